@@ -1,0 +1,1 @@
+"""The server-side scripts, shipped as package data; `orchestrator.store.script_files` reads them."""

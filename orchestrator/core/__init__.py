@@ -1,0 +1,1 @@
+"""The bottom layer: errors, ids, settings, logging, time. Knows neither Redis nor any feature."""
