@@ -1,0 +1,44 @@
+"""Growing delays with full jitter. Pure arithmetic: the random source is given, nothing is slept."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from orchestrator.core.errors import InvalidInput
+
+RandomSource: TypeAlias = Callable[[], float]
+"""Gives numbers from 0 (included) to 1 (excluded), as `random.random` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How long to wait before the next attempt: the ceiling doubles from `base_s` to `cap_s`, jitter picks below it.
+
+    Full jitter (anything from zero to the ceiling) spreads a crowd that failed together better than a fixed delay with
+    a little noise.
+    """
+
+    base_s: float = 1.0
+    cap_s: float = 300.0
+    factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.base_s <= self.cap_s or self.factor < 1:
+            raise InvalidInput(
+                f"back-off needs 0 <= base_s <= cap_s and factor >= 1, got base_s={self.base_s}, cap_s={self.cap_s}, "
+                f"factor={self.factor}"
+            )
+
+    def ceiling_s(self, failures: int) -> float:
+        """Give the longest delay after this many failures (1 = the first)."""
+        if failures < 1:
+            return 0.0
+        # Past this exponent every sensible cap is reached; unbounded, the power would overflow.
+        return min(self.cap_s, self.base_s * self.factor ** min(failures - 1, 64))
+
+    def delay_s(self, failures: int, source: RandomSource = random.random) -> float:
+        """Choose the delay after this many failures (1 = the first)."""
+        return self.ceiling_s(failures) * source()

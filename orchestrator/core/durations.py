@@ -1,0 +1,76 @@
+"""Turns what callers give for durations and instants into the numbers used inside, and refuses what cannot be meant."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
+
+from orchestrator.core.errors import InvalidInput
+
+Duration: TypeAlias = float | timedelta
+"""Seconds as a number, or a `timedelta`."""
+
+MAX_DURATION_S: Final = 100 * 365 * 86_400
+"""A century: longer durations are slips (often milliseconds), and this one still fits a score in Redis exactly."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def to_seconds(name: str, value: Duration) -> float:
+    """Read a duration as seconds.
+
+    Args:
+        name: what the caller calls the value; it opens the message of an error.
+        value: seconds or `timedelta`, zero or more.
+
+    Raises:
+        InvalidInput: negative, not finite, longer than a century, or no number (`True` included).
+    """
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidInput(f"{name} must be seconds or a timedelta, not {type(value).__name__}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise InvalidInput(f"{name} must be a finite number of seconds, not {value}")
+    elif value > MAX_DURATION_S:  # before float(): a huge int cannot become one
+        raise InvalidInput(f"{name} is longer than a hundred years; give seconds or a timedelta")
+    else:
+        seconds = float(value)
+    if seconds < 0:
+        raise InvalidInput(f"{name} must not be negative: {seconds:g} s")
+    if seconds > MAX_DURATION_S:
+        raise InvalidInput(f"{name} is longer than a hundred years; give seconds or a timedelta")
+    return seconds
+
+
+def to_ms(name: str, value: Duration) -> int:
+    """Read a duration as whole milliseconds, rounded up, so that a short wait never becomes none.
+
+    Raises:
+        InvalidInput: as `to_seconds`.
+    """
+    # Microseconds first: 0.1 s is 100 ms, although 0.1 * 1000 may lie a hair above.
+    return -(-round(to_seconds(name, value) * 1_000_000) // 1_000)
+
+
+def instant_ms(name: str, value: datetime) -> int:
+    """Read an aware time as milliseconds since 1970.
+
+    Raises:
+        InvalidInput: no time zone, not a time at all, or before 1970.
+    """
+    if not isinstance(value, datetime):
+        raise InvalidInput(f"{name} must be a datetime with a time zone, not {type(value).__name__}")
+    if value.utcoffset() is None:
+        raise InvalidInput(f"{name} has no time zone: {value.isoformat()}; use datetime.now(UTC) or set tzinfo")
+    at_ms = (value - _EPOCH) // _MILLISECOND
+    if at_ms < 0:
+        raise InvalidInput(f"{name} lies before 1970: {value.isoformat()}")
+    return at_ms
+
+
+def from_instant_ms(at_ms: int) -> datetime:
+    """Give the aware UTC time of an instant in milliseconds since 1970."""
+    return _EPOCH + timedelta(milliseconds=at_ms)

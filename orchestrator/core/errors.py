@@ -1,0 +1,159 @@
+"""Every exception the project raises, in one tree. A message says what happened, to what, and what to do.
+
+OrchestratorError
+├── ConfigError                    settings, files, command line (exit 78)
+├── InvalidInput (ValueError)      refused at the door; nothing was sent (exit 2)
+├── NotFound (LookupError)         no such task, agent, worker (exit 3)
+├── StoreError                     Redis did not do what was asked
+│   ├── ServerUnavailable          no answer, or "try again later" (exit 69)
+│   ├── ServerFull                 out of memory, or a disk that is full: refused, nothing was stored (exit 75)
+│   ├── ServerRefused              Redis says no and will say no again: rights, a wrong type, a bug (exit 1)
+│   └── FormatMismatch             the data was written by a newer program (exit 78)
+├── SubmitRefused                  some tasks of a submit were not accepted (exit 4)
+│   ├── KeyConflict                same key, another body
+│   └── QueueFull                  a cap was reached
+└── TaskError                      the task ended without a result
+    ├── TaskFailed                 dead letter: failures, reject, deaths (exit 1)
+    ├── TaskCancelled              (exit 1)
+    └── TaskExpired                did not start by `start_by`, or its result is gone (exit 1)
+
+`ServerUnavailable.outcome_unknown` tells whether the command may have run. Nothing above the store repeats such a call
+unless the script behind it is safe to send twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class OrchestratorError(Exception):
+    """Base of all errors raised on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(OrchestratorError):
+    """A setting, file or option is wrong or missing."""
+
+    exit_code = 78
+
+
+class InvalidInput(OrchestratorError, ValueError):
+    """A value was refused at the door; nothing was sent."""
+
+    exit_code = 2
+
+
+class NotFound(OrchestratorError, LookupError):
+    """The named thing does not exist (any more)."""
+
+    exit_code = 3
+
+
+class StoreError(OrchestratorError):
+    """Redis did not do what was asked."""
+
+
+class ServerUnavailable(StoreError):
+    """Redis did not answer, or asked to try again later.
+
+    Attributes:
+        outcome_unknown: True when the command may have run although no answer came.
+    """
+
+    exit_code = 69
+
+    def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
+        super().__init__(message)
+        self.outcome_unknown = outcome_unknown
+
+
+class ServerFull(StoreError):
+    """Redis refused a write for want of memory or disk; nothing was stored."""
+
+    exit_code = 75
+
+
+class ServerRefused(StoreError):
+    """Redis refused the command and will refuse it again."""
+
+
+class FormatMismatch(StoreError):
+    """The data in Redis was written by a newer version of this program."""
+
+    exit_code = 78
+
+
+class SubmitRefused(OrchestratorError):
+    """Some tasks were not accepted.
+
+    Attributes:
+        outcomes: one entry per submission, in order: a `TaskHandle` for each accepted task, an exception for each
+            refused one.
+    """
+
+    exit_code = 4
+
+    def __init__(self, message: str, outcomes: Sequence[object] = ()) -> None:
+        super().__init__(message)
+        self.outcomes = tuple(outcomes)
+
+
+class KeyConflict(SubmitRefused):
+    """An idempotency key was used before for another body."""
+
+    def __init__(self, key: str, existing: str) -> None:
+        super().__init__(
+            f"key {key!r} already belongs to task {existing} with another body; "
+            "use a new key or send the same arguments"
+        )
+        self.key = key
+        self.existing = existing
+
+
+class QueueFull(SubmitRefused):
+    """A queue has reached its cap; nothing was stored for this task."""
+
+    def __init__(self, queue: str, cap: int) -> None:
+        super().__init__(
+            f"queue {queue} holds its maximum of {cap} tasks; submit again later, add workers, or raise queue.max_tasks"
+        )
+        self.queue = queue
+        self.cap = cap
+
+
+class TaskError(OrchestratorError):
+    """The task ended without a result."""
+
+    def __init__(self, task_id: str, message: str) -> None:
+        super().__init__(f"task {task_id} {message}")
+        self.task_id = task_id
+
+
+class TaskFailed(TaskError):
+    """The task became a dead letter.
+
+    Attributes:
+        reason: one line: the exception of the last attempt, the text of a `Reject`, or `deaths`.
+        errors: the traceback text of each failed attempt, oldest first.
+    """
+
+    def __init__(self, task_id: str, reason: str, errors: Sequence[str] = ()) -> None:
+        super().__init__(task_id, f"failed: {reason}")
+        self.reason = reason
+        self.errors = tuple(errors)
+
+
+class TaskCancelled(TaskError):
+    """The task was cancelled before it produced a result."""
+
+    def __init__(self, task_id: str, reason: str) -> None:
+        super().__init__(task_id, f"was cancelled: {reason}" if reason else "was cancelled")
+        self.reason = reason
+
+
+class TaskExpired(TaskError):
+    """The task did not start in time, or its record is gone."""
