@@ -1,0 +1,1 @@
+"""Who can work: registration, liveness, limits of agents and workers."""

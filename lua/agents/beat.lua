@@ -1,0 +1,37 @@
+#!lua flags=allow-oom
+-- Prove that a worker lives, and tell what backlog it wishes per agent.
+-- status: ok | unknown (the registry forgot it: register again)
+-- repeat: beats again
+local pool    = KEYS[1]                   -- key: root of the pool's slot
+local worker  = ARGV[1]                   -- str: worker
+local rows    = cmsgpack.unpack(ARGV[2])  -- rows: agent backlog
+local alive_s = tonumber(ARGV[3])         -- int: the worker counts as alive so long without a beat
+local now_arg = ARGV[4]                   -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include recount
+
+local now_ms = math.floor(now_us(now_arg) / 1000)
+local worker_key = pool .. ':worker:' .. worker
+if redis.call('EXISTS', worker_key) == 0 then return {'unknown'} end
+for i = 1, #rows do
+  local agent_key = pool .. ':agent:' .. rows[i][1]
+  local known = redis.call('HGET', agent_key .. ':workers', worker)
+  if not known then return {'unknown'} end
+end
+redis.call('EXPIRE', worker_key, alive_s)
+redis.call('ZADD', pool .. ':workers', whole(now_ms), worker)
+for i = 1, #rows do
+  local agent, backlog = rows[i][1], rows[i][2]
+  local agent_key = pool .. ':agent:' .. agent
+  redis.call('ZADD', pool .. ':agents', whole(now_ms), agent)
+  redis.call('EXPIRE', agent_key, 3600)
+  redis.call('EXPIRE', agent_key .. ':workers', 3600)
+  local slots, wish, skills = string.match(redis.call('HGET', agent_key .. ':workers', worker), '^(%d+) (%d+) ?(.*)$')
+  if (redis.call('HGET', agent_key, 'limits') or '') ~= '' then backlog = '0' end
+  if wish ~= backlog then
+    redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
+    recount(pool, agent)
+  end
+end
+return {'ok'}

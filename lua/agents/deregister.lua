@@ -1,0 +1,10 @@
+#!lua flags=allow-oom
+-- Take a worker that says goodbye out of the registry.
+-- status: ok
+-- repeat: ok
+local pool   = KEYS[1]  -- key: root of the pool's slot
+local worker = ARGV[1]  -- str: worker
+--@include forget_worker
+
+forget_worker(pool, worker)
+return {'ok'}

@@ -1,0 +1,25 @@
+#!lua flags=allow-oom
+-- Forget workers that have not beaten for `alive_s`, and agents that had no worker for an hour.
+-- answers: the forgotten workers
+-- repeat: they are forgotten
+local pool    = KEYS[1]             -- key: root of the pool's slot
+local alive_s = tonumber(ARGV[1])   -- int: a worker counts as alive so long without a beat
+local limit   = tonumber(ARGV[2])   -- int: at most so many of each
+local now_arg = ARGV[3]             -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include forget_worker
+
+local now_ms = math.floor(now_us(now_arg) / 1000)
+local silent = redis.call('ZRANGE', pool .. ':workers', '-inf', '(' .. whole(now_ms - alive_s * 1000), 'BYSCORE', 'LIMIT', 0, limit)
+for i = 1, #silent do forget_worker(pool, silent[i]) end
+local unused = redis.call('ZRANGE', pool .. ':agents', '-inf', whole(now_ms - 3600000), 'BYSCORE', 'LIMIT', 0, limit)
+for i = 1, #unused do
+  local agent = unused[i]
+  local inbox_key = pool .. ':inbox:' .. agent
+  if redis.call('EXISTS', inbox_key) == 0 or redis.call('XLEN', inbox_key) == 0 then
+    redis.call('DEL', inbox_key, pool .. ':agent:' .. agent, pool .. ':agent:' .. agent .. ':workers')
+    redis.call('ZREM', pool .. ':agents', agent)
+  end
+end
+return silent

@@ -1,0 +1,45 @@
+#!lua flags=allow-oom
+-- Make a worker known for one agent, or change what is known of it (0 slots: it drains).
+-- status: ok | unknown_limit name
+-- repeat: the same facts again
+local pool        = KEYS[1]                   -- key: root of the pool's slot
+local worker      = ARGV[1]                   -- str: worker
+local agent       = ARGV[2]                   -- str: agent
+local slots       = tonumber(ARGV[3])         -- int: tasks that this worker runs at once
+local backlog     = ARGV[4]                   -- str: 1 = entries may wait in the inbox, 0 = not
+local skills      = ARGV[5]                   -- str: blank-separated
+local limits      = ARGV[6]                   -- str: blank-separated names of the limits each start must fit into
+local definitions = cmsgpack.unpack(ARGV[7])  -- rows: name count window_us
+local lease_ms    = ARGV[8]                   -- str: lease of the agent's entries
+local about       = cmsgpack.unpack(ARGV[9])  -- rows: field value
+local alive_s     = tonumber(ARGV[10])        -- int: the worker counts as alive so long without a beat
+local now_arg     = ARGV[11]                  -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include recount
+
+local now_ms = math.floor(now_us(now_arg) / 1000)
+local defined = {}
+for i = 1, #definitions do defined[definitions[i][1]] = true end
+for name in string.gmatch(limits, '%S+') do
+  if not defined[name] and redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown_limit', name} end
+end
+
+local inbox_key, agent_key, worker_key = pool .. ':inbox:' .. agent, pool .. ':agent:' .. agent, pool .. ':worker:' .. worker
+local has_group = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0
+if not has_group then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0', 'MKSTREAM') end
+for i = 1, #definitions do
+  redis.call('HSET', pool .. ':limits', definitions[i][1], whole(definitions[i][2]) .. ' ' .. whole(definitions[i][3]))
+end
+for i = 1, #about do redis.call('HSET', worker_key, about[i][1], about[i][2]) end
+redis.call('HSET', worker_key, 'agent:' .. agent, slots)
+redis.call('EXPIRE', worker_key, alive_s)
+redis.call('ZADD', pool .. ':workers', whole(now_ms), worker)
+redis.call('ZADD', pool .. ':agents', whole(now_ms), agent)
+if limits ~= '' then backlog = '0' end
+redis.call('HSET', agent_key, 'limits', limits, 'lease_ms', lease_ms)
+redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
+redis.call('EXPIRE', agent_key, 3600)
+redis.call('EXPIRE', agent_key .. ':workers', 3600)
+recount(pool, agent)
+return {'ok', ''}

@@ -1,0 +1,31 @@
+-- The one way a task ends: state, time, lifetime, idempotency key, counter, event, reply. `task` holds the fields that
+-- the caller read (reply, idem); `fields` is a flat list of further fields to store. What is shared by a batch
+-- (replies, events, counters) is gathered in `ending` and written by `flush_endings`.
+local reply_inline_bytes = 16384
+local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
+  local task_key = pool .. ':task:' .. id
+  redis.call('HSET', task_key, 'state', state, 'ended', ending.now_text, unpack(fields))
+  redis.call('EXPIRE', task_key, ttl_s)
+  if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, ttl_s) end
+  ending.counts[state] = (ending.counts[state] or 0) + 1
+  local letter = string.sub(state, 1, 1)
+  local events = ending.events
+  events[#events + 1] = id
+  events[#events + 1] = letter
+  if task.reply then
+    local replies = ending.replies[task.reply]
+    if not replies then
+      replies = {}
+      ending.replies[task.reply] = replies
+    end
+    replies[#replies + 1] = id
+    -- First letter: the state; upper case: the result is too large for a reply, read it from the task.
+    if not result then
+      replies[#replies + 1] = letter
+    elseif #result > reply_inline_bytes then
+      replies[#replies + 1] = 'S'
+    else
+      replies[#replies + 1] = 's' .. result
+    end
+  end
+end

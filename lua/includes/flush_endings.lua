@@ -1,0 +1,13 @@
+-- Write what the ended tasks of one call share: one event, one reply entry per waiting client, the counters.
+--@include tally
+local function flush_endings(pool, ending)
+  if #ending.events > 0 then
+    redis.call('XADD', pool .. ':events', 'MAXLEN', '~', 1000, '*', unpack(ending.events))
+  end
+  for client, replies in pairs(ending.replies) do
+    local replies_key = pool .. ':replies:' .. client
+    redis.call('XADD', replies_key, 'MAXLEN', '~', 10000, '*', unpack(replies))
+    redis.call('EXPIRE', replies_key, 3600)
+  end
+  tally(pool, ending.now, ending.counts)
+end

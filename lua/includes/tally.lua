@@ -1,0 +1,10 @@
+-- Count what happened: `counts` maps a counter's name to what to add. Totals stay, minutes live 3 days.
+local function tally(pool, now, counts)
+  if not next(counts) then return end
+  local minute_key = pool .. ':stats:' .. string.format('%.0f', math.floor(now / 60000000))
+  for name, count in pairs(counts) do
+    redis.call('HINCRBY', pool .. ':stats:TOTAL', name, count)
+    redis.call('HINCRBY', minute_key, name, count)
+  end
+  redis.call('EXPIRE', minute_key, 259200)
+end

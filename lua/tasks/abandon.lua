@@ -1,0 +1,70 @@
+#!lua flags=allow-oom
+-- Give back the entries of a worker that is known to be dead: its tasks go to the head of their queues.
+-- answers: given back, then per task: id generation (the one that died)
+-- repeat: the entries are gone; gives back what the dead worker's last read swallowed since
+local pool       = KEYS[1]                   -- key: root of the pool's slot
+local worker     = ARGV[1]                   -- str: consumer that died
+local agent      = ARGV[2]                   -- str: agent
+local limit      = tonumber(ARGV[3])         -- int: at most so many entries (500)
+local max_deaths = cmsgpack.unpack(ARGV[4])  -- rows: skill deaths
+local reason     = ARGV[5]                   -- str: how it died, kept as evidence
+local dead_ttl_s = tonumber(ARGV[6])         -- int: dead letters are kept at least so long
+local now_arg    = ARGV[7]                   -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include raise
+--@include put_ready
+--@include put_due
+--@include take_out
+--@include take_back
+--@include start_endings
+--@include flush_endings
+
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+local inbox_key = pool .. ':inbox:' .. agent
+if redis.call('EXISTS', inbox_key) == 0 then return {0} end
+local ending = start_endings(now)
+local deaths_allowed = {}
+for i = 1, #max_deaths do deaths_allowed[max_deaths[i][1]] = max_deaths[i][2] end
+
+local answers, leave, ready, scheduled = {0}, {}, {}, {}
+local pending = redis.call('XPENDING', inbox_key, 'workers', '-', '+', limit, worker)
+for i = 1, #pending do
+  local entry = pending[i][1]
+  leave[#leave + 1] = entry
+  local read = redis.call('XRANGE', inbox_key, entry, entry)
+  if read[1] then
+    local id = read[1][2][2]
+    local evidence = whole(now_ms) .. ' ' .. worker .. ' ' .. reason
+    local task = take_back(pool, ending, entry, id, true, deaths_allowed, dead_ttl_s, evidence)
+    if task then
+      local generation = whole(raise(task.gen, now_ms))
+      local task_key = pool .. ':task:' .. id
+      if task.deaths >= 2 then
+        local delay = math.min(300000, 1000 * 2 ^ (task.deaths - 2)) * (now % 1000) / 1000
+        redis.call('HSET', task_key, 'state', 'scheduled', 'gen', generation)
+        scheduled[#scheduled + 1] = whole(now_ms + math.floor(delay))
+        scheduled[#scheduled + 1] = id
+      else
+        redis.call('HSET', task_key, 'state', 'ready', 'gen', generation)
+        local queued = ready[task.queue]
+        if not queued then
+          queued = {}
+          ready[task.queue] = queued
+        end
+        queued[#queued + 1] = task.score
+        queued[#queued + 1] = id
+      end
+      answers[#answers + 1] = id
+      answers[#answers + 1] = task.gen
+    end
+  end
+end
+for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
+if #scheduled > 0 then put_due(pool, 'scheduled', scheduled) end
+if #leave > 0 then take_out(pool, agent, leave) end
+answers[1] = #leave
+if #leave > 0 then ending.counts.abandoned = #leave end
+flush_endings(pool, ending)
+return answers

@@ -1,0 +1,119 @@
+#!lua flags=allow-oom
+-- Move the best ready tasks of one agent's queues into its inbox: as many as its workers have room for, its limits
+-- allow, and `limit` and 1 MiB permit. This is the gate: a task that passes it has been granted its start.
+-- answers: assigned, left (1: tasks remain and room too: call again), next_free_us (0: no limit holds tasks back), now_us
+-- repeat: a second call assigns further tasks, never the same one
+local pool    = KEYS[1]             -- key: root of the pool's slot
+local agent   = ARGV[1]             -- str: agent
+local limit   = tonumber(ARGV[2])   -- int: at most so many (500)
+local now_arg = ARGV[3]             -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include lifetime
+--@include limit_room
+--@include take_slots
+--@include drop_ready
+--@include start_endings
+--@include end_task
+--@include flush_endings
+
+local inline_bytes, call_bytes = 16384, 1048576
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
+local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limits')
+local slots = tonumber(spec[1] or 0)
+if slots == 0 then return {0, 0, 0, now} end
+local backlog, limits = tonumber(spec[2]), spec[4]
+
+local queues, skilled = {'agent:' .. agent}, {}
+for skill in string.gmatch(spec[3], '%S+') do
+  queues[#queues + 1] = 'skill:' .. skill
+  skilled[skill] = true
+end
+
+local room = slots * (1 + backlog) - redis.call('XLEN', inbox_key)
+local want, next_free = math.min(room, limit), 0
+if want > 0 and limits ~= '' then want, next_free = limit_room(pool, limits, now, want) end
+
+-- The heads of all its queues, best first. Asking the queues that hold something, for no more than they could give.
+local filled = {}
+for i = 1, #queues do
+  if redis.call('EXISTS', pool .. ':queue:' .. queues[i]) == 1 then filled[#filled + 1] = queues[i] end
+end
+if #filled == 0 then return {0, 0, 0, now} end
+if want <= 0 then
+  -- Only a full inbox needs the mark; a limit reopens by time.
+  if room <= 0 then redis.call('HSET', agent_key, 'mark', whole(math.floor(slots * (1 + backlog / 2)))) end
+  return {0, 0, next_free, now}
+end
+local each = want
+if #filled > 1 then each = math.max(1, math.min(want, math.floor(1000 / #filled))) end
+local heads, more = {}, false
+for i = 1, #filled do
+  local found = redis.call('ZRANGE', pool .. ':queue:' .. filled[i], 0, each - 1, 'WITHSCORES')
+  if #found == 2 * each then more = true end
+  for j = 1, #found, 2 do
+    heads[#heads + 1] = {found[j], tonumber(found[j + 1]), filled[i]}
+  end
+end
+if #filled > 1 then
+  table.sort(heads, function(a, b)
+    if a[2] ~= b[2] then return a[2] < b[2] end
+    return a[1] < b[1]
+  end)
+end
+
+local ending = start_endings(now)
+local removed, grants, expiring = {}, {}, {}
+local parked, parked_count = {}, 0
+local assigned, bytes, taken = 0, 0, 0
+-- With several queues only `each` heads of one are known, so no more than that may be taken before looking again.
+local take = math.min(#heads, math.max(each, want))
+if #filled > 1 then take = math.min(#heads, each) end
+for i = 1, take do
+  if assigned >= want or bytes >= call_bytes then break end
+  local id, score, queue = heads[i][1], heads[i][2], heads[i][3]
+  local task_key = pool .. ':task:' .. id
+  local task = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'reply', 'idem', 'skill')
+  if task[1] ~= 'ready' then
+    -- An index entry that a torn script left behind: the state in the hash decides.
+  elseif task[6] and tonumber(task[6]) <= now_ms then
+    end_task(pool, ending, id, {reply = task[8], idem = task[9]}, 'expired', lifetime(task[7]), {'reason', 'did not start in time'})
+  elseif task[10] and not skilled[task[10]] then
+    parked[#parked + 1] = whole(score)
+    parked[#parked + 1] = id
+    parked_count = parked_count + 1
+  else
+    local envelope = task[3]
+    if #envelope > inline_bytes then envelope = '' end
+    local fails, deaths = tonumber(task[4] or 0), tonumber(task[5] or 0)
+    local entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', task[2], 'a', fails + deaths + 1, 'd', deaths, 'e', envelope)
+    redis.call('HSET', task_key, 'state', 'assigned', 'at', agent .. ' ' .. entry .. ' ' .. whole(score))
+    if limits ~= '' then grants[#grants + 1] = id .. ':' .. task[2] end
+    if task[6] then expiring[#expiring + 1] = id end
+    assigned = assigned + 1
+    bytes = bytes + #envelope
+  end
+  local gone = removed[queue]
+  if not gone then
+    gone = {}
+    removed[queue] = gone
+  end
+  gone[#gone + 1] = id
+  taken = i
+end
+if #grants > 0 then take_slots(pool, limits, now, grants) end
+if parked_count > 0 then redis.call('ZADD', pool .. ':parked:' .. agent, unpack(parked)) end
+for queue, ids in pairs(removed) do drop_ready(pool, queue, ids) end
+if #expiring > 0 then redis.call('ZREM', pool .. ':expiring', unpack(expiring)) end
+if assigned > 0 then ending.counts.assigned = assigned end
+flush_endings(pool, ending)
+
+local remain = more or taken < #heads
+if not remain then return {assigned, 0, 0, now} end
+if assigned >= room then
+  redis.call('HSET', agent_key, 'mark', whole(math.floor(slots * (1 + backlog / 2))))
+  return {assigned, 0, 0, now}
+end
+return {assigned, 1, 0, now}

@@ -1,0 +1,112 @@
+#!lua flags=allow-oom
+-- Store the verdicts of attempts: up to 500 in one call, each judged for itself.
+-- verdicts: succeeded (payload = result) | dead (payload = error) | retry (payload = error, after delay_ms)
+--           snooze (after delay_ms or at at_ms, no attempt counted) | back (to the head of its queue, no attempt counted)
+--           unstarted (as back; the rate-limit slots return too) | cancelled
+-- status, per row: ok | already (the same verdict came before; nothing changed) | stale (the task was taken away; nothing changed)
+-- repeat: answers already
+local pool       = KEYS[1]                   -- key: root of the pool's slot
+local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason
+local dead_ttl_s = tonumber(ARGV[2])         -- int: dead letters are kept at least so long
+local max_wait_s = tonumber(ARGV[3])         -- int: a task that goes back is kept this long
+local now_arg    = ARGV[4]                   -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include raise
+--@include lifetime
+--@include came_from
+--@include put_ready
+--@include put_due
+--@include bury
+--@include take_out
+--@include return_slots
+--@include start_endings
+--@include end_task
+--@include flush_endings
+
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+local ending = start_endings(now)
+local counts = ending.counts
+local answers, entries, ready, scheduled, unstarted = {}, {}, {}, {}, {}
+local terminal = {succeeded = true, dead = true, cancelled = true, expired = true}
+local again = {retry = 'retried', snooze = 'snoozed', back = 'given_back', unstarted = 'given_back'}
+
+local function leave_attempt(task_key, row, task)
+  local id, verdict = row[1], row[5]
+  local generation = whole(raise(task[2], now_ms))
+  local due = 0
+  if row[7] > 0 then due = now_ms + row[7] end
+  if row[8] > due then due = row[8] end
+  local state = 'ready'
+  if due > now_ms then state = 'scheduled' end
+  local fields = {'state', state, 'gen', generation, 'was', row[2]}
+  if verdict == 'retry' then
+    local fails = tonumber(task[8] or 0) + 1
+    local attempt = fails + tonumber(task[9] or 0)
+    fields[#fields + 1], fields[#fields + 2] = 'fails', fails
+    fields[#fields + 1], fields[#fields + 2] = 'error:' .. attempt, row[6]
+  end
+  if row[9] ~= '' then fields[#fields + 1], fields[#fields + 2] = 'reason', row[9] end
+  redis.call('HSET', task_key, unpack(fields))
+  redis.call('EXPIRE', task_key, max_wait_s + math.ceil(math.max(0, due - now_ms) / 1000))
+  if state == 'scheduled' then
+    scheduled[#scheduled + 1] = whole(due)
+    scheduled[#scheduled + 1] = id
+  else
+    local score = whole(tonumber(task[4]) + now_ms)
+    -- Given back: to the very place it came from, ahead of all that waited behind it.
+    if verdict == 'back' or verdict == 'unstarted' then score = came_from(task_key) end
+    local queued = ready[task[3]]
+    if not queued then
+      queued = {}
+      ready[task[3]] = queued
+    end
+    queued[#queued + 1] = score
+    queued[#queued + 1] = id
+  end
+  if verdict == 'unstarted' then unstarted[#unstarted + 1] = row end
+  counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
+end
+
+local function judge(row)
+  local id, verdict = row[1], row[5]
+  local task_key = pool .. ':task:' .. id
+  local task = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'reply', 'idem', 'fails', 'deaths', 'was')
+  if not task[1] then return 'stale' end
+  if task[2] ~= row[2] then
+    if task[10] == row[2] then return 'already' end
+    return 'stale'
+  end
+  if terminal[task[1]] then return 'already' end
+  if task[1] ~= 'assigned' then return 'stale' end
+  local ids = entries[row[3]]
+  if not ids then
+    ids = {}
+    entries[row[3]] = ids
+  end
+  ids[#ids + 1] = row[4]
+  if again[verdict] then
+    leave_attempt(task_key, row, task)
+  elseif verdict == 'succeeded' then
+    local kept = {reply = task[6], idem = task[7]}
+    end_task(pool, ending, id, kept, 'succeeded', lifetime(task[5]), {'result', row[6]}, row[6])
+  elseif verdict == 'dead' then
+    local fails = tonumber(task[8] or 0) + 1
+    local attempt = fails + tonumber(task[9] or 0)
+    local fields = {'fails', fails, 'reason', row[9], 'error:' .. attempt, row[6]}
+    end_task(pool, ending, id, {reply = task[6], idem = task[7]}, 'dead', lifetime(task[5], dead_ttl_s), fields)
+    bury(pool, id, now_ms, dead_ttl_s)
+  else
+    end_task(pool, ending, id, {reply = task[6], idem = task[7]}, 'cancelled', lifetime(task[5]), {'reason', row[9]})
+  end
+  return 'ok'
+end
+
+for i = 1, #rows do answers[i] = judge(rows[i]) end
+for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
+if #scheduled > 0 then put_due(pool, 'scheduled', scheduled) end
+for agent, ids in pairs(entries) do take_out(pool, agent, ids) end
+for i = 1, #unstarted do return_slots(pool, unstarted[i][3], unstarted[i][1], unstarted[i][2]) end
+flush_endings(pool, ending)
+return answers

@@ -1,0 +1,65 @@
+#!lua flags=allow-oom
+-- Make due tasks ready, and end those that were not started in time; a few hundred of each in one call.
+-- answers: promoted, expired, next_due_ms (-1: nothing is scheduled), left (1: more is due now)
+-- repeat: what was promoted is not scheduled any more
+local pool    = KEYS[1]             -- key: root of the pool's slot
+local limit   = tonumber(ARGV[1])   -- int: at most so many of each kind (500)
+local now_arg = ARGV[2]             -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include put_ready
+--@include drop_ready
+--@include lifetime
+--@include start_endings
+--@include end_task
+--@include flush_endings
+
+local now = now_us(now_arg)
+local now_text = whole(math.floor(now / 1000))
+local scheduled_key, expiring_key = pool .. ':scheduled', pool .. ':expiring'
+local ending = start_endings(now)
+
+local late = redis.call('ZRANGE', expiring_key, '-inf', now_text, 'BYSCORE', 'LIMIT', 0, limit)
+for i = 1, #late do
+  local id = late[i]
+  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'reply', 'idem')
+  if found[1] == 'ready' or found[1] == 'scheduled' then
+    local task = {reply = found[4], idem = found[5]}
+    end_task(pool, ending, id, task, 'expired', lifetime(found[3]), {'reason', 'did not start in time'})
+    if found[1] == 'ready' then
+      drop_ready(pool, found[2], {id})
+    else
+      redis.call('ZREM', scheduled_key, id)
+    end
+  end
+end
+if #late > 0 then redis.call('ZREM', expiring_key, unpack(late)) end
+
+local due = redis.call('ZRANGE', scheduled_key, '-inf', now_text, 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+local ids, ready, promoted = {}, {}, 0
+for i = 1, #due, 2 do
+  local id, due_ms = due[i], tonumber(due[i + 1])
+  ids[#ids + 1] = id
+  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'rank')
+  if found[1] == 'scheduled' then
+    redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
+    local queued = ready[found[2]]
+    if not queued then
+      queued = {}
+      ready[found[2]] = queued
+    end
+    queued[#queued + 1] = whole(tonumber(found[3]) + due_ms)
+    queued[#queued + 1] = id
+    promoted = promoted + 1
+  end
+end
+for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
+if #ids > 0 then redis.call('ZREM', scheduled_key, unpack(ids)) end
+flush_endings(pool, ending)
+
+local next_due = -1
+for _, key in ipairs({scheduled_key, expiring_key}) do
+  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if head[2] and (next_due < 0 or tonumber(head[2]) < next_due) then next_due = tonumber(head[2]) end
+end
+return {promoted, #late, next_due, (next_due >= 0 and next_due * 1000 <= now) and 1 or 0}

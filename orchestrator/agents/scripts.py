@@ -1,0 +1,71 @@
+"""One typed wrapper per script in `lua/agents/`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from orchestrator.core.errors import ConfigError
+from orchestrator.store.calls import Call, pack_rows
+
+if TYPE_CHECKING:
+    from orchestrator.agents.model import AgentSpec
+    from orchestrator.store.keys import PoolKeys
+
+
+def register(
+    keys: PoolKeys,
+    *,
+    worker: str,
+    spec: AgentSpec,
+    slots: int,
+    backlog: int,
+    about: Mapping[str, str | int],
+    alive_s: int,
+    now_us: str = "",
+) -> Call[None]:
+    """Make a worker known for one agent; 0 slots mean that it drains."""
+
+    def parse(reply: list[bytes]) -> None:
+        if reply[0] == b"unknown_limit":
+            name = reply[1].decode()
+            raise ConfigError(
+                f"agent {spec.name!r} asks for limit {name!r}, which nobody has defined; "
+                f'add it to the settings, for example [limits] "{name}" = "60/min"'
+            )
+
+    args = {
+        "pool": keys.root,
+        "worker": worker,
+        "agent": spec.name,
+        "slots": slots,
+        "backlog": str(backlog),
+        "skills": " ".join(sorted(spec.skills)),
+        "limits": " ".join(spec.limit_names),
+        "definitions": pack_rows([(name, rate.count, rate.window_us) for name, rate in spec.definitions.items()]),
+        "lease_ms": str(spec.lease_ms),
+        "about": pack_rows([(name, str(value)) for name, value in about.items()]),
+        "alive_s": alive_s,
+        "now_arg": now_us,
+    }
+    return Call("agents/register", args, parse)
+
+
+def beat(
+    keys: PoolKeys, *, worker: str, backlogs: Sequence[tuple[str, int]], alive_s: int, now_us: str = ""
+) -> Call[bool]:
+    """Prove life and tell the wished backlog per agent; False: the registry forgot the worker, register again."""
+    rows = pack_rows([(agent, str(backlog)) for agent, backlog in backlogs])
+    args = {"pool": keys.root, "worker": worker, "rows": rows, "alive_s": alive_s, "now_arg": now_us}
+    return Call("agents/beat", args, lambda reply: bool(reply[0] == b"ok"))
+
+
+def deregister(keys: PoolKeys, *, worker: str) -> Call[None]:
+    """Take a worker out of the registry."""
+    return Call("agents/deregister", {"pool": keys.root, "worker": worker}, lambda _: None)
+
+
+def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Call[list[str]]:
+    """Forget silent workers and unused agents; answers the forgotten workers."""
+    args = {"pool": keys.root, "alive_s": alive_s, "limit": limit, "now_arg": now_us}
+    return Call("agents/expire", args, lambda reply: [worker.decode() for worker in reply])

@@ -1,0 +1,180 @@
+"""Every Redis key of the project: its name, its type, how long it lives. Python builds keys here and nowhere else.
+
+A key is `{prefix}:{{pool:P}}:resource[:sub]`; the inner braces are the cluster hash tag, so all keys of a pool share
+one slot. Scripts receive the part up to the closing brace (`root`) as their one declared key and append the same
+suffixes; a contract test holds the suffixes in the scripts against the table below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from orchestrator.core.ids import check_name
+
+
+@dataclass(frozen=True, slots=True)
+class KeyKind:
+    """One kind of key.
+
+    Attributes:
+        suffix: what follows the root; a capital letter at the end stands for a name.
+        type: the Redis type.
+        holds: what is in it.
+        lifetime: how it goes away.
+        permanent: True if such a key may exist without a time to live.
+    """
+
+    suffix: str
+    type: str
+    holds: str
+    lifetime: str
+    permanent: bool = False
+
+
+POOL_KEYS: Final = (
+    KeyKind("queue:agent:A", "zset", "ready tasks for one agent; score = level x aging + time in ms", "empty = gone", True),
+    KeyKind("queue:skill:S", "zset", "ready tasks for whoever has the skill; same score", "empty = gone", True),
+    KeyKind("queues", "set", "names of the queues that are not empty", "empty = gone", True),
+    KeyKind("scheduled", "zset", "delayed and retrying tasks by due ms", "empty = gone", True),
+    KeyKind("expiring", "zset", "waiting tasks that have a `start_by`, by that ms", "empty = gone", True),
+    KeyKind("parked:A", "zset", "tasks addressed to agent A whose skill A lacks; same score as the queue", "empty = gone", True),
+    KeyKind(
+        "inbox:A", "stream, group `workers`", "t task, g generation, a attempt, d deaths, e envelope (empty above 16 KiB)",
+        "entries are deleted when finished; the stream an hour after the agent's last worker, when empty", True,
+    ),
+    KeyKind("task:ID", "hash", "the truth about one task", "`queue.max_wait_s` while it waits, its result TTL after the end"),
+    KeyKind("doorbell", "stream", "which queue or agent changed", "capped at about 1000 entries", True),
+    KeyKind("limits", "hash", "definition of each limit: starts, window in microseconds", "permanent", True),
+    KeyKind("limit:NAME", "zset", "starts inside the window, by grant time in microseconds", "window + 1 s"),
+    KeyKind("idem:KEY", "string", "task id and digest of the body", "as long as its task"),
+    KeyKind("agents", "zset", "known agents by last beat in ms", "an hour after the last beat", True),
+    KeyKind("agent:A", "hash", "slots, backlog, skills, limits, lease, mark, looked, grace", "an hour after the last beat"),
+    KeyKind("agent:A:workers", "hash", "per worker: slots, wished backlog, skills", "an hour after the last beat"),
+    KeyKind("workers", "zset", "live workers by last beat in ms", "heartbeat x 4 after the last beat", True),
+    KeyKind("worker:W", "hash", "host, pid, version, start, slots per agent", "heartbeat x 4 after the last beat"),
+    KeyKind("skills:S", "zset", "live agents that serve the skill", "empty = gone", True),
+    KeyKind("dead", "zset", "dead letters by time in ms", "`results.dead_ttl_s`"),
+    KeyKind("replies:C", "stream", "results for one client process", "an hour after the last reply; capped at about 10000"),
+    KeyKind("events", "stream", "ends of tasks, one entry per batch", "capped at about 1000 entries", True),
+    KeyKind("stats:TOTAL", "hash", "counters since the beginning", "permanent", True),
+    KeyKind("stats:MINUTE", "hash", "the same counters of one minute (unix time / 60)", "3 days"),
+    KeyKind("leader", "string", "id of the supervisor that leads", "`supervisor.leader_lease_s`"),
+    KeyKind("format", "string", "version of the data format", "permanent", True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolKeys:
+    """Builds the keys of one pool."""
+
+    prefix: str
+    pool: str
+    root: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_name("pool", self.pool)
+        object.__setattr__(self, "root", f"{self.prefix}:{{pool:{self.pool}}}")
+
+    def queue(self, queue: str) -> str:
+        """The queue called `skill:S` or `agent:A`."""
+        return f"{self.root}:queue:{queue}"
+
+    @property
+    def queues(self) -> str:
+        """Names of the queues that are not empty."""
+        return f"{self.root}:queues"
+
+    @property
+    def scheduled(self) -> str:
+        """Delayed and retrying tasks."""
+        return f"{self.root}:scheduled"
+
+    def inbox(self, agent: str) -> str:
+        """The inbox stream of an agent."""
+        return f"{self.root}:inbox:{agent}"
+
+    def task(self, task_id: str) -> str:
+        """The record of a task."""
+        return f"{self.root}:task:{task_id}"
+
+    @property
+    def doorbell(self) -> str:
+        """The stream that wakes supervisors."""
+        return f"{self.root}:doorbell"
+
+    def limit(self, name: str) -> str:
+        """Starts inside the window of one limit."""
+        return f"{self.root}:limit:{name}"
+
+    @property
+    def limits(self) -> str:
+        """Definitions of all limits."""
+        return f"{self.root}:limits"
+
+    @property
+    def agents(self) -> str:
+        """Known agents."""
+        return f"{self.root}:agents"
+
+    def agent(self, agent: str) -> str:
+        """What is known of one agent."""
+        return f"{self.root}:agent:{agent}"
+
+    def agent_workers(self, agent: str) -> str:
+        """The live workers of one agent."""
+        return f"{self.root}:agent:{agent}:workers"
+
+    @property
+    def workers(self) -> str:
+        """Live workers."""
+        return f"{self.root}:workers"
+
+    def worker(self, worker: str) -> str:
+        """What is known of one worker."""
+        return f"{self.root}:worker:{worker}"
+
+    def skill(self, skill: str) -> str:
+        """Live agents that serve a skill."""
+        return f"{self.root}:skills:{skill}"
+
+    @property
+    def dead(self) -> str:
+        """Dead letters by time."""
+        return f"{self.root}:dead"
+
+    def replies(self, client: str) -> str:
+        """The reply stream of one client process."""
+        return f"{self.root}:replies:{client}"
+
+    @property
+    def events(self) -> str:
+        """Ends of tasks."""
+        return f"{self.root}:events"
+
+    def stats(self, period: str) -> str:
+        """Counters: `TOTAL`, or the unix time in minutes."""
+        return f"{self.root}:stats:{period}"
+
+    @property
+    def leader(self) -> str:
+        """The lease of the leading supervisor."""
+        return f"{self.root}:leader"
+
+    @property
+    def format(self) -> str:
+        """The version of the data format."""
+        return f"{self.root}:format"
+
+
+def is_permanent(key: str) -> bool:
+    """Whether a key of ours may exist without a time to live."""
+    _, tag_end, suffix = key.partition("}:")
+    if not tag_end:
+        return False
+    for kind in POOL_KEYS:
+        stem, _, last = kind.suffix.rpartition(":")
+        named = last.isupper() and last != "TOTAL"
+        if kind.permanent and (suffix == kind.suffix or (named and suffix.startswith(f"{stem}:"))):
+            return True
+    return False

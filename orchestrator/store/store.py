@@ -1,0 +1,211 @@
+"""The two doors to Redis: `Store` for asyncio, `SyncStore` for threads. They run script calls and read-only commands.
+
+Calls are sent once. With `patience_s` a call is repeated while Redis does not answer; every script of ours is safe to
+send twice, so an unknown outcome may be repeated too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable
+from orchestrator.store.failures import ScriptMissing
+from orchestrator.store.links import Link, LinkPool, SyncLink
+from orchestrator.store.retry import repeat, repeat_sync
+from orchestrator.store.script_files import all_scripts
+
+if TYPE_CHECKING:
+    from orchestrator.store.calls import Argument, Call
+    from orchestrator.store.keys import PoolKeys
+
+T = TypeVar("T")
+
+DATA_FORMAT = 1
+"""Version of what is stored. Raised when an older program could no longer read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where Redis is and how long to wait for it.
+
+    Attributes:
+        url: `redis://`, `rediss://` or `unix://`; may hold a password, so it is never shown.
+        connect_timeout_s: for the connection itself.
+        command_timeout_s: for the answer to a short command.
+    """
+
+    url: str
+    connect_timeout_s: float = 5.0
+    command_timeout_s: float = 10.0
+
+    def __repr__(self) -> str:
+        return "Endpoint(…)"
+
+
+class Store:
+    """Short commands and scripts over a pool of links, and links of one's own for blocking reads."""
+
+    def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str = "orc", links: int = 8) -> None:
+        self.keys = keys
+        self._endpoint, self._name = endpoint, name
+        self._links = LinkPool(
+            endpoint.url,
+            size=links,
+            connect_timeout_s=endpoint.connect_timeout_s,
+            read_timeout_s=endpoint.command_timeout_s,
+            name=name,
+        )
+
+    async def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
+        """Run a script.
+
+        Args:
+            call: what a wrapper of a feature made.
+            patience_s: how long to repeat while Redis does not answer; 0 sends once.
+
+        Raises:
+            StoreError: Redis did not do it; see `core.errors`.
+        """
+        try:
+            return call.parse(await self._run(call))
+        except ServerUnavailable:
+            if not patience_s:
+                raise
+
+        async def again() -> T:
+            return call.parse(await self._run(call))
+
+        return await repeat(again, patience_s=patience_s)
+
+    async def _run(self, call: Call[Any]) -> Any:
+        command = call.command()
+        async with self._links.link() as link:
+            try:
+                return await link.execute(*command)
+            except ScriptMissing:
+                await link.execute("SCRIPT", "LOAD", all_scripts()[call.script].text)
+                return await link.execute(*command)
+
+    async def execute(self, *command: Argument) -> Any:
+        """Send one plain command."""
+        return await self._links.execute(*command)
+
+    async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send plain commands together; an error reply stands in its place as a `StoreError`."""
+        return await self._links.pipeline(commands)
+
+    def blocking_link(self, block_s: float, *, name: str = "block") -> Link:
+        """A link of one's own for reads that block up to `block_s`."""
+        # The margin is for a busy server: a read must never time out before the server has answered "nothing".
+        return Link(
+            self._endpoint.url,
+            connect_timeout_s=self._endpoint.connect_timeout_s,
+            read_timeout_s=block_s + self._endpoint.command_timeout_s,
+            name=f"{self._name}:{name}",
+        )
+
+    async def load_scripts(self) -> None:
+        """Make all scripts known to the server, in one round trip."""
+        replies = await self._links.pipeline([("SCRIPT", "LOAD", script.text) for script in all_scripts().values()])
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+
+    async def check_format(self) -> None:
+        """Refuse to work on data that a newer program wrote; claim an empty pool for this format.
+
+        Raises:
+            FormatMismatch: the data is newer than this program.
+        """
+        await self.execute("SET", self.keys.format, DATA_FORMAT, "NX")
+        check_format(await self.execute("GET", self.keys.format))
+
+    async def check_server(self, *, allow_eviction: bool) -> list[str]:
+        """Look at the server's version and settings.
+
+        Returns:
+            Warnings, a sentence each.
+
+        Raises:
+            ConfigError: the server is older than 7.0, or may evict our keys.
+        """
+        server, memory, persistence = await self.pipeline([("INFO", "server"), ("INFO", "memory"), ("INFO", "persistence")])
+        facts = _facts(server) | _facts(memory) | _facts(persistence)
+        version = facts.get("redis_version", "0")
+        if int(version.partition(".")[0]) < 7:
+            raise ConfigError(f"Redis {version} is too old; 7.0 or newer is needed")
+        policy = facts.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction" and not allow_eviction:
+            raise ConfigError(
+                f"Redis may evict keys (maxmemory-policy {policy}), which loses tasks; "
+                "set maxmemory-policy noeviction, or redis.allow_eviction = true if that is meant"
+            )
+        if facts.get("aof_enabled") == "0":
+            return ["Redis has no append-only file: what was accepted is lost when Redis stops (set appendonly yes)"]
+        return []
+
+    async def close(self) -> None:
+        """Close all pooled links."""
+        await self._links.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class SyncStore:
+    """The same scripts from a thread of its own or a process without an event loop."""
+
+    def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str) -> None:
+        self.keys = keys
+        self._link = SyncLink(
+            endpoint.url,
+            connect_timeout_s=endpoint.connect_timeout_s,
+            read_timeout_s=endpoint.command_timeout_s,
+            name=name,
+        )
+
+    def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
+        """Run a script; see `Store.call`."""
+        if patience_s:
+            return repeat_sync(lambda: call.parse(self._run(call)), patience_s=patience_s)
+        return call.parse(self._run(call))
+
+    def _run(self, call: Call[Any]) -> Any:
+        command = call.command()
+        try:
+            return self._link.execute(*command)
+        except ScriptMissing:
+            self._link.execute("SCRIPT", "LOAD", all_scripts()[call.script].text)
+            return self._link.execute(*command)
+
+    def execute(self, *command: Argument) -> Any:
+        """Send one plain command."""
+        return self._link.execute(*command)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._link.close()
+
+
+def check_format(stored: bytes | None) -> None:
+    """Compare a stored format version with ours.
+
+    Raises:
+        FormatMismatch: it is newer.
+    """
+    if stored is not None and int(stored) > DATA_FORMAT:
+        raise FormatMismatch(
+            f"the data in Redis has format {int(stored)}, this program knows {DATA_FORMAT}; install the newer version"
+        )
+
+
+def _facts(info: Any) -> dict[str, str]:
+    if isinstance(info, Exception):
+        raise info
+    lines = info.decode().splitlines()
+    return {name: value for name, _, value in (line.partition(":") for line in lines) if value}

@@ -1,0 +1,32 @@
+"""Reading an agent's inbox: one blocking XREADGROUP, no write, no read-ahead."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.tasks.model import Delivery
+
+if TYPE_CHECKING:
+    from orchestrator.store.links import Link
+
+GROUP = "workers"
+
+
+async def read_inbox(link: Link, *, inbox_key: str, agent: str, worker: str, count: int, block_ms: int) -> list[Delivery]:
+    """Take up to `count` new entries, waiting up to `block_ms` for the first.
+
+    Raises:
+        GroupMissing: the stream or its group is gone.
+        ServerUnavailable: no answer; entries may have been delivered (ask `adopt` for one's own lost ones).
+    """
+    reply = await link.execute(
+        "XREADGROUP", "GROUP", GROUP, worker, "COUNT", count, "BLOCK", block_ms, "STREAMS", inbox_key, ">"
+    )
+    return parse_entries(agent, reply[0][1]) if reply else []
+
+
+def parse_entries(agent: str, entries: list[Any]) -> list[Delivery]:
+    """Turn raw stream entries into deliveries; the order of fields is that of `lua/tasks/assign.lua`."""
+    return [
+        Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), int(f[5]), int(f[7]), f[9]) for entry, f in entries
+    ]

@@ -1,0 +1,200 @@
+"""One typed wrapper per script in `lua/tasks/`: values in, a `Call` out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec  # noqa: TC002 - NamedTuple fields stay resolvable
+
+from orchestrator.store.calls import Call, opaque, pack_rows
+from orchestrator.tasks.model import (
+    Assigned,
+    CancelStatus,
+    Delivery,
+    FinishStatus,
+    LeaseStatus,
+    Promoted,
+    TaskState,
+    Verdict,
+)
+
+if TYPE_CHECKING:
+    from orchestrator.store.keys import PoolKeys
+
+
+class SubmitRow(NamedTuple):
+    """One task to accept, in the column order of `lua/tasks/submit.lua`.
+
+    `rank` is priority level x aging in ms; `idem`, `reply`, `parent` are empty when there is none; `skill` is set only
+    for a task that is addressed to one agent (a skill queue tells it by its name).
+    """
+
+    id: str
+    queue: str
+    rank: int
+    delay_ms: int
+    at_ms: int
+    start_by_ms: int
+    ttl_s: int
+    reply: str
+    idem: str
+    digest: str
+    envelope: msgspec.Raw
+    parent: str
+    parent_generation: str
+    skill: str
+
+
+class SubmitAnswer(NamedTuple):
+    """`status` is created, duplicate, conflict, full or stale; `detail` the due ms, other id, queue or parent."""
+
+    status: str
+    detail: str
+
+
+def submit(
+    keys: PoolKeys, *, rows: Sequence[SubmitRow], max_tasks: int, max_wait_s: int, now_us: str = ""
+) -> Call[list[SubmitAnswer]]:
+    """Accept up to 500 tasks; one answer per row, in order."""
+
+    def parse(reply: list[bytes]) -> list[SubmitAnswer]:
+        texts = [part.decode() for part in reply]
+        return [SubmitAnswer(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)]
+
+    args = {"pool": keys.root, "rows": pack_rows(rows), "max_tasks": max_tasks, "max_wait_s": max_wait_s, "now_arg": now_us}
+    return Call("tasks/submit", args, parse)
+
+
+def promote(keys: PoolKeys, *, limit: int, now_us: str = "") -> Call[Promoted]:
+    """Make due tasks ready and end those that were not started in time, `limit` of each at most."""
+
+    def parse(reply: list[int]) -> Promoted:
+        promoted, expired, next_due_ms, left = reply
+        return Promoted(promoted, expired, None if next_due_ms < 0 else next_due_ms, bool(left))
+
+    return Call("tasks/promote", {"pool": keys.root, "limit": limit, "now_arg": now_us}, parse)
+
+
+def assign(keys: PoolKeys, *, agent: str, limit: int, now_us: str = "") -> Call[Assigned]:
+    """Move up to `limit` of the best ready tasks into the agent's inbox."""
+
+    def parse(reply: list[int]) -> Assigned:
+        count, left, next_free_us, server_us = reply
+        return Assigned(count, bool(left), max(1, next_free_us - server_us) if next_free_us else 0)
+
+    return Call("tasks/assign", {"pool": keys.root, "agent": agent, "limit": limit, "now_arg": now_us}, parse)
+
+
+def finish(
+    keys: PoolKeys,
+    *,
+    rows: Sequence[tuple[Delivery, Verdict]],
+    dead_ttl_s: int,
+    max_wait_s: int,
+    now_us: str = "",
+) -> Call[list[FinishStatus]]:
+    """Store up to 500 verdicts; one status per row, in order."""
+    packed = pack_rows(
+        [
+            (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload), v.delay_ms, v.at_ms, v.reason)
+            for d, v in rows
+        ]
+    )
+    args = {"pool": keys.root, "rows": packed, "dead_ttl_s": dead_ttl_s, "max_wait_s": max_wait_s, "now_arg": now_us}
+    return Call("tasks/finish", args, lambda reply: [FinishStatus(status.decode()) for status in reply])
+
+
+def cancel(
+    keys: PoolKeys, *, ids: Sequence[str], reason: str, now_us: str = ""
+) -> Call[list[tuple[CancelStatus, TaskState | None]]]:
+    """Cancel up to 500 tasks; per id what was done, and the state it was found in when it had ended before."""
+
+    def parse(reply: list[bytes]) -> list[tuple[CancelStatus, TaskState | None]]:
+        texts = [part.decode() for part in reply]
+        return [
+            (CancelStatus(status), TaskState(state) if state else None)
+            for status, state in zip(texts[::2], texts[1::2], strict=True)
+        ]
+
+    args = {"pool": keys.root, "rows": pack_rows([(id_,) for id_ in ids]), "reason": reason, "now_arg": now_us}
+    return Call("tasks/cancel", args, parse)
+
+
+def renew(
+    keys: PoolKeys, *, worker: str, agent: str, rows: Sequence[tuple[str, str, str]]
+) -> Call[tuple[int, list[LeaseStatus]]]:
+    """Renew entries (entry, task id, generation); answers how many the consumer has pending, and a status per row."""
+
+    def parse(reply: list[Any]) -> tuple[int, list[LeaseStatus]]:
+        return reply[0], [LeaseStatus(status.decode()) for status in reply[1:]]
+
+    args = {"pool": keys.root, "worker": worker, "agent": agent, "rows": pack_rows(rows)}
+    return Call("tasks/renew", args, parse)
+
+
+def adopt(
+    keys: PoolKeys,
+    *,
+    worker: str,
+    agent: str,
+    lease_ms: int,
+    held: Iterable[str],
+    limit: int,
+    own: bool,
+    max_deaths: Mapping[str, int],
+    dead_ttl_s: int,
+    now_us: str = "",
+) -> Call[list[Delivery]]:
+    """Take over entries of one inbox: expired leases, and with `own` what this worker lost on a broken connection."""
+
+    def parse(reply: list[Any]) -> list[Delivery]:
+        fields = reply[1:]
+        return [
+            Delivery(agent, entry.decode(), task_id.decode(), generation.decode(), attempt, deaths, envelope)
+            for entry, task_id, generation, attempt, deaths, envelope in zip(*[iter(fields)] * 6, strict=True)
+        ]
+
+    args = {
+        "pool": keys.root,
+        "worker": worker,
+        "agent": agent,
+        "lease_ms": lease_ms,
+        "held": pack_rows([(entry,) for entry in held]),
+        "limit": limit,
+        "own": "1" if own else "0",
+        "max_deaths": pack_rows(list(max_deaths.items())),
+        "dead_ttl_s": dead_ttl_s,
+        "now_arg": now_us,
+    }
+    return Call("tasks/adopt", args, parse)
+
+
+def abandon(
+    keys: PoolKeys,
+    *,
+    worker: str,
+    agent: str,
+    limit: int,
+    max_deaths: Mapping[str, int],
+    reason: str,
+    dead_ttl_s: int,
+    now_us: str = "",
+) -> Call[tuple[int, list[tuple[str, str]]]]:
+    """Give back what a dead worker held; answers how many entries, and (task id, generation) of those that go on."""
+
+    def parse(reply: list[Any]) -> tuple[int, list[tuple[str, str]]]:
+        texts = [part.decode() for part in reply[1:]]
+        return reply[0], list(zip(texts[::2], texts[1::2], strict=True))
+
+    args = {
+        "pool": keys.root,
+        "worker": worker,
+        "agent": agent,
+        "limit": limit,
+        "max_deaths": pack_rows(list(max_deaths.items())),
+        "reason": reason,
+        "dead_ttl_s": dead_ttl_s,
+        "now_arg": now_us,
+    }
+    return Call("tasks/abandon", args, parse)
