@@ -1,0 +1,516 @@
+"""The settings: one frozen tree, read once by `load_settings` and passed down. Nothing is read when this is imported.
+
+Sources, the later ones win: defaults; one TOML file; a directory of secret files; the environment; options. A name that
+no setting has is an error everywhere, with the place and the nearest right name: a misspelt setting that is silently
+ignored costs an evening. Messages never show the value of a secret.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
+
+from orchestrator.core.errors import ConfigError, InvalidInput
+from orchestrator.core.ids import check_name
+from orchestrator.core.rates import parse_rate
+
+ENV_PREFIX: Final = "ORC_"
+RESERVED_VARIABLES: Final = frozenset({"ORC_CONFIG", "ORC_DATA_DIR"})
+SYSTEM_FILE: Final = Path("/etc/orchestrator/orchestrator.toml")
+SYSTEM_SECRETS: Final = Path("/run/secrets")
+
+_DAY_S: Final = 86_400
+
+# ------------------------------------------------------------------------------------------------- checks of one value
+
+
+def _check_url(url: SecretStr) -> SecretStr:
+    scheme, separator, rest = url.get_secret_value().partition("://")
+    if scheme in {"redis+sentinel", "redis+cluster"}:
+        raise ValueError(f"{scheme}:// is not supported yet; give the address of one server as redis://host:port/0")
+    if scheme not in {"redis", "rediss", "unix"} or not separator or not rest:
+        raise ValueError("must be redis://host:port/db, rediss://… or unix:///path/to/socket")
+    return url
+
+
+def _check_prefix(prefix: str) -> str:
+    parts = prefix.split(":")
+    safe = all(part and part.isascii() and part.replace("-", "").replace("_", "").isalnum() for part in parts)
+    if len(parts) != 3 or not safe or len(prefix) > 128:
+        raise ValueError("must be three parts app:env:tenant of letters, digits, - and _, such as shop:prod:acme")
+    return prefix
+
+
+def _check_pool(pool: str) -> str:
+    return check_name("pool", pool)
+
+
+def _check_limits(limits: Mapping[str, str]) -> Mapping[str, str]:
+    for name, rate in limits.items():
+        check_name("limit", name)
+        try:
+            parse_rate(rate)
+        except InvalidInput as refused:
+            raise ValueError(f"limit {name!r}: {refused}") from None
+    return limits
+
+
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=100 * 365 * _DAY_S, allow_inf_nan=False)]
+Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31)]
+Size: TypeAlias = Annotated[int, Field(ge=1, le=512 * 1024 * 1024)]  # Redis holds no longer strings
+
+# ------------------------------------------------------------------------------------------------------------ the tree
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
+
+
+class RedisSettings(_Section):
+    """How to reach the server."""
+
+    url: Annotated[SecretStr, AfterValidator(_check_url)] | None = Field(
+        default=None,
+        description="Address of the server: redis://, rediss:// or unix://, with user and password if need be. "
+        "Without one, a running embedded server near by is used.",
+    )
+    connect_timeout_s: Seconds = Field(default=5.0, description="Seconds until a connection attempt is given up.")
+    command_timeout_s: Seconds = Field(default=5.0, description="Seconds until an unanswered command is given up.")
+    block_s: Annotated[Seconds, Field(le=60)] = Field(
+        default=5.0, description="Seconds that a blocking read waits for news before it asks again."
+    )
+    allow_eviction: bool = Field(
+        default=False,
+        description="Start although the server may evict keys when memory is short. Evicted keys are lost tasks.",
+    )
+
+
+class QueueSettings(_Section):
+    """What may wait, in which order and how long."""
+
+    aging_s: Seconds | None = Field(
+        default=None,
+        description="Seconds of waiting that outweigh one level of priority. Not set: a lower level always waits.",
+    )
+    max_tasks: Count = Field(default=1_000_000, description="Tasks that one queue may hold; more are refused.")
+    max_wait_s: Seconds = Field(
+        default=14 * _DAY_S, description="Seconds after which a task that nobody ever ran is dropped."
+    )
+    max_args_bytes: Size = Field(default=262_144, description="Bytes of JSON that the arguments of a task may take.")
+    max_depth: Annotated[Count, Field(le=512)] = Field(
+        default=64, description="Levels of lists and objects within the arguments."
+    )
+    max_tags: Annotated[int, Field(ge=0, le=1024)] = Field(default=64, description="Tags that one task may carry.")
+    max_child_depth: Annotated[int, Field(ge=0, le=1024)] = Field(
+        default=16, description="Generations of child tasks below a task that was submitted from outside."
+    )
+
+
+class ResultSettings(_Section):
+    """What stays after the end, and for how long."""
+
+    ttl_s: Annotated[Seconds, Field(ge=300)] = Field(
+        default=_DAY_S, description="Seconds that an ended task and its result can be read. At least 300."
+    )
+    max_bytes: Size = Field(default=1_048_576, description="Bytes of JSON that a result may take.")
+    idempotency_ttl_s: Seconds = Field(
+        default=_DAY_S, description="Seconds after the end during which the same key still finds the same task."
+    )
+    dead_ttl_s: Seconds = Field(default=14 * _DAY_S, description="Seconds that a dead letter is kept.")
+
+
+class WorkerSettings(_Section):
+    """Worker processes and how their life is proved."""
+
+    processes: Annotated[int, Field(ge=1, le=1024)] = Field(
+        default=1, description="Worker processes that one host starts."
+    )
+    drain_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = Field(
+        default=30.0, description="Seconds that running tasks get after SIGTERM before they are given back."
+    )
+    stuck_after_s: Seconds = Field(
+        default=60.0, description="Seconds without a turn of the event loop after which a process counts as stuck."
+    )
+    heartbeat_s: Seconds = Field(default=5.0, description="Seconds between two signs of life.")
+    lease_s: Seconds = Field(
+        default=15.0,
+        description="Seconds after which the tasks of a silent worker go to others, unless its agent says otherwise.",
+    )
+
+    @model_validator(mode="after")
+    def _lease_outlives_beats(self) -> Self:
+        if self.heartbeat_s * 2 > self.lease_s:
+            raise ValueError("heartbeat_s must be at most half of lease_s, or one lost beat costs a worker its tasks")
+        return self
+
+
+class SupervisorSettings(_Section):
+    """The loops of the daemon."""
+
+    sweep_s: Seconds = Field(
+        default=5.0, description="Seconds between two full passes, which mend what a lost wake-up left undone."
+    )
+    leader_lease_s: Seconds = Field(
+        default=10.0, description="Seconds until another supervisor takes over from one that fell silent."
+    )
+    batch: Annotated[int, Field(ge=1, le=500)] = Field(
+        default=100, description="Tasks that one call of a script moves at most."
+    )
+
+
+class RetrySettings(_Section):
+    """Delays between the attempts of a task whose skill says nothing else."""
+
+    base_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = Field(
+        default=1.0, description="Seconds that the first delay lasts at most; it doubles with every failure."
+    )
+    cap_s: Seconds = Field(default=300.0, description="Seconds that no delay exceeds.")
+
+    @model_validator(mode="after")
+    def _base_below_cap(self) -> Self:
+        if self.base_s > self.cap_s:
+            raise ValueError("base_s must not be greater than cap_s")
+        return self
+
+
+class LoggingSettings(_Section):
+    """What is logged, and how it looks."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest level that is written: debug, info, warning or error."
+    )
+    format: Literal["auto", "console", "json"] = Field(
+        default="auto", description="auto = console on a terminal, JSON lines otherwise; or console, json."
+    )
+
+
+class Settings(BaseSettings):
+    """All settings. `load_settings` makes one from the usual places; `Settings()` alone holds the defaults."""
+
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        validate_default=True,
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+    )
+
+    prefix: Annotated[str, AfterValidator(_check_prefix)] = Field(
+        default="orc:dev:default", description="First part of every key: app:env:tenant. Other prefix, other world."
+    )
+    pool: Annotated[str, AfterValidator(_check_pool)] = Field(
+        default="default", description="Dispatch domain: queues, inboxes and limits that live together."
+    )
+    limits: Annotated[Mapping[str, str], AfterValidator(_check_limits)] = Field(
+        default={}, description='Named limits that agents may share, as "10/s", "10/min", "10/h" or "10/d".'
+    )
+    redis: RedisSettings = RedisSettings()
+    queue: QueueSettings = QueueSettings()
+    results: ResultSettings = ResultSettings()
+    worker: WorkerSettings = WorkerSettings()
+    supervisor: SupervisorSettings = SupervisorSettings()
+    retry: RetrySettings = RetrySettings()
+    logging: LoggingSettings = LoggingSettings()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature is the library's, here and below
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Let nothing in but what is passed: only `load_settings` looks at files and the environment."""
+        return (init_settings,)
+
+
+# ------------------------------------------------------------------------------------------------------------- loading
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRow:
+    """One setting as `orc config show` prints it; the value of a secret is masked."""
+
+    name: str
+    value: object
+    source: str
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSettings:
+    """Settings together with the place each value came from (dotted name → place; what is missing is a default)."""
+
+    settings: Settings
+    places: Mapping[str, str]
+
+    def rows(self) -> list[SettingRow]:
+        """List every setting with its value and origin, in the order of the model."""
+        return [
+            SettingRow(leaf.name, _shown(self.settings, leaf), self._source(leaf), leaf.description)
+            for leaf in leaves()
+        ]
+
+    def _source(self, leaf: Leaf) -> str:
+        found = [place for name, place in self.places.items() if name == leaf.name or name.startswith(f"{leaf.name}.")]
+        return ", ".join(dict.fromkeys(found)) or "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One setting of the model."""
+
+    path: tuple[str, ...]
+    default: object
+    description: str
+    secret: bool
+    open: bool
+    """True for a table whose names the user chooses (`limits`)."""
+
+    @property
+    def name(self) -> str:
+        """The dotted name, as in `redis.url`."""
+        return ".".join(self.path)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, as in `ORC_REDIS__URL`."""
+        return ENV_PREFIX + "__".join(self.path).upper()
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    path: tuple[str, ...]
+    value: object
+    place: str
+
+
+def load_settings(
+    config: str | os.PathLike[str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read the settings from all sources.
+
+    Args:
+        config: the TOML file; otherwise the one that `ORC_CONFIG` names, otherwise the system's file if there is one.
+        overrides: options, by dotted name (`{"redis.url": …}`); a value of None means that the option was not given.
+        environ: the environment; the process's own by default.
+
+    Raises:
+        ConfigError: a name that no setting has, a value that does not fit, a file that cannot be read.
+    """
+    return load_with_places(config, overrides, environ).settings
+
+
+def load_with_places(
+    config: str | os.PathLike[str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> LoadedSettings:
+    """Read the settings as `load_settings` does, and keep where each value came from."""
+    environ = os.environ if environ is None else environ
+    merged: dict[tuple[str, ...], _Value] = {}
+    for value in _all_values(config, overrides or {}, environ):
+        merged[value.path] = value
+    try:
+        settings = Settings(**_nested(merged))
+    except ValidationError as invalid:
+        raise ConfigError("\n".join(_explain(invalid, merged))) from None
+    return LoadedSettings(settings, {".".join(value.path): value.place for value in merged.values()})
+
+
+@cache
+def leaves() -> tuple[Leaf, ...]:
+    """List every setting of the model: top-level ones first, then section by section."""
+    return tuple(sorted(_leaves_of(Settings, ()), key=lambda leaf: len(leaf.path)))
+
+
+def default_toml() -> str:
+    """Give the text of `config/default.toml`: every setting with its unit and default."""
+    shipped = files("orchestrator.core") / "default.toml"
+    # A wheel carries the file beside this module; a checkout has it in its config folder.
+    source = shipped if shipped.is_file() else Path(__file__).parents[2] / "config" / "default.toml"
+    return source.read_text(encoding="utf-8")
+
+
+def _all_values(
+    config: str | os.PathLike[str] | None, overrides: Mapping[str, object], environ: Mapping[str, str]
+) -> Iterator[_Value]:
+    """Yield what every source says, weakest source first."""
+    file = config or environ.get("ORC_CONFIG")
+    if file:
+        yield from _from_file(Path(file))
+    elif SYSTEM_FILE.is_file():
+        yield from _from_file(SYSTEM_FILE)
+    credentials = environ.get("CREDENTIALS_DIRECTORY")
+    yield from _from_secrets(Path(credentials) if credentials else SYSTEM_SECRETS)
+    ours = {name: text for name, text in environ.items() if name.upper().startswith(ENV_PREFIX)}
+    yield from _from_texts({name: text for name, text in ours.items() if name not in RESERVED_VARIABLES}, "environment")
+    for name, value in overrides.items():
+        if value is not None:
+            path = tuple(name.split("."))
+            _check_known(path, f"option {name}", lambda leaf: leaf.name)
+            yield _Value(path, value, "option")
+
+
+def _from_file(path: Path) -> Iterator[_Value]:
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as failed:
+        raise ConfigError(f"configuration file {path} cannot be read: {failed.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"configuration file {path} is not UTF-8 text") from None
+    except tomllib.TOMLDecodeError as wrong:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {wrong}") from None
+    for name, value in _flat(tree, ()):
+        _check_known(name, f"{'.'.join(name)} in {path}", lambda leaf: leaf.name)
+        yield _Value(name, value, f"file {path}")
+
+
+def _from_secrets(directory: Path) -> Iterator[_Value]:
+    """Read files that are named like our variables; what else lies in such a directory belongs to others."""
+    try:
+        entries = sorted(directory.iterdir()) if directory.is_dir() else []
+        texts = {
+            entry.name: entry.read_text(encoding="utf-8").strip()
+            for entry in entries
+            if entry.name.upper().startswith(ENV_PREFIX) and entry.is_file()
+        }
+    except OSError as failed:
+        raise ConfigError(f"secret file {failed.filename or directory} cannot be read: {failed.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"a secret file in {directory} is not UTF-8 text") from None
+    return _from_texts(texts, f"secret file {directory}/")
+
+
+def _from_texts(texts: Mapping[str, str], origin: str) -> Iterator[_Value]:
+    """Read values that come as text under names like `ORC_REDIS__URL`."""
+
+    def place(name: str) -> str:
+        return f"{origin}{name}" if origin.endswith("/") else f"{origin} {name}"
+
+    names = {tuple(name[len(ENV_PREFIX) :].lower().split("__")): name for name in texts}
+    for path, name in names.items():
+        _check_known(path, place(name), lambda leaf: leaf.variable)
+    try:
+        tree = _Texts(texts)()
+    except SettingsError as wrong:
+        bad = [name for name in texts if f'"{name[len(ENV_PREFIX) :].lower()}"' in str(wrong)]
+        raise ConfigError(f"{place(', '.join(bad) or ENV_PREFIX + '…')}: this name takes a table as JSON") from None
+    for path, value in _flat(tree, ()):
+        # A whole section may have come as JSON under its own name: the longest name that was given is the place.
+        given = [names[path[:end]] for end in range(len(path), 0, -1) if path[:end] in names]
+        yield _Value(path, value, place(given[0] if given else ENV_PREFIX + "__".join(path).upper()))
+
+
+class _Texts(EnvSettingsSource):
+    """The library's reading of environment variables, applied to a mapping that is passed in."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+        super().__init__(Settings)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): text for name, text in self._texts.items() if text}
+
+
+# ------------------------------------------------------------------------------------------------- trees, names, errors
+
+
+def _leaves_of(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Leaf]:
+    for name, field in model.model_fields.items():
+        here = (*path, name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _leaves_of(field.annotation, here)
+        else:
+            annotation = repr(field.annotation)
+            yield Leaf(
+                path=here,
+                default=field.default,
+                description=field.description or "",
+                secret="SecretStr" in annotation,
+                open="Mapping" in annotation,
+            )
+
+
+def _check_known(path: tuple[str, ...], given: str, spelling: Callable[[Leaf], str]) -> None:
+    """Refuse a path that names neither a setting nor a section nor an entry of an open table."""
+    for leaf in leaves():
+        if path == leaf.path[: len(path)] or (leaf.open and path[: len(leaf.path)] == leaf.path):
+            return
+    known = {spelling(leaf): leaf for leaf in leaves()}
+    written = spelling(Leaf(path, None, "", secret=False, open=False))
+    near = get_close_matches(written, known, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]}?" if near else "`orc config show` lists all settings"
+    raise ConfigError(f"unknown setting {given}: {hint}")
+
+
+def _flat(tree: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], object]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+def _nested(values: Mapping[tuple[str, ...], _Value]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for path, value in values.items():
+        node = tree
+        for part in path[:-1]:
+            inner = node.setdefault(part, {})
+            if not isinstance(inner, dict):
+                break  # a section was given as a plain value; the model says so
+            node = inner
+        else:
+            if not (value.value == {} and isinstance(node.get(path[-1]), dict)):
+                node[path[-1]] = value.value
+    return tree
+
+
+def _explain(invalid: ValidationError, values: Mapping[tuple[str, ...], _Value]) -> Iterator[str]:
+    """Write one line per wrong value: its name, the value unless it is a secret, the place, the reason."""
+    for error in invalid.errors(include_url=False, include_context=False, include_input=False):
+        path = tuple(str(part) for part in error["loc"])
+        # The library appends the branch of a union to the location; the setting is the longest part that we know.
+        while path and path not in values and not any(leaf.path[: len(path)] == path for leaf in leaves()):
+            path = path[:-1]
+        given = values.get(path)
+        shown = "" if given is None or _may_hold_secret(given) else f" = {ascii(given.value)[:80]}"
+        inside = {value.place for name, value in values.items() if name[: len(path)] == path}
+        where = f" ({', '.join(sorted(inside))})" if inside else ""
+        reason = error["msg"].removeprefix("Value error, ")
+        yield f"{'.'.join(path)}{shown}{where}: {reason[:1].lower()}{reason[1:]}"
+
+
+def _may_hold_secret(given: _Value) -> bool:
+    # A URL given for a whole section, or for the wrong setting, may carry a password as well.
+    ends = len(given.path)
+    return "://" in str(given.value) or any(leaf.secret and leaf.path[:ends] == given.path for leaf in leaves())
+
+
+def _shown(settings: Settings, leaf: Leaf) -> object:
+    value: object = settings
+    for part in leaf.path:
+        value = getattr(value, part)
+    return "********" if leaf.secret and value is not None else value

@@ -1,0 +1,103 @@
+"""The shipped `config/default.toml` says what the settings model says. Run this file as a script to write it anew."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import tomllib
+from itertools import groupby
+from pathlib import Path
+
+from orchestrator.core.settings import Leaf, Settings, default_toml, leaves, load_settings
+
+DEFAULT_TOML = Path(__file__).parents[2] / "config" / "default.toml"
+EXAMPLE_ENV = DEFAULT_TOML.with_name("example.env")
+
+HEADING = """\
+# Every setting with its unit and default. Copy what you change to /etc/orchestrator/orchestrator.toml, or name your file
+# with --config or ORC_CONFIG. Secret files, the environment (ORC_SECTION__KEY) and options win over the file.
+# A line that begins with "# name =" shows a setting that has no value by default.
+"""
+
+
+def render_defaults() -> str:
+    """Write the model as a commented TOML file."""
+    plain = [leaf for leaf in leaves() if not leaf.open]
+    tables = [leaf for leaf in leaves() if leaf.open]
+    sections = [(path, list(group)) for path, group in groupby(plain, key=lambda leaf: leaf.path[:-1])]
+    parts = [HEADING]
+    for path, group in sections:
+        title = f"[{'.'.join(path)}]\n" if path else ""
+        parts.append(title + "\n".join(render_setting(leaf) for leaf in group) + "\n")
+        if not path:
+            parts += [f'{comment(leaf.description)}\n[{leaf.name}]\n# "model:large" = "60/min"\n' for leaf in tables]
+    return "\n".join(parts)
+
+
+def render_setting(leaf: Leaf) -> str:
+    name = leaf.path[-1]
+    if leaf.default is None:
+        example = {"url": '"redis://localhost:6379/0"'}.get(name, "3600.0")
+        return f"{comment(leaf.description)}\n# {name} = {example}"
+    return f"{comment(leaf.description)}\n{name} = {json.dumps(leaf.default)}"
+
+
+def comment(text: str) -> str:
+    return "\n".join(f"# {line}" for line in textwrap.wrap(text, 116))
+
+
+def test_default_file_matches_the_model() -> None:
+    """Every setting, its description and its default stand in the file, and nothing else does."""
+    assert DEFAULT_TOML.read_text(encoding="utf-8") == render_defaults(), f"run: python {__file__}"
+
+
+def test_default_file_changes_nothing(tmp_path: Path) -> None:
+    """Loading the file as it is gives the defaults."""
+    copy = tmp_path / "orchestrator.toml"
+    copy.write_text(default_toml(), encoding="utf-8")
+    assert load_settings(copy, environ={"CREDENTIALS_DIRECTORY": str(tmp_path)}) == Settings()
+
+
+def test_examples_without_value_are_valid(tmp_path: Path) -> None:
+    """The commented examples can be switched on."""
+    lines = [
+        line.removeprefix("# ") if " = " in line and "name =" not in line else line
+        for line in default_toml().splitlines()
+    ]
+    copy = tmp_path / "orchestrator.toml"
+    copy.write_text("\n".join(lines), encoding="utf-8")
+    settings = load_settings(copy, environ={"CREDENTIALS_DIRECTORY": str(tmp_path)})
+    assert settings.redis.url is not None
+    assert settings.queue.aging_s == 3600
+    assert settings.limits == {"model:large": "60/min"}
+    assert tomllib.loads(default_toml())["prefix"] == Settings().prefix
+
+
+def test_every_setting_is_described() -> None:
+    """A setting without a description does not exist."""
+    assert [leaf.name for leaf in leaves() if not leaf.description.endswith((".", '"d".'))] == []
+
+
+def test_numbers_tell_their_unit() -> None:
+    """A duration ends in _s, a size in _bytes; other numbers are counts and say of what."""
+    durations = [leaf for leaf in leaves() if leaf.description.startswith("Seconds")]
+    sizes = [leaf for leaf in leaves() if leaf.description.startswith("Bytes")]
+    assert all(leaf.name.endswith("_s") for leaf in durations)
+    assert all(leaf.name.endswith("_bytes") for leaf in sizes)
+    assert {leaf.name for leaf in leaves() if leaf.name.endswith(("_s", "_bytes"))} == {
+        leaf.name for leaf in [*durations, *sizes]
+    }
+
+
+def test_example_environment_is_valid() -> None:
+    """Every variable of config/example.env is one that the program knows."""
+    lines = [line.lstrip("# ") for line in EXAMPLE_ENV.read_text(encoding="utf-8").splitlines()]
+    environ = dict(line.split("=", 1) for line in lines if line.startswith("ORC_"))
+    environ.pop("ORC_CONFIG")
+    environ.pop("ORC_DATA_DIR")
+    settings = load_settings(environ={**environ, "CREDENTIALS_DIRECTORY": "/nonexistent"})
+    assert settings.redis.url is not None
+
+
+if __name__ == "__main__":
+    DEFAULT_TOML.write_text(render_defaults(), encoding="utf-8")
