@@ -1,0 +1,355 @@
+"""The data directory of an embedded server: how it is found and made, the files in it, and its three locks.
+
+users.lock    shared by everyone who uses the server. The keeper waits to have it alone; while it has, nobody comes in.
+keeper.lock   held by the keeper while it lives. Whoever starts one takes it first and hands it over, without a gap.
+server.lock   held by the keeper and, through the inherited descriptor, by its redis-server: free means nobody writes.
+
+All are flock locks: the kernel drops them with their last holder, whichever way that ends. Files are no proof of life.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.core.errors import ConfigError, ServerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from io import FileIO
+
+NAME = ".orc"
+ENVIRONMENT_NAME = "ORC_DATA_DIR"
+POLL_S = 0.02
+
+SOCKET_PATH_MAX_BYTES = 107
+_LOG_MAX_BYTES = 1024 * 1024
+_NOT_OURS_BUT_HARMLESS = frozenset({"lost+found"})
+
+
+@dataclass(frozen=True, slots=True)
+class ServerRecord:
+    """What a keeper writes down about its running server."""
+
+    socket: Path
+    pid: int
+    keeper_pid: int
+    version: str
+    binary: Path
+    started_at_ms: int
+
+
+def find_data_dir(
+    explicit: Path | None = None,
+    *,
+    create: bool,
+    environ: Mapping[str, str] = os.environ,
+    cwd: Path | None = None,
+) -> Path | None:
+    """Decide which data directory is meant.
+
+    Args:
+        explicit: what the user named on the command line; it wins.
+        create: make the directory when it does not exist; without a name, that is `.orc` in `cwd`.
+        environ: where `ORC_DATA_DIR` is looked up, the second choice.
+        cwd: where the search for the nearest `.orc` begins, upwards; the third choice. Default: the current directory.
+
+    Returns:
+        The directory. One that was named is returned even when it does not exist; None says that nothing was named and
+        nothing was found.
+
+    Raises:
+        ConfigError: the directory cannot be made or used.
+    """
+    named = explicit or environ.get(ENVIRONMENT_NAME)
+    start = (cwd or Path.cwd()).resolve()
+    if named:
+        found: Path | None = start / Path(named).expanduser()
+    else:
+        found = next(_data_dirs_above(start), None)
+    if create:
+        found = found or start / NAME
+        DataDir(found).prepare()
+    return found.resolve() if found else None
+
+
+def _data_dirs_above(start: Path) -> Iterator[Path]:
+    for folder in (start, *start.parents):
+        candidate = folder / NAME
+        with contextlib.suppress(OSError):
+            # A directory of somebody else (say, in a shared /tmp) could lead us to a server of theirs.
+            if candidate.stat().st_uid == os.geteuid() and DataDir(candidate).users_lock.is_file():
+                yield candidate
+
+
+@dataclass(frozen=True, slots=True)
+class DataDir:
+    """One data directory; `path` should be resolved, since the socket's name depends on it."""
+
+    path: Path
+
+    @property
+    def users_lock(self) -> Path:
+        """Shared by all users of the server."""
+        return self.path / "users.lock"
+
+    @property
+    def keeper_lock(self) -> Path:
+        """Held by the keeper."""
+        return self.path / "keeper.lock"
+
+    @property
+    def server_lock(self) -> Path:
+        """Held by the keeper and its server."""
+        return self.path / "server.lock"
+
+    @property
+    def record_file(self) -> Path:
+        """Where the running server is; see `ServerRecord`."""
+        return self.path / "server.json"
+
+    @property
+    def server_log(self) -> Path:
+        """What redis-server prints."""
+        return self.path / "redis.log"
+
+    @property
+    def keeper_log(self) -> Path:
+        """What the keeper prints."""
+        return self.path / "keeper.log"
+
+    @property
+    def failure_file(self) -> Path:
+        """Why the last keeper gave up; absent after a good start."""
+        return self.path / "last-failure.txt"
+
+    # -------------------------------------------------------------------------------------------------------- making it
+
+    def prepare(self) -> None:
+        """Make the directory, private to the user and invisible to git; harmless when it is there.
+
+        Raises:
+            ConfigError: it cannot be made or written, or holds files of something else.
+        """
+        try:
+            try:
+                self.path.mkdir(mode=0o700, parents=True)
+            except FileExistsError:
+                self._refuse_foreign_folder()
+            if not os.access(self.path, os.W_OK | os.X_OK):
+                raise PermissionError(13, "you may not write there")
+            if not self.users_lock.exists():
+                with contextlib.suppress(PermissionError):  # a volume of another owner that we may write is good enough
+                    self.path.chmod(0o700)
+                # First of all files: the others are recognised as ours by its presence.
+                os.close(_open_lock(self.users_lock, create=True))
+            ignore = self.path / ".gitignore"
+            if not ignore.exists():
+                ignore.write_text("*\n")
+        except OSError as error:
+            raise ConfigError(
+                f"the data directory {self.path} cannot be used: {error.strerror or error}; "
+                f"name another one with --data-dir or {ENVIRONMENT_NAME}"
+            ) from error
+
+    def _refuse_foreign_folder(self) -> None:
+        names = {entry.name for entry in self.path.iterdir()} - _NOT_OURS_BUT_HARMLESS
+        if names and not self.users_lock.exists():
+            raise ConfigError(
+                f"{self.path} is not empty and is no data directory of an embedded server; "
+                f"name a new or an empty directory with --data-dir or {ENVIRONMENT_NAME}"
+            )
+
+    # -------------------------------------------------------------------------------------------------------- its locks
+
+    def join_users(self, *, create: bool, timeout_s: float) -> int | None:
+        """Take users.lock, shared, and return the descriptor that holds it; None when there is no such directory.
+
+        Waits while a keeper stops its server: it then holds the lock alone.
+
+        Raises:
+            ServerUnavailable: the keeper did not let go in time.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                users_fd = _open_lock(self.users_lock, create=create)
+            except (FileNotFoundError, NotADirectoryError):
+                if create:
+                    raise
+                return None
+            try:
+                self._await_share(users_fd, deadline_s)
+                # An ephemeral directory may have been removed, another one made, while we waited.
+                if is_same_file(users_fd, self.users_lock):
+                    return users_fd
+            except BaseException:
+                os.close(users_fd)
+                raise
+            os.close(users_fd)
+
+    def _await_share(self, users_fd: int, deadline_s: float) -> None:
+        while not try_lock(users_fd, fcntl.LOCK_SH):
+            if time.monotonic() >= deadline_s:
+                raise ServerUnavailable(
+                    f"the server in {self.path} takes too long to stop; see {self.server_log}, and try again"
+                )
+            time.sleep(POLL_S)
+
+    def take_keeper_lock(self) -> int | None:
+        """Take keeper.lock for a keeper that is about to start; None when one lives."""
+        return self._take(self.keeper_lock)
+
+    def take_server_lock(self) -> int | None:
+        """Take server.lock; None while a server of an earlier keeper still runs."""
+        return self._take(self.server_lock)
+
+    def keeper_lives(self) -> bool:
+        """Tell whether a keeper holds keeper.lock."""
+        try:
+            keeper_fd = _open_lock(self.keeper_lock, create=False)
+        except FileNotFoundError:
+            return False
+        try:
+            return not try_lock(keeper_fd, fcntl.LOCK_SH)
+        finally:
+            os.close(keeper_fd)
+
+    def others_hold(self) -> bool:
+        """Tell whether somebody shares users.lock while a keeper serves; only for one who does not hold it."""
+        try:
+            users_fd = _open_lock(self.users_lock, create=False)
+        except FileNotFoundError:
+            return False
+        try:
+            # Not free, and yet shared: so it is not the keeper, about to stop its server, who holds it.
+            return not try_lock(users_fd, fcntl.LOCK_EX) and try_lock(users_fd, fcntl.LOCK_SH) and self.keeper_lives()
+        finally:
+            os.close(users_fd)
+
+    @staticmethod
+    def _take(lock: Path) -> int | None:
+        lock_fd = _open_lock(lock, create=True)
+        if try_lock(lock_fd, fcntl.LOCK_EX):
+            return lock_fd
+        os.close(lock_fd)
+        return None
+
+    # ------------------------------------------------------------------------------------------------------- its record
+
+    def read_record(self) -> ServerRecord | None:
+        """Return what the keeper wrote down; None when nothing (or nothing legible) is there."""
+        try:
+            fields = json.loads(self.record_file.read_bytes())
+            return ServerRecord(
+                socket=Path(fields["socket"]),
+                pid=int(fields["pid"]),
+                keeper_pid=int(fields["keeper_pid"]),
+                version=str(fields["version"]),
+                binary=Path(fields["binary"]),
+                started_at_ms=int(fields["started_at_ms"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def write_record(self, record: ServerRecord) -> None:
+        """Replace the record in one step, so that a reader sees the old or the new one."""
+        fields = asdict(record) | {"socket": os.fspath(record.socket), "binary": os.fspath(record.binary)}
+        draft = self.record_file.with_suffix(".new")
+        draft.write_text(json.dumps(fields, indent=2) + "\n")
+        draft.replace(self.record_file)
+
+    def forget_record(self, keeper_pid: int) -> None:
+        """Remove the record if it is of this keeper: the directory may have been deleted and made anew."""
+        record = self.read_record()
+        if record and record.keeper_pid == keeper_pid:
+            self.record_file.unlink(missing_ok=True)
+
+    # --------------------------------------------------------------------------------------------------------- its logs
+
+    @staticmethod
+    def open_log(log: Path) -> FileIO:
+        """Open a log for appending; one that has grown large is put aside first."""
+        with contextlib.suppress(FileNotFoundError):
+            if log.stat().st_size > _LOG_MAX_BYTES:
+                log.replace(log.with_name(log.name + ".1"))
+        return log.open("ab", buffering=0)
+
+    # ------------------------------------------------------------------------------------------------------- its socket
+
+    def socket_path(self, environ: Mapping[str, str] = os.environ) -> Path:
+        """Return where this directory's server listens, in a private folder that exists afterwards.
+
+        The name stays the same for the life of the directory, and differs for one that was deleted and made anew: the
+        old server, which may still run, must not unlink the socket of the new one.
+
+        Raises:
+            ConfigError: no folder is private enough or has a path that is short enough.
+        """
+        lock = self.users_lock.stat()
+        identity = f"{lock.st_dev}:{lock.st_ino}:".encode() + os.fsencode(self.path)
+        name = hashlib.sha256(identity).hexdigest()[:12] + ".sock"
+        refused: list[str] = []
+        for folder in _socket_folders(environ):
+            path = folder / name
+            size_bytes = len(os.fsencode(path))
+            if size_bytes > SOCKET_PATH_MAX_BYTES:
+                refused.append(f"{folder}: a socket there would have a path of {size_bytes} bytes")
+                continue
+            try:
+                _make_private(folder)
+            except OSError as error:
+                refused.append(f"{folder}: {error.strerror or error}")
+                continue
+            return path
+        raise ConfigError(
+            f"no place for the unix socket of {self.path} (a path of at most {SOCKET_PATH_MAX_BYTES} bytes "
+            f"in a folder that is ours alone): {'; '.join(refused)}; "
+            f"set XDG_RUNTIME_DIR or TMPDIR to a short, private folder"
+        )
+
+
+def try_lock(lock_fd: int, operation: int) -> bool:
+    """Take a flock lock if that is possible at once."""
+    try:
+        fcntl.flock(lock_fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_same_file(opened_fd: int, path: Path) -> bool:
+    """Tell whether an open file is (still) the one of this name."""
+    try:
+        return os.path.samestat(os.fstat(opened_fd), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _open_lock(path: Path, *, create: bool) -> int:
+    return os.open(path, (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY) | os.O_CLOEXEC, 0o600)
+
+
+def _socket_folders(environ: Mapping[str, str]) -> Iterator[Path]:
+    runtime_dir = environ.get("XDG_RUNTIME_DIR")
+    if runtime_dir and Path(runtime_dir).is_dir():
+        yield Path(runtime_dir) / "orc"
+    yield Path(environ.get("TMPDIR") or tempfile.gettempdir()) / f"orc-{os.geteuid()}"
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder only we can enter; refuse one that somebody else put there."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(13, "it is no folder that belongs to us alone (mode 0700)")
