@@ -1,0 +1,87 @@
+"""What every measure is given: the server, the sizes of this run, and passes of both sides in turns."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from redis import Redis
+
+    from benchmarks.server import Server
+
+K = TypeVar("K", bound="str | tuple[str, int] | tuple[str, str]")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much is measured; the quick ones are for a first look, their figures are rougher."""
+
+    rounds: int
+    drain_tasks: int
+    submits_one_by_one: int
+    submits_at_once: int
+    submits_many: int
+    round_trips: int
+    pick_up_s: float
+    rest_s: float
+
+
+FULL = Sizes(
+    rounds=3,
+    drain_tasks=50_000,
+    submits_one_by_one=5_000,
+    submits_at_once=20_000,
+    submits_many=50_000,
+    round_trips=300,
+    pick_up_s=4.0,
+    rest_s=20.0,
+)
+QUICK = Sizes(
+    rounds=1,
+    drain_tasks=10_000,
+    submits_one_by_one=1_000,
+    submits_at_once=5_000,
+    submits_many=10_000,
+    round_trips=150,
+    pick_up_s=2.0,
+    rest_s=6.0,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One run of the benchmarks."""
+
+    server: Server
+    meter: Redis
+    sizes: Sizes
+    folder: Path
+    ours: bool = True
+
+    def clean(self) -> None:
+        """Empty the server between two passes."""
+        self.meter.flushall(asynchronous=False)
+
+    def in_turns(self, passes: Mapping[K, Callable[[], T]]) -> dict[K, list[T]]:
+        """Run every pass once per round, so that a noisy moment of the machine hits all sides alike."""
+        taken: dict[K, list[T]] = {name: [] for name in passes}
+        for number in range(1, self.sizes.rounds + 1):
+            for name, one_pass in passes.items():
+                words = name if isinstance(name, str) else " ".join(map(str, name))
+                say(f"  {words}, round {number} of {self.sizes.rounds}")
+                self.clean()
+                taken[name].append(one_pass())
+        self.clean()
+        return taken
+
+
+def say(line: str) -> None:
+    """Show progress; the report alone goes to the standard output."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

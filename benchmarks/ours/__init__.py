@@ -1,0 +1,1 @@
+"""The project itself as a measured system, through its public interface."""

@@ -1,0 +1,94 @@
+"""The project as a system that can be measured: worker processes, one supervisor, one client."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from benchmarks.ours.client import OurClient
+from benchmarks.processes import Child, running, wait_until
+from orchestrator import Orchestrator
+from orchestrator.store.keys import PoolKeys
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from benchmarks.harness import Bench
+
+_PREFIX = "orc:bench:default"
+_POOL = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentUnderTest:
+    """An agent of `benchmarks.ours.agents`: its variable there, its registered name, its one skill."""
+
+    variable: str
+    name: str
+    skill: str
+
+
+FREE = AgentUnderTest("free", "bench", "answer")
+LIMITED = AgentUnderTest("limited", "bench-limited", "answer_limited")
+
+
+@dataclass(frozen=True, slots=True)
+class OurCrew:
+    """Registered workers; the supervisor starts with `go`, since nothing is assigned without one."""
+
+    workers: tuple[Child, ...]
+    helpers: list[Child]
+    stack: contextlib.ExitStack
+    bench: Bench
+    env: Mapping[str, str]
+
+    def go(self) -> None:
+        """Start the supervisor."""
+        supervisor = running(
+            "supervisor", ["orchestrator", "supervisor", "run"], folder=self.bench.folder, env=self.env
+        )
+        self.helpers.append(self.stack.enter_context(supervisor))
+
+
+@dataclass(frozen=True, slots=True)
+class OurTeam:
+    """One agent, its worker processes under one host, and a supervisor."""
+
+    bench: Bench
+    agent: AgentUnderTest = FREE
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Nothing: workers and clients create what they need."""
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[OurClient]:
+        """Connect."""
+        async with Orchestrator(self.bench.server.url, pool=_POOL, prefix=_PREFIX) as orc:
+            yield OurClient(orc, self.agent.skill)
+
+    @contextlib.contextmanager
+    def crew(self, processes: int) -> Iterator[OurCrew]:
+        """Start a host with its worker processes and wait until all are registered."""
+        env = {"ORC_REDIS__URL": self.bench.server.url, "ORC_PREFIX": _PREFIX, "ORC_POOL": _POOL, **self.env}
+        module = f"benchmarks.ours.agents:{self.agent.variable}"
+        with contextlib.ExitStack() as stack:
+            arguments = ["workers", module, "--processes", str(processes)]
+            host = stack.enter_context(running("workers", arguments, folder=self.bench.folder, env=env))
+            wait_until(lambda: self._registered() == processes, what=f"{processes} registered workers", children=[host])
+            yield OurCrew((host,), [], stack, self.bench, env)
+
+    def remaining(self) -> int:
+        """Count the tasks in the queue and in the inbox; a finished one is in neither."""
+        pipe = self.bench.meter.pipeline(transaction=False)
+        pipe.zcard(_KEYS.queue(f"skill:{self.agent.skill}"))
+        pipe.xlen(_KEYS.inbox(self.agent.name))
+        pipe.zcard(_KEYS.scheduled)
+        return sum(cast("list[int]", pipe.execute()))
+
+    def _registered(self) -> int:
+        return self.bench.meter.hlen(_KEYS.agent_workers(self.agent.name))
+
+
+_KEYS = PoolKeys(_PREFIX, _POOL)

@@ -1,0 +1,166 @@
+"""Child processes of a benchmark: start, stop, and what they used of the processor and of memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_STOP_TIMEOUT_S = 10.0
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class ChildFailedError(RuntimeError):
+    """A child process ended, or did not do in time what it was started for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that was started here, and everything it started."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def pids(self) -> list[int]:
+        """Return the process itself and its living descendants, parents first."""
+        children = _children_by_parent()
+        found = [self.process.pid]
+        for pid in found:
+            found.extend(children.get(pid, ()))
+        return found
+
+    def cpu_s(self) -> float:
+        """Processor time of the whole tree, user and system, of the processes that still live."""
+        return sum(cpu_s(pid) for pid in self.pids())
+
+    def say(self, line: str) -> None:
+        """Write one line to the child's input."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def hear(self, expected: str) -> None:
+        """Wait for one line of the child's output."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode().strip()
+        if line != expected:
+            raise ChildFailedError(f"{self.name} said {line!r} instead of {expected!r}; its log is {self.log}")
+
+    def check(self) -> None:
+        """Raise when the process has ended by itself."""
+        if (code := self.process.poll()) is not None:
+            raise ChildFailedError(f"{self.name} ended with code {code}; its log is {self.log}")
+
+
+@contextlib.contextmanager
+def running(
+    name: str, arguments: Sequence[str], *, folder: Path, env: Mapping[str, str] | None = None, talks: bool = False
+) -> Iterator[Child]:
+    """Run `python -m arguments…` until the block ends, then ask it to stop, and kill what does not.
+
+    Args:
+        name: Name of the log file in `folder`, and of the process in messages.
+        arguments: Module and its arguments.
+        folder: Where the log goes.
+        env: Added to the environment.
+        talks: Connect the child's input and output, for `say` and `hear`; its output is not logged then.
+    """
+    log = folder / f"{name}.log"
+    pipe = subprocess.PIPE if talks else None
+    with log.open("ab") as log_file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *arguments],
+            env={**os.environ, **(env or {})},
+            cwd=_ROOT,
+            stdin=pipe,
+            stdout=pipe or log_file,
+            stderr=log_file,
+            start_new_session=True,
+        )
+    child = Child(name, process, log)
+    try:
+        yield child
+    finally:
+        _stop(child)
+
+
+def wait_until(
+    condition: Callable[[], bool], *, what: str, children: Sequence[Child] = (), timeout_s: float = 20.0
+) -> None:
+    """Wait for a condition, and fail early when one of the children has ended."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        for child in children:
+            child.check()
+        if time.monotonic() > deadline:
+            logs = ", ".join(str(child.log) for child in children)
+            raise ChildFailedError(f"Waited {timeout_s:.0f} s in vain for {what}; logs: {logs}")
+        time.sleep(0.01)
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of one process, all its threads; 0 for one that has ended."""
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S if fields else 0.0
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of one process, pages it shares with others included."""
+    return _memory(pid, "status", "VmRSS:")
+
+
+def pss_bytes(pid: int) -> int:
+    """Resident memory of one process with shared pages divided by those who share them."""
+    return _memory(pid, "smaps_rollup", "Pss:")
+
+
+def _memory(pid: int, file: str, field: str) -> int:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/{file}").read_text(encoding="ascii").splitlines():
+            if line.startswith(field):
+                return int(line.split()[1]) * 1024
+    return 0
+
+
+def _stat(pid: int) -> list[str]:
+    # The command name, second field, may hold blanks: everything after its closing bracket is counted from 0.
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _children_by_parent() -> dict[int, list[int]]:
+    children: dict[int, list[int]] = {}
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    return children
+
+
+def _stop(child: Child) -> None:
+    process = child.process
+    pids = child.pids()
+    if process.poll() is None:
+        process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_STOP_TIMEOUT_S)
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()

@@ -1,0 +1,74 @@
+"""One worker process of the raw loop: read a batch, run the handlers, write the results, acknowledge, delete.
+
+Started as `python -m benchmarks.raw.worker`; says "ready" on its output, and starts on the first line of its input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import Any
+
+import anyio
+import msgspec
+from redis.asyncio import Redis
+
+from benchmarks.payload import RESULT, note_start
+from benchmarks.raw.stream import BATCH, FIELD, GROUP, RESULT_TTL_S, STREAM, reply_key, result_key
+
+_BLOCK_MS = 5000
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+async def _handle(number: int, sent_ns: int, **_: Any) -> dict[str, Any]:
+    note_start(sent_ns)
+    return {**RESULT, "number": number}
+
+
+async def _run_one(fields: dict[bytes, bytes]) -> bytes:
+    return _encode(await _handle(**_decode(fields[FIELD])))
+
+
+async def serve(url: str, *, name: str, with_results: bool) -> None:
+    """Work for ever; reading and writing take turns, so one connection does."""
+    redis: Any = Redis.from_url(url, socket_timeout=None)  # the stubs mix the replies of all protocol versions
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    await anyio.to_thread.run_sync(sys.stdin.readline)
+    while True:
+        reply = await redis.xreadgroup(GROUP, name, {STREAM: ">"}, count=BATCH, block=_BLOCK_MS)
+        if not reply:
+            continue
+        entries = reply[0][1]
+        # A batch runs concurrently, as it would with handlers that wait for something.
+        bodies = await asyncio.gather(*(_run_one(fields) for _, fields in entries))
+        pipe = redis.pipeline(transaction=False)
+        if with_results:
+            for (entry_id, _), body in zip(entries, bodies, strict=True):
+                pipe.set(result_key(entry_id), body, ex=RESULT_TTL_S)
+                pipe.lpush(reply_key(entry_id), body)
+                pipe.expire(reply_key(entry_id), RESULT_TTL_S)
+        entry_ids = [entry_id for entry_id, _ in entries]
+        pipe.xack(STREAM, GROUP, *entry_ids)
+        pipe.xdel(STREAM, *entry_ids)
+        await pipe.execute()
+
+
+def main() -> None:
+    """Read the command line and work until killed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--with-results", action="store_true")
+    options = parser.parse_args()
+
+    async def run() -> None:
+        await serve(options.url, name=options.name, with_results=options.with_results)
+
+    anyio.run(run)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""The report of one run: Markdown to read, JSON to compare, and the table in the documentation."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from benchmarks.figures import Failure, Figure
+
+_BEGIN = "<!-- figures: begin -->"
+_END = "<!-- figures: end -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What was measured where, and what came out."""
+
+    started: datetime
+    duration_s: float
+    server_version: str
+    transport: str
+    sizes: dict[str, Any]
+    figures: Sequence[Figure]
+    failures: Sequence[Failure]
+    load_before: float
+
+    @property
+    def missed(self) -> list[Figure]:
+        """Figures that miss a goal."""
+        return [figure for figure in self.figures if figure.met is False]
+
+
+def start_of_run() -> datetime:
+    """The moment a run began, in UTC."""
+    return datetime.now(tz=UTC)
+
+
+def as_markdown(run: Run) -> str:
+    """One table, with the conditions above it and what is missed below it."""
+    goals = sum(figure.met is not None for figure in run.figures)
+    rounds = run.sizes["rounds"]
+    conditions = (
+        f"Measured {run.started:%Y-%m-%d %H:%M} UTC in {run.duration_s:.0f} s: {_machine()}; "
+        f"Redis {run.server_version} over {run.transport}, no persistence; {', '.join(_versions())}; "
+        f"{rounds} {'rounds' if rounds > 1 else 'round'}, medians; load before the run {run.load_before:.1f}."
+    )
+    lines = [
+        conditions,
+        "",
+        "| measure | | value | rounds | ratio to raw | goal | |",
+        "|---|---|--:|---|--:|---|---|",
+        *(_row(figure) for figure in run.figures),
+        "",
+        f"{goals - len(run.missed)} of {goals} figures with a goal meet it.",
+    ]
+    lines += [f"- **Missed** {figure.measure}, {figure.name}: {_distance(figure)}" for figure in run.missed]
+    lines += [f"- **Failed** {failure.measure}: {failure.reason}" for failure in run.failures]
+    return "\n".join(lines) + "\n"
+
+
+def as_json(run: Run) -> str:
+    """Everything, for programs."""
+    return json.dumps(
+        {
+            "started": run.started.isoformat(),
+            "duration_s": round(run.duration_s, 1),
+            "machine": _machine(),
+            "versions": _versions(),
+            "server_version": run.server_version,
+            "transport": run.transport,
+            "load_before": run.load_before,
+            "sizes": run.sizes,
+            "figures": [
+                {
+                    **asdict(figure),
+                    "ratio": figure.ratio,
+                    "met": figure.met,
+                    "goals": [asdict(goal) for goal in figure.goals],
+                }
+                for figure in run.figures
+            ],
+            "failures": [asdict(failure) for failure in run.failures],
+        },
+        indent=1,
+        ensure_ascii=False,
+    )
+
+
+def write_results(run: Run, folder: Path) -> Path:
+    """Write both forms under the time of the run; returns the path of the Markdown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = f"{run.started:%Y%m%d-%H%M%S}"
+    (folder / f"{stem}.json").write_text(as_json(run), encoding="utf-8")
+    path = folder / f"{stem}.md"
+    path.write_text(as_markdown(run), encoding="utf-8")
+    return path
+
+
+def write_into_docs(run: Run, page: Path) -> None:
+    """Replace the figures between the two marks of a page."""
+    text = page.read_text(encoding="utf-8")
+    marked = re.compile(f"{re.escape(_BEGIN)}.*{re.escape(_END)}", re.DOTALL)
+    if not marked.search(text):
+        raise SystemExit(f"{page} has no marks {_BEGIN} and {_END} to write between.")
+    page.write_text(marked.sub(lambda _: f"{_BEGIN}\n\n{as_markdown(run)}\n{_END}", text), encoding="utf-8")
+
+
+def _row(figure: Figure) -> str:
+    ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
+    rounds = " ".join(_number(value) for value in figure.rounds) if len(figure.rounds) > 1 else ""
+    goals = "; ".join(goal.text for goal in figure.goals)
+    met = {True: "met", False: "**missed**", None: ""}[figure.met]
+    note = f" ({figure.note})" if figure.note else ""
+    value = f"{_number(figure.value)} {figure.unit}"
+    return f"| {figure.measure} | {figure.name}{note} | {value} | {rounds} | {ratio} | {goals} | {met} |"
+
+
+def _distance(figure: Figure) -> str:
+    missed = [goal for goal in figure.goals if not goal.met_by(figure.value)]
+    return "; ".join(
+        f"{_number(figure.value)} {figure.unit}, goal {goal.text} = {_number(goal.bound)}" for goal in missed
+    )
+
+
+def _number(value: float) -> str:
+    if value >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _machine() -> str:
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+
+
+def _versions() -> list[str]:
+    return [f"{name} {version(name)}" for name in ("redis", "hiredis")]

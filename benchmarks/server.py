@@ -1,0 +1,70 @@
+"""The Redis that is measured: the newest server at hand, on its own port, without persistence."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from redis import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+import orchestrator.store
+from orchestrator.store.server_binary import find_server_binary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SETTINGS = Path(orchestrator.store.__file__).with_name("redis.conf")
+_START_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server that nobody else uses."""
+
+    url: str
+    version: str
+    pid: int
+
+    def connect(self) -> Redis:
+        """Open a blocking client, for readings between and beside the measured traffic."""
+        return Redis.from_url(self.url)
+
+
+@contextlib.contextmanager
+def running_server(folder: Path, *, unix_socket: bool) -> Iterator[Server]:
+    """Start a server whose data live in `folder`, and end it when the block ends."""
+    port = 0 if unix_socket else _free_port()
+    socket_path = folder / "redis.sock"
+    url = f"unix://{socket_path}" if unix_socket else f"redis://127.0.0.1:{port}/0"
+    # The settings of the embedded server, but without persistence.
+    command = [str(find_server_binary().path), str(_SETTINGS), "--appendonly", "no", "--dir", str(folder)]
+    command += ["--unixsocket", str(socket_path)] if unix_socket else ["--port", str(port), "--bind", "127.0.0.1"]
+    with (folder / "redis.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            yield Server(url, _wait_until_up(url, process, folder), process.pid)
+        finally:
+            process.terminate()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_until_up(url: str, process: subprocess.Popen[bytes], folder: Path) -> str:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    with Redis.from_url(url) as client:
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                return str(client.info("server")["redis_version"])
+            except (RedisConnectionError, FileNotFoundError):
+                time.sleep(0.02)
+    raise SystemExit(f"redis-server did not start within {_START_TIMEOUT_S:.0f} s; its log is {folder / 'redis.log'}")
