@@ -72,7 +72,7 @@ class Attachment:
         return self._users_fd
 
     def kept(self) -> bool:
-        """Tell whether the keeper lives; if not, `attach(..., start=True)` brings the server back under the same URL."""
+        """Tell whether the keeper lives; if not, `attach(..., start=True)` brings the server back, same URL."""
         return self._place.keeper_lives()
 
     def close(self, *, wait_s: float = 0.0) -> bool:

@@ -280,9 +280,8 @@ class Keeper:
         if "RDB format version" in log:
             return [f"The data was written by a newer Redis. Use that one again: {WHAT_TO_INSTALL}."]
         if "append only file" in log.lower():
-            checker = shutil.which("redis-check-aof")
-            # redis-server is its own checker when it is called by that name.
-            command = shlex.quote(checker or str(self._binary.path))
+            # redis-server is its own checker when called by that name; another version's may not know the format.
+            command = shlex.quote(str(self._binary.path))
             manifest = shlex.quote(str(self._place.path / "appendonlydir" / "appendonly.aof.manifest"))
             repair = f"exec -a redis-check-aof {command} --fix {manifest}"
             return [f"Copy the directory, then cut off what is damaged: bash -c {shlex.quote(repair)}"]
