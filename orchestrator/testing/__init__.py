@@ -1,0 +1,1 @@
+"""The test kit: real servers, a proxy that injects faults, processes, waits. Product code never imports it."""
