@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.figures import Failure, Figure
 from benchmarks.harness import FULL, QUICK, Bench, say
-from benchmarks.measures import MEASURES
+from benchmarks.measures import BY_DEFAULT, MEASURES
 from benchmarks.report import Run, as_markdown, start_of_run, write_into_docs, write_results
 from benchmarks.server import running_server
 
@@ -33,7 +33,7 @@ def main() -> int:
     sizes = QUICK if options.quick else FULL
     with running_server(folder, unix_socket=options.unix_socket) as server, server.connect() as meter:
         bench = Bench(server, meter, sizes, folder, ours=not options.raw_only)
-        for name in options.only or MEASURES:
+        for name in options.only or [*(["peers"] if options.peers else []), *BY_DEFAULT]:
             say(f"{name}")
             try:
                 figures += MEASURES[name](bench)
@@ -66,6 +66,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure throughput, latency and cost.")
     parser.add_argument("--only", type=_names, metavar="NAMES", help=f"comma-separated, of: {', '.join(MEASURES)}")
     parser.add_argument("--quick", action="store_true", help="one short round: rough figures in about a minute")
+    parser.add_argument(
+        "--peers", action="store_true", help="measure the fastest peer too, in an environment of its own"
+    )
     parser.add_argument("--raw-only", action="store_true", help="measure the raw loop alone, to judge the machine")
     parser.add_argument(
         "--unix-socket", action="store_true", help="reach Redis over a unix socket instead of loopback TCP"

@@ -12,7 +12,7 @@ from benchmarks.metering import ServerCost, ServerReading, cost_between, read_se
 from benchmarks.processes import ChildFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from benchmarks.harness import Bench
     from benchmarks.processes import Child
@@ -45,7 +45,7 @@ def drain(bench: Bench, team: Team, *, tasks: int, processes: int) -> Drain:
         ready = read_server(bench.meter)
         worker_cpu_s, helper_cpu_s = _cpu_s(crew.workers), _cpu_s(crew.helpers)
         crew.go()
-        rate_per_s = _watch(team, tasks, [*crew.workers, *crew.helpers])
+        rate_per_s = watch(team.remaining, tasks, [*crew.workers, *crew.helpers])
         done = read_server(bench.meter)
         return Drain(
             tasks=tasks,
@@ -58,25 +58,13 @@ def drain(bench: Bench, team: Team, *, tasks: int, processes: int) -> Drain:
         )
 
 
-async def _load(bench: Bench, team: Team, tasks: int) -> tuple[ServerReading, ServerReading]:
-    # Both readings see the client's connections open: those it closed are missing from the server's counts.
-    async with team.client() as client:
-        empty = read_server(bench.meter)
-        await client.submit_many(tasks)
-        return empty, read_server(bench.meter)
-
-
-def _cpu_s(children: Sequence[Child]) -> float:
-    return sum(child.cpu_s() for child in children)
-
-
-def _watch(team: Team, tasks: int, children: Sequence[Child]) -> float:
+def watch(count_remaining: Callable[[], int], tasks: int, children: Sequence[Child]) -> float:
     """Tasks per second between the end of the ramp and the last task."""
     ramp_end = int(tasks * (1 - _RAMP_SHARE))
     started: tuple[float, int] | None = None
     last, last_change_s = tasks, time.monotonic()
     while True:
-        remaining, now_s = team.remaining(), time.monotonic()
+        remaining, now_s = count_remaining(), time.monotonic()
         if started is None and remaining <= ramp_end:
             started = now_s, remaining
         if remaining == 0:
@@ -92,3 +80,15 @@ def _watch(team: Team, tasks: int, children: Sequence[Child]) -> float:
     assert started is not None
     started_s, left = started
     return left / max(now_s - started_s, _SAMPLE_S)
+
+
+async def _load(bench: Bench, team: Team, tasks: int) -> tuple[ServerReading, ServerReading]:
+    # Both readings see the client's connections open: those it closed are missing from the server's counts.
+    async with team.client() as client:
+        empty = read_server(bench.meter)
+        await client.submit_many(tasks)
+        return empty, read_server(bench.meter)
+
+
+def _cpu_s(children: Sequence[Child]) -> float:
+    return sum(child.cpu_s() for child in children)

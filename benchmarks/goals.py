@@ -1,7 +1,7 @@
 """Goals of the project: absolute, against the raw loop of the same run, or against the fastest peer.
 
-Peers are not part of a run. Each was measured once beside the raw loop, so its figure is carried over to this
-machine and this moment by the ratio of the two raw loops.
+Peers are measured with `--peers`. Otherwise their figures are carried over from the day when each was measured beside
+the raw loop: by the ratio of that day's raw loop to this run's.
 """
 
 from __future__ import annotations
@@ -12,27 +12,39 @@ from benchmarks.figures import Goal
 
 
 @dataclass(frozen=True, slots=True)
+class PeerHere:
+    """A peer's figure as it counts in this run."""
+
+    value: float
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """The best figure among the peers, and the raw loop's figure beside it."""
 
+    figure: str
     name: str
     value: float
     raw: float
 
-    def here(self, raw_now: float) -> float:
+    def __str__(self) -> str:
+        return f"{self.name}, {self.figure}"
+
+    def carried_over(self, raw_now: float) -> PeerHere:
         """What the peer would show in this run, as far as the raw loop tells."""
-        return self.value * raw_now / self.raw
+        return PeerHere(self.value * raw_now / self.raw, f"{self.name}, carried over")
 
 
-FASTEST_DRAIN_1 = Peer("ardiq", value=5407, raw=20236)
-FASTEST_DRAIN_2 = Peer("ardiq", value=7094, raw=26761)
-FASTEST_SUBMIT_ONE = Peer("dramatiq", value=4921, raw=7263)
-FASTEST_SUBMIT_100 = Peer("ardiq", value=21348, raw=25956)
-FASTEST_SUBMIT_MANY = Peer("ardiq", value=22726, raw=25956)
-FASTEST_END_TO_END_P50 = Peer("ardiq", value=3.0, raw=1.3)
-FASTEST_END_TO_END_P99 = Peer("ardiq", value=3.9, raw=2.4)
-FASTEST_PICK_UP_P50 = Peer("huey", value=0.9, raw=0.4)
-FASTEST_PICK_UP_P99 = Peer("ardiq", value=5.5, raw=4.5)
+FASTEST_DRAIN_1 = Peer("drain, 1 worker process", "ardiq", value=5407, raw=20236)
+FASTEST_DRAIN_2 = Peer("drain, 2 worker processes", "ardiq", value=7094, raw=26761)
+FASTEST_SUBMIT_ONE = Peer("submit one by one", "dramatiq", value=4921, raw=7263)
+FASTEST_SUBMIT_100 = Peer("submit 100 at once", "ardiq", value=21348, raw=64746)
+FASTEST_SUBMIT_MANY = Peer("submit 1000 in a call", "ardiq", value=22726, raw=64746)
+FASTEST_END_TO_END_P50 = Peer("end to end at rest, p50", "ardiq", value=3.0, raw=1.3)
+FASTEST_END_TO_END_P99 = Peer("end to end at rest, p99", "ardiq", value=3.9, raw=2.4)
+FASTEST_PICK_UP_P50 = Peer("pick-up at 500 tasks/s, p50", "huey", value=0.9, raw=0.4)
+FASTEST_PICK_UP_P99 = Peer("pick-up at 500 tasks/s, p99", "ardiq", value=5.5, raw=0.9)
 
 
 def at_least(bound: float) -> Goal:
@@ -55,11 +67,11 @@ def at_most_raw(factor: float, raw: float) -> Goal:
     return Goal(f"≤ {factor:g} x raw", factor * raw, at_most=True)
 
 
-def at_least_peer(factor: float, peer: Peer, raw: float) -> Goal:
-    """At least so many times the fastest peer, carried over to this run."""
-    return Goal(f"≥ {factor:g} x {peer.name} ({peer.here(raw):,.0f})", factor * peer.here(raw), at_most=False)
+def at_least_peer(factor: float, peer: PeerHere) -> Goal:
+    """At least so many times the fastest peer."""
+    return Goal(f"≥ {factor:g} x {peer.words} ({peer.value:,.0f})", factor * peer.value, at_most=False)
 
 
-def at_most_peer(factor: float, peer: Peer, raw: float) -> Goal:
-    """At most so many times the fastest peer, carried over to this run."""
-    return Goal(f"≤ {factor:g} x {peer.name} ({peer.here(raw):.1f})", factor * peer.here(raw), at_most=True)
+def at_most_peer(factor: float, peer: PeerHere) -> Goal:
+    """At most so many times the fastest peer."""
+    return Goal(f"≤ {factor:g} x {peer.words} ({peer.value:.2f})", factor * peer.value, at_most=True)

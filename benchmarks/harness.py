@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
+
+from benchmarks.goals import PeerHere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -12,9 +14,10 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
+    from benchmarks.goals import Peer
     from benchmarks.server import Server
 
-K = TypeVar("K", bound="str | tuple[str, int] | tuple[str, str]")
+K = TypeVar("K", bound="str | tuple[str, int] | tuple[str, str] | Peer")
 T = TypeVar("T")
 
 
@@ -63,6 +66,12 @@ class Bench:
     sizes: Sizes
     folder: Path
     ours: bool = True
+    measured_peers: dict[Peer, float] = field(default_factory=dict)
+
+    def peer(self, reference: Peer, raw: float) -> PeerHere:
+        """The peer as this run measured it, else as the raw loop carries it over from another day."""
+        measured = self.measured_peers.get(reference)
+        return reference.carried_over(raw) if measured is None else PeerHere(measured, "the fastest peer")
 
     def clean(self) -> None:
         """Empty the server between two passes."""
@@ -73,7 +82,7 @@ class Bench:
         taken: dict[K, list[T]] = {name: [] for name in passes}
         for number in range(1, self.sizes.rounds + 1):
             for name, one_pass in passes.items():
-                words = name if isinstance(name, str) else " ".join(map(str, name))
+                words = " ".join(map(str, name)) if isinstance(name, tuple) else str(name)
                 say(f"  {words}, round {number} of {self.sizes.rounds}")
                 self.clean()
                 taken[name].append(one_pass())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _STOP_TIMEOUT_S = 10.0
-_ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 
 
 class ChildFailedError(RuntimeError):
@@ -65,7 +65,13 @@ class Child:
 
 @contextlib.contextmanager
 def running(
-    name: str, arguments: Sequence[str], *, folder: Path, env: Mapping[str, str] | None = None, talks: bool = False
+    name: str,
+    arguments: Sequence[str],
+    *,
+    folder: Path,
+    env: Mapping[str, str] | None = None,
+    talks: bool = False,
+    python: str = sys.executable,
 ) -> Iterator[Child]:
     """Run `python -m arguments…` until the block ends, then ask it to stop, and kill what does not.
 
@@ -75,14 +81,15 @@ def running(
         folder: Where the log goes.
         env: Added to the environment.
         talks: Connect the child's input and output, for `say` and `hear`; its output is not logged then.
+        python: Interpreter; ours, unless said otherwise.
     """
     log = folder / f"{name}.log"
     pipe = subprocess.PIPE if talks else None
     with log.open("ab") as log_file:
         process = subprocess.Popen(
-            [sys.executable, "-m", *arguments],
+            [python, "-m", *arguments],
             env={**os.environ, **(env or {})},
-            cwd=_ROOT,
+            cwd=ROOT,
             stdin=pipe,
             stdout=pipe or log_file,
             stderr=log_file,

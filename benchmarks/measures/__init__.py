@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.measures import cost, drain, latency, limits, pickup, rest, submit
+from benchmarks.measures import cost, drain, latency, limits, peers, pickup, rest, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from benchmarks.harness import Bench
 
 MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
+    "peers": peers.measure,
     "drain": drain.measure,
     "submit": submit.measure,
     "latency": latency.measure,
@@ -21,3 +22,5 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "limits": limits.measure,
     "rest": rest.measure,
 }
+# The peers install an environment of their own, so they run only when they are asked for.
+BY_DEFAULT = [name for name in MEASURES if name != "peers"]

@@ -31,7 +31,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         words = "1 worker process" if processes == 1 else f"{processes} worker processes"
         raw = median(rates["raw", processes])
         if ours := rates.get(("ours", processes)):
-            goals = (at_least_raw(raw_share, raw), at_least_peer(peer_share, peer, raw))
+            goals = (at_least_raw(raw_share, raw), at_least_peer(peer_share, bench.peer(peer, raw)))
             yield Figure("drain", words, "tasks/s", median(ours), raw, goals, tuple(ours))
         yield Figure("drain", f"{words}, raw loop with results", "tasks/s", raw, rounds=tuple(rates["raw", processes]))
         bare = rates["bare", processes]

@@ -32,5 +32,5 @@ def measure(bench: Bench) -> Iterator[Figure]:
         raw = median(values["raw"])
         words = f"pick-up at {_RATE_PER_S} tasks/s, {name}"
         if ours := values.get("ours"):
-            yield Figure("pickup", words, "ms", median(ours), raw, (at_most_peer(1.0, peer, raw),), ours)
+            yield Figure("pickup", words, "ms", median(ours), raw, (at_most_peer(1.0, bench.peer(peer, raw)),), ours)
         yield Figure("pickup", f"{words}, raw loop", "ms", raw, rounds=values["raw"])

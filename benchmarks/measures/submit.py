@@ -34,8 +34,8 @@ class _Traffic:
     peer_share: float
     raw_share: float | None = None
 
-    def goals(self, raw: float) -> tuple[Goal, ...]:
-        against_peer = at_least_peer(self.peer_share, self.peer, raw)
+    def goals(self, bench: Bench, raw: float) -> tuple[Goal, ...]:
+        against_peer = at_least_peer(self.peer_share, bench.peer(self.peer, raw))
         return (against_peer,) if self.raw_share is None else (at_least_raw(self.raw_share, raw), against_peer)
 
 
@@ -77,5 +77,5 @@ def measure(bench: Bench) -> Iterator[Figure]:
     for kind in kinds:
         raw = median(rates["raw", kind.name])
         if ours := rates.get(("ours", kind.name)):
-            yield Figure("submit", kind.name, "tasks/s", median(ours), raw, kind.goals(raw), tuple(ours))
+            yield Figure("submit", kind.name, "tasks/s", median(ours), raw, kind.goals(bench, raw), tuple(ours))
         yield Figure("submit", f"{kind.name}, raw XADD", "tasks/s", raw, rounds=tuple(rates["raw", kind.name]))

@@ -1,0 +1,1 @@
+"""Peers that can be measured in the same run, each in an environment of its own."""
