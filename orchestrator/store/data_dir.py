@@ -207,7 +207,11 @@ class DataDir:
 
     def take_keeper_lock(self) -> int | None:
         """Take keeper.lock for a keeper that is about to start; None when one lives."""
-        return self._take(self.keeper_lock)
+        lock_fd = self._take(self.keeper_lock)
+        if lock_fd is not None:
+            # Left by a keeper that was killed: with this lock held it would pass for the record of a server that lives.
+            self.record_file.unlink(missing_ok=True)
+        return lock_fd
 
     def take_server_lock(self) -> int | None:
         """Take server.lock; None while a server of an earlier keeper still runs."""
@@ -247,10 +251,10 @@ class DataDir:
     # ------------------------------------------------------------------------------------------------------- its record
 
     def read_record(self) -> ServerRecord | None:
-        """Return what the keeper wrote down; None when nothing (or nothing legible) is there."""
+        """Return what the keeper wrote down; None when nothing of use is there, as in a copied directory."""
         try:
             fields = json.loads(self.record_file.read_bytes())
-            return ServerRecord(
+            record = ServerRecord(
                 socket=Path(fields["socket"]),
                 pid=int(fields["pid"]),
                 keeper_pid=int(fields["keeper_pid"]),
@@ -258,6 +262,7 @@ class DataDir:
                 binary=Path(fields["binary"]),
                 started_at_ms=int(fields["started_at_ms"]),
             )
+            return record if record.socket.name == self._socket_name() else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -295,9 +300,7 @@ class DataDir:
         Raises:
             ConfigError: no folder is private enough or has a path that is short enough.
         """
-        lock = self.users_lock.stat()
-        identity = f"{lock.st_dev}:{lock.st_ino}:".encode() + os.fsencode(self.path)
-        name = hashlib.sha256(identity).hexdigest()[:12] + ".sock"
+        name = self._socket_name()
         refused: list[str] = []
         for folder in _socket_folders(environ):
             path = folder / name
@@ -316,6 +319,11 @@ class DataDir:
             f"in a folder that is ours alone): {'; '.join(refused)}; "
             f"set XDG_RUNTIME_DIR or TMPDIR to a short, private folder"
         )
+
+    def _socket_name(self) -> str:
+        lock = self.users_lock.stat()
+        identity = f"{lock.st_dev}:{lock.st_ino}:".encode() + os.fsencode(self.path)
+        return hashlib.sha256(identity).hexdigest()[:12] + ".sock"
 
 
 def try_lock(lock_fd: int, operation: int) -> bool:

@@ -259,14 +259,15 @@ def _find_or_start(
 ) -> ServerRecord:
     deadline_s = time.monotonic() + patience_s
     while True:
+        kept = place.keeper_lives()
         record = place.read_record()
         health = probe.health(record.socket) if record else probe.Health.SILENT
-        kept = place.keeper_lives()
         if record and kept and health is probe.Health.UP:
             return record
         if time.monotonic() >= deadline_s:
+            lost = f" (its socket {record.socket} was deleted)" if record and not record.socket.exists() else ""
             raise ServerUnavailable(
-                f"the server in {place.path} has not answered for {patience_s:g} s; "
+                f"the server in {place.path} has not answered for {patience_s:g} s{lost}; "
                 f"see {place.keeper_log} and {place.server_log}"
             )
         if start and not kept:

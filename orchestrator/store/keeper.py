@@ -191,16 +191,14 @@ class Keeper:
         """Wait until no server of an earlier keeper writes here; ask it to go where the kernel has not done so."""
         deadline_s = time.monotonic() + ORPHAN_TIMEOUT_S
         while (lock_fd := self._place.take_server_lock()) is None:
-            orphan = self._place.read_record()
             if time.monotonic() >= deadline_s:
-                who = f"process {orphan.pid}, `kill {orphan.pid}`" if orphan else "see `ps`"
+                lock = shlex.quote(str(self._place.server_lock))
                 raise ServerUnavailable(
                     f"another redis-server has held {self._place.path} for {ORPHAN_TIMEOUT_S:g} s; "
-                    f"stop it ({who}) and try again"
+                    f"find its process with `fuser {lock}`, stop it and try again"
                 )
-            if orphan:
-                with contextlib.suppress(OSError):
-                    probe.ask(orphan.socket, "SHUTDOWN")
+            with contextlib.suppress(OSError):
+                probe.ask(self._socket_path, "SHUTDOWN")
             self._pause_unless_stopped(0.05)
         self._server_lock_fd = lock_fd
 

@@ -433,6 +433,25 @@ def test_a_killed_keeper_leaves_no_orphan(data_dir: Path) -> None:
         assert attachment.kept()
 
 
+def test_a_new_server_waits_for_the_old_one_to_end(data_dir: Path) -> None:
+    """While the server of a killed keeper still has the data open, a new keeper starts none."""
+    with attach(data_dir, start=True) as attachment, client(attachment) as connection:
+        connection.set("k", "v")
+        old = record_of(attachment)
+        os.kill(old.pid, signal.SIGSTOP)
+        os.kill(old.keeper_pid, signal.SIGKILL)
+        wait_for_end(old.keeper_pid)
+        with script(HOLD, data_dir) as starter:
+            wait_until(attachment.kept, "a new keeper lives")
+            assert runs(old.pid)
+            assert not (data_dir / "server.json").exists()
+            os.kill(old.pid, signal.SIGCONT)
+            assert starter.stdout is not None
+            assert starter.stdout.readline().strip() == attachment.url
+            assert not runs(old.pid)
+            assert connection.get("k") == "v"
+
+
 def test_without_a_keeper_no_server_is_found(data_dir: Path) -> None:
     """Who only looks for a server is told that none runs after its keeper was killed, whatever files are left."""
     with attach(data_dir, start=True) as attachment:
@@ -472,6 +491,30 @@ def test_a_deleted_directory_is_left_to_its_successor(data_dir: Path) -> None:
             wait_for_end(before.pid, before.keeper_pid)
             assert record_of(new) == after
             assert connection.get("k") == "v"
+
+
+def test_a_copied_directory_gets_its_own_server(data_dir: Path, tmp_path: Path) -> None:
+    """A copy that was made while the server ran never leads to the server of the original."""
+    copy = tmp_path / "copy"
+    with attach(data_dir, start=True) as attachment:
+        shutil.copytree(data_dir, copy)
+        assert (copy / "server.json").exists()
+        with pytest.raises(ServerUnavailable, match="no embedded server runs"):
+            attach(copy, start=False)
+        with attach(copy, start=True) as other:
+            assert other.url != attachment.url
+    gone(copy)
+
+
+def test_a_keeper_that_is_told_to_end_stops_its_server(data_dir: Path) -> None:
+    """SIGTERM to the keeper stops the server in good order, although it is in use."""
+    with attach(data_dir, start=True) as attachment:
+        record = record_of(attachment)
+        os.kill(record.keeper_pid, signal.SIGTERM)
+        wait_for_end(record.pid, record.keeper_pid)
+        assert not attachment.kept()
+        assert not record.socket.exists()
+        assert "ready to exit" in (data_dir / "redis.log").read_text()
 
 
 def test_a_cut_tail_is_repaired(data_dir: Path, each_server: Path) -> None:
