@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.measures import cost, drain, latency, limits, peers, pickup, rest, submit
+from benchmarks.measures import blocked, cost, drain, latency, limits, peers, pickup, recovery, rest, scale, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,6 +21,10 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "cost": cost.measure,
     "limits": limits.measure,
     "rest": rest.measure,
+    "recovery": recovery.measure,
+    "scale": scale.measure,
+    "blocked": blocked.measure,
 }
-# The peers install an environment of their own, so they run only when they are asked for.
-BY_DEFAULT = [name for name in MEASURES if name != "peers"]
+# Only when they are asked for: they install an environment of their own, or take minutes.
+ON_REQUEST = {"peers", "scale", "blocked"}
+BY_DEFAULT = [name for name in MEASURES if name not in ON_REQUEST]

@@ -1,15 +1,18 @@
-"""The agents that run the measured tasks: one free, one under a rate limit that never binds."""
+"""The agents that run the measured tasks: free, under a rate limit that never binds, and one with long attempts."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.payload import RESULT, note_start
-from workers import Agent
+import anyio
+
+from benchmarks.payload import RESULT, note_attempt, note_start
+from workers import Agent, TaskContext
 
 CONCURRENCY = 100
 
 free = Agent("bench", concurrency=CONCURRENCY)
+held = Agent("bench-held", concurrency=1)
 limited = Agent("bench-limited", concurrency=CONCURRENCY, rate="1000000/s")
 
 
@@ -25,3 +28,12 @@ async def answer_limited(number: int, url: str, style: str, sent_ns: int) -> dic
     """Return at once; every start is counted against the limit."""
     note_start(sent_ns)
     return {**RESULT, "number": number}
+
+
+@held.skill
+async def hold(ctx: TaskContext, number: int, url: str, style: str, sent_ns: int) -> int:  # noqa: ARG001
+    """Keep the first attempt long enough to be killed; end the next one at once."""
+    note_attempt()
+    if ctx.attempt == 1:
+        await anyio.sleep(60)
+    return ctx.attempt

@@ -30,6 +30,7 @@ class AgentUnderTest:
 
 
 FREE = AgentUnderTest("free", "bench", "answer")
+HELD = AgentUnderTest("held", "bench-held", "hold")
 LIMITED = AgentUnderTest("limited", "bench-limited", "answer_limited")
 
 
@@ -69,15 +70,18 @@ class OurTeam:
             yield OurClient(orc, self.agent.skill)
 
     @contextlib.contextmanager
-    def crew(self, processes: int) -> Iterator[OurCrew]:
-        """Start a host with its worker processes and wait until all are registered."""
+    def crew(self, processes: int, *, hosts: int = 1) -> Iterator[OurCrew]:
+        """Start hosts with so many worker processes each, and wait until all are registered."""
         env = {"ORC_REDIS__URL": self.bench.server.url, "ORC_PREFIX": _PREFIX, "ORC_POOL": _POOL, **self.env}
-        module = f"benchmarks.ours.agents:{self.agent.variable}"
+        arguments = ["workers", f"benchmarks.ours.agents:{self.agent.variable}", "--processes", str(processes)]
+        names = ["workers", *(f"workers-{number}" for number in range(2, hosts + 1))]
         with contextlib.ExitStack() as stack:
-            arguments = ["workers", module, "--processes", str(processes)]
-            host = stack.enter_context(running("workers", arguments, folder=self.bench.folder, env=env))
-            wait_until(lambda: self._registered() == processes, what=f"{processes} registered workers", children=[host])
-            yield OurCrew((host,), [], stack, self.bench, env)
+            started = tuple(
+                stack.enter_context(running(name, arguments, folder=self.bench.folder, env=env)) for name in names
+            )
+            expected = processes * hosts
+            wait_until(lambda: self._registered() == expected, what=f"{expected} registered workers", children=started)
+            yield OurCrew(started, [], stack, self.bench, env)
 
     def remaining(self) -> int:
         """Count the tasks in the queue and in the inbox; a finished one is in neither."""
