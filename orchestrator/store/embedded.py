@@ -262,7 +262,8 @@ def _find_or_start(
         kept = place.keeper_lives()
         record = place.read_record()
         health = probe.health(record.socket) if record else probe.Health.SILENT
-        if record and kept and health is probe.Health.UP:
+        # Read twice: a killed keeper's record goes right after its successor took the lock, not at the same moment.
+        if kept and record and health is probe.Health.UP and place.read_record() == record:
             return record
         if time.monotonic() >= deadline_s:
             lost = f" (its socket {record.socket} was deleted)" if record and not record.socket.exists() else ""
