@@ -1,0 +1,156 @@
+"""A redis-server of a test's own: started on a unix socket or a port, killed, frozen, restarted, gone at the end.
+
+Nothing is persisted unless the options say so. For servers that people keep, see `store.embedded`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from orchestrator.core.errors import ConfigError
+from orchestrator.store.server_binary import ServerBinary, find_server_binary
+from orchestrator.testing.processes import ActorProcess
+from orchestrator.testing.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+_START_TIMEOUT_S: Final = 20.0
+
+_OPTIONS: Final[Mapping[str, str]] = {
+    "appendonly": "no",
+    "daemonize": "no",
+    "databases": "1",
+    "enable-debug-command": "local",  # tests make the server sleep or reload
+    "loglevel": "notice",
+    "save": "",
+}
+
+
+def find_binary_of_line(line: str) -> ServerBinary | None:
+    """Find a redis-server of one version line, such as `7.`: the one on the PATH, or none."""
+    on_path = shutil.which("redis-server")
+    if on_path is None:
+        return None
+    try:
+        binary = find_server_binary(Path(on_path))
+    except ConfigError:
+        return None
+    return binary if binary.version.startswith(line) else None
+
+
+class RedisServer:
+    """One server process with a directory of its own; use it in a `with` block.
+
+    Args:
+        binary: which program; by default the newest that is installed.
+        port: None = unix socket only, 0 = any free port on the loopback address, else this port.
+        options: further options of redis.conf, by name (`{"maxmemory": "3mb"}`).
+    """
+
+    def __init__(
+        self, binary: ServerBinary | None = None, *, port: int | None = None, options: Mapping[str, str] | None = None
+    ) -> None:
+        self.binary = binary or find_server_binary()
+        self.port = _free_port() if port == 0 else port
+        self._options = {**_OPTIONS, **(options or {})}
+        self._directory: tempfile.TemporaryDirectory[str] | None = None
+        self._process: ActorProcess | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def version(self) -> str:
+        """The version of the program, as in `8.2.3`."""
+        return self.binary.version
+
+    @property
+    def directory(self) -> Path:
+        """Where its socket lies, and its files if it writes any."""
+        if self._directory is None:
+            raise RuntimeError("this Redis was not started, or is closed; use it inside the with block")
+        return Path(self._directory.name)
+
+    @property
+    def url(self) -> str:
+        """The address for clients."""
+        return f"unix://{self.directory}/redis.sock" if self.port is None else f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def process(self) -> ActorProcess:
+        """The process, to freeze, thaw or look at."""
+        if self._process is None:
+            raise RuntimeError("this Redis does not run; start it first")
+        return self._process
+
+    def start(self) -> Self:
+        """Start it, or start it again after `kill`, and wait until it answers."""
+        if self._directory is None:
+            # Short and outside of the test's own directory: the path of a socket may have 107 bytes.
+            self._directory = tempfile.TemporaryDirectory(prefix="orc-", dir="/tmp")
+        options = {**self._options, "dir": str(self.directory), "unixsocket": f"{self.directory}/redis.sock"}
+        options |= {"port": str(self.port or 0), "bind": "127.0.0.1"}
+        # Where the system has the tool for it, the server ends with a test process that dies without cleaning up.
+        mortal = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
+        arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
+        self._process = ActorProcess([*mortal, str(self.binary.path), *arguments], name="redis-server").start()
+        try:
+            wait_until(self._answers, lambda: self.process.describe("an answer to PING"), _START_TIMEOUT_S, poll_s=0.01)
+        except TimeoutError:
+            self.close()
+            raise
+        return self
+
+    def kill(self) -> None:
+        """Kill it as kill -9 does; the directory stays for the next `start`."""
+        self.process.kill()
+        self.process.close()
+        self._process = None
+
+    def restart(self) -> None:
+        """Kill it and start it again at the same address; what was not persisted is lost."""
+        self.kill()
+        self.start()
+
+    def close(self) -> None:
+        """Kill it and remove its directory."""
+        if self._process is not None:
+            self.kill()
+        if self._directory is not None:
+            self._directory.cleanup()
+            self._directory = None
+
+    def client(self) -> redis.Redis:
+        """Connect a synchronous client that sends every command once; close it."""
+        return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0))
+
+    def _answers(self) -> bool:
+        if self.process.returncode is not None:
+            raise RuntimeError(self.process.describe("a start"))
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

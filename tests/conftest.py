@@ -1,0 +1,146 @@
+"""Fixtures of all tests: real Redis servers, a namespace per test, and guards over what a test leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import secrets
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import anyio.lowlevel
+import pytest
+
+from orchestrator.store.server_binary import ServerBinary, find_server_binary
+from orchestrator.testing.servers import RedisServer, find_binary_of_line
+from tests.helpers.guards import LoopWatch, describe_tasks, immortal_keys, keys_of, running_tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Generator, Iterator
+
+    import redis
+
+OLD_LINE = "7."
+FAILED = pytest.StashKey[bool]()
+OLD_SKIPPED = "needs a redis-server 7.x on the PATH"
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run async tests on asyncio, the one backend of the project."""
+    return "asyncio"
+
+
+# ------------------------------------------------------------------------------------------------------------- servers
+
+
+@pytest.fixture(scope="session")
+def running_server() -> Iterator[Callable[[str], RedisServer]]:
+    """Give the server of this test process, `newest` or `old`; each is started when it is first asked for."""
+    with ExitStack() as stack:
+        running: dict[str, RedisServer] = {}
+
+        def get(which: str) -> RedisServer:
+            if which not in running:
+                binary = find_server_binary() if which == "newest" else _old_binary()
+                if binary is None:
+                    pytest.skip(OLD_SKIPPED)
+                running[which] = stack.enter_context(RedisServer(binary))
+            return running[which]
+
+        yield get
+
+
+@pytest.fixture
+def redis_server(request: pytest.FixtureRequest, running_server: Callable[[str], RedisServer]) -> RedisServer:
+    """A running Redis without persistence: the newest, and with `@pytest.mark.both_servers` in turn an old one."""
+    return running_server(getattr(request, "param", "newest"))
+
+
+@pytest.fixture
+def redis_client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    """A plain synchronous client, to look at what the code under test did."""
+    with redis_server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def prefix(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterator[str]:
+    """A namespace of the test's own. Afterwards no key may be left in it that would stay for ever."""
+    # Not from `random`: that is seeded the same for every test.
+    namespace = f"t{secrets.token_hex(5)}:test:t"
+    yield namespace
+    # A test may have left the server frozen, full or dead only if the server was its own; this one answers.
+    immortal = immortal_keys(redis_client, namespace)
+    if keys := keys_of(redis_client, namespace):
+        redis_client.unlink(*keys)
+    if immortal and not request.node.stash.get(FAILED, False):
+        pytest.fail("keys without a time to live that are not listed as permanent:\n" + "\n".join(immortal))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests marked `both_servers` once on each server."""
+    if metafunc.definition.get_closest_marker("both_servers") and "redis_server" in metafunc.fixturenames:
+        metafunc.parametrize("redis_server", ["newest", "old"], ids=["newest", "redis7"], indirect=True)
+
+
+def pytest_report_header() -> list[str]:
+    """Say which servers the tests run on."""
+    newest, old = find_server_binary(), _old_binary()
+    return [f"redis: {newest.version} ({newest.path}); " + (f"{old.version} ({old.path})" if old else "no 7.x found")]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was not tested for want of an old server."""
+    reports = terminalreporter.stats.get("skipped", [])
+    skipped = sum(OLD_SKIPPED in str(report.longrepr) for report in reports)
+    if skipped:
+        terminalreporter.write_line(f"Redis 7.x: {skipped} tests skipped; no redis-server of that line is on the PATH")
+
+
+def _old_binary() -> ServerBinary | None:
+    return find_binary_of_line(OLD_LINE)
+
+
+# -------------------------------------------------------------------------------------------------------------- guards
+
+
+@pytest.fixture(scope="session")
+def loop_watch() -> Iterator[LoopWatch]:
+    """The thread that notices blocked loops."""
+    watch = LoopWatch()
+    yield watch
+    watch.close()
+
+
+@pytest.fixture
+async def loop_guard(request: pytest.FixtureRequest, loop_watch: LoopWatch) -> AsyncIterator[None]:
+    """Fail an async test that leaves a task behind or blocks the loop for half a second."""
+    before = running_tasks()
+    loop_watch.start(asyncio.get_running_loop())
+    yield
+    blocked = loop_watch.stop()
+    await anyio.lowlevel.checkpoint()  # lets tasks end that were cancelled in the last turn
+    leaked = running_tasks() - before
+    if request.node.stash.get(FAILED, False):
+        return
+    if leaked:
+        pytest.fail("tasks still running after the test:\n" + describe_tasks(leaked))
+    if blocked and not request.node.get_closest_marker("blocks_loop"):
+        pytest.fail("the event loop was blocked for more than half a second here:\n" + blocked)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(name: str, obj: object) -> None:
+    """Put every async test under the guard of its loop, which is set up first and torn down last."""
+    if name.startswith("test") and inspect.iscoroutinefunction(inspect.unwrap(obj) if callable(obj) else obj):
+        pytest.mark.usefixtures("loop_guard")(obj)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let the guards keep silent about tests that have failed already."""
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
