@@ -29,20 +29,16 @@ def to_seconds(name: str, value: Duration) -> float:
         InvalidInput: negative, not finite, longer than a century, or no number (`True` included).
     """
     if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, bool) or not isinstance(value, int | float):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidInput(f"{name} must be seconds or a timedelta, not {type(value).__name__}")
-    elif isinstance(value, float) and not math.isfinite(value):
-        raise InvalidInput(f"{name} must be a finite number of seconds, not {value}")
-    elif value > MAX_DURATION_S:  # before float(): a huge int cannot become one
-        raise InvalidInput(f"{name} is longer than a hundred years; give seconds or a timedelta")
-    else:
-        seconds = float(value)
-    if seconds < 0:
-        raise InvalidInput(f"{name} must not be negative: {seconds:g} s")
-    if seconds > MAX_DURATION_S:
-        raise InvalidInput(f"{name} is longer than a hundred years; give seconds or a timedelta")
-    return seconds
+    if not -MAX_DURATION_S <= value <= MAX_DURATION_S:  # also NaN; compared before float(), which huge ints overflow
+        finite = isinstance(value, int) or math.isfinite(value)
+        problem = "is longer than a hundred years" if finite else "is not a finite number"
+        raise InvalidInput(f"{name} {problem}; give seconds or a timedelta")
+    if value < 0:
+        raise InvalidInput(f"{name} must not be negative: {value:g} s")
+    return float(value)
 
 
 def to_ms(name: str, value: Duration) -> int:
