@@ -1,0 +1,34 @@
+"""The kit for agents: declare agents and their skills, run them in workers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workers.agent import Agent as Agent
+    from workers.context import TaskContext as TaskContext
+    from workers.run import run as run
+    from workers.signals import Reject as Reject
+    from workers.signals import Retry as Retry
+    from workers.signals import Snooze as Snooze
+    from workers.skill import Skill as Skill
+
+__all__ = ["Agent", "Reject", "Retry", "Skill", "Snooze", "TaskContext", "run"]
+
+_HOMES = {
+    "Agent": "workers.agent",
+    "Reject": "workers.signals",
+    "Retry": "workers.signals",
+    "Skill": "workers.skill",
+    "Snooze": "workers.signals",
+    "TaskContext": "workers.context",
+    "run": "workers.run",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'workers' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

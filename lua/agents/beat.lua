@@ -19,14 +19,14 @@ for i = 1, #rows do
   local known = redis.call('HGET', agent_key .. ':workers', worker)
   if not known then return {'unknown'} end
 end
-redis.call('EXPIRE', worker_key, alive_s)
+redis.call('EXPIRE', worker_key, alive_s + 3600)
 redis.call('ZADD', pool .. ':workers', whole(now_ms), worker)
 for i = 1, #rows do
   local agent, backlog = rows[i][1], rows[i][2]
   local agent_key = pool .. ':agent:' .. agent
   redis.call('ZADD', pool .. ':agents', whole(now_ms), agent)
-  redis.call('EXPIRE', agent_key, 3600)
-  redis.call('EXPIRE', agent_key .. ':workers', 3600)
+  redis.call('EXPIRE', agent_key, 86400)
+  redis.call('EXPIRE', agent_key .. ':workers', 86400)
   local slots, wish, skills = string.match(redis.call('HGET', agent_key .. ':workers', worker), '^(%d+) (%d+) ?(.*)$')
   if (redis.call('HGET', agent_key, 'limits') or '') ~= '' then backlog = '0' end
   if wish ~= backlog then

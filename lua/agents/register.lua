@@ -33,13 +33,13 @@ for i = 1, #definitions do
 end
 for i = 1, #about do redis.call('HSET', worker_key, about[i][1], about[i][2]) end
 redis.call('HSET', worker_key, 'agent:' .. agent, slots)
-redis.call('EXPIRE', worker_key, alive_s)
+redis.call('EXPIRE', worker_key, alive_s + 3600)
 redis.call('ZADD', pool .. ':workers', whole(now_ms), worker)
 redis.call('ZADD', pool .. ':agents', whole(now_ms), agent)
 if limits ~= '' then backlog = '0' end
 redis.call('HSET', agent_key, 'limits', limits, 'lease_ms', lease_ms)
 redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
-redis.call('EXPIRE', agent_key, 3600)
-redis.call('EXPIRE', agent_key .. ':workers', 3600)
+redis.call('EXPIRE', agent_key, 86400)
+redis.call('EXPIRE', agent_key .. ':workers', 86400)
 recount(pool, agent)
 return {'ok', ''}

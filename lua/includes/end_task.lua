@@ -1,7 +1,7 @@
 -- The one way a task ends: state, time, lifetime, idempotency key, counter, event, reply. `task` holds the fields that
 -- the caller read (reply, idem); `fields` is a flat list of further fields to store. What is shared by a batch
 -- (replies, events, counters) is gathered in `ending` and written by `flush_endings`.
-local reply_inline_bytes = 16384
+local reply_inline_bytes = 65536
 local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
   local task_key = pool .. ':task:' .. id
   redis.call('HSET', task_key, 'state', state, 'ended', ending.now_text, unpack(fields))
@@ -19,12 +19,13 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
       ending.replies[task.reply] = replies
     end
     replies[#replies + 1] = id
-    -- First letter: the state; upper case: the result is too large for a reply, read it from the task.
+    -- First letter: the state; upper case: the results of this call are too large for a reply, read it from the task.
     if not result then
       replies[#replies + 1] = letter
-    elseif #result > reply_inline_bytes then
+    elseif ending.inline_bytes + #result > reply_inline_bytes then
       replies[#replies + 1] = 'S'
     else
+      ending.inline_bytes = ending.inline_bytes + #result
       replies[#replies + 1] = 's' .. result
     end
   end

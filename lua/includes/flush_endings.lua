@@ -6,7 +6,7 @@ local function flush_endings(pool, ending)
   end
   for client, replies in pairs(ending.replies) do
     local replies_key = pool .. ':replies:' .. client
-    redis.call('XADD', replies_key, 'MAXLEN', '~', 10000, '*', unpack(replies))
+    redis.call('XADD', replies_key, 'MAXLEN', '~', 1000, '*', unpack(replies))
     redis.call('EXPIRE', replies_key, 3600)
   end
   tally(pool, ending.now, ending.counts)

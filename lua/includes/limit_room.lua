@@ -16,7 +16,7 @@ local function limit_room(pool, names, now, want)
     local used = redis.call('ZCOUNT', limit_key, open_after, '+inf')
     local free = count - used
     if free <= 0 then
-      local blocking = redis.call('ZRANGE', limit_key, open_after, '+inf', 'BYSCORE', 'LIMIT', -free, 1, 'WITHSCORES')
+      local blocking = redis.call('ZRANGE', limit_key, open_after, '+inf', 'BYSCORE', 'LIMIT', used - count, 1, 'WITHSCORES')
       local opens = tonumber(blocking[2]) + window
       if opens > next_free then next_free = opens end
       free = 0

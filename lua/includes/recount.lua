@@ -1,7 +1,6 @@
 -- Derive what an agent can do from its live workers: slots are summed, skills are those that all of them have (so that a
 -- rolling upgrade never hands a task to a worker that lacks its skill), the backlog is the smallest wish.
 --@include ring
---@include put_ready
 local function recount(pool, agent)
   local agent_key = pool .. ':agent:' .. agent
   local before = redis.call('HGET', agent_key, 'skills') or ''
@@ -31,17 +30,13 @@ local function recount(pool, agent)
       if not now_has[skill] then redis.call('ZREM', pool .. ':skills:' .. skill, agent) end
     end
     for i = 1, #names do redis.call('ZADD', pool .. ':skills:' .. names[i], 0, agent) end
-    -- Tasks that were addressed to this agent and waited for a skill get another look.
-    local parked_key = pool .. ':parked:' .. agent
-    local parked = redis.call('ZRANGE', parked_key, 0, 499, 'WITHSCORES')
-    if #parked > 0 then
-      local scored, ids = {}, {}
-      for i = 1, #parked, 2 do
-        scored[i], scored[i + 1] = parked[i + 1], parked[i]
-        ids[#ids + 1] = parked[i]
-      end
-      put_ready(pool, 'agent:' .. agent, scored)
-      redis.call('ZREM', parked_key, unpack(ids))
+    -- Tasks that were addressed to this agent and waited for a skill get another look, all of them, in their order.
+    local parked_key, queue = pool .. ':parked:' .. agent, 'agent:' .. agent
+    if live > 0 and redis.call('EXISTS', parked_key) == 1 then
+      local queue_key = pool .. ':queue:' .. queue
+      redis.call('ZUNIONSTORE', queue_key, 2, queue_key, parked_key, 'AGGREGATE', 'MIN')
+      redis.call('SADD', pool .. ':queues', queue)
+      redis.call('UNLINK', parked_key)
     end
   end
   ring(pool, 'agents')

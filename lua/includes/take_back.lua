@@ -1,32 +1,34 @@
 -- Judge one entry that is taken from a worker. Answers the task's fields when it is to go on, else nil: then it has been
--- ended here, or the entry was of no task; either way the caller removes the entry.
+-- ended here, or the entry was of no task; either way the caller removes the entry (protocol rule 8).
 --@include lifetime
 --@include bury
 --@include end_task
-local function take_back(pool, ending, entry, id, counts_death, max_deaths, dead_ttl_s, evidence)
+--@include keep_alive
+local function take_back(pool, ending, agent, entry, id, died, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
-  local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'rank', 'ttl', 'reply', 'idem', 'fails',
-    'deaths', 'by', 'cancel', 'env', 'skill')
+  local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'reply', 'idem', 'fails', 'deaths',
+    'by', 'cancel', 'env', 'skill')
   local held_agent, held_entry, score
   if found[3] then held_agent, held_entry, score = string.match(found[3], '^(%S+) (%S+) (%S+)$') end
-  if found[1] ~= 'assigned' or held_entry ~= entry then return nil end
-  local deaths = tonumber(found[10] or 0)
-  local task = {gen = found[2], queue = found[4], score = score, reply = found[7], idem = found[8],
-    fails = tonumber(found[9] or 0), env = found[13]}
-  if counts_death then
-    deaths = deaths + 1
-    redis.call('HSET', task_key, 'deaths', deaths, 'death:' .. deaths, evidence)
+  if found[1] ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
+  local task = {gen = found[2], queue = found[4], score = score, reply = found[6], idem = found[7],
+    fails = tonumber(found[8] or 0), deaths = tonumber(found[9] or 0), by = found[10], env = found[12], died = died}
+  if died then
+    task.deaths = task.deaths + 1
+    redis.call('HSET', task_key, 'deaths', task.deaths, 'death:' .. task.deaths, evidence)
   end
-  task.deaths = deaths
-  if found[12] then
-    end_task(pool, ending, id, task, 'cancelled', lifetime(found[6]), {'reason', found[12]})
-    return nil
+  local now_ms = math.floor(ending.now / 1000)
+  local skill = found[13] or string.match(task.queue, '^skill:(.*)$')
+  if found[11] then
+    end_task(pool, ending, id, task, 'cancelled', lifetime(found[5]), {'reason', found[11]})
+  elseif died and task.deaths >= (max_deaths[skill] or 3) then
+    end_task(pool, ending, id, task, 'dead', lifetime(found[5], dead_ttl_s), {'reason', 'deaths'})
+    bury(pool, id, now_ms, dead_ttl_s)
+  elseif task.by and tonumber(task.by) <= now_ms then
+    end_task(pool, ending, id, task, 'expired', lifetime(found[5]), {'reason', 'did not start in time'})
+  else
+    keep_alive(pool, id, task.idem)
+    return task
   end
-  local skill = found[14] or string.match(found[4], '^skill:(.*)$')
-  if counts_death and deaths >= (max_deaths[skill] or 3) then
-    end_task(pool, ending, id, task, 'dead', lifetime(found[6], dead_ttl_s), {'reason', 'deaths'})
-    bury(pool, id, math.floor(ending.now / 1000), dead_ttl_s)
-    return nil
-  end
-  return task
+  return nil
 end

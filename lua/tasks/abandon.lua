@@ -13,8 +13,9 @@ local now_arg    = ARGV[7]                   -- time: test override, microsecond
 --@include now_us
 --@include whole
 --@include raise
---@include put_ready
---@include put_due
+--@include start_waiting
+--@include flush_waiting
+--@include go_back
 --@include take_out
 --@include take_back
 --@include start_endings
@@ -28,7 +29,8 @@ local ending = start_endings(now)
 local deaths_allowed = {}
 for i = 1, #max_deaths do deaths_allowed[max_deaths[i][1]] = max_deaths[i][2] end
 
-local answers, leave, ready, scheduled = {0}, {}, {}, {}
+local waiting = start_waiting()
+local answers, leave = {0}, {}
 local pending = redis.call('XPENDING', inbox_key, 'workers', '-', '+', limit, worker)
 for i = 1, #pending do
   local entry = pending[i][1]
@@ -37,32 +39,15 @@ for i = 1, #pending do
   if read[1] then
     local id = read[1][2][2]
     local evidence = whole(now_ms) .. ' ' .. worker .. ' ' .. reason
-    local task = take_back(pool, ending, entry, id, true, deaths_allowed, dead_ttl_s, evidence)
+    local task = take_back(pool, ending, agent, entry, id, true, deaths_allowed, dead_ttl_s, evidence)
     if task then
-      local generation = whole(raise(task.gen, now_ms))
-      local task_key = pool .. ':task:' .. id
-      if task.deaths >= 2 then
-        local delay = math.min(300000, 1000 * 2 ^ (task.deaths - 2)) * (now % 1000) / 1000
-        redis.call('HSET', task_key, 'state', 'scheduled', 'gen', generation)
-        scheduled[#scheduled + 1] = whole(now_ms + math.floor(delay))
-        scheduled[#scheduled + 1] = id
-      else
-        redis.call('HSET', task_key, 'state', 'ready', 'gen', generation)
-        local queued = ready[task.queue]
-        if not queued then
-          queued = {}
-          ready[task.queue] = queued
-        end
-        queued[#queued + 1] = task.score
-        queued[#queued + 1] = id
-      end
+      go_back(pool, waiting, id, task, whole(raise(task.gen, now_ms)), now)
       answers[#answers + 1] = id
       answers[#answers + 1] = task.gen
     end
   end
 end
-for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
-if #scheduled > 0 then put_due(pool, 'scheduled', scheduled) end
+flush_waiting(pool, waiting)
 if #leave > 0 then take_out(pool, agent, leave) end
 answers[1] = #leave
 if #leave > 0 then ending.counts.abandoned = #leave end

@@ -33,6 +33,8 @@ for skill in string.gmatch(spec[3], '%S+') do
 end
 
 local room = slots * (1 + backlog) - redis.call('XLEN', inbox_key)
+-- A marked agent rings when its entries fall below its slots plus half the backlog (protocol rule 6).
+local ring_below = whole(math.ceil(slots * (1 + backlog / 2)))
 local want, next_free = math.min(room, limit), 0
 if want > 0 and limits ~= '' then want, next_free = limit_room(pool, limits, now, want) end
 
@@ -44,7 +46,7 @@ end
 if #filled == 0 then return {0, 0, 0, now} end
 if want <= 0 then
   -- Only a full inbox needs the mark; a limit reopens by time.
-  if room <= 0 then redis.call('HSET', agent_key, 'mark', whole(math.floor(slots * (1 + backlog / 2)))) end
+  if room <= 0 then redis.call('HSET', agent_key, 'mark', ring_below) end
   return {0, 0, next_free, now}
 end
 local each = want
@@ -80,6 +82,7 @@ for i = 1, take do
     -- An index entry that a torn script left behind: the state in the hash decides.
   elseif task[6] and tonumber(task[6]) <= now_ms then
     end_task(pool, ending, id, {reply = task[8], idem = task[9]}, 'expired', lifetime(task[7]), {'reason', 'did not start in time'})
+    expiring[#expiring + 1] = id
   elseif task[10] and not skilled[task[10]] then
     parked[#parked + 1] = whole(score)
     parked[#parked + 1] = id
@@ -113,7 +116,7 @@ flush_endings(pool, ending)
 local remain = more or taken < #heads
 if not remain then return {assigned, 0, 0, now} end
 if assigned >= room then
-  redis.call('HSET', agent_key, 'mark', whole(math.floor(slots * (1 + backlog / 2))))
+  redis.call('HSET', agent_key, 'mark', ring_below)
   return {assigned, 0, 0, now}
 end
 return {assigned, 1, 0, now}

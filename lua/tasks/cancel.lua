@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Cancel tasks: one that waits ends at once, one that runs is marked and its worker stops it at the next renewal.
+-- Cancel tasks: one that waits, in a queue or unread in an inbox, ends at once; one that a worker has is marked, and that
+-- worker stops it at the next renewal.
 -- status, per id: ended | signalled | already state | unknown
 -- repeat: answers already, or signalled again
 local pool    = KEYS[1]                   -- key: root of the pool's slot
@@ -8,31 +9,47 @@ local reason  = ARGV[2]                   -- str: who or why, shown to the clien
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include now_us
 --@include lifetime
---@include drop_ready
+--@include leave_queue
+--@include take_out
+--@include return_slots
 --@include start_endings
 --@include end_task
 --@include flush_endings
 
 local ending = start_endings(now_us(now_arg))
-local answers = {}
+local answers, entries, grants, grouped = {}, {}, {}, {}
+
+local function delivered(agent, entry)
+  local inbox_key = pool .. ':inbox:' .. agent
+  if grouped[agent] == nil then
+    grouped[agent] = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0
+  end
+  return grouped[agent] and #redis.call('XPENDING', inbox_key, 'workers', entry, entry, 1) > 0
+end
 
 local function cancel(id)
   local task_key = pool .. ':task:' .. id
-  local found = redis.call('HMGET', task_key, 'state', 'queue', 'ttl', 'reply', 'idem', 'by')
+  local found = redis.call('HMGET', task_key, 'state', 'queue', 'ttl', 'reply', 'idem', 'by', 'at', 'gen')
   local state, queue = found[1], found[2]
   if not state then return 'unknown', '' end
+  if state ~= 'assigned' and state ~= 'ready' and state ~= 'scheduled' then return 'already', state end
+  local agent, entry
   if state == 'assigned' then
-    redis.call('HSET', task_key, 'cancel', reason)
-    return 'signalled', state
+    agent, entry = string.match(found[7], '^(%S+) (%S+)')
+    if delivered(agent, entry) then
+      redis.call('HSET', task_key, 'cancel', reason)
+      return 'signalled', state
+    end
   end
-  if state ~= 'ready' and state ~= 'scheduled' then return 'already', state end
   end_task(pool, ending, id, {reply = found[4], idem = found[5]}, 'cancelled', lifetime(found[3]), {'reason', reason})
   if state == 'ready' then
-    drop_ready(pool, queue, {id})
-    local agent = string.match(queue, '^agent:(.*)$')
-    if agent then redis.call('ZREM', pool .. ':parked:' .. agent, id) end
-  else
+    leave_queue(pool, queue, id)
+  elseif state == 'scheduled' then
     redis.call('ZREM', pool .. ':scheduled', id)
+  else
+    if not entries[agent] then entries[agent] = {} end
+    table.insert(entries[agent], entry)
+    grants[#grants + 1] = {agent, id, found[8]}
   end
   if found[6] then redis.call('ZREM', pool .. ':expiring', id) end
   return 'ended', 'cancelled'
@@ -41,5 +58,7 @@ end
 for i = 1, #rows do
   answers[2 * i - 1], answers[2 * i] = cancel(rows[i][1])
 end
+for agent, ids in pairs(entries) do take_out(pool, agent, ids) end
+for i = 1, #grants do return_slots(pool, grants[i][1], grants[i][2], grants[i][3]) end
 flush_endings(pool, ending)
 return answers

@@ -3,6 +3,7 @@
 -- verdicts: succeeded (payload = result) | dead (payload = error) | retry (payload = error, after delay_ms)
 --           snooze (after delay_ms or at at_ms, no attempt counted) | back (to the head of its queue, no attempt counted)
 --           unstarted (as back; the rate-limit slots return too) | cancelled
+-- A task that somebody asked to cancel does not go back: whatever would send it there ends it as cancelled.
 -- status, per row: ok | already (the same verdict came before; nothing changed) | stale (the task was taken away; nothing changed)
 -- repeat: answers already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
@@ -15,8 +16,9 @@ local now_arg    = ARGV[4]                   -- time: test override, microsecond
 --@include raise
 --@include lifetime
 --@include came_from
---@include put_ready
---@include put_due
+--@include line_up
+--@include start_waiting
+--@include flush_waiting
 --@include bury
 --@include take_out
 --@include return_slots
@@ -28,7 +30,8 @@ local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local ending = start_endings(now)
 local counts = ending.counts
-local answers, entries, ready, scheduled, unstarted = {}, {}, {}, {}, {}
+local answers, entries, unstarted = {}, {}, {}
+local waiting = start_waiting()
 local terminal = {succeeded = true, dead = true, cancelled = true, expired = true}
 local again = {retry = 'retried', snooze = 'snoozed', back = 'given_back', unstarted = 'given_back'}
 
@@ -49,30 +52,33 @@ local function leave_attempt(task_key, row, task)
   end
   if row[9] ~= '' then fields[#fields + 1], fields[#fields + 2] = 'reason', row[9] end
   redis.call('HSET', task_key, unpack(fields))
-  redis.call('EXPIRE', task_key, max_wait_s + math.ceil(math.max(0, due - now_ms) / 1000))
+  local keep_s = max_wait_s + math.ceil(math.max(0, due - now_ms) / 1000)
+  redis.call('EXPIRE', task_key, keep_s)
+  if task[7] then redis.call('EXPIRE', pool .. ':idem:' .. task[7], keep_s) end
+  if task[11] and verdict == 'unstarted' then
+    waiting.expiring[#waiting.expiring + 1] = task[11]
+    waiting.expiring[#waiting.expiring + 1] = id
+  elseif task[11] then
+    -- It has started in time; what comes after is no start.
+    redis.call('HDEL', task_key, 'by')
+  end
   if state == 'scheduled' then
-    scheduled[#scheduled + 1] = whole(due)
-    scheduled[#scheduled + 1] = id
+    waiting.scheduled[#waiting.scheduled + 1] = whole(due)
+    waiting.scheduled[#waiting.scheduled + 1] = id
   else
     local score = whole(tonumber(task[4]) + now_ms)
     -- Given back: to the very place it came from, ahead of all that waited behind it.
     if verdict == 'back' or verdict == 'unstarted' then score = came_from(task_key) end
-    local queued = ready[task[3]]
-    if not queued then
-      queued = {}
-      ready[task[3]] = queued
-    end
-    queued[#queued + 1] = score
-    queued[#queued + 1] = id
+    line_up(waiting.ready, task[3], score, id)
   end
-  if verdict == 'unstarted' then unstarted[#unstarted + 1] = row end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
 end
 
 local function judge(row)
   local id, verdict = row[1], row[5]
   local task_key = pool .. ':task:' .. id
-  local task = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'reply', 'idem', 'fails', 'deaths', 'was')
+  local task = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'reply', 'idem', 'fails', 'deaths', 'was',
+    'by', 'cancel')
   if not task[1] then return 'stale' end
   if task[2] ~= row[2] then
     if task[10] == row[2] then return 'already' end
@@ -86,7 +92,8 @@ local function judge(row)
     entries[row[3]] = ids
   end
   ids[#ids + 1] = row[4]
-  if again[verdict] then
+  if verdict == 'unstarted' then unstarted[#unstarted + 1] = row end
+  if again[verdict] and not task[12] then
     leave_attempt(task_key, row, task)
   elseif verdict == 'succeeded' then
     local kept = {reply = task[6], idem = task[7]}
@@ -98,14 +105,14 @@ local function judge(row)
     end_task(pool, ending, id, {reply = task[6], idem = task[7]}, 'dead', lifetime(task[5], dead_ttl_s), fields)
     bury(pool, id, now_ms, dead_ttl_s)
   else
-    end_task(pool, ending, id, {reply = task[6], idem = task[7]}, 'cancelled', lifetime(task[5]), {'reason', row[9]})
+    local reason = task[12] or row[9]
+    end_task(pool, ending, id, {reply = task[6], idem = task[7]}, 'cancelled', lifetime(task[5]), {'reason', reason})
   end
   return 'ok'
 end
 
 for i = 1, #rows do answers[i] = judge(rows[i]) end
-for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
-if #scheduled > 0 then put_due(pool, 'scheduled', scheduled) end
+flush_waiting(pool, waiting)
 for agent, ids in pairs(entries) do take_out(pool, agent, ids) end
 for i = 1, #unstarted do return_slots(pool, unstarted[i][3], unstarted[i][1], unstarted[i][2]) end
 flush_endings(pool, ending)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Make due tasks ready, and end those that were not started in time; a few hundred of each in one call.
--- answers: promoted, expired, next_due_ms (-1: nothing is scheduled), left (1: more is due now)
+-- answers: promoted, expired, ms until the next is due (-1: nothing is scheduled), left (1: more is due now)
 -- repeat: what was promoted is not scheduled any more
 local pool    = KEYS[1]             -- key: root of the pool's slot
 local limit   = tonumber(ARGV[1])   -- int: at most so many of each kind (500)
@@ -8,7 +8,8 @@ local now_arg = ARGV[2]             -- time: test override, microseconds
 --@include now_us
 --@include whole
 --@include put_ready
---@include drop_ready
+--@include leave_queue
+--@include line_up
 --@include lifetime
 --@include start_endings
 --@include end_task
@@ -19,6 +20,7 @@ local now_text = whole(math.floor(now / 1000))
 local scheduled_key, expiring_key = pool .. ':scheduled', pool .. ':expiring'
 local ending = start_endings(now)
 
+local expired = 0
 local late = redis.call('ZRANGE', expiring_key, '-inf', now_text, 'BYSCORE', 'LIMIT', 0, limit)
 for i = 1, #late do
   local id = late[i]
@@ -27,10 +29,11 @@ for i = 1, #late do
     local task = {reply = found[4], idem = found[5]}
     end_task(pool, ending, id, task, 'expired', lifetime(found[3]), {'reason', 'did not start in time'})
     if found[1] == 'ready' then
-      drop_ready(pool, found[2], {id})
+      leave_queue(pool, found[2], id)
     else
       redis.call('ZREM', scheduled_key, id)
     end
+    expired = expired + 1
   end
 end
 if #late > 0 then redis.call('ZREM', expiring_key, unpack(late)) end
@@ -43,13 +46,7 @@ for i = 1, #due, 2 do
   local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'rank')
   if found[1] == 'scheduled' then
     redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
-    local queued = ready[found[2]]
-    if not queued then
-      queued = {}
-      ready[found[2]] = queued
-    end
-    queued[#queued + 1] = whole(tonumber(found[3]) + due_ms)
-    queued[#queued + 1] = id
+    line_up(ready, found[2], whole(tonumber(found[3]) + due_ms), id)
     promoted = promoted + 1
   end
 end
@@ -62,4 +59,6 @@ for _, key in ipairs({scheduled_key, expiring_key}) do
   local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
   if head[2] and (next_due < 0 or tonumber(head[2]) < next_due) then next_due = tonumber(head[2]) end
 end
-return {promoted, #late, next_due, (next_due >= 0 and next_due * 1000 <= now) and 1 or 0}
+if next_due < 0 then return {promoted, expired, -1, 0} end
+local wait_ms = math.max(0, next_due - math.floor(now / 1000))
+return {promoted, expired, wait_ms, wait_ms == 0 and 1 or 0}

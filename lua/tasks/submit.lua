@@ -9,6 +9,7 @@ local max_wait_s  = tonumber(ARGV[3])         -- int: a task that nobody runs is
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
 --@include now_us
 --@include whole
+--@include line_up
 --@include put_ready
 --@include put_due
 --@include tally
@@ -27,6 +28,8 @@ local function length_of(queue)
     local key = pool .. ':queue:' .. queue
     if queue == 'scheduled' then key = pool .. ':scheduled' end
     lengths[queue] = redis.call('ZCARD', key)
+    local agent = string.match(queue, '^agent:(.*)$')
+    if agent then lengths[queue] = lengths[queue] + redis.call('ZCARD', pool .. ':parked:' .. agent) end
   end
   return lengths[queue]
 end
@@ -82,13 +85,7 @@ for i = 1, #accepted do
     scheduled[#scheduled + 1] = row[1]
   else
     field('state', 'ready')
-    local queued = ready[row[2]]
-    if not queued then
-      queued = {}
-      ready[row[2]] = queued
-    end
-    queued[#queued + 1] = whole(row[3] + now_ms)
-    queued[#queued + 1] = row[1]
+    line_up(ready, row[2], whole(row[3] + now_ms), row[1])
   end
   if row[6] > 0 then
     field('by', whole(row[6]))

@@ -69,3 +69,14 @@ def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Cal
     """Forget silent workers and unused agents; answers the forgotten workers."""
     args = {"pool": keys.root, "alive_s": alive_s, "limit": limit, "now_arg": now_us}
     return Call("agents/expire", args, lambda reply: [worker.decode() for worker in reply])
+
+
+def lead(keys: PoolKeys, *, supervisor: str, lease_ms: int) -> Call[bool]:
+    """Take or keep the supervisors' lease; False: another one leads."""
+    args = {"pool": keys.root, "id": supervisor, "lease_ms": str(lease_ms)}
+    return Call("agents/lead", args, bool)
+
+
+def resign(keys: PoolKeys, *, supervisor: str) -> Call[bool]:
+    """Give up the supervisors' lease if it is held."""
+    return Call("agents/resign", {"pool": keys.root, "id": supervisor}, bool)

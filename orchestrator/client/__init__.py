@@ -1,0 +1,1 @@
+"""The client: submit tasks, wait for their results."""

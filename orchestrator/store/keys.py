@@ -55,7 +55,7 @@ POOL_KEYS: Final = (
     KeyKind("worker:W", "hash", "host, pid, version, start, slots per agent", "heartbeat x 4 after the last beat"),
     KeyKind("skills:S", "zset", "live agents that serve the skill", "empty = gone", True),
     KeyKind("dead", "zset", "dead letters by time in ms", "`results.dead_ttl_s`"),
-    KeyKind("replies:C", "stream", "results for one client process", "an hour after the last reply; capped at about 10000"),
+    KeyKind("replies:C", "stream", "results for one client process", "an hour after the last reply; capped at about 1000 entries"),
     KeyKind("events", "stream", "ends of tasks, one entry per batch", "capped at about 1000 entries", True),
     KeyKind("stats:TOTAL", "hash", "counters since the beginning", "permanent", True),
     KeyKind("stats:MINUTE", "hash", "the same counters of one minute (unix time / 60)", "3 days"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.store.failures import GroupMissing as GroupMissing
 from orchestrator.tasks.model import Delivery
 
 if TYPE_CHECKING:

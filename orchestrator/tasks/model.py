@@ -157,11 +157,11 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """What one promote call did; `next_due_ms` is None when nothing is scheduled, `left` means more is due now."""
+    """What one promote call did; `wait_s` until the next is due, None when nothing is scheduled; `left`: more is due now."""
 
     promoted: int
     expired: int
-    next_due_ms: int | None
+    wait_s: float | None
     left: bool
 
 

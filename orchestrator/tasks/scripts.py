@@ -70,8 +70,8 @@ def promote(keys: PoolKeys, *, limit: int, now_us: str = "") -> Call[Promoted]:
     """Make due tasks ready and end those that were not started in time, `limit` of each at most."""
 
     def parse(reply: list[int]) -> Promoted:
-        promoted, expired, next_due_ms, left = reply
-        return Promoted(promoted, expired, None if next_due_ms < 0 else next_due_ms, bool(left))
+        promoted, expired, wait_ms, left = reply
+        return Promoted(promoted, expired, None if wait_ms < 0 else wait_ms / 1000, bool(left))
 
     return Call("tasks/promote", {"pool": keys.root, "limit": limit, "now_arg": now_us}, parse)
 

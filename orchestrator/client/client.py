@@ -1,0 +1,239 @@
+"""`Orchestrator`, the asyncio client: opens the connection, submits, hands out handles."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import anyio
+
+from orchestrator.client.batcher import BATCH_BYTES, BATCH_ROWS, Batcher
+from orchestrator.client.handle import TaskHandle
+from orchestrator.client.replies import Replies
+from orchestrator.client.submission import Arguments, Door, Duration, NamedSkill, Parent, Submission
+from orchestrator.core.errors import (
+    KeyConflict,
+    OrchestratorError,
+    QueueFull,
+    ServerUnavailable,
+    SubmitRefused,
+)
+from orchestrator.core.ids import check_task_id, new_worker_id
+from orchestrator.services import Services, open_services, resolve_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
+
+
+class Orchestrator:
+    """Submits tasks and waits for their results.
+
+    Args:
+        url: `redis://`, `rediss://` or `unix://`; by default the settings, else a running embedded server near by.
+        pool: dispatch domain.
+        prefix: `app:env:tenant`, the first part of every key.
+        settings: all settings at once, in place of files and environment.
+
+    Use it as `async with Orchestrator() as orc:`, or call `open` and `aclose`, which need not be in the same task.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        pool: str | None = None,
+        prefix: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self._settings = resolve_settings(url=url, pool=pool, prefix=prefix, settings=settings)
+        self._main: asyncio.Task[None] | None = None
+        self._closing = anyio.Event()
+        self._services: Services | None = None
+
+    # ------------------------------------------------------------------------------------------------ life cycle
+
+    async def open(self) -> Self:
+        """Connect.
+
+        Raises:
+            ConfigError, StoreError: no server is named, or it does not answer.
+        """
+        if self._main is not None:
+            raise OrchestratorError("this client is open already")
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # The one task of our own: its task group may be opened and closed from different tasks of the caller.
+        self._main = asyncio.create_task(self._run(opened), name="orchestrator-client")
+        try:
+            await opened
+        except BaseException:
+            self._closing.set()
+            main, self._main = self._main, None
+            await asyncio.wait([main])
+            raise
+        return self
+
+    async def _run(self, opened: asyncio.Future[None]) -> None:
+        try:
+            async with open_services(self._settings, name="client") as services:
+                client = new_worker_id()
+                self._services = services
+                self._door = Door(services.settings, reply_to=client)
+                self._batcher = Batcher(services)
+                self._replies = Replies(services, client=client)
+                async with anyio.create_task_group() as group:
+                    group.start_soon(self._batcher.run)
+                    group.start_soon(self._replies.run)
+                    opened.set_result(None)
+                    await self._closing.wait()
+                    group.cancel_scope.cancel()
+        except BaseException as failure:
+            if opened.done():
+                raise
+            opened.set_exception(failure)
+        finally:
+            if self._services is not None:
+                self._services = None
+                self._batcher.close()
+                self._replies.fail_all(OrchestratorError("the client was closed while a result was awaited"))
+
+    async def aclose(self) -> None:
+        """Close the connections; tasks go on, results stay readable by their ids."""
+        if self._main is None:
+            return
+        self._closing.set()
+        main, self._main = self._main, None
+        await main
+        self._closing = anyio.Event()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await self.aclose()
+
+    @property
+    def services(self) -> Services:
+        """What the client stands on; for the command line and tests."""
+        if self._services is None:
+            raise OrchestratorError("the client is not open; use `async with Orchestrator() as orc:` or `await orc.open()`")
+        return self._services
+
+    # ---------------------------------------------------------------------------------------------------- submit
+
+    async def submit(
+        self,
+        skill: str | NamedSkill,
+        args: Arguments = None,
+        *,
+        agent: str | None = None,
+        session: str | None = None,
+        priority: str | int = "normal",
+        delay: Duration | None = None,
+        at: datetime | None = None,
+        start_by: datetime | None = None,
+        key: str | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - the task's, not ours
+        max_attempts: int | None = None,
+        tags: Sequence[str] = (),
+        result_ttl: Duration | None = None,
+    ) -> TaskHandle[Any]:
+        """Submit one task; see `Submission` for the arguments. Concurrent calls travel together.
+
+        Raises:
+            InvalidInput: refused at the door; nothing was sent.
+            KeyConflict, QueueFull: refused by the server; nothing was stored.
+            ServerUnavailable: no answer, even after repeating; `outcome_unknown` tells whether it may have arrived.
+        """
+        return await self.submit_one(
+            Submission(
+                skill, args, agent, session, priority, delay, at, start_by, key, timeout, max_attempts, tags, result_ttl
+            )
+        )
+
+    async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
+        """Submit what a `Submission` says, as a child of `parent` if given."""
+        services = self.services
+        row = self._door.row(task, parent)
+        answer = await self._batcher.add(row)
+        return self._accepted(services, task, row, answer)
+
+    async def submit_many(self, tasks: Iterable[Submission], parent: Parent | None = None) -> list[TaskHandle[Any]]:
+        """Submit many tasks in chunks of 500; either all are accepted or `SubmitRefused` tells of each.
+
+        Raises:
+            InvalidInput: one is malformed; nothing was sent.
+            SubmitRefused: some were refused; `outcomes` has a handle or an exception for each, in order.
+        """
+        services = self.services
+        listed = list(tasks)
+        rows = [self._door.row(task, parent) for task in listed]
+        outcomes: list[TaskHandle[Any] | Exception] = []
+        for chunk in _chunks(rows):
+            start = len(outcomes)
+            try:
+                answers = await self._batcher.send(chunk)
+            except OrchestratorError as failure:
+                outcomes += [failure] * (len(rows) - start)
+                break
+            for task, row, answer in zip(listed[start : start + len(chunk)], chunk, answers, strict=True):
+                try:
+                    outcomes.append(self._accepted(services, task, row, answer))
+                except SubmitRefused as refused:
+                    outcomes.append(refused)
+        refusals = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+        if refusals:
+            if len(refusals) == len(outcomes) and isinstance(refusals[0], ServerUnavailable):
+                raise refusals[0]
+            raise SubmitRefused(f"{len(refusals)} of {len(outcomes)} tasks were refused; the first: {refusals[0]}", outcomes)
+        return cast("list[TaskHandle[Any]]", outcomes)
+
+    def _accepted(
+        self, services: Services, task: Submission, row: SubmitRow, answer: SubmitAnswer
+    ) -> TaskHandle[Any]:
+        match answer.status:
+            case "created":
+                return self._handle(row.id, own=True, skill=task.skill)
+            case "duplicate":
+                # Our own row, sent twice because an answer was lost, or somebody's earlier task with this key.
+                return self._handle(answer.detail, own=answer.detail == row.id, skill=task.skill)
+            case "conflict":
+                raise KeyConflict(task.key or "", answer.detail)
+            case "full":
+                raise QueueFull(answer.detail, services.settings.queue.max_tasks)
+            case "stale":
+                raise SubmitRefused(
+                    f"task {answer.detail} is no longer run by this attempt, so it may not submit children"
+                )
+        raise OrchestratorError(f"submit answered {answer.status!r} for task {row.id}")
+
+    def _handle(self, id_: str, *, own: bool, skill: object = None) -> TaskHandle[Any]:
+        read = getattr(skill, "read_result", None)
+        return self._replies.track(TaskHandle(id_, services=self.services, replies=self._replies, own=own, read=read))
+
+    # ------------------------------------------------------------------------------------------------------ read
+
+    def task(self, id_: str) -> TaskHandle[Any]:
+        """A handle for a known id.
+
+        Raises:
+            InvalidInput: that is not the form of a task id.
+        """
+        return self._handle(check_task_id(id_), own=False)
+
+
+def _chunks(rows: list[SubmitRow]) -> Iterable[list[SubmitRow]]:
+    chunk: list[SubmitRow] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(bytes(row.envelope))
+        if len(chunk) == BATCH_ROWS or size >= BATCH_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

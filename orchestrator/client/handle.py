@@ -1,0 +1,122 @@
+"""What a submit returns: the way to a task's state and result."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+import anyio
+
+from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
+from orchestrator.core.payload import decode_json
+from orchestrator.tasks import queries, scripts
+from orchestrator.tasks.model import CancelStatus, TaskInfo, TaskState, TaskStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.client.replies import Replies
+    from orchestrator.services import Services
+    from orchestrator.tasks.queries import Outcome
+
+T = TypeVar("T")
+M = TypeVar("M")
+
+
+class TaskHandle(Generic[T]):
+    """A task, by its id. Cheap; valid as long as the client that made it is open.
+
+    Attributes:
+        id: the task's id.
+        outcome: how it ended, once that is known here.
+    """
+
+    __slots__ = ("__weakref__", "_own", "_read", "_replies", "_services", "id", "outcome")
+
+    def __init__(
+        self, id_: str, *, services: Services, replies: Replies, own: bool, read: Callable[[bytes], T] | None = None
+    ) -> None:
+        self.id = id_
+        self.outcome: Outcome | None = None
+        self._services, self._replies, self._own, self._read = services, replies, own, read
+
+    def __repr__(self) -> str:
+        return f"TaskHandle({self.id!r})"
+
+    @overload
+    async def result(self, timeout: float | None = None) -> T: ...  # noqa: ASYNC109 - the name users know
+
+    @overload
+    async def result(self, timeout: float | None = None, *, as_: type[M]) -> M: ...  # noqa: ASYNC109
+
+    async def result(self, timeout: float | None = None, *, as_: type[Any] | None = None) -> Any:  # noqa: ASYNC109
+        """Wait for the end of the task and return its result.
+
+        Args:
+            timeout: seconds to wait; None waits as long as it takes. The task goes on when the waiting ends.
+            as_: a type that the result is validated as.
+
+        Raises:
+            TaskFailed: it became a dead letter.
+            TaskCancelled: it was cancelled.
+            TaskExpired: it did not start in time, or its record is gone.
+            TimeoutError: it had not ended after `timeout` seconds.
+        """
+        if self.outcome is None:
+            if timeout is None:
+                await self._replies.wait(self, own=self._own)
+            else:
+                with anyio.move_on_after(timeout):
+                    await self._replies.wait(self, own=self._own)
+                if self.outcome is None:
+                    raise TimeoutError(f"task {self.id} has not ended after {timeout:g} s; it goes on, ask again")
+        return self._unpack(as_)
+
+    def _unpack(self, as_: type[Any] | None) -> Any:
+        outcome = self.outcome
+        assert outcome is not None
+        match outcome.state:
+            case TaskState.SUCCEEDED:
+                data = outcome.result if outcome.result is not None else b"null"
+                if as_ is not None:
+                    from pydantic import TypeAdapter
+
+                    return TypeAdapter(as_).validate_json(data)
+                return self._read(data) if self._read else decode_json(data)
+            case TaskState.DEAD:
+                raise TaskFailed(self.id, outcome.reason, outcome.errors)
+            case TaskState.CANCELLED:
+                raise TaskCancelled(self.id, outcome.reason)
+            case TaskState.EXPIRED:
+                raise TaskExpired(self.id, f"expired: {outcome.reason}")
+            case None:
+                raise TaskExpired(self.id, "is not there (any more): unknown, deleted, or its retention has passed")
+        raise OrchestratorError(f"task {self.id} ended in the unknown state {outcome.state}")
+
+    async def status(self) -> TaskStatus:
+        """Its state, and in words what it waits for.
+
+        Raises:
+            NotFound: no such task, or its retention has passed.
+        """
+        found = await self.info()
+        return TaskStatus(found.state, found.why)
+
+    async def info(self) -> TaskInfo:
+        """Everything that is known of it.
+
+        Raises:
+            NotFound: no such task, or its retention has passed.
+        """
+        return await queries.info(self._services.store, self.id)
+
+    async def cancel(self, reason: str = "") -> CancelStatus:
+        """Cancel it: a waiting task ends at once, a running one is told to stop.
+
+        Returns:
+            `ENDED`, `SIGNALLED` (its worker stops it within a few seconds), `ALREADY` (it had ended), `UNKNOWN`.
+        """
+        call = scripts.cancel(self._services.keys, ids=[self.id], reason=reason)
+        ((status, _),) = await self._services.store.call(
+            call, patience_s=self._services.settings.redis.command_timeout_s
+        )
+        return status

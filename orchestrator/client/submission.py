@@ -1,0 +1,208 @@
+"""What a caller asks for, checked at the door and laid out as a row for the submit script."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta  # noqa: TC003 - public dataclasses keep their types resolvable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
+
+from orchestrator.core.durations import instant_ms, to_ms, to_seconds
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.ids import check_name, encode_foreign, new_task_id
+from orchestrator.core.payload import encode_json
+from orchestrator.store.calls import opaque
+from orchestrator.tasks.model import Envelope, encode_envelope
+from orchestrator.tasks.scripts import SubmitRow
+
+if TYPE_CHECKING:
+    from orchestrator.core.settings import Settings
+
+PRIORITIES: Final = {"critical": 0, "high": 1, "normal": 2, "low": 3}
+STRICT_AGING_MS: Final = 10**13
+"""Weight of one priority level when nothing ages: more than any time in ms until the year 2286."""
+
+Duration: TypeAlias = float | timedelta
+
+
+@runtime_checkable
+class NamedSkill(Protocol):
+    """Anything with the name of a skill: `workers.Skill` is one."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class DumpsJson(Protocol):
+    """A pydantic model."""
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+
+
+Arguments: TypeAlias = Mapping[str, Any] | DumpsJson | None
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One task to submit.
+
+    Attributes:
+        skill: name of the handler, or the `Skill` itself.
+        args: JSON object of its arguments, or a pydantic model.
+        agent: give it to this agent; by default any agent with the skill takes it.
+        session: the conversation it belongs to.
+        priority: critical, high, normal, low or 0-9, lower first.
+        delay: seconds or timedelta until it may start.
+        at: aware time when it may start.
+        start_by: aware time after which it is no longer started (it expires).
+        key: idempotency key; the same key and body is the same task.
+        timeout: seconds or timedelta that one attempt may take.
+        max_attempts: failures until it is a dead letter.
+        tags: free labels, at most `queue.max_tags`.
+        result_ttl: seconds or timedelta that the ended task is kept.
+    """
+
+    skill: str | NamedSkill
+    args: Arguments = None
+    agent: str | None = None
+    session: str | None = None
+    priority: str | int = "normal"
+    delay: Duration | None = None
+    at: datetime | None = None
+    start_by: datetime | None = None
+    key: str | None = None
+    timeout: Duration | None = None
+    max_attempts: int | None = None
+    tags: Sequence[str] = field(default=())
+    result_ttl: Duration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """The attempt that submits a child task."""
+
+    task_id: str
+    generation: str
+    depth: int
+
+
+class Door:
+    """Turns submissions into rows; refuses what cannot be meant before anything is sent."""
+
+    def __init__(self, settings: Settings, *, reply_to: str) -> None:
+        self._settings, self._reply_to = settings, reply_to
+        aging_s = settings.queue.aging_s
+        self._aging_ms = STRICT_AGING_MS if aging_s is None else round(aging_s * 1000)
+        self._ttl_s = round(settings.results.ttl_s)
+        self._known_names: set[str] = set()
+
+    def row(self, task: Submission, parent: Parent | None = None) -> SubmitRow:
+        """Check one submission and give it an id.
+
+        Raises:
+            InvalidInput: with the field and what it may be.
+        """
+        queue = self._settings.queue
+        skill = self._name("skill", task.skill if isinstance(task.skill, str) else task.skill.name)
+        level = _level(task.priority)
+        args = encode_json(
+            f"arguments of {skill!r}", _arguments(skill, task.args), max_bytes=queue.max_args_bytes, max_depth=queue.max_depth
+        )
+        depth = parent.depth + 1 if parent else 0
+        if depth > queue.max_child_depth:
+            raise InvalidInput(
+                f"task of {skill!r} would be child number {depth} in a row; at most {queue.max_child_depth} are allowed"
+            )
+        envelope = encode_envelope(
+            Envelope(
+                skill=skill,
+                args=args,
+                priority=level,
+                session=_foreign("session", task.session),
+                tags=self._tags(task.tags),
+                timeout_s=None if task.timeout is None else _positive("timeout", task.timeout),
+                max_attempts=_attempts(task.max_attempts),
+                key=task.key,
+                parent=parent.task_id if parent else None,
+                depth=depth,
+            )
+        )
+        return SubmitRow(
+            id=new_task_id(),
+            queue=f"skill:{skill}" if task.agent is None else f"agent:{self._name('agent', task.agent)}",
+            rank=level * self._aging_ms,
+            delay_ms=0 if task.delay is None else to_ms("delay", task.delay),
+            at_ms=0 if task.at is None else instant_ms("at", task.at),
+            start_by_ms=0 if task.start_by is None else instant_ms("start_by", task.start_by),
+            ttl_s=self._ttl_s if task.result_ttl is None else -(-to_ms("result_ttl", task.result_ttl) // 1000),
+            reply=self._reply_to,
+            idem="" if task.key is None else encode_foreign("key", task.key),
+            digest="" if task.key is None else _digest(skill, task, args),
+            envelope=opaque(envelope),
+            parent=parent.task_id if parent else "",
+            parent_generation=parent.generation if parent else "",
+            skill="" if task.agent is None else skill,
+        )
+
+    def _name(self, kind: str, value: str) -> str:
+        if value not in self._known_names:
+            check_name(kind, value)
+            if len(self._known_names) < 1000:  # a cache, not a leak
+                self._known_names.add(value)
+        return value
+
+    def _tags(self, tags: Sequence[str]) -> tuple[str, ...]:
+        if not tags:
+            return ()
+        if isinstance(tags, str):
+            raise InvalidInput(f"tags must be a list of texts, not the text {tags!r}")
+        if len(tags) > self._settings.queue.max_tags:
+            raise InvalidInput(f"a task has {len(tags)} tags; at most {self._settings.queue.max_tags} are allowed")
+        for tag in tags:
+            encode_foreign("tag", tag)
+        return tuple(tags)
+
+
+def _arguments(skill: str, args: Arguments) -> Mapping[str, Any]:
+    if args is None:
+        return {}
+    if isinstance(args, Mapping):
+        return args if isinstance(args, dict) else dict(args)
+    if hasattr(args, "model_dump"):
+        return args.model_dump(mode="json")
+    raise InvalidInput(f"arguments of {skill!r} must be a mapping or a pydantic model, not {type(args).__name__}")
+
+
+def _level(priority: str | int) -> int:
+    if isinstance(priority, str) and priority in PRIORITIES:
+        return PRIORITIES[priority]
+    if isinstance(priority, int) and not isinstance(priority, bool) and 0 <= priority <= 9:
+        return priority
+    raise InvalidInput(f"priority {priority!r} is not known; use critical, high, normal, low or 0 to 9 (lower first)")
+
+
+def _attempts(value: int | None) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1000):
+        return value
+    raise InvalidInput(f"max_attempts must be a whole number from 1 to 1000, not {value!r}")
+
+
+def _positive(name: str, value: Duration) -> float:
+    seconds = to_seconds(name, value)
+    if seconds == 0:
+        raise InvalidInput(f"{name} must be more than 0 seconds")
+    return seconds
+
+
+def _foreign(kind: str, value: str | None) -> str | None:
+    if value is not None:
+        encode_foreign(kind, value)
+    return value
+
+
+def _digest(skill: str, task: Submission, args: bytes) -> str:
+    # The body is what the task does; when and how urgently it runs may differ between two sends of one request.
+    body = hashlib.blake2b(args, digest_size=16, person=b"orc-submission")
+    body.update(repr((skill, task.agent, task.session)).encode())
+    return body.hexdigest()

@@ -1,0 +1,67 @@
+"""JSON at the door: what goes in comes back equal, what cannot is refused. Bytes made here are never rewritten."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from orchestrator.core.errors import InvalidInput
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False).encode
+
+
+def encode_json(what: str, value: Any, *, max_bytes: int, max_depth: int) -> bytes:
+    """Encode `value` as JSON bytes.
+
+    Args:
+        what: how to call the value in an error, as `arguments of 'summarize'`.
+        value: lists (tuples come back as lists), string-keyed dicts, texts, whole numbers, finite floats, bools, None.
+        max_bytes: cap of the encoded size.
+        max_depth: cap of nested lists and objects.
+
+    Raises:
+        InvalidInput: anything that JSON would change or cannot hold; the message names the place.
+    """
+    _check(what, value, max_depth)
+    try:
+        data = _encode(value).encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{what} contain half a character (a lone surrogate); send valid Unicode") from None
+    except ValueError as refused:
+        # A whole number too long for Python to print, or one that is not finite.
+        raise InvalidInput(f"{what} cannot be sent: {refused}; NaN, infinities and such numbers have no place in JSON") from None
+    if len(data) > max_bytes:
+        raise InvalidInput(
+            f"{what} take {len(data)} bytes of JSON, more than the {max_bytes} allowed; store the data and send its address"
+        )
+    return data
+
+
+def decode_json(data: bytes) -> Any:
+    """Decode JSON that `encode_json` or pydantic made."""
+    return json.loads(data)
+
+
+def _check(what: str, value: Any, max_depth: int) -> None:
+    # A stack of our own: a structure too deep for the interpreter gets a sentence instead of a RecursionError.
+    stack: list[tuple[Any, int]] = [(value, 0)]
+    while stack:
+        item, depth = stack.pop()
+        kind = type(item)
+        if kind is str or kind is int or kind is bool or kind is float or item is None:
+            continue
+        if isinstance(item, dict):
+            for key in item:
+                if not isinstance(key, str):
+                    raise InvalidInput(f"{what} contain the key {key!r}, which is not a text; JSON would turn it into one")
+            children = item.values()
+        elif isinstance(item, list | tuple):
+            children = item
+        elif isinstance(item, (str, int, float)):
+            continue
+        else:
+            raise InvalidInput(f"{what} contain a {kind.__name__}, which JSON cannot hold; send text, numbers, lists or dicts")
+        if depth >= max_depth:
+            raise InvalidInput(f"{what} are nested deeper than {max_depth} levels")
+        stack.extend([(child, depth + 1) for child in children])

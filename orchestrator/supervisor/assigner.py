@@ -1,0 +1,75 @@
+"""Moves ready tasks into inboxes: for each agent whose queues or room changed, until nothing is left or no room."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.agents.queries import skills_by_agent
+from orchestrator.core.errors import StoreError
+from orchestrator.core.log import get_logger
+from orchestrator.supervisor.doorbell import EVERYTHING
+from orchestrator.tasks import scripts
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+    from orchestrator.supervisor.bell import Bell
+
+PAUSE_S: Final = 0.5
+_log = get_logger(__name__)
+
+
+class Assigner:
+    """Calls `assign` for the touched agents; wakes by itself when a rate limit reopens."""
+
+    def __init__(self, services: Services, bell: Bell) -> None:
+        self._services, self._bell = services, bell
+        self._batch = services.settings.supervisor.batch
+        self._agents: dict[str, set[str]] = {}
+        self._opens_s: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Assign until cancelled."""
+        while True:
+            rings = await self._bell.wait(self._until_next_s())
+            try:
+                await self._assign_all(await self._touched(rings))
+            except StoreError as failure:
+                _log.warning("assign_interrupted", error=str(failure))
+                await anyio.sleep(PAUSE_S)
+                self._bell.ring(EVERYTHING)
+
+    def _until_next_s(self) -> float | None:
+        return max(0.0, min(self._opens_s.values()) - time.monotonic()) if self._opens_s else None
+
+    async def _touched(self, rings: set[str]) -> deque[str]:
+        if EVERYTHING in rings or "agents" in rings:
+            self._agents = await skills_by_agent(self._services.store)
+            self._opens_s = {agent: at_s for agent, at_s in self._opens_s.items() if agent in self._agents}
+            return deque(self._agents)
+        now_s = time.monotonic()
+        touched = dict.fromkeys(agent for agent, at_s in self._opens_s.items() if at_s <= now_s)
+        for ring in sorted(rings):
+            kind, _, name = ring.removeprefix("queue:").partition(":")
+            if kind == "agent":
+                touched[name] = None
+            elif kind == "skill":
+                touched.update(dict.fromkeys(agent for agent, skills in self._agents.items() if name in skills))
+        return deque(touched)
+
+    async def _assign_all(self, agents: deque[str]) -> None:
+        # Round after round, so that a long queue of one agent does not keep the others waiting.
+        while agents:
+            agent = agents.popleft()
+            done = await self._services.store.call(
+                scripts.assign(self._services.keys, agent=agent, limit=self._batch)
+            )
+            if done.wait_us:
+                self._opens_s[agent] = time.monotonic() + done.wait_us / 1e6
+            else:
+                self._opens_s.pop(agent, None)
+            if done.left:
+                agents.append(agent)

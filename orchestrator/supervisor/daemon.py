@@ -1,0 +1,63 @@
+"""The supervisor process: wires the loops, which know nothing of each other, and stops them on a signal."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import anyio
+
+from orchestrator.core.ids import new_worker_id
+from orchestrator.core.log import get_logger
+from orchestrator.services import open_services
+from orchestrator.supervisor.assigner import Assigner
+from orchestrator.supervisor.bell import Bell
+from orchestrator.supervisor.doorbell import Doorbell
+from orchestrator.supervisor.janitor import Janitor
+from orchestrator.supervisor.leader import Leader
+from orchestrator.supervisor.promoter import Promoter
+
+if TYPE_CHECKING:
+    from orchestrator.core.settings import Settings
+    from orchestrator.services import Services
+
+_log = get_logger(__name__)
+
+
+async def run_supervisor(settings: Settings) -> None:
+    """Run until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: the server is too old or may evict keys.
+        StoreError: Redis did not answer at the start.
+    """
+    async with open_services(settings, name="supervisor") as services:
+        for warning in await services.store.check_server(allow_eviction=settings.redis.allow_eviction):
+            _log.warning("server_setting", warning=warning)
+        async with anyio.create_task_group() as group:
+            group.start_soon(_stop_on_signal, group.cancel_scope)
+            await supervise(services)
+
+
+async def supervise(services: Services) -> None:
+    """Lead whenever nobody else does, until cancelled."""
+    leader = Leader(services, supervisor=new_worker_id())
+
+    async def work() -> None:
+        assign_bell, promote_bell = Bell(), Bell()
+        doorbell = Doorbell(services, assigner=assign_bell, promoter=promote_bell)
+        async with anyio.create_task_group() as loops:
+            loops.start_soon(doorbell.run)
+            loops.start_soon(doorbell.sweep)
+            loops.start_soon(Assigner(services, assign_bell).run)
+            loops.start_soon(Promoter(services, promote_bell).run)
+            loops.start_soon(Janitor(services).run)
+
+    await leader.run(work)
+
+
+async def _stop_on_signal(scope: anyio.CancelScope) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+        async for number in received:
+            _log.info("supervisor_stopping", signal=signal.Signals(number).name)
+            scope.cancel()

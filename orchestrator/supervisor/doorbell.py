@@ -1,0 +1,72 @@
+"""Reads the pool's doorbell and tells the loops what changed.
+
+A ring is a hint (protocol rule 5): at the start, after every gap in reading, and every few seconds the loops are told
+to look at everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.core.errors import ServerUnavailable
+from orchestrator.core.log import get_logger
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+    from orchestrator.supervisor.bell import Bell
+
+EVERYTHING: Final = "*"
+PAUSE_S: Final = 0.5
+_log = get_logger(__name__)
+
+
+class Doorbell:
+    """Hears rings; tells the assigner of queues and agents, the promoter of the schedule."""
+
+    def __init__(self, services: Services, *, assigner: Bell, promoter: Bell) -> None:
+        self._services, self._assigner, self._promoter = services, assigner, promoter
+
+    async def run(self) -> None:
+        """Listen until cancelled."""
+        block_s = self._services.settings.supervisor.sweep_s
+        doorbell_key = self._services.keys.doorbell
+        link = self._services.store.blocking_link(block_s, name="doorbell")
+        cursor: str | None = None
+        try:
+            while True:
+                try:
+                    if cursor is None:
+                        # The position first, the full pass after it: what rings in between is heard.
+                        last = await link.execute("XREVRANGE", doorbell_key, "+", "-", "COUNT", 1)
+                        cursor = last[0][0].decode() if last else "0-0"
+                        self._look_at_everything()
+                    reply = await link.execute(
+                        "XREAD", "COUNT", 1000, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor
+                    )
+                except ServerUnavailable as failure:
+                    _log.warning("doorbell_interrupted", error=str(failure))
+                    cursor = None
+                    await anyio.sleep(PAUSE_S)
+                    continue
+                for entry, fields in reply[0][1] if reply else ():
+                    cursor = entry.decode()
+                    self._tell(fields[1].decode())
+        finally:
+            with contextlib.suppress(ServerUnavailable):
+                await link.close()
+
+    async def sweep(self) -> None:
+        """Every few seconds look at everything: mends a ring that was lost or trimmed away."""
+        while True:
+            await anyio.sleep(self._services.settings.supervisor.sweep_s)
+            self._look_at_everything()
+
+    def _tell(self, what: str) -> None:
+        (self._promoter if what == "scheduled" else self._assigner).ring(what)
+
+    def _look_at_everything(self) -> None:
+        self._assigner.ring(EVERYTHING)
+        self._promoter.ring(EVERYTHING)

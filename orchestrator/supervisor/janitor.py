@@ -1,0 +1,39 @@
+"""Forgets workers that fell silent and agents that nobody runs any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.agents import scripts as registry
+from orchestrator.core.errors import StoreError
+from orchestrator.core.log import get_logger
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+
+LIMIT: Final = 100
+_log = get_logger(__name__)
+
+
+class Janitor:
+    """Calls `expire` at every sweep."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._alive_s = max(1, round(services.settings.worker.heartbeat_s * 4))
+
+    async def run(self) -> None:
+        """Clean until cancelled."""
+        while True:
+            await anyio.sleep(self._services.settings.supervisor.sweep_s)
+            try:
+                gone = await self._services.store.call(
+                    registry.expire(self._services.keys, alive_s=self._alive_s, limit=LIMIT)
+                )
+            except StoreError as failure:
+                _log.warning("expire_interrupted", error=str(failure))
+                continue
+            for worker in gone:
+                _log.warning("worker_silent", worker=worker, meaning="forgotten; peers adopt what it held")

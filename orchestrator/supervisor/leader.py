@@ -1,0 +1,75 @@
+"""The lease of the leading supervisor. Leading saves work and is not needed for safety: two at once do no harm.
+
+The holder trusts the lease for shorter than the server keeps it, counted from before it asked, so it stops before
+another one starts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.agents import scripts as registry
+from orchestrator.core.errors import StoreError
+from orchestrator.core.log import get_logger
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+
+TRUST: Final = 0.8
+_log = get_logger(__name__)
+
+
+class Leader:
+    """Runs the work while the lease is held."""
+
+    def __init__(self, services: Services, *, supervisor: str) -> None:
+        self._services, self._supervisor = services, supervisor
+        self._lease_s = services.settings.supervisor.leader_lease_s
+        self._renew_s = self._lease_s / 3
+        self._trusted_until_s = 0.0
+
+    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Ask for the lease again and again; `work` runs as long as it is ours and is cancelled when it is not."""
+        try:
+            while True:
+                if await self._ask():
+                    _log.info("leading", supervisor=self._supervisor)
+                    async with anyio.create_task_group() as group:
+                        group.start_soon(work)
+                        await self._keep()
+                        group.cancel_scope.cancel()
+                    _log.warning("lease_of_leader_lost", supervisor=self._supervisor)
+                await anyio.sleep(self._renew_s)
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1.0, shield=True):
+                await self._resign()
+
+    async def _ask(self) -> bool:
+        asked_s = time.monotonic()
+        call = registry.lead(self._services.keys, supervisor=self._supervisor, lease_ms=round(self._lease_s * 1000))
+        try:
+            leads = await self._services.store.call(call)
+        except StoreError as failure:
+            _log.warning("lease_not_asked", error=str(failure))
+            return False
+        if leads:
+            self._trusted_until_s = asked_s + self._lease_s * TRUST
+        return leads
+
+    async def _keep(self) -> None:
+        while True:
+            await anyio.sleep(self._renew_s)
+            with anyio.move_on_after(max(0.0, self._trusted_until_s - time.monotonic())):
+                await self._ask()
+            if time.monotonic() >= self._trusted_until_s:
+                return
+
+    async def _resign(self) -> None:
+        try:
+            await self._services.store.call(registry.resign(self._services.keys, supervisor=self._supervisor))
+        except StoreError as failure:
+            _log.warning("lease_not_returned", error=str(failure), meaning="it runs out by itself")

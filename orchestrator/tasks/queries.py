@@ -1,0 +1,192 @@
+"""Read-only views of tasks: one task, what ended, what waits. Never on a hot path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.errors import NotFound, StoreError
+from orchestrator.tasks.inbox import GROUP
+from orchestrator.tasks.model import Envelope, TaskInfo, TaskState, decode_envelope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from orchestrator.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a task ended. `state` None: its record is gone."""
+
+    state: TaskState | None
+    result: bytes | None = None
+    reason: str = ""
+    errors: tuple[str, ...] = ()
+
+
+async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, Outcome]:
+    """Of `ids`, those that have ended or are gone, in one round trip."""
+    replies = await store.pipeline([("HMGET", store.keys.task(id_), "state", "result", "reason", "fails", "deaths") for id_ in ids])
+    found: dict[str, Outcome] = {}
+    for id_, reply in zip(ids, replies, strict=True):
+        if isinstance(reply, StoreError):
+            raise reply
+        state, result, reason, fails, _ = reply
+        if state is None:
+            found[id_] = Outcome(None)
+        elif state != b"assigned" and TaskState(state.decode()).final:
+            errors = await _errors(store, id_) if fails else ()
+            found[id_] = Outcome(TaskState(state.decode()), result, _text(reason), errors)
+    return found
+
+
+async def _errors(store: Store, id_: str) -> tuple[str, ...]:
+    return _numbered(_fields(await store.execute("HGETALL", store.keys.task(id_))), "error:")
+
+
+async def info(store: Store, id_: str) -> TaskInfo:
+    """Everything about one task.
+
+    Raises:
+        NotFound: no such task, or its retention has passed.
+    """
+    record = _fields(await store.execute("HGETALL", store.keys.task(id_)))
+    if "state" not in record:
+        raise NotFound(f"task {id_} does not exist, or its retention has passed")
+    envelope = decode_envelope(record["env"])
+    state, agent, worker = TaskState(record["state"].decode()), None, None
+    if state is TaskState.ASSIGNED:
+        agent, entry, _ = record["at"].decode().split(" ")
+        pending = await store.execute("XPENDING", store.keys.inbox(agent), GROUP, entry, entry, 1)
+        if pending:
+            state, worker = TaskState.RUNNING, pending[0][1].decode()
+    elif record.get("at") and state.final:
+        agent = record["at"].decode().split(" ")[0]
+    due = await store.execute("ZSCORE", store.keys.scheduled, id_) if state is TaskState.SCHEDULED else None
+    fails, deaths = int(record.get("fails", 0)), int(record.get("deaths", 0))
+    runs = state in {TaskState.ASSIGNED, TaskState.RUNNING, TaskState.SUCCEEDED}
+    return TaskInfo(
+        id=id_,
+        state=state,
+        why=await _why(store, state, record, envelope, due),
+        skill=envelope.skill,
+        agent=agent,
+        worker=worker,
+        priority=envelope.priority,
+        session=envelope.session,
+        tags=envelope.tags,
+        key=envelope.key,
+        parent=envelope.parent,
+        attempts=fails + deaths + runs,
+        submitted_at=from_instant_ms(int(id_.replace("-", "")[:12], 16)),
+        due_at=from_instant_ms(int(float(due))) if due else None,
+        ended_at=from_instant_ms(int(record["ended"])) if "ended" in record else None,
+        reason=_text(record.get("reason")),
+        args=envelope.args,
+        result=record.get("result"),
+        errors=_numbered(record, "error:"),
+        deaths=_numbered(record, "death:"),
+    )
+
+
+async def _why(store: Store, state: TaskState, record: dict[str, bytes], envelope: Envelope, due: bytes | None) -> str:
+    """In words what a task waits for: a first answer from the places it can be in."""
+    if state is TaskState.SCHEDULED and due:
+        return f"scheduled until {from_instant_ms(int(float(due))).isoformat()}"
+    if state is TaskState.ASSIGNED:
+        return "assigned, waits for a free slot of a worker"
+    if state is not TaskState.READY:
+        return ""
+    queue = record["queue"].decode()
+    kind, _, name = queue.partition(":")
+    if kind == "skill":
+        live = await store.execute("ZCARD", store.keys.skill(name))
+        if not live:
+            return f"no live agent has the skill {name!r}"
+    else:
+        slots, skills = await store.execute("HMGET", store.keys.agent(name), "slots", "skills")
+        if not int(slots or 0):
+            return f"agent {name!r} has no live worker"
+        if envelope.skill not in (skills or b"").decode().split():
+            return f"agent {name!r} does not have the skill {envelope.skill!r}"
+    return "waits for room in an inbox or for a rate limit"
+
+
+async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
+    """The most recently ended tasks, newest first."""
+    from orchestrator.tasks.model import STATE_OF_LETTER
+
+    found: list[tuple[str, TaskState]] = []
+    for _, fields in await store.execute("XREVRANGE", store.keys.events, "+", "-", "COUNT", limit):
+        pairs = list(zip(fields[::2], fields[1::2], strict=True))
+        found += [(id_.decode(), STATE_OF_LETTER[letter.decode()]) for id_, letter in reversed(pairs)]
+    return found[:limit]
+
+
+async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
+    """Tasks that have not ended: scheduled, ready, assigned; at most `limit` of each place."""
+    queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
+    agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
+    last = limit - 1
+    replies = await store.pipeline(
+        [("ZRANGE", store.keys.scheduled, 0, last)]
+        + [("ZRANGE", store.keys.queue(queue), 0, last) for queue in queues]
+        + [("XRANGE", store.keys.inbox(agent), "-", "+", "COUNT", limit) for agent in agents]
+    )
+    scheduled, ready, inboxes = replies[0], replies[1 : 1 + len(queues)], replies[1 + len(queues) :]
+    found = [(entry[1][1].decode(), TaskState.ASSIGNED) for inbox in inboxes for entry in inbox]
+    found += [(id_.decode(), TaskState.READY) for queue in ready for id_ in queue]
+    found += [(id_.decode(), TaskState.SCHEDULED) for id_ in scheduled]
+    return found
+
+
+async def dead(store: Store, limit: int) -> list[tuple[str, TaskState]]:
+    """Dead letters, newest first."""
+    ids = await store.execute("ZRANGE", store.keys.dead, 0, limit - 1, "REV")
+    return [(id_.decode(), TaskState.DEAD) for id_ in ids]
+
+
+async def summaries(store: Store, ids: Iterable[str]) -> dict[str, Envelope]:
+    """The envelopes of tasks, for lists; those that are gone are left out."""
+    listed = list(ids)
+    replies = await store.pipeline([("HGET", store.keys.task(id_), "env") for id_ in listed])
+    return {id_: decode_envelope(reply) for id_, reply in zip(listed, replies, strict=True) if isinstance(reply, bytes)}
+
+
+async def queue_lengths(store: Store) -> dict[str, int]:
+    """Tasks in each queue that is not empty, and in `scheduled`."""
+    queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
+    counts = await store.pipeline([("ZCARD", store.keys.queue(q)) for q in queues] + [("ZCARD", store.keys.scheduled)])
+    return dict(zip([*queues, "scheduled"], counts, strict=True))
+
+
+async def counters(store: Store) -> dict[str, int]:
+    """The pool's counters since the beginning: submitted, assigned, succeeded, dead, retried, ..."""
+    return {name: int(count) for name, count in _fields(await store.execute("HGETALL", store.keys.stats("TOTAL"))).items()}
+
+
+def _fields(reply: list[Any]) -> dict[str, bytes]:
+    return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
+
+
+def _numbered(record: dict[str, bytes], prefix: str) -> tuple[str, ...]:
+    numbers = sorted(int(name.removeprefix(prefix)) for name in record if name.startswith(prefix))
+    return tuple(_text(record[f"{prefix}{number}"]) for number in numbers)
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")
+
+
+async def envelope_bytes(store: Store, id_: str) -> bytes | None:
+    """The packed envelope of a task, for a worker whose delivery was too large to carry it; None: the task is gone."""
+    reply: bytes | None = await store.execute("HGET", store.keys.task(id_), "env")
+    return reply
+
+
+async def server_ms(store: Store) -> int:
+    """The server's clock."""
+    seconds, microseconds = await store.execute("TIME")
+    return int(seconds) * 1000 + int(microseconds) // 1000

@@ -1,0 +1,33 @@
+"""`python -m workers MODULE:AGENT... [--processes N]`: what `orc worker run` starts. Loads no command line library."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.log import configure_logging
+from orchestrator.core.settings import load_settings
+
+
+def main() -> int:
+    """Run a host; answer its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m workers", description="Run worker processes for agents.")
+    parser.add_argument("agents", nargs="+", metavar="MODULE:AGENT")
+    parser.add_argument("--processes", type=int, default=None, help="worker processes (default: settings)")
+    parser.add_argument("--config", default=None, help="settings file")
+    arguments = parser.parse_args()
+    try:
+        settings = load_settings(arguments.config, {"worker.processes": arguments.processes})
+        configure_logging(level=settings.logging.level, format=settings.logging.format)
+        from workers.runtime.host import Host
+        from workers.runtime.loading import load_agents
+
+        return Host(settings, load_agents(arguments.agents), processes=settings.worker.processes).run()
+    except OrchestratorError as refused:
+        sys.stderr.write(f"error: {refused}\n")
+        return refused.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

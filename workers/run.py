@@ -1,0 +1,28 @@
+"""Run a worker in this process; `orc worker run` is the usual way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from orchestrator.services import resolve_settings
+from workers.runtime.worker import run_worker
+
+if TYPE_CHECKING:
+    from orchestrator.core.settings import Settings
+    from workers.agent import Agent
+
+
+def run(*agents: Agent, settings: Settings | None = None) -> None:
+    """Run a worker that hosts `agents` until SIGTERM or SIGINT.
+
+    Args:
+        agents: what it hosts.
+        settings: all settings; by default from files and environment.
+
+    Raises:
+        ConfigError: a setting or an agent is wrong.
+        StoreError: Redis did not answer at the start.
+    """
+    anyio.run(run_worker, resolve_settings(settings=settings), agents)

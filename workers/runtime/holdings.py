@@ -1,0 +1,78 @@
+"""The entries that this worker holds: being run, or with a verdict that is not stored yet.
+
+The loop writes, the pulse thread reads; a task and generation that is held is never started again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from workers.context import TaskContext  # noqa: TC001 - a dataclass field
+
+if TYPE_CHECKING:
+    from orchestrator.tasks.model import Delivery
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """One entry in our hands.
+
+    Attributes:
+        scope: cancels the running handler; None before it runs and after.
+        context: of the running attempt.
+        why: the reason it was cancelled for: `cancelled`, `lost` or `drain`; empty while it runs undisturbed.
+    """
+
+    delivery: Delivery
+    scope: anyio.CancelScope | None = None
+    context: TaskContext | None = None
+    why: str = ""
+
+    def stop(self, why: str) -> None:
+        """Cancel the handler; the first reason stands, but losing the entry overrides it."""
+        if not self.why or why == "lost":
+            self.why = why
+        if self.context is not None:
+            self.context.cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
+
+
+class Holdings:
+    """All held entries by agent and entry id."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, delivery: Delivery) -> Held | None:
+        """Hold an entry; None when it is held already (the same entry was handed out twice)."""
+        place = (delivery.agent, delivery.entry)
+        if place in self._held:
+            return None
+        held = Held(delivery)
+        self._held[place] = held
+        return held
+
+    def drop(self, delivery: Delivery) -> None:
+        """Let go of an entry, unless it has come back to us under a new generation."""
+        held = self._held.get((delivery.agent, delivery.entry))
+        if held is not None and held.delivery.generation == delivery.generation:
+            del self._held[delivery.agent, delivery.entry]
+
+    def get(self, agent: str, entry: str) -> Held | None:
+        """The held entry, if it is."""
+        return self._held.get((agent, entry))
+
+    def of(self, agent: str) -> list[Held]:
+        """A snapshot of what is held for one agent; safe to call from another thread."""
+        return [held for held in list(self._held.values()) if held.delivery.agent == agent]
+
+    def all(self) -> list[Held]:
+        """A snapshot of everything held."""
+        return list(self._held.values())

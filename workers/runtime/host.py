@@ -1,0 +1,203 @@
+"""The host: imports the agents once, forks worker processes, watches them, gives back what a dead one held.
+
+It stays single-threaded and opens nothing before it forks. A child is the leader of its own process group, so that
+Ctrl-C reaches the host alone and whatever a dead child had started dies with it (protocol rule 12).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import anyio
+
+from orchestrator.core.backoff import Backoff
+from orchestrator.core.errors import OrchestratorError, StoreError
+from orchestrator.core.ids import new_worker_id
+from orchestrator.core.log import get_logger
+from orchestrator.services import pool_keys, reach_server
+from orchestrator.tasks import scripts
+from workers.runtime.worker import run_worker
+
+if TYPE_CHECKING:
+    from orchestrator.core.settings import Settings
+    from orchestrator.store.store import SyncStore
+    from workers.agent import Agent
+
+PR_SET_PDEATHSIG: Final = 1
+HEALTHY_AFTER_S: Final = 30.0
+"""A child that lived so long died of something new: the back-off starts again."""
+MUST_NOT_RESTART: Final = frozenset({78})
+"""Exit status of a configuration error: the next child would find the same."""
+ABANDON_LIMIT: Final = 500
+
+_log = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Child:
+    """One worker process."""
+
+    pid: int
+    worker: str
+    born_s: float
+    failures: int
+
+
+class Host:
+    """Keeps `processes` workers running until it is told to stop."""
+
+    def __init__(self, settings: Settings, agents: Sequence[Agent], *, processes: int) -> None:
+        self._settings, self._agents, self._processes = settings, agents, processes
+        self._children: dict[int, Child] = {}
+        self._due: list[tuple[float, int]] = []
+        self._signals = 0
+        self._status = 0
+        self._backoff = Backoff(base_s=0.05, cap_s=30.0)
+        self._store: SyncStore | None = None
+
+    def run(self) -> int:
+        """Fork, watch, restart, stop.
+
+        Returns:
+            The exit status: 0 after an orderly stop.
+        """
+        watched = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+        signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        for _ in range(self._processes):
+            self._fork(failures=0)
+        while self._children or (self._due and not self._signals):
+            received = signal.sigtimedwait(watched, self._until_due_s())
+            if received is not None and received.si_signo != signal.SIGCHLD:
+                self._pass_on(received.si_signo)
+            self._reap()
+            self._fork_due()
+        if self._store is not None:
+            self._store.close()
+        return self._status
+
+    def _until_due_s(self) -> float:
+        return max(0.0, min(due_s for due_s, _ in self._due) - time.monotonic()) if self._due else 3600.0
+
+    def _fork(self, *, failures: int) -> None:
+        worker = new_worker_id()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become_worker(parent, lambda: anyio.run(run_worker_as, self._settings, self._agents, worker))
+        self._children[pid] = Child(pid, worker, time.monotonic(), failures)
+
+    def _fork_due(self) -> None:
+        now_s = time.monotonic()
+        ready = [failures for due_s, failures in self._due if due_s <= now_s]
+        self._due = [(due_s, failures) for due_s, failures in self._due if due_s > now_s]
+        if not self._signals:
+            for failures in ready:
+                self._fork(failures=failures)
+
+    def _pass_on(self, number: int) -> None:
+        self._signals += 1
+        _log.info("host_stopping", signal=signal.Signals(number).name, workers=len(self._children), at_once=self._signals > 1)
+        for pid in self._children:
+            os.kill(pid, signal.SIGTERM)
+
+    def _reap(self) -> None:
+        while self._children:
+            pid, raw_status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            child = self._children.pop(pid, None)
+            if child is not None:
+                self._ended(child, os.waitstatus_to_exitcode(raw_status))
+
+    def _ended(self, child: Child, code: int) -> None:
+        if code == 0 and self._signals:
+            return
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        if code in MUST_NOT_RESTART:
+            self._status = self._status or code
+            if not self._signals:
+                self._pass_on(signal.SIGTERM)
+            return
+        _log.error("worker_died", worker=child.worker, pid=child.pid, how=how)
+        self._kill_group(child.pid)
+        self._abandon(child, how)
+        if self._signals:
+            self._status = self._status or 1
+            return
+        failures = 1 if time.monotonic() - child.born_s > HEALTHY_AFTER_S else child.failures + 1
+        # The first replacement comes at once: most deaths are single ones.
+        delay_s = 0.0 if failures == 1 else self._backoff.delay_s(failures)
+        self._due.append((time.monotonic() + delay_s, failures))
+
+    @staticmethod
+    def _kill_group(pid: int) -> None:
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return
+
+    def _abandon(self, child: Child, how: str) -> None:
+        given_back = 0
+        try:
+            if self._store is None:
+                self._store = _open_store(self._settings)
+            for agent in self._agents:
+                call = scripts.abandon(
+                    self._store.keys,
+                    worker=child.worker,
+                    agent=agent.name,
+                    limit=ABANDON_LIMIT,
+                    max_deaths={name: skill.options.max_deaths for name, skill in agent.skills.items()},
+                    reason=how,
+                    dead_ttl_s=round(self._settings.results.dead_ttl_s),
+                )
+                given_back += self._store.call(call)[0]
+        except StoreError as failure:
+            _log.warning("entries_left", worker=child.worker, error=str(failure), meaning="peers adopt them after a lease")
+            return
+        _log.info("entries_given_back", worker=child.worker, count=given_back)
+
+
+def _open_store(settings: Settings) -> SyncStore:
+    from orchestrator.services import SyncStore
+
+    with reach_server(settings) as where:
+        return SyncStore(where, pool_keys(settings), name="host")
+
+
+async def run_worker_as(settings: Settings, agents: Sequence[Agent], worker: str) -> None:
+    """Run a worker under the id that its host chose."""
+    await run_worker(settings, agents, worker=worker)
+
+
+def _become_worker(parent: int, work: Callable[[], None]) -> NoReturn:
+    """In the child: leave the host's process group, die with the host, work, and never return."""
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        if sys.platform == "linux":
+            # The host is gone: finish what runs and stop, as if told to.
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                os._exit(0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+        work()
+        code = 0
+    except OrchestratorError as refused:
+        sys.stderr.write(f"error: {refused}\n")
+        code = refused.exit_code
+    except BaseException as broken:  # noqa: BLE001 - a child must not run on in its parent's frames
+        _log.error("worker_broke", error=f"{type(broken).__name__}: {broken}", exc_info=True)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,171 @@
+"""Brings work in: reads the inbox for as many entries as there are free slots, and adopts in between.
+
+Ordering that matters: after every read or adopt whose outcome was not seen, the worker asks for its own lost entries
+before it reads on (protocol rule 9); an entry is started only if the link to Redis is fresh (rule 13).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.core.log import get_logger
+from orchestrator.tasks import scripts
+from orchestrator.tasks.inbox import GroupMissing, read_inbox
+from orchestrator.tasks.model import Delivery, LeaseStatus, Verdict, VerdictKind
+from orchestrator.tasks.queries import server_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from orchestrator.services import Services
+    from workers.agent import Agent
+    from workers.runtime.executor import Executor
+    from workers.runtime.holdings import Holdings
+    from workers.runtime.outbox import Outbox
+
+LIMITED_MAX_AGE_MS: Final = 1000
+"""A start is its grant: a limited entry that waited longer than this goes back (protocol rule 14)."""
+PAUSE_S: Final = 0.5
+
+_log = get_logger(__name__)
+
+
+class Intake:
+    """Feeds the executor of one agent."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        *,
+        services: Services,
+        executor: Executor,
+        holdings: Holdings,
+        outbox: Outbox,
+        worker: str,
+        register: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._agent, self._services, self._executor = agent, services, executor
+        self._holdings, self._outbox, self._worker, self._register = holdings, outbox, worker, register
+        self._lease_s = agent.lease_ms / 1000
+        # An inbox is looked through every fifth of a lease, also when nothing arrives (protocol rule 10).
+        self._look_every_s = self._lease_s / 5
+        self._looked_s = 0.0
+        self._outcome_unseen = False
+        self._limited = agent.rate is not None or bool(agent.limits)
+        self._link = services.store.blocking_link(self._look_every_s, name=f"inbox:{agent.name}")
+
+    async def run(self) -> None:
+        """Bring work in, until cancelled."""
+        try:
+            while True:
+                try:
+                    await self._turn()
+                except GroupMissing:
+                    _log.warning("inbox_missing", agent=self._agent.name, meaning="made again")
+                    await self._register()
+                except StoreError as failure:
+                    _log.warning("intake_interrupted", agent=self._agent.name, error=str(failure))
+                    await anyio.sleep(PAUSE_S)
+        finally:
+            await self._link.close()
+
+    async def _turn(self) -> None:
+        free = await self._executor.wait_free()
+        if self._outcome_unseen or time.monotonic() - self._looked_s >= self._look_every_s:
+            await self._adopt(free)
+        else:
+            await self._read(free)
+
+    async def _read(self, free: int) -> None:
+        block_s = max(0.001, self._look_every_s - (time.monotonic() - self._looked_s))
+        asked_s = time.monotonic()
+        self._outcome_unseen = True
+        deliveries = await read_inbox(
+            self._link,
+            inbox_key=self._services.keys.inbox(self._agent.name),
+            agent=self._agent.name,
+            worker=self._worker,
+            count=free,
+            block_ms=max(1, int(block_s * 1000)),
+        )
+        self._outcome_unseen = False
+        if not deliveries:
+            return
+        if time.monotonic() - asked_s > block_s + self._lease_s / 2:
+            # The process slept with the answer in its socket: the lease may be somebody else's by now.
+            deliveries = await self._still_ours(deliveries)
+        if self._limited:
+            deliveries = await self._fresh(deliveries)
+        self._start(deliveries)
+
+    async def _adopt(self, free: int) -> None:
+        call = scripts.adopt(
+            self._services.keys,
+            worker=self._worker,
+            agent=self._agent.name,
+            lease_ms=self._agent.lease_ms,
+            held=[held.delivery.entry for held in self._holdings.of(self._agent.name)],
+            limit=free,
+            own=self._outcome_unseen,
+            max_deaths={name: skill.options.max_deaths for name, skill in self._agent.skills.items()},
+            dead_ttl_s=round(self._services.settings.results.dead_ttl_s),
+        )
+        was_unseen, self._outcome_unseen = self._outcome_unseen, True
+        deliveries = await self._services.store.call(call)
+        self._outcome_unseen = False
+        self._looked_s = time.monotonic()
+        if deliveries:
+            _log.info("entries_adopted", agent=self._agent.name, count=len(deliveries), own_lost=was_unseen)
+        self._start(deliveries)
+
+    def _start(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            held = self._holdings.add(delivery)
+            if held is not None:
+                self._executor.start(held)
+
+    async def _still_ours(self, deliveries: list[Delivery]) -> list[Delivery]:
+        rows = [(one.entry, one.task_id, one.generation) for one in deliveries]
+        call = scripts.renew(self._services.keys, worker=self._worker, agent=self._agent.name, rows=rows)
+        _, statuses = await self._services.store.call(call)
+        return [one for one, status in zip(deliveries, statuses, strict=True) if status is not LeaseStatus.LOST]
+
+    async def _fresh(self, deliveries: list[Delivery]) -> list[Delivery]:
+        now_ms = await server_ms(self._services.store)
+        fresh: list[Delivery] = []
+        for one in deliveries:
+            if now_ms - int(one.entry.partition("-")[0]) <= LIMITED_MAX_AGE_MS:
+                fresh.append(one)
+            elif self._holdings.add(one) is not None:
+                self._outbox.put(one, Verdict(VerdictKind.UNSTARTED, reason="waited too long for its rate-limit grant"))
+        return fresh
+
+    def look_for_lost(self) -> None:
+        """Ask for own lost entries at the next turn."""
+        self._outcome_unseen = True
+
+    async def give_back_unseen(self) -> None:
+        """At the end: what the last read may have swallowed goes back, unstarted."""
+        call = scripts.adopt(
+            self._services.keys,
+            worker=self._worker,
+            agent=self._agent.name,
+            lease_ms=self._agent.lease_ms,
+            held=[held.delivery.entry for held in self._holdings.of(self._agent.name)],
+            limit=self._agent.concurrency,
+            own=True,
+            max_deaths={},
+            dead_ttl_s=round(self._services.settings.results.dead_ttl_s),
+        )
+        try:
+            deliveries = await self._services.store.call(call)
+        except ServerUnavailable as failure:
+            _log.warning("unseen_entries_left", agent=self._agent.name, error=str(failure), meaning="peers adopt them")
+            return
+        for delivery in deliveries:
+            if self._holdings.add(delivery) is not None:
+                self._outbox.put(delivery, Verdict(VerdictKind.UNSTARTED, reason="its worker stopped"))

@@ -1,0 +1,235 @@
+"""One worker process: wires the parts for its agents, registers, runs, drains.
+
+Drain, in order: quiet (0 slots, no reads), wait for what runs, give back the rest without burning an attempt, store
+every verdict, say goodbye. A second signal skips the waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.agents import scripts as registry
+from orchestrator.client.client import Orchestrator
+from orchestrator.core.errors import StoreError
+from orchestrator.core.ids import new_worker_id
+from orchestrator.core.log import get_logger
+from orchestrator.core.rates import parse_rate
+from orchestrator.services import open_services
+from workers.runtime.executor import Executor
+from workers.runtime.holdings import Holdings
+from workers.runtime.intake import Intake
+from workers.runtime.outbox import Outbox
+from workers.runtime.pulse import Pulse
+from workers.runtime.tempo import Tempo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.services import Services
+    from workers.agent import Agent
+
+GOODBYE_S: Final = 5.0
+"""How long the last verdicts may take to be stored before a worker that was told to stop gives up."""
+
+_log = get_logger(__name__)
+
+
+async def run_worker(settings: Settings, agents: Sequence[Agent], *, worker: str | None = None) -> None:
+    """Run a worker until it is told to stop (SIGTERM, SIGINT).
+
+    Args:
+        settings: all settings.
+        agents: what it hosts.
+        worker: its id; made up by default.
+
+    Raises:
+        ConfigError: the registry refused an agent.
+        StoreError: Redis did not answer at the start.
+    """
+    async with open_services(settings, name="worker") as services:
+        await Worker(services, agents, worker=worker or new_worker_id()).run()
+
+
+class Worker:
+    """The parts of one process and their order of life."""
+
+    def __init__(self, services: Services, agents: Sequence[Agent], *, worker: str) -> None:
+        self.id = worker
+        self._services, self._agents = services, agents
+        self._alive_s = max(1, round(services.settings.worker.heartbeat_s * 4))
+        self._known_limits = {name: parse_rate(rate) for name, rate in services.settings.limits.items()}
+        self._holdings = Holdings()
+        self._outbox = Outbox(services, self._holdings)
+        self._client: Orchestrator | None = None
+        self._client_lock = anyio.Lock()
+        self._draining = False
+        self._stop = anyio.Event()
+        self._stop_now = anyio.Event()
+        alone = anyio.Lock()
+        self._tempos = {
+            agent.name: Tempo(limited=agent.rate is not None or bool(agent.limits), changed=self._tempo_changed)
+            for agent in agents
+        }
+        self._executors = {
+            agent.name: Executor(
+                agent,
+                services=services,
+                holdings=self._holdings,
+                outbox=self._outbox,
+                worker=worker,
+                client=self._open_client,
+                alone=alone,
+                took=self._tempos[agent.name].took,
+            )
+            for agent in agents
+        }
+        self._intakes = {
+            agent.name: Intake(
+                agent,
+                services=services,
+                executor=self._executors[agent.name],
+                holdings=self._holdings,
+                outbox=self._outbox,
+                worker=worker,
+                register=self._register,
+            )
+            for agent in agents
+        }
+        self._pulse = Pulse(
+            services=services,
+            agents=agents,
+            holdings=self._holdings,
+            tempos=self._tempos,
+            worker=worker,
+            alive_s=self._alive_s,
+            loop=asyncio.get_running_loop(),
+            forgotten=self._forgotten,
+            lost_entries=lambda agent: self._intakes[agent].look_for_lost(),
+        )
+        self._remember = anyio.Event()
+
+    async def run(self) -> None:
+        """Work until told to stop."""
+        await self._register()
+        self._pulse.start()
+        _log.info("worker_started", worker=self.id, agents=[agent.name for agent in self._agents])
+        try:
+            async with anyio.create_task_group() as whole:
+                whole.start_soon(self._outbox.run)
+                whole.start_soon(self._watch_signals)
+                whole.start_soon(self._register_again)
+                for agent in self._agents:
+                    for _ in range(agent.concurrency):
+                        whole.start_soon(self._executors[agent.name].run_slot)
+                async with anyio.create_task_group() as intakes:
+                    for intake in self._intakes.values():
+                        intakes.start_soon(intake.run)
+                    await self._stop.wait()
+                    intakes.cancel_scope.cancel()
+                await self._drain()
+                whole.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._say_goodbye()
+
+    def stop(self) -> None:
+        """Drain and end; a second call ends at once."""
+        if self._stop.is_set():
+            self._stop_now.set()
+        self._stop.set()
+
+    async def _watch_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+            async for _ in received:
+                _log.info("worker_stopping", worker=self.id, running=len(self._holdings), at_once=self._stop.is_set())
+                self.stop()
+
+    # ------------------------------------------------------------------------------------------------ registry
+
+    async def _register(self) -> None:
+        about = {"host": socket.gethostname(), "pid": os.getpid(), "version": version("redis-orchestrator")}
+        for agent in self._agents:
+            call = registry.register(
+                self._services.keys,
+                worker=self.id,
+                spec=agent.spec(self._known_limits),
+                slots=0 if self._draining else agent.concurrency,
+                backlog=self._tempos[agent.name].backlog,
+                about=about,
+                alive_s=self._alive_s,
+            )
+            await self._services.store.call(call, patience_s=self._services.settings.redis.command_timeout_s)
+
+    def _tempo_changed(self) -> None:
+        self._pulse.poke()
+
+    def _forgotten(self) -> None:
+        self._remember.set()
+
+    async def _register_again(self) -> None:
+        while True:
+            await self._remember.wait()
+            self._remember = anyio.Event()
+            try:
+                await self._register()
+                _log.info("worker_registered_again", worker=self.id)
+            except StoreError as failure:
+                _log.warning("registration_failed", worker=self.id, error=str(failure))
+
+    # ------------------------------------------------------------------------------------------- child tasks
+
+    async def _open_client(self) -> Orchestrator:
+        if self._client is None:
+            async with self._client_lock:
+                if self._client is None:
+                    self._client = await Orchestrator(settings=self._services.settings).open()
+        return self._client
+
+    # -------------------------------------------------------------------------------------------------- drain
+
+    async def _drain(self) -> None:
+        self._draining = True
+        try:
+            await self._register()
+            for intake in self._intakes.values():
+                await intake.give_back_unseen()
+        except StoreError as failure:
+            _log.warning("drain_unannounced", worker=self.id, error=str(failure))
+        await self._wait_for_running()
+        for held in self._holdings.all():
+            held.stop("drain")
+        with anyio.move_on_after(GOODBYE_S):
+            while len(self._holdings):
+                await self._outbox.flushed()
+                await anyio.sleep(0.01)
+
+    async def _wait_for_running(self) -> None:
+        async def until_told() -> None:
+            await self._stop_now.wait()
+            group.cancel_scope.cancel()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(until_told)
+            with anyio.move_on_after(self._services.settings.worker.drain_s):
+                while len(self._holdings):
+                    await anyio.sleep(0.02)
+            group.cancel_scope.cancel()
+
+    async def _say_goodbye(self) -> None:
+        self._pulse.stop()
+        if self._client is not None:
+            await self._client.aclose()
+        try:
+            with anyio.move_on_after(GOODBYE_S):
+                await self._services.store.call(registry.deregister(self._services.keys, worker=self.id))
+        except StoreError as failure:
+            _log.warning("goodbye_unheard", worker=self.id, error=str(failure), meaning="the registry forgets it soon")
+        _log.info("worker_stopped", worker=self.id, left=len(self._holdings))
