@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from redis import Redis
+
+_CHUNK_BYTES = 1 << 20
+# `+1700000000.123456 [0 lua] "HSET" …`: who sent a command stands within the first bytes of its line.
+_SENDER_BYTES = 64
+_END_MARK = "end of counting"
+_END_LINE = f'"{_END_MARK}"\r'.encode()
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReading:
-    """Counters of the server at one moment."""
+    """Counters of the server at one moment; calls include those inside scripts and those of the meter."""
 
-    sent_by_client: Mapping[str, int]
-    sent_by_meter: int
     calls_by_command: Mapping[str, int]
-    usec_by_command: Mapping[str, int]
+    calls_of_meter: int
     cpu_s: float
     net_bytes: int
     memory_bytes: int
@@ -26,40 +34,23 @@ class ServerReading:
 
 @dataclass(frozen=True, slots=True)
 class ServerCost:
-    """The difference of two readings, without what the readings themselves cost in commands and bytes."""
+    """The difference of two readings; calls include those inside scripts, but not those of the meter."""
 
-    sent: int
-    nested: int
+    calls: int
+    calls_by_command: Mapping[str, int]
     cpu_s: float
     net_bytes: int
-    calls_by_command: Mapping[str, int]
-    usec_by_command: Mapping[str, int]
-
-    def __add__(self, other: ServerCost) -> ServerCost:
-        return ServerCost(
-            sent=self.sent + other.sent,
-            nested=self.nested + other.nested,
-            cpu_s=self.cpu_s + other.cpu_s,
-            net_bytes=self.net_bytes + other.net_bytes,
-            calls_by_command=_sum(self.calls_by_command, other.calls_by_command),
-            usec_by_command=_sum(self.usec_by_command, other.usec_by_command),
-        )
 
 
 def read_server(meter: Redis) -> ServerReading:
-    """Take a reading over a connection of its own, which is left out of the counts."""
-    # Redis counts a script's calls in every total but one: `tot-cmds` of a client is what it really sent.
-    own_id = str(meter.client_id())
-    clients = {client["id"]: client for client in meter.client_list()}
+    """Take a reading over a connection whose own calls and bytes are left out of what is compared."""
+    own = meter.client_info()
     info = meter.info("everything")
-    own = clients.pop(own_id)
     commands = {name.removeprefix("cmdstat_"): stat for name, stat in info.items() if name.startswith("cmdstat_")}
     own_bytes = int(own["tot-net-in"]) + int(own["tot-net-out"])
     return ServerReading(
-        sent_by_client={client_id: int(client["tot-cmds"]) for client_id, client in clients.items()},
-        sent_by_meter=int(own["tot-cmds"]),
         calls_by_command={name: stat["calls"] for name, stat in commands.items()},
-        usec_by_command={name: stat["usec"] for name, stat in commands.items()},
+        calls_of_meter=int(own["tot-cmds"]),
         cpu_s=info["used_cpu_user"] + info["used_cpu_sys"],
         net_bytes=info["total_net_input_bytes"] + info["total_net_output_bytes"] - own_bytes,
         memory_bytes=info["used_memory"],
@@ -68,22 +59,67 @@ def read_server(meter: Redis) -> ServerReading:
 
 def cost_between(before: ServerReading, after: ServerReading) -> ServerCost:
     """What happened between two readings of the same meter."""
-    sent = sum(count - before.sent_by_client.get(name, 0) for name, count in after.sent_by_client.items())
-    calls = _difference(before.calls_by_command, after.calls_by_command)
-    own = after.sent_by_meter - before.sent_by_meter
+    calls = {
+        name: count - before.calls_by_command.get(name, 0)
+        for name, count in after.calls_by_command.items()
+        if count != before.calls_by_command.get(name, 0)
+    }
     return ServerCost(
-        sent=sent,
-        nested=max(0, sum(calls.values()) - sent - own),
+        calls=sum(calls.values()) - (after.calls_of_meter - before.calls_of_meter),
+        calls_by_command=calls,
         cpu_s=after.cpu_s - before.cpu_s,
         net_bytes=after.net_bytes - before.net_bytes,
-        calls_by_command=calls,
-        usec_by_command=_difference(before.usec_by_command, after.usec_by_command),
     )
 
 
-def _difference(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    return {name: count - before.get(name, 0) for name, count in after.items() if count != before.get(name, 0)}
+class SentCommands:
+    """Counts what clients send, which no counter of the server does: its own include every call inside a script.
+
+    The stream of MONITOR tells both apart. It slows the server down, so nothing is timed meanwhile.
+    """
+
+    def __init__(self, meter: Redis, url: str) -> None:
+        self._meter, self._url = meter, url
+        self._lines = 0
+        self._of_meter = 0
+
+    @property
+    def count(self) -> int:
+        """Commands that arrived during the block, without those of the meter; complete when the block has ended."""
+        return self._lines - self._of_meter
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count until the block ends."""
+        with _connect(self._url) as connection:
+            connection.sendall(b"MONITOR\r\n")
+            before = int(self._meter.client_info()["tot-cmds"])
+            reader = threading.Thread(target=self._read, args=(connection,))
+            reader.start()
+            try:
+                yield
+            finally:
+                self._of_meter = int(self._meter.client_info()["tot-cmds"]) - before
+                # What the server has written so far is read to its end before the reader stops.
+                self._meter.echo(_END_MARK)
+                reader.join()
+
+    def _read(self, connection: socket.socket) -> None:
+        rest = b""
+        while chunk := connection.recv(_CHUNK_BYTES):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                sender = line[:_SENDER_BYTES].partition(b"]")[0]
+                if line.endswith(_END_LINE):
+                    return
+                if b"[" in sender and not sender.endswith(b" lua"):
+                    self._lines += 1
 
 
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in sorted({*one, *other})}
+def _connect(url: str) -> socket.socket:
+    parts = urlsplit(url)
+    if parts.scheme == "unix":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(parts.path)
+        return connection
+    return socket.create_connection((parts.hostname, parts.port))

@@ -9,7 +9,7 @@ import anyio
 
 from benchmarks.figures import Figure
 from benchmarks.goals import at_most
-from benchmarks.metering import cost_between, read_server
+from benchmarks.metering import SentCommands, cost_between, read_server
 from benchmarks.processes import pss_bytes, rss_bytes
 from benchmarks.sides import our_side
 
@@ -35,10 +35,12 @@ def measure(bench: Bench) -> Iterator[Figure]:
             children = [*crew.workers, *crew.helpers]
             cpu_before_s = {child.name: child.cpu_s() for child in children}
             before, started_s = read_server(bench.meter), time.monotonic()
-            time.sleep(bench.sizes.rest_s)
+            counter = SentCommands(bench.meter, bench.server.url)
+            with counter.counting():
+                time.sleep(bench.sizes.rest_s)
             after, duration_s = read_server(bench.meter), time.monotonic() - started_s
             cost = cost_between(before, after)
-            sent_per_s = cost.sent / duration_s
+            sent_per_s = counter.count / duration_s
             yield Figure(
                 "rest",
                 "commands sent",

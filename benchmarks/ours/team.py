@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Bench
 
-_PREFIX = "orc:bench:default"
+_PREFIX = "orc:dev:default"
 _POOL = "default"
 
 
