@@ -18,7 +18,11 @@ for i = 1, #unused do
   local agent = unused[i]
   local inbox_key = pool .. ':inbox:' .. agent
   if redis.call('EXISTS', inbox_key) == 0 or redis.call('XLEN', inbox_key) == 0 then
-    redis.call('DEL', inbox_key, pool .. ':agent:' .. agent, pool .. ':agent:' .. agent .. ':workers')
+    local agent_key = pool .. ':agent:' .. agent
+    for skill in string.gmatch(redis.call('HGET', agent_key, 'skills') or '', '%S+') do
+      redis.call('ZREM', pool .. ':skills:' .. skill, agent)
+    end
+    redis.call('DEL', inbox_key, agent_key, agent_key .. ':workers')
     redis.call('ZREM', pool .. ':agents', agent)
   end
 end

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Hand a worker entries of one inbox: those whose lease ran out, and on demand its own that it never saw (a broken
 -- connection swallowed them). Each handed entry gets a new generation, so whoever held it before can change nothing.
+-- What the caller says it holds is renewed, never adopted. At most 1 MiB is handed over in one call.
 -- answers: looked (1: the inbox was searched, 0: somebody looked just now, or a grace after an outage runs),
 --          then per delivery: entry id generation attempt deaths envelope
 -- repeat: what the first call handed over is in the list of own lost entries, because the caller does not hold it
@@ -17,111 +18,109 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include now_us
 --@include whole
 --@include raise
---@include put_ready
---@include put_due
 --@include take_out
 --@include take_back
+--@include go_back
+--@include start_waiting
+--@include flush_waiting
 --@include return_slots
 --@include limit_room
 --@include take_slots
 --@include start_endings
 --@include flush_endings
 
-local inline_bytes = 16384
+local inline_bytes, call_bytes = 16384, 1048576
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
 if redis.call('EXISTS', inbox_key) == 0 then return {0} end
-local ending = start_endings(now)
+local ending, waiting = start_endings(now), start_waiting()
 local deaths_allowed = {}
 for i = 1, #max_deaths do deaths_allowed[max_deaths[i][1]] = max_deaths[i][2] end
 
-local seen = redis.call('HMGET', agent_key, 'looked', 'grace', 'limits')
-local looked, grace, limits = tonumber(seen[1] or 0), tonumber(seen[2] or 0), seen[3] or ''
-local search = now_ms - looked >= lease_ms / 5 or now_ms < looked
-if search then
-  redis.call('HSET', agent_key, 'looked', whole(now_ms))
-  -- Nobody could renew while nobody could look: give every holder one lease to come back (protocol rule 10).
-  if now_ms - looked > lease_ms / 3 or now_ms < looked then
-    grace = now_ms + lease_ms
-    redis.call('HSET', agent_key, 'grace', whole(grace))
-  end
-end
+local seen = redis.call('HMGET', agent_key, 'looked', 'grace', 'limits', 'rest')
+local looked, grace, limits, rest = tonumber(seen[1] or 0), tonumber(seen[2] or 0), seen[3] or '', seen[4] == '1'
+local stepped_back = now_ms < looked
+-- One look in a fifth of a lease serves all workers, unless it had to leave some behind.
+local search = rest or stepped_back or now_ms - looked >= lease_ms / 5
+-- Nobody could renew while nobody could look: give every holder one lease to come back (protocol rule 10).
+if search and (stepped_back or now_ms - looked > lease_ms / 3) then grace = now_ms + lease_ms end
 local may_take = search and now_ms >= grace
 
-local candidates, holds = {}, {}
+local holds, claim, candidates = {}, {}, {}
 for i = 1, #held do holds[held[i][1]] = true end
-if own == '1' then
-  local pending = redis.call('XPENDING', inbox_key, 'workers', '-', '+', 1000, worker)
-  for i = 1, #pending do
-    if not holds[pending[i][1]] and #candidates < limit then candidates[#candidates + 1] = {pending[i][1], false} end
+local mine = redis.call('XPENDING', inbox_key, 'workers', '-', '+', 1000 + #held, worker)
+for i = 1, #mine do
+  local entry = mine[i][1]
+  if holds[entry] then
+    claim[#claim + 1] = entry
+  elseif own == '1' and #candidates < limit then
+    candidates[#candidates + 1] = {entry, false}
   end
 end
-if may_take and #candidates < limit then
-  local pending = redis.call('XPENDING', inbox_key, 'workers', 'IDLE', lease_ms, '-', '+', limit)
-  for i = 1, #pending do
-    if pending[i][2] ~= worker and #candidates < limit then
-      candidates[#candidates + 1] = {pending[i][1], true, pending[i][2]}
+local renewed = #claim
+if may_take then
+  rest = false
+  -- One more than fits tells whether some are left for whoever asks next.
+  local wanted = limit - #candidates + #mine + 1
+  local idle = redis.call('XPENDING', inbox_key, 'workers', 'IDLE', lease_ms, '-', '+', wanted)
+  for i = 1, #idle do
+    if idle[i][2] ~= worker then
+      if #candidates < limit then
+        candidates[#candidates + 1] = {idle[i][1], true, idle[i][2]}
+      else
+        rest = true
+      end
     end
   end
 end
 
-local answers = {may_take and 1 or 0}
-local leave, claim, ready, scheduled = {}, {}, {}, {}
+local answers, bytes, leave = {may_take and 1 or 0}, 0, {}
 
 local function consider(entry, died, from)
   local read = redis.call('XRANGE', inbox_key, entry, entry)
-  if not read[1] then
-    leave[#leave + 1] = entry
-    return
-  end
-  local id = read[1][2][2]
+  local id = read[1] and read[1][2][2]
   local evidence = whole(now_ms) .. ' ' .. (from or '') .. ' lease ran out'
-  local task = take_back(pool, ending, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
+  local task = id and take_back(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
   if not task then
     leave[#leave + 1] = entry
     return
   end
-  local task_key = pool .. ':task:' .. id
   local generation = whole(raise(task.gen, now_ms))
   if not died then return_slots(pool, agent, id, task.gen) end
-  if died and task.deaths >= 2 then
-    -- Full jitter from the clock's microseconds: 1 s, 2 s, 4 s ... at most 5 min.
-    local delay = math.min(300000, 1000 * 2 ^ (task.deaths - 2)) * (now % 1000) / 1000
-    redis.call('HSET', task_key, 'state', 'scheduled', 'gen', generation)
-    scheduled[#scheduled + 1] = whole(now_ms + math.floor(delay))
-    scheduled[#scheduled + 1] = id
+  if (died and task.deaths >= 2) or (limits ~= '' and limit_room(pool, limits, now, 1) < 1) then
+    go_back(pool, waiting, id, task, generation, now)
     leave[#leave + 1] = entry
-  elseif limits ~= '' and limit_room(pool, limits, now, 1) < 1 then
-    redis.call('HSET', task_key, 'state', 'ready', 'gen', generation)
-    local queued = ready[task.queue]
-    if not queued then
-      queued = {}
-      ready[task.queue] = queued
-    end
-    queued[#queued + 1] = task.score
-    queued[#queued + 1] = id
-    leave[#leave + 1] = entry
-  else
-    redis.call('HSET', task_key, 'gen', generation)
-    if limits ~= '' then take_slots(pool, limits, now, {id .. ':' .. generation}) end
-    claim[#claim + 1] = entry
-    local envelope = task.env
-    if #envelope > inline_bytes then envelope = '' end
-    local n = #answers
-    answers[n + 1], answers[n + 2], answers[n + 3] = entry, id, generation
-    answers[n + 4], answers[n + 5], answers[n + 6] = task.fails + task.deaths + 1, task.deaths, envelope
+    return
   end
+  redis.call('HSET', pool .. ':task:' .. id, 'gen', generation)
+  if limits ~= '' then take_slots(pool, limits, now, {id .. ':' .. generation}) end
+  claim[#claim + 1] = entry
+  local envelope = task.env
+  if #envelope > inline_bytes then envelope = '' end
+  bytes = bytes + #envelope
+  local n = #answers
+  answers[n + 1], answers[n + 2], answers[n + 3] = entry, id, generation
+  answers[n + 4], answers[n + 5], answers[n + 6] = task.fails + task.deaths + 1, task.deaths, envelope
 end
 
-for i = 1, #candidates do consider(candidates[i][1], candidates[i][2], candidates[i][3]) end
+for i = 1, #candidates do
+  if bytes >= call_bytes then
+    rest = rest or candidates[i][2]
+  else
+    consider(candidates[i][1], candidates[i][2], candidates[i][3])
+  end
+end
+if search then
+  redis.call('HSET', agent_key, 'looked', whole(now_ms), 'grace', whole(grace), 'rest', rest and '1' or '0')
+  redis.call('EXPIRE', agent_key, 86400, 'NX')
+end
+if #claim > renewed then ending.counts.adopted = #claim - renewed end
 if #claim > 0 then
-  ending.counts.adopted = #claim
   claim[#claim + 1] = 'JUSTID'
   redis.call('XCLAIM', inbox_key, 'workers', worker, 0, unpack(claim))
 end
-for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
-if #scheduled > 0 then put_due(pool, 'scheduled', scheduled) end
+flush_waiting(pool, waiting)
 if #leave > 0 then take_out(pool, agent, leave) end
 flush_endings(pool, ending)
 return answers

@@ -27,6 +27,7 @@ _BINDING: Final = re.compile(
     r"^local (?P<name>\w+)\s*= (?:(?P<reader>tonumber|cmsgpack\.unpack)\()?"
     r"(?P<list>KEYS|ARGV)\[(?P<index>\d+)\]\)?\s*-- (?P<type>\w+): (?P<doc>.+)$"
 )
+_POSITIONAL: Final = re.compile(r"\b(?:KEYS|ARGV)\b")
 _INCLUDE: Final = re.compile(r"^--@include (\w+)$")
 _READERS: Final = {"key": None, "str": None, "time": None, "int": "tonumber", "rows": "cmsgpack.unpack"}
 
@@ -110,6 +111,8 @@ def _emit(root: Traversable, name: str, out: list[str], included: set[str], stac
         return
     source = _read(root, name, stack)
     for line in source:
+        if _POSITIONAL.search(line):
+            raise ScriptError(f"{name}.lua uses KEYS or ARGV; an include takes what it needs as arguments")
         if found := _INCLUDE.match(line):
             _emit(root, f"includes/{found[1]}", out, included, (*stack, name))
     included.add(name)
@@ -126,7 +129,7 @@ def _parse_bindings(name: str, lines: list[str]) -> dict[str, tuple[Binding, ...
             if index in found[match["list"]]:
                 raise ScriptError(f"{name}.lua binds {match['list']}[{index}] twice")
             found[match["list"]][index] = Binding(match["name"], kind, match["doc"])
-        elif "KEYS" in line or "ARGV" in line:
+        elif _POSITIONAL.search(line):
             raise ScriptError(f"{name}.lua uses KEYS or ARGV outside its binding block: {line.strip()}")
     for which, by_index in found.items():
         if sorted(by_index) != list(range(1, len(by_index) + 1)):

@@ -1,0 +1,23 @@
+-- Send a task that was taken from a worker back: to the head of its queue, but from its second death on through
+-- `scheduled`, after 1 s, 2 s, 4 s ... 5 min with full jitter, so that it does not kill one worker after the other.
+--@include whole
+--@include line_up
+local function go_back(pool, waiting, id, task, generation, now)
+  local state = 'ready'
+  if task.died and task.deaths >= 2 then
+    state = 'scheduled'
+    -- The clock's last digits are the dice; the spread parts tasks that died together.
+    waiting.spread = waiting.spread + 618
+    local delay = math.min(300000, 1000 * 2 ^ (task.deaths - 2)) * ((now + waiting.spread) % 1000) / 1000
+    local scheduled = waiting.scheduled
+    scheduled[#scheduled + 1] = whole(math.floor(now / 1000 + delay))
+    scheduled[#scheduled + 1] = id
+  else
+    line_up(waiting.ready, task.queue, task.score, id)
+  end
+  if task.by then
+    waiting.expiring[#waiting.expiring + 1] = task.by
+    waiting.expiring[#waiting.expiring + 1] = id
+  end
+  redis.call('HSET', pool .. ':task:' .. id, 'state', state, 'gen', generation)
+end

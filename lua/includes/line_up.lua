@@ -1,0 +1,10 @@
+-- Note a task for its queue: `ready` maps a queue to the flat list that `put_ready` takes.
+local function line_up(ready, queue, score, id)
+  local scored = ready[queue]
+  if not scored then
+    scored = {}
+    ready[queue] = scored
+  end
+  scored[#scored + 1] = score
+  scored[#scored + 1] = id
+end
