@@ -15,7 +15,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, MutableMapping
+    from collections.abc import Callable, Iterable, Mapping, MutableMapping
     from contextlib import AbstractContextManager
 
     from structlog.typing import Processor
@@ -86,7 +86,7 @@ def get_logger(name: str) -> Logger:
 
 def log_context(**values: object) -> AbstractContextManager[None]:
     """Add keys to everything that is logged inside, other libraries' lines included, in this task and its children."""
-    from structlog.contextvars import bound_contextvars  # noqa: PLC0415 - structlog takes a tenth of a second to load
+    from structlog.contextvars import bound_contextvars  # loaded late: it takes a tenth of a second
 
     return bound_contextvars(**values)
 
@@ -106,7 +106,7 @@ def configure_logging(
         stream: standard error by default.
         secrets: values that are masked wherever they appear, such as the password of the server.
     """
-    import structlog  # noqa: PLC0415 - as above
+    import structlog  # as above
 
     target = sys.stderr if stream is None else stream
     terminal = target.isatty()
@@ -164,7 +164,7 @@ class _Message:
         self.values = values
 
     def __str__(self) -> str:
-        return " ".join([self.event, *(f"{name}={value!r}" for name, value in self.values.items())])
+        return " ".join([self.event, *(f"{name}={_text_of(value, repr)}" for name, value in self.values.items())])
 
 
 def _exc_info(given: object) -> Any:
@@ -228,7 +228,8 @@ class _Scrubber:
             }
         if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
             return [self._value(None, inner, depth + 1) for inner in value]
-        return self.text(_safe_repr(value), self._unsafe)
+        # Enumerations, paths and masked secrets say what they are; where there is no such text, str is repr.
+        return self.text(_text_of(value, str), self._unsafe)
 
     def text(self, text: str, unsafe: re.Pattern[str]) -> str:
         """Mask what looks like a secret inside a text, then escape what is unsafe to print."""
@@ -247,16 +248,15 @@ def _escaped(found: re.Match[str]) -> str:
     return found[0].encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
-def _safe_repr(value: object) -> str:
+def _text_of(value: object, write: Callable[[object], str]) -> str:
     try:
-        # Enumerations, ids and masked secrets say more as text; everything else shows its type.
-        return str(value) if type(value).__str__ is not object.__str__ else repr(value)
+        return write(value)
     except Exception as failed:  # noqa: BLE001 - a log line must not fail for what it shows
         return f"<unprintable {type(value).__name__}: {type(failed).__name__}>"
 
 
 def _render_json(_logger: object, _method: str, event: _Event) -> str:
-    import msgspec  # noqa: PLC0415 - only programs that log JSON need it
+    import msgspec
 
     first = ("timestamp", "level", "logger", "event")
     ordered = {**{name: event[name] for name in first if name in event}, **event}
@@ -264,6 +264,6 @@ def _render_json(_logger: object, _method: str, event: _Event) -> str:
 
 
 def _console_renderer(*, colors: bool) -> Processor:
-    from structlog.dev import ConsoleRenderer, plain_traceback  # noqa: PLC0415 - as above
+    from structlog.dev import ConsoleRenderer, plain_traceback  # as above
 
     return ConsoleRenderer(colors=colors, exception_formatter=plain_traceback, pad_event_to=28)

@@ -58,7 +58,10 @@ def _check_prefix(prefix: str) -> str:
 
 
 def _check_pool(pool: str) -> str:
-    return check_name("pool", pool)
+    try:
+        return check_name("pool", pool)
+    except InvalidInput:  # its message shows the value, which might be a URL in the wrong place
+        raise ValueError("must be 1 to 128 letters, digits or . _ @ : - and begin with a letter or digit") from None
 
 
 def _check_limits(limits: Mapping[str, str]) -> Mapping[str, str]:
@@ -419,8 +422,9 @@ def _from_texts(texts: Mapping[str, str], origin: str) -> Iterator[_Value]:
         raise ConfigError(f"{place(', '.join(bad) or ENV_PREFIX + '…')}: this name takes a table as JSON") from None
     for path, value in _flat(tree, ()):
         # A whole section may have come as JSON under its own name: the longest name that was given is the place.
-        given = [names[path[:end]] for end in range(len(path), 0, -1) if path[:end] in names]
-        yield _Value(path, value, place(given[0] if given else ENV_PREFIX + "__".join(path).upper()))
+        given = next(names[path[:end]] for end in range(len(path), 0, -1) if path[:end] in names)
+        _check_known(path, f"{'.'.join(path)} in {place(given)}", lambda leaf: leaf.name)
+        yield _Value(path, value, place(given))
 
 
 class _Texts(EnvSettingsSource):
@@ -458,10 +462,9 @@ def _check_known(path: tuple[str, ...], given: str, spelling: Callable[[Leaf], s
     for leaf in leaves():
         if path == leaf.path[: len(path)] or (leaf.open and path[: len(leaf.path)] == leaf.path):
             return
-    known = {spelling(leaf): leaf for leaf in leaves()}
-    written = spelling(Leaf(path, None, "", secret=False, open=False))
-    near = get_close_matches(written, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]}?" if near else "`orc config show` lists all settings"
+    names = {leaf.name: leaf for leaf in leaves()}
+    near = get_close_matches(".".join(path), names, n=1)
+    hint = f"did you mean {spelling(names[near[0]])}?" if near else "`orc config show` lists all settings"
     raise ConfigError(f"unknown setting {given}: {hint}")
 
 

@@ -1,0 +1,323 @@
+"""Logs have one shape whoever writes them, tell no secret, and cannot forge lines or command a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import structlog
+from pydantic import SecretStr
+
+from orchestrator.core.log import Format, configure_logging, get_logger, log_context
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+CANARY = "canary-91ab"
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        """Say so."""
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    yield
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    structlog.reset_defaults()
+
+
+def _lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+# ---------------------------------------------------------------------------------------------------------------- shape
+
+
+def test_events_are_json_lines() -> None:
+    """One object per line: time, level, logger, event, then the keys."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    get_logger("orchestrator.x").bind(agent="editor").info("task_finished", task="t1", attempt=2)
+    (line,) = _lines(stream)
+    assert list(line)[:4] == ["timestamp", "level", "logger", "event"]
+    assert line["timestamp"].endswith("Z")
+    assert {**line, "timestamp": ""} == {
+        "timestamp": "",
+        "level": "info",
+        "logger": "orchestrator.x",
+        "event": "task_finished",
+        "agent": "editor",
+        "task": "t1",
+        "attempt": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("format_", "stream", "is_json"),
+    [
+        ("auto", io.StringIO(), True),
+        ("auto", Terminal(), False),
+        ("json", Terminal(), True),
+        ("console", io.StringIO(), False),
+    ],
+)
+def test_the_format_follows_the_stream(format_: Format, stream: io.StringIO, *, is_json: bool) -> None:
+    """People at a terminal get lines to read, everything else gets JSON, unless the setting says."""
+    configure_logging("info", format_, stream)
+    get_logger("x").info("started", agent="editor")
+    text = stream.getvalue()
+    assert text.startswith("{") == is_json
+    assert "started" in text
+    assert "editor" in text
+
+
+def test_levels_below_are_not_written() -> None:
+    """The level applies to us and to everybody else, and may be changed."""
+    stream = io.StringIO()
+    configure_logging("warning", "json", stream)
+    log = get_logger("x")
+    log.info("no")
+    logging.getLogger("other").info("no")
+    log.warning("yes")
+    log.error("yes")
+    assert not log.is_enabled("info")
+    configure_logging("debug", "json", stream)
+    log.debug("yes")
+    assert [line["event"] for line in _lines(stream)] == ["yes"] * 3
+
+
+def test_a_second_configuration_replaces_the_first() -> None:
+    """No line is written twice."""
+    first, second = io.StringIO(), io.StringIO()
+    configure_logging("info", "json", first)
+    configure_logging("info", "json", second)
+    get_logger("x").info("once")
+    assert first.getvalue() == ""
+    assert len(_lines(second)) == 1
+
+
+def test_other_libraries_come_out_the_same() -> None:
+    """The standard library's loggers and structlog's own pass the same processors."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    logging.getLogger("lib").warning("lost %s of %d", "one", 3)
+    structlog.get_logger("agent").info("thought", words=5)
+    plain, native = _lines(stream)
+    assert (plain["logger"], plain["level"], plain["event"]) == ("lib", "warning", "lost one of 3")
+    assert (native["logger"], native["level"], native["event"], native["words"]) == ("agent", "info", "thought", 5)
+
+
+def test_context_is_added_to_everything_inside() -> None:
+    """Lines of other libraries tell the task they belong to; an own key wins; outside nothing is left."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    with log_context(task="t1", agent="a"):
+        logging.getLogger("lib").info("inside")
+        get_logger("x").info("inside", agent="b")
+    get_logger("x").info("outside")
+    lib, ours, outside = _lines(stream)
+    assert (lib["task"], lib["agent"]) == ("t1", "a")
+    assert (ours["task"], ours["agent"]) == ("t1", "b")
+    assert "task" not in outside
+
+
+def test_exceptions_are_one_entry() -> None:
+    """A traceback stays inside its JSON line."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    try:
+        raise ValueError("boom")
+    except ValueError:
+        get_logger("x").exception("failed", task="t1")
+    get_logger("x").warning("failed", exc_info=KeyError("given"))
+    raised, given = _lines(stream)
+    assert raised["exception"].startswith("Traceback")
+    assert "test_log.py" in raised["exception"]
+    assert raised["exception"].endswith("ValueError: boom")
+    assert given["exception"] == "KeyError: 'given'"
+
+
+def test_nothing_configured_is_readable(caplog: pytest.LogCaptureFixture) -> None:
+    """A program that embeds the client gets event and keys as text from its own handlers."""
+    get_logger("orchestrator.client").bind(agent="a").warning("reply_lost", task="t 1")
+    assert caplog.messages == ["reply_lost agent='a' task='t 1'"]
+
+
+def test_importing_is_light() -> None:
+    """Neither structlog nor rich nor pydantic is loaded before something is configured."""
+    code = (
+        "import sys; from orchestrator.core.log import get_logger; log = get_logger('x'); log.debug('off', a=1); "
+        "print(sorted({'structlog', 'rich', 'pydantic', 'msgspec', 'asyncio'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"
+
+
+def test_threads_do_not_mix_their_lines() -> None:
+    """Lines of many threads come out whole."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    log = get_logger("x")
+
+    def work() -> None:
+        for number in range(200):
+            log.info("e", number=number)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(_lines(stream)) == 800
+
+
+# -------------------------------------------------------------------------------------------------------------- secrets
+
+
+@pytest.mark.parametrize("format_", ["json", "console"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"password": CANARY},
+        {"redis_password": CANARY},
+        {"Authorization": f"Bearer {CANARY}"},
+        {"api-key": CANARY},
+        {"auth_token": CANARY},
+        {"token": {"nested": [CANARY]}},
+        {"client_secret": 12345678},
+        {"url": f"redis://:{CANARY}@localhost:6379/0"},
+        {"url": f"rediss://user:{CANARY}@p@localhost"},
+        {"text": f"connecting to redis://user:{CANARY}@host/0 failed"},
+        {"text": f"Redis(host='x', password='{CANARY}')"},
+        {"text": f'{{"api_key": "{CANARY} with blanks"}}'},
+        {"text": f"secret={CANARY}&x=1"},
+        {"text": f"Authorization: Bearer {CANARY}"},
+        {"text": f"sent header Bearer {CANARY}"},
+        {"value": SecretStr(CANARY)},
+        {"values": [SecretStr(CANARY), {"deep": {"password": CANARY}}]},
+        {"values": ({"url": f"redis://:{CANARY}@h"},)},
+        {f"redis://:{CANARY}@h": 1},
+        {"deep": [[[[[[[[f"redis://:{CANARY}@h"]]]]]]]]},
+        {"known": "verbatim-secret"},
+        {"known": b"verbatim-secret"},
+    ],
+    ids=str,
+)
+def test_no_secret_is_written(values: dict[str, Any], format_: Format) -> None:
+    """Passwords are masked by key, in URLs, in assignments, wrapped as secrets, and when they were announced."""
+    stream = io.StringIO()
+    configure_logging("info", format_, stream, secrets=["verbatim-secret"])
+    get_logger("x").info("connected", **values)
+    text = stream.getvalue()
+    assert CANARY not in text
+    assert "verbatim" not in text
+    assert "12345678" not in text
+    assert "***" in text
+
+
+@pytest.mark.parametrize("format_", ["json", "console"])
+def test_no_secret_is_written_by_others(format_: Format) -> None:
+    """Events, tracebacks with their chains, stacks and the lines of other libraries are masked as well."""
+    stream = io.StringIO()
+    configure_logging("info", format_, stream, secrets=["verbatim-secret"])
+    url = f"redis://:{CANARY}@localhost"
+    hidden = SecretStr(CANARY)
+    try:
+        try:
+            raise ValueError(f"cannot reach {url}")
+        except ValueError as first:
+            raise KeyError(f"password={hidden.get_secret_value()}") from first
+    except KeyError:
+        get_logger("x").exception(f"failed {url}")
+        logging.getLogger("lib").exception("failed %s", url, stack_info=True)
+    structlog.get_logger("agent").info("tried", token=hidden.get_secret_value(), hidden=hidden)
+    logging.getLogger("lib").info({"password": hidden.get_secret_value()})
+    text = stream.getvalue()
+    assert "Traceback" in text
+    assert CANARY not in text
+
+
+def test_ordinary_values_stay() -> None:
+    """Counts of tokens, addresses without a password and flags are no secrets."""
+    values = {"tokens": 512, "url": "redis://localhost:6379/0", "has_secret": False, "at": "10:30", "mail": "a@b.c"}
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    get_logger("x").info("done", **values)
+    (line,) = _lines(stream)
+    assert {name: line[name] for name in values} == values
+
+
+# ------------------------------------------------------------------------------------------------------------ odd bytes
+
+NASTY = "a\x1b[2J\x9b31m\x07\x7f\u202eevil\u2028\ud800\x00z"
+
+
+@pytest.mark.parametrize("format_", ["json", "console"])
+@pytest.mark.parametrize("where", ["event", "value", "key", "nested", "exception", "foreign"])
+def test_control_characters_are_escaped(format_: Format, where: str) -> None:
+    """No text from outside can move the cursor, turn the reading direction or break the encoder."""
+    stream = io.StringIO()
+    configure_logging("info", format_, stream)
+    log = get_logger("x")
+    match where:
+        case "event":
+            log.info(NASTY)
+        case "value":
+            log.info("e", value=NASTY)
+        case "key":
+            log.info("e", **{NASTY: 1})
+        case "nested":
+            log.info("e", value=[{"k": NASTY}])
+        case "exception":
+            log.warning("e", exc_info=ValueError(NASTY))
+        case _:
+            logging.getLogger("lib").info(NASTY)
+    text = stream.getvalue()
+    text.encode()
+    assert {character for character in text if not character.isprintable()} <= {"\n"}
+    assert "evil" in text
+
+
+@pytest.mark.parametrize("format_", ["json", "console"])
+def test_a_value_cannot_forge_a_line(format_: Format) -> None:
+    """A line break in a value stays inside its line."""
+    stream = io.StringIO()
+    configure_logging("info", format_, stream)
+    get_logger("x").info("e\nforged", value="a\r\nforged")
+    logging.getLogger("lib").info("e\nforged")
+    assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_odd_values_are_shown_somehow() -> None:
+    """What JSON does not know, and what cannot even be printed, does not lose the line."""
+
+    class Rude:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    circle: list[Any] = []
+    circle.append(circle)
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+    get_logger("x").info(
+        "e", rude=Rude(), circle=circle, number=2**70, nan=float("nan"), raw=b"\xff", items={1}, mapping={1: (2, 3)}
+    )
+    (line,) = _lines(stream)
+    assert line["rude"] == "<unprintable Rude: RuntimeError>"
+    assert line["items"] == [1]
+    assert line["mapping"] == {"1": [2, 3]}
+    assert line["event"] == "e"
