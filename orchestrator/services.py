@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.store.keys import PoolKeys
-from orchestrator.store.store import Endpoint, Store
-from orchestrator.store.store import SyncStore as SyncStore
+from orchestrator.store.store import Endpoint, Store, SyncStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from orchestrator.core.settings import Settings
+
+
+__all__ = ["Endpoint", "Services", "SyncStore", "open_services", "pool_keys", "reach_server", "resolve_settings"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta  # noqa: TC003 - part of public signatures
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
 
 from orchestrator.agents.model import AgentSpec
 from orchestrator.core.durations import to_ms
@@ -12,6 +11,9 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 from orchestrator.core.rates import Rate, parse_rate
 from workers.skill import Skill, make_options
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,13 +23,20 @@ MAX_CONCURRENCY: Final = 500
 """A worker reads, renews and finishes all its slots in one call; scripts take 500 rows."""
 
 
+class Decorator(Protocol):
+    """What `@agent.skill(...)` returns."""
+
+    def __call__(self, handler: Callable[P, Awaitable[T]], /) -> Skill[P, T]:
+        """Make the handler a skill."""
+
+
 class Agent:
     """A named executor.
 
     Args:
         name: registered name; its workers share one inbox.
         concurrency: tasks that one worker process runs at once.
-        rate: starts per sliding window over all workers, as `"10/min"` or `(10, timedelta(minutes=1))`; None = no limit.
+        rate: starts per sliding window over all workers: `"10/min"` or `(10, timedelta(minutes=1))`; None = no limit.
         limits: names of further limits (settings, `[limits]`) that every start must also fit into.
         lease: seconds or timedelta until a vanished worker's task is given to another.
 
@@ -47,7 +56,8 @@ class Agent:
         self.name = check_name("agent", name)
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= MAX_CONCURRENCY:
             raise InvalidInput(
-                f"concurrency of agent {name!r} must be a whole number from 1 to {MAX_CONCURRENCY}, not {concurrency!r}; "
+                f"concurrency of agent {name!r} must be a whole number from 1 to {MAX_CONCURRENCY}, not "
+                f"{concurrency!r}; "
                 "for more, run more worker processes"
             )
         self.concurrency = concurrency
@@ -74,17 +84,19 @@ class Agent:
     @overload
     def skill(
         self,
+        handler: None = None,
+        /,
         *,
         name: str | None = None,
         timeout: float | timedelta | None = None,
         max_attempts: int = 3,
         backoff: str | float = "exponential",
         max_deaths: int = 3,
-    ) -> Callable[[Callable[P, Awaitable[T]]], Skill[P, T]]: ...
+    ) -> Decorator: ...
 
     def skill(
         self,
-        handler: Callable[..., Awaitable[Any]] | None = None,
+        handler: Any = None,
         /,
         *,
         name: str | None = None,

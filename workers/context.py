@@ -79,7 +79,7 @@ class TaskContext:
         at: datetime | None = None,
         start_by: datetime | None = None,
         key: str | None = None,
-        timeout: Duration | None = None,  # noqa: ASYNC109 - the child's, not ours
+        timeout: Duration | None = None,
         max_attempts: int | None = None,
         tags: Sequence[str] = (),
         result_ttl: Duration | None = None,

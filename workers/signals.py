@@ -7,7 +7,7 @@ from datetime import datetime, timedelta  # noqa: TC003 - part of public signatu
 from orchestrator.core.durations import instant_ms, to_ms
 
 
-class AttemptSignal(Exception):  # noqa: N818 - signals, not errors
+class AttemptSignal(Exception):
     """Base of the three signals."""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta  # noqa: TC003 - part of public signatures
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
@@ -18,7 +17,7 @@ from orchestrator.core.payload import encode_json
 from workers.context import TaskContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from orchestrator.core.backoff import Backoff
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError
-from orchestrator.store.calls import Call, pack_rows
+from orchestrator.store.calls import Arguments, Call, pack_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from orchestrator.agents.model import AgentSpec
     from orchestrator.store.keys import PoolKeys
 
@@ -34,7 +35,7 @@ def register(
                 f'add it to the settings, for example [limits] "{name}" = "60/min"'
             )
 
-    args = {
+    args: Arguments = {
         "pool": keys.root,
         "worker": worker,
         "agent": spec.name,
@@ -56,7 +57,7 @@ def beat(
 ) -> Call[bool]:
     """Prove life and tell the wished backlog per agent; False: the registry forgot the worker, register again."""
     rows = pack_rows([(agent, str(backlog)) for agent, backlog in backlogs])
-    args = {"pool": keys.root, "worker": worker, "rows": rows, "alive_s": alive_s, "now_arg": now_us}
+    args: Arguments = {"pool": keys.root, "worker": worker, "rows": rows, "alive_s": alive_s, "now_arg": now_us}
     return Call("agents/beat", args, lambda reply: bool(reply[0] == b"ok"))
 
 
@@ -67,13 +68,13 @@ def deregister(keys: PoolKeys, *, worker: str) -> Call[None]:
 
 def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Call[list[str]]:
     """Forget silent workers and unused agents; answers the forgotten workers."""
-    args = {"pool": keys.root, "alive_s": alive_s, "limit": limit, "now_arg": now_us}
+    args: Arguments = {"pool": keys.root, "alive_s": alive_s, "limit": limit, "now_arg": now_us}
     return Call("agents/expire", args, lambda reply: [worker.decode() for worker in reply])
 
 
 def lead(keys: PoolKeys, *, supervisor: str, lease_ms: int) -> Call[bool]:
     """Take or keep the supervisors' lease; False: another one leads."""
-    args = {"pool": keys.root, "id": supervisor, "lease_ms": str(lease_ms)}
+    args: Arguments = {"pool": keys.root, "id": supervisor, "lease_ms": str(lease_ms)}
     return Call("agents/lead", args, bool)
 
 

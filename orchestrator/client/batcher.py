@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.tasks import scripts
 
 if TYPE_CHECKING:
@@ -62,19 +63,21 @@ class Batcher:
                 finally:
                     self._busy = False
 
-    async def _send_pending(self) -> None:
+    def _take_pending(self) -> list[tuple[SubmitRow, asyncio.Future[SubmitAnswer]]]:
         batch: list[tuple[SubmitRow, asyncio.Future[SubmitAnswer]]] = []
         size = 0
         while self._pending and len(batch) < BATCH_ROWS and size < BATCH_BYTES:
             row, answer = self._pending.popleft()
-            if not answer.done():  # a caller that was cancelled before anything was sent
+            if not answer.done():  # else its caller was cancelled before anything was sent
                 batch.append((row, answer))
                 size += len(bytes(row.envelope))
-        if not batch:
-            return
+        return batch
+
+    async def _send_pending(self) -> None:
+        batch = self._take_pending()
         try:
-            answers = await self.send([row for row, _ in batch])
-        except Exception as failure:  # noqa: BLE001 - every caller of the batch gets it
+            answers = await self.send([row for row, _ in batch]) if batch else []
+        except OrchestratorError as failure:
             for _, answer in batch:
                 if not answer.done():
                     answer.set_exception(failure)

@@ -120,7 +120,9 @@ class Orchestrator:
     def services(self) -> Services:
         """What the client stands on; for the command line and tests."""
         if self._services is None:
-            raise OrchestratorError("the client is not open; use `async with Orchestrator() as orc:` or `await orc.open()`")
+            raise OrchestratorError(
+                "the client is not open; use `async with Orchestrator() as orc:` or `await orc.open()`"
+            )
         return self._services
 
     # ---------------------------------------------------------------------------------------------------- submit
@@ -137,7 +139,7 @@ class Orchestrator:
         at: datetime | None = None,
         start_by: datetime | None = None,
         key: str | None = None,
-        timeout: Duration | None = None,  # noqa: ASYNC109 - the task's, not ours
+        timeout: Duration | None = None,
         max_attempts: int | None = None,
         tags: Sequence[str] = (),
         result_ttl: Duration | None = None,
@@ -189,12 +191,12 @@ class Orchestrator:
         if refusals:
             if len(refusals) == len(outcomes) and isinstance(refusals[0], ServerUnavailable):
                 raise refusals[0]
-            raise SubmitRefused(f"{len(refusals)} of {len(outcomes)} tasks were refused; the first: {refusals[0]}", outcomes)
+            raise SubmitRefused(
+                f"{len(refusals)} of {len(outcomes)} tasks were refused; the first: {refusals[0]}", outcomes
+            )
         return cast("list[TaskHandle[Any]]", outcomes)
 
-    def _accepted(
-        self, services: Services, task: Submission, row: SubmitRow, answer: SubmitAnswer
-    ) -> TaskHandle[Any]:
+    def _accepted(self, services: Services, task: Submission, row: SubmitRow, answer: SubmitAnswer) -> TaskHandle[Any]:
         match answer.status:
             case "created":
                 return self._handle(row.id, own=True, skill=task.skill)

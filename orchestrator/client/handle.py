@@ -43,12 +43,12 @@ class TaskHandle(Generic[T]):
         return f"TaskHandle({self.id!r})"
 
     @overload
-    async def result(self, timeout: float | None = None) -> T: ...  # noqa: ASYNC109 - the name users know
+    async def result(self, timeout: float | None = None) -> T: ...
 
     @overload
-    async def result(self, timeout: float | None = None, *, as_: type[M]) -> M: ...  # noqa: ASYNC109
+    async def result(self, timeout: float | None = None, *, as_: type[M]) -> M: ...
 
-    async def result(self, timeout: float | None = None, *, as_: type[Any] | None = None) -> Any:  # noqa: ASYNC109
+    async def result(self, timeout: float | None = None, *, as_: type[Any] | None = None) -> Any:
         """Wait for the end of the task and return its result.
 
         Args:

@@ -36,7 +36,9 @@ class Awaited(Protocol):
     """What can be settled: a handle."""
 
     @property
-    def id(self) -> str: ...
+    def id(self) -> str:
+        """The task's id."""
+        ...
 
     outcome: Outcome | None
 

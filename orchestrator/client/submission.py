@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta  # noqa: TC003 - public dataclasses keep their types resolvable
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from orchestrator.core.durations import instant_ms, to_ms, to_seconds
@@ -31,13 +31,17 @@ class NamedSkill(Protocol):
     """Anything with the name of a skill: `workers.Skill` is one."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The skill's name."""
+        ...
 
 
 class DumpsJson(Protocol):
     """A pydantic model."""
 
-    def model_dump(self, *, mode: str) -> dict[str, Any]: ...
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        """Its fields as plain JSON values."""
+        ...
 
 
 Arguments: TypeAlias = Mapping[str, Any] | DumpsJson | None
@@ -107,7 +111,10 @@ class Door:
         skill = self._name("skill", task.skill if isinstance(task.skill, str) else task.skill.name)
         level = _level(task.priority)
         args = encode_json(
-            f"arguments of {skill!r}", _arguments(skill, task.args), max_bytes=queue.max_args_bytes, max_depth=queue.max_depth
+            f"arguments of {skill!r}",
+            _arguments(skill, task.args),
+            max_bytes=queue.max_args_bytes,
+            max_depth=queue.max_depth,
         )
         depth = parent.depth + 1 if parent else 0
         if depth > queue.max_child_depth:

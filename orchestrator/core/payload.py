@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False).encode
@@ -30,10 +33,13 @@ def encode_json(what: str, value: Any, *, max_bytes: int, max_depth: int) -> byt
         raise InvalidInput(f"{what} contain half a character (a lone surrogate); send valid Unicode") from None
     except ValueError as refused:
         # A whole number too long for Python to print, or one that is not finite.
-        raise InvalidInput(f"{what} cannot be sent: {refused}; NaN, infinities and such numbers have no place in JSON") from None
+        raise InvalidInput(
+            f"{what} cannot be sent: {refused}; NaN, infinities and such numbers have no place in JSON"
+        ) from None
     if len(data) > max_bytes:
         raise InvalidInput(
-            f"{what} take {len(data)} bytes of JSON, more than the {max_bytes} allowed; store the data and send its address"
+            f"{what} take {len(data)} bytes of JSON, more than the {max_bytes} allowed; "
+            "store the data and send its address"
         )
     return data
 
@@ -54,14 +60,18 @@ def _check(what: str, value: Any, max_depth: int) -> None:
         if isinstance(item, dict):
             for key in item:
                 if not isinstance(key, str):
-                    raise InvalidInput(f"{what} contain the key {key!r}, which is not a text; JSON would turn it into one")
-            children = item.values()
+                    raise InvalidInput(
+                        f"{what} contain the key {key!r}, which is not a text; JSON would turn it into one"
+                    )
+            children: Iterable[Any] = item.values()
         elif isinstance(item, list | tuple):
             children = item
         elif isinstance(item, (str, int, float)):
             continue
         else:
-            raise InvalidInput(f"{what} contain a {kind.__name__}, which JSON cannot hold; send text, numbers, lists or dicts")
+            raise InvalidInput(
+                f"{what} contain a {kind.__name__}, which JSON cannot hold; send text, numbers, lists or dicts"
+            )
         if depth >= max_depth:
             raise InvalidInput(f"{what} are nested deeper than {max_depth} levels")
         stack.extend([(child, depth + 1) for child in children])

@@ -5,7 +5,7 @@ A call is a value, so the same wrapper serves the asyncio store and the synchron
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -15,11 +15,17 @@ from orchestrator.store.script_files import all_scripts
 
 T = TypeVar("T")
 Argument: TypeAlias = str | bytes | int
-pack_rows = msgspec.msgpack.Encoder().encode
+Arguments: TypeAlias = Mapping[str, Argument]
+_encoder = msgspec.msgpack.Encoder()
+
+
+def pack_rows(rows: Iterable[Sequence[object]]) -> bytes:
+    """Pack rows for an argument of type `rows`."""
+    return _encoder.encode(rows)
 
 
 def opaque(data: bytes) -> msgspec.Raw:
-    """Wrap payload bytes for `pack_rows`: the decoder inside Redis knows MessagePack's text type, not its binary one."""
+    """Wrap payload bytes for `pack_rows`: the decoder inside Redis knows texts, not MessagePack's binary type."""
     return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
 
 
@@ -34,7 +40,7 @@ class Call(Generic[T]):
     """
 
     script: str
-    args: Mapping[str, Argument]
+    args: Arguments
     parse: Callable[[Any], T]
 
     @property

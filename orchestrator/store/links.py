@@ -7,7 +7,6 @@ owes would answer the next command.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -24,7 +23,7 @@ from orchestrator.core.errors import ConfigError, StoreError
 from orchestrator.store.failures import translate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable, Sequence
 
     from redis.asyncio.connection import AbstractConnection as AsyncConnection
 
@@ -62,7 +61,8 @@ class Link:
 
     def __init__(self, url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> None:
         options = _options(connect_timeout_s, read_timeout_s, name)
-        self._connection: AsyncConnection = AsyncConnectionPool.from_url(check_url(url), **options).make_connection()
+        pool = AsyncConnectionPool.from_url(check_url(url), **options)
+        self._connection: AsyncConnection = pool.make_connection()  # type: ignore[no-untyped-call]
 
     async def execute(self, *command: Argument) -> Any:
         """Send one command and return its raw reply.
@@ -80,9 +80,9 @@ class Link:
         connection, sent, done = self._connection, False, False
         try:
             if not connection.is_connected:
-                await connection.connect()
+                await connection.connect()  # type: ignore[no-untyped-call]
             sent = True
-            await connection.send_packed_command([hiredis.pack_command(tuple(command)) for command in commands], check_health=False)
+            await connection.send_packed_command([_pack(command) for command in commands], check_health=False)
             replies: list[Any] = []
             for command in commands:
                 try:
@@ -161,12 +161,11 @@ class SyncLink:
 
     def execute(self, *command: Argument) -> Any:
         """Send one command and return its raw reply."""
-        # The name "" keeps redis-py from reshaping the reply.
         connection, sent, done = None, False, False
         try:
             connection = self._pool.get_connection()
             sent = True
-            connection.send_packed_command([hiredis.pack_command(tuple(command))], check_health=False)
+            connection.send_packed_command([_pack(command)], check_health=False)  # type: ignore[no-untyped-call]
             reply = connection.read_response()
             done = True
         except ResponseError as error:
@@ -177,7 +176,7 @@ class SyncLink:
         finally:
             if connection is not None:
                 if not done:
-                    connection.disconnect()
+                    connection.disconnect()  # type: ignore[no-untyped-call]
                 self._pool.release(connection)
         return reply
 
@@ -191,6 +190,11 @@ class SyncLink:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _pack(command: Sequence[Argument]) -> bytes:
+    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub wants one type for all
+    return packed
 
 
 def _name(command: Iterable[Argument]) -> str:

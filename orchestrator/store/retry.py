@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from tenacity import AsyncRetrying, Retrying, retry_if_exception_type, stop_after_delay, stop_never
 from tenacity.wait import wait_random_exponential
 
 from orchestrator.core.errors import ServerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
 
 T = TypeVar("T")
 

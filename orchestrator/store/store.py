@@ -6,7 +6,6 @@ send twice, so an unknown outcome may be repeated too.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -17,6 +16,8 @@ from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.script_files import all_scripts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.store.calls import Argument, Call
     from orchestrator.store.keys import PoolKeys
 
@@ -131,7 +132,9 @@ class Store:
         Raises:
             ConfigError: the server is older than 7.0, or may evict our keys.
         """
-        server, memory, persistence = await self.pipeline([("INFO", "server"), ("INFO", "memory"), ("INFO", "persistence")])
+        server, memory, persistence = await self.pipeline(
+            [("INFO", "server"), ("INFO", "memory"), ("INFO", "persistence")]
+        )
         facts = _facts(server) | _facts(memory) | _facts(persistence)
         version = facts.get("redis_version", "0")
         if int(version.partition(".")[0]) < 7:

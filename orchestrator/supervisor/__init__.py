@@ -1,0 +1,1 @@
+"""The daemon: loops that know nothing of each other, wired in `daemon`."""

@@ -64,9 +64,7 @@ class Assigner:
         # Round after round, so that a long queue of one agent does not keep the others waiting.
         while agents:
             agent = agents.popleft()
-            done = await self._services.store.call(
-                scripts.assign(self._services.keys, agent=agent, limit=self._batch)
-            )
+            done = await self._services.store.call(scripts.assign(self._services.keys, agent=agent, limit=self._batch))
             if done.wait_us:
                 self._opens_s[agent] = time.monotonic() + done.wait_us / 1e6
             else:

@@ -7,8 +7,7 @@ another one starts.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -17,6 +16,8 @@ from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from orchestrator.services import Services
 
 TRUST: Final = 0.8
@@ -32,7 +33,7 @@ class Leader:
         self._renew_s = self._lease_s / 3
         self._trusted_until_s = 0.0
 
-    async def run(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Ask for the lease again and again; `work` runs as long as it is ours and is cancelled when it is not."""
         try:
             while True:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.store.failures import GroupMissing as GroupMissing
+from orchestrator.store.failures import GroupMissing
 from orchestrator.tasks.model import Delivery
 
 if TYPE_CHECKING:
     from orchestrator.store.links import Link
 
+__all__ = ["GROUP", "GroupMissing", "parse_entries", "read_inbox"]
+
 GROUP = "workers"
 
 
-async def read_inbox(link: Link, *, inbox_key: str, agent: str, worker: str, count: int, block_ms: int) -> list[Delivery]:
+async def read_inbox(
+    link: Link, *, inbox_key: str, agent: str, worker: str, count: int, block_ms: int
+) -> list[Delivery]:
     """Take up to `count` new entries, waiting up to `block_ms` for the first.
 
     Raises:
@@ -29,5 +33,6 @@ async def read_inbox(link: Link, *, inbox_key: str, agent: str, worker: str, cou
 def parse_entries(agent: str, entries: list[Any]) -> list[Delivery]:
     """Turn raw stream entries into deliveries; the order of fields is that of `lua/tasks/assign.lua`."""
     return [
-        Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), int(f[5]), int(f[7]), f[9]) for entry, f in entries
+        Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), int(f[5]), int(f[7]), f[9])
+        for entry, f in entries
     ]

@@ -157,7 +157,12 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """What one promote call did; `wait_s` until the next is due, None when nothing is scheduled; `left`: more is due now."""
+    """What one promote call did.
+
+    Attributes:
+        wait_s: until the next is due; None when nothing is scheduled.
+        left: more is due now.
+    """
 
     promoted: int
     expired: int

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.tasks.inbox import GROUP
-from orchestrator.tasks.model import Envelope, TaskInfo, TaskState, decode_envelope
+from orchestrator.tasks.model import STATE_OF_LETTER, Envelope, TaskInfo, TaskState, decode_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +28,9 @@ class Outcome:
 
 async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, Outcome]:
     """Of `ids`, those that have ended or are gone, in one round trip."""
-    replies = await store.pipeline([("HMGET", store.keys.task(id_), "state", "result", "reason", "fails", "deaths") for id_ in ids])
+    replies = await store.pipeline(
+        [("HMGET", store.keys.task(id_), "state", "result", "reason", "fails", "deaths") for id_ in ids]
+    )
     found: dict[str, Outcome] = {}
     for id_, reply in zip(ids, replies, strict=True):
         if isinstance(reply, StoreError):
@@ -116,8 +118,6 @@ async def _why(store: Store, state: TaskState, record: dict[str, bytes], envelop
 
 async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     """The most recently ended tasks, newest first."""
-    from orchestrator.tasks.model import STATE_OF_LETTER
-
     found: list[tuple[str, TaskState]] = []
     for _, fields in await store.execute("XREVRANGE", store.keys.events, "+", "-", "COUNT", limit):
         pairs = list(zip(fields[::2], fields[1::2], strict=True))
@@ -164,7 +164,9 @@ async def queue_lengths(store: Store) -> dict[str, int]:
 
 async def counters(store: Store) -> dict[str, int]:
     """The pool's counters since the beginning: submitted, assigned, succeeded, dead, retried, ..."""
-    return {name: int(count) for name, count in _fields(await store.execute("HGETALL", store.keys.stats("TOTAL"))).items()}
+    return {
+        name: int(count) for name, count in _fields(await store.execute("HGETALL", store.keys.stats("TOTAL"))).items()
+    }
 
 
 def _fields(reply: list[Any]) -> dict[str, bytes]:

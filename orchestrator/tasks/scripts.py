@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec  # noqa: TC002 - NamedTuple fields stay resolvable
 
-from orchestrator.store.calls import Call, opaque, pack_rows
+from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 from orchestrator.tasks.model import (
     Assigned,
     CancelStatus,
@@ -20,6 +19,8 @@ from orchestrator.tasks.model import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from orchestrator.store.keys import PoolKeys
 
 
@@ -62,7 +63,13 @@ def submit(
         texts = [part.decode() for part in reply]
         return [SubmitAnswer(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)]
 
-    args = {"pool": keys.root, "rows": pack_rows(rows), "max_tasks": max_tasks, "max_wait_s": max_wait_s, "now_arg": now_us}
+    args: Arguments = {
+        "pool": keys.root,
+        "rows": pack_rows(rows),
+        "max_tasks": max_tasks,
+        "max_wait_s": max_wait_s,
+        "now_arg": now_us,
+    }
     return Call("tasks/submit", args, parse)
 
 
@@ -101,7 +108,13 @@ def finish(
             for d, v in rows
         ]
     )
-    args = {"pool": keys.root, "rows": packed, "dead_ttl_s": dead_ttl_s, "max_wait_s": max_wait_s, "now_arg": now_us}
+    args: Arguments = {
+        "pool": keys.root,
+        "rows": packed,
+        "dead_ttl_s": dead_ttl_s,
+        "max_wait_s": max_wait_s,
+        "now_arg": now_us,
+    }
     return Call("tasks/finish", args, lambda reply: [FinishStatus(status.decode()) for status in reply])
 
 
@@ -117,7 +130,12 @@ def cancel(
             for status, state in zip(texts[::2], texts[1::2], strict=True)
         ]
 
-    args = {"pool": keys.root, "rows": pack_rows([(id_,) for id_ in ids]), "reason": reason, "now_arg": now_us}
+    args: Arguments = {
+        "pool": keys.root,
+        "rows": pack_rows([(id_,) for id_ in ids]),
+        "reason": reason,
+        "now_arg": now_us,
+    }
     return Call("tasks/cancel", args, parse)
 
 
@@ -129,7 +147,7 @@ def renew(
     def parse(reply: list[Any]) -> tuple[int, list[LeaseStatus]]:
         return reply[0], [LeaseStatus(status.decode()) for status in reply[1:]]
 
-    args = {"pool": keys.root, "worker": worker, "agent": agent, "rows": pack_rows(rows)}
+    args: Arguments = {"pool": keys.root, "worker": worker, "agent": agent, "rows": pack_rows(rows)}
     return Call("tasks/renew", args, parse)
 
 
@@ -155,7 +173,7 @@ def adopt(
             for entry, task_id, generation, attempt, deaths, envelope in zip(*[iter(fields)] * 6, strict=True)
         ]
 
-    args = {
+    args: Arguments = {
         "pool": keys.root,
         "worker": worker,
         "agent": agent,
@@ -187,7 +205,7 @@ def abandon(
         texts = [part.decode() for part in reply[1:]]
         return reply[0], list(zip(texts[::2], texts[1::2], strict=True))
 
-    args = {
+    args: Arguments = {
         "pool": keys.root,
         "worker": worker,
         "agent": agent,

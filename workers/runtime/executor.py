@@ -132,14 +132,14 @@ class Executor:
             self._leave(held, Verdict(VerdictKind.UNSTARTED, reason=f"no-skill {envelope.skill}"))
             return
         timeout_s = envelope.timeout_s if envelope.timeout_s is not None else skill.options.timeout_s
-        context = self._context(delivery, envelope, timeout_s)
+        context = held.context = self._context(delivery, envelope, timeout_s)
         try:
             values = skill.bind(envelope.args, context)
         except InvalidInput as misfit:
             self._leave(held, Verdict(VerdictKind.DEAD, str(misfit).encode(), reason=str(misfit)))
             return
         started_s = time.monotonic()
-        verdict = await self._perform(held, skill, envelope, context, values, timeout_s)
+        verdict = await self._perform(held, skill, envelope, values, timeout_s=timeout_s)
         self._took(time.monotonic() - started_s)
         if verdict is not None:
             self._outbox.put(delivery, verdict)
@@ -159,21 +159,21 @@ class Executor:
         held: Held,
         skill: Skill[Any, Any],
         envelope: Envelope,
-        context: TaskContext,
         values: dict[str, Any],
+        *,
         timeout_s: float | None,
     ) -> Verdict | None:
         failure: BaseException | None = None
         verdict: Verdict | None = None
         scope = anyio.CancelScope() if timeout_s is None else anyio.move_on_after(timeout_s)
-        held.scope, held.context = scope, context
+        held.scope = scope
         try:
             with scope:
                 verdict = self._succeeded(skill, await skill.handler(**values))
-        except Exception as raised:  # noqa: BLE001 - whatever a handler raises is its verdict
+        except Exception as raised:  # noqa: BLE001 - handlers may raise anything
             failure = raised
         finally:
-            held.scope = held.context = None
+            held.scope = None
         if verdict is not None:
             return verdict
         if failure is None or (held.why and scope.cancel_called):
@@ -195,7 +195,9 @@ class Executor:
             self._holdings.drop(held.delivery)
         return None
 
-    def _failed(self, delivery: Delivery, skill: Skill[Any, Any], envelope: Envelope, failure: BaseException) -> Verdict:
+    def _failed(
+        self, delivery: Delivery, skill: Skill[Any, Any], envelope: Envelope, failure: BaseException
+    ) -> Verdict:
         if isinstance(failure, Snooze):
             return Verdict(VerdictKind.SNOOZE, delay_ms=failure.delay_ms, at_ms=failure.at_ms, reason=failure.reason)
         if isinstance(failure, Reject):
@@ -205,7 +207,9 @@ class Executor:
         max_attempts = envelope.max_attempts or skill.options.max_attempts
         error = _traceback(failure)
         if failures >= max_attempts:
-            _log.error("task_failed", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt, reason=reason)
+            _log.error(
+                "task_failed", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt, reason=reason
+            )
             return Verdict(VerdictKind.DEAD, error, reason=reason)
         delay_ms = failure.delay_ms if isinstance(failure, Retry) else None
         if delay_ms is None:
@@ -227,7 +231,7 @@ def _describe(failure: BaseException) -> str:
     """One line about an exception, even about one whose text cannot be made."""
     try:
         text = str(failure)
-    except Exception:  # noqa: BLE001 - a handler's exception may do anything
+    except Exception:  # noqa: BLE001 - handlers may raise anything
         text = "(its message could not be made)"
     name = type(failure).__name__
     return _line(f"{name}: {text}" if text else name)
@@ -240,7 +244,7 @@ def _line(text: str) -> str:
 def _traceback(failure: BaseException) -> bytes:
     try:
         text = "".join(traceback.format_exception(failure))
-    except Exception:  # noqa: BLE001
+    except Exception:  # noqa: BLE001 - handlers may raise anything
         text = f"{type(failure).__name__}: (its traceback could not be made)"
     data = text.encode(errors="replace")
     if len(data) <= ERROR_BYTES:

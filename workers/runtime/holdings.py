@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from workers.context import TaskContext  # noqa: TC001 - a dataclass field
-
 if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
+    from workers.context import TaskContext
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +45,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, str], Held] = {}
+        self._emptied = anyio.Event()
 
     def __len__(self) -> int:
         return len(self._held)
@@ -64,6 +64,14 @@ class Holdings:
         held = self._held.get((delivery.agent, delivery.entry))
         if held is not None and held.delivery.generation == delivery.generation:
             del self._held[delivery.agent, delivery.entry]
+            if not self._held:
+                self._emptied.set()
+
+    async def empty(self) -> None:
+        """Wait until nothing is held."""
+        while self._held:
+            self._emptied = anyio.Event()
+            await self._emptied.wait()
 
     def get(self, agent: str, entry: str) -> Held | None:
         """The held entry, if it is."""

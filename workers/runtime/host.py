@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -26,6 +25,8 @@ from orchestrator.tasks import scripts
 from workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from orchestrator.core.settings import Settings
     from orchestrator.store.store import SyncStore
     from workers.agent import Agent
@@ -105,7 +106,9 @@ class Host:
 
     def _pass_on(self, number: int) -> None:
         self._signals += 1
-        _log.info("host_stopping", signal=signal.Signals(number).name, workers=len(self._children), at_once=self._signals > 1)
+        _log.info(
+            "host_stopping", signal=signal.Signals(number).name, workers=len(self._children), at_once=self._signals > 1
+        )
         for pid in self._children:
             os.kill(pid, signal.SIGTERM)
 
@@ -162,7 +165,9 @@ class Host:
                 )
                 given_back += self._store.call(call)[0]
         except StoreError as failure:
-            _log.warning("entries_left", worker=child.worker, error=str(failure), meaning="peers adopt them after a lease")
+            _log.warning(
+                "entries_left", worker=child.worker, error=str(failure), meaning="peers adopt them after a lease"
+            )
             return
         _log.info("entries_given_back", worker=child.worker, count=given_back)
 

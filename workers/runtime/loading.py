@@ -6,11 +6,14 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError
 from workers.agent import Agent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def load_agents(targets: Sequence[str]) -> list[Agent]:
@@ -47,7 +50,8 @@ def _load(target: str) -> list[Agent]:
     if found is None:
         known = [name for name, value in vars(module).items() if isinstance(value, Agent)]
         raise ConfigError(
-            f"{module.__file__ or module_name} has no {attribute!r}; " + (f"it has {', '.join(known)}" if known else "it has no agent")
+            f"{module.__file__ or module_name} has no {attribute!r}; "
+            + (f"it has {', '.join(known)}" if known else "it has no agent")
         )
     agents = [found] if isinstance(found, Agent) else list(found) if isinstance(found, list | tuple) else []
     if not agents or not all(isinstance(agent, Agent) for agent in agents):
@@ -60,6 +64,8 @@ def _search_current_directory_last() -> None:
     sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != os.path.realpath(here)] + [here]
     for name in ("orchestrator", "workers", "lua"):
         ours = importlib.util.find_spec(name)
-        shadow = next((path for path in (Path(here, f"{name}.py"), Path(here, name, "__init__.py")) if path.exists()), None)
+        shadow = next(
+            (path for path in (Path(here, f"{name}.py"), Path(here, name, "__init__.py")) if path.exists()), None
+        )
         if shadow and ours and ours.origin and os.path.realpath(ours.origin) != os.path.realpath(shadow):
             sys.stderr.write(f"warning: {shadow} has the name of one of our packages and is not used; rename it\n")

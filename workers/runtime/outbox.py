@@ -66,9 +66,7 @@ class Outbox:
                 break
             batch.append((delivery, verdict))
             size += len(verdict.payload)
-        call = scripts.finish(
-            self._services.keys, rows=batch, dead_ttl_s=self._dead_ttl_s, max_wait_s=self._max_wait_s
-        )
+        call = scripts.finish(self._services.keys, rows=batch, dead_ttl_s=self._dead_ttl_s, max_wait_s=self._max_wait_s)
         try:
             statuses = await self._services.store.call(call, patience_s=float("inf"))
         except StoreError as failure:

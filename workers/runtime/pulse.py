@@ -78,7 +78,9 @@ class Pulse:
                 self._ask_loop_to_turn()
                 stuck_s = time.monotonic() - self._turned_s
                 if stuck_s > self._stuck_after_s:
-                    _log.error("loop_stuck", worker=self._worker, seconds=round(stuck_s), meaning="leases are not renewed")
+                    _log.error(
+                        "loop_stuck", worker=self._worker, seconds=round(stuck_s), meaning="leases are not renewed"
+                    )
                 else:
                     with contextlib.suppress(StoreError):
                         self._beat(store)
@@ -112,9 +114,7 @@ class Pulse:
             # Nothing to renew; entries lost on the way are asked for by the intake's own look.
             return
         rows = [(one.delivery.entry, one.delivery.task_id, one.delivery.generation) for one in held]
-        pending, statuses = store.call(
-            scripts.renew(self._services.keys, worker=self._worker, agent=agent, rows=rows)
-        )
+        pending, statuses = store.call(scripts.renew(self._services.keys, worker=self._worker, agent=agent, rows=rows))
         for one, status in zip(held, statuses, strict=True):
             if status is LeaseStatus.LOST and self._holdings.get(agent, one.delivery.entry) is one:
                 _log.warning("lease_lost", task=one.delivery.task_id, agent=agent, attempt=one.delivery.attempt)

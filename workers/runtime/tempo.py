@@ -6,8 +6,10 @@ The 95th percentile decides, not the mean: one slow task in twenty is enough to 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 FAST_S: Final = 0.05
 WINDOW: Final = 128

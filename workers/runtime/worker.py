@@ -155,7 +155,11 @@ class Worker:
     # ------------------------------------------------------------------------------------------------ registry
 
     async def _register(self) -> None:
-        about = {"host": socket.gethostname(), "pid": os.getpid(), "version": version("redis-orchestrator")}
+        about: dict[str, str | int] = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "version": version("redis-orchestrator"),
+        }
         for agent in self._agents:
             call = registry.register(
                 self._services.keys,
@@ -207,9 +211,7 @@ class Worker:
         for held in self._holdings.all():
             held.stop("drain")
         with anyio.move_on_after(GOODBYE_S):
-            while len(self._holdings):
-                await self._outbox.flushed()
-                await anyio.sleep(0.01)
+            await self._holdings.empty()
 
     async def _wait_for_running(self) -> None:
         async def until_told() -> None:
@@ -219,8 +221,7 @@ class Worker:
         async with anyio.create_task_group() as group:
             group.start_soon(until_told)
             with anyio.move_on_after(self._services.settings.worker.drain_s):
-                while len(self._holdings):
-                    await anyio.sleep(0.02)
+                await self._holdings.empty()
             group.cancel_scope.cancel()
 
     async def _say_goodbye(self) -> None:
