@@ -111,7 +111,7 @@ class RedisServer:
         self._process = ActorProcess([*mortal, str(self.binary.path), *arguments], name="redis-server").start()
         try:
             wait_until(self._answers, lambda: self.process.describe("an answer to PING"), _START_TIMEOUT_S, poll_s=0.01)
-        except TimeoutError:
+        except BaseException:
             self.close()
             raise
         return self
