@@ -79,7 +79,10 @@ def test_a_server_that_cannot_start_says_why() -> None:
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
 def test_a_server_ends_with_a_test_process_that_is_killed() -> None:
     """A test run that is killed leaves no server behind (where the system has setpriv)."""
-    code = "from orchestrator.testing.servers import *; s = RedisServer().start(); print(s.process.pid, flush=True); input()"
+    code = (
+        "from orchestrator.testing.servers import RedisServer; "
+        "server = RedisServer().start(); print(server.process.pid, flush=True); input()"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         pid = int(child.stdout.readline())
