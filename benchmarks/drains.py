@@ -26,9 +26,10 @@ _STALL_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What one pass showed; costs are totals over `tasks`."""
+    """What one pass showed; costs of the server are totals over `tasks`, those of processes over `timed_tasks`."""
 
     tasks: int
+    timed_tasks: int
     rate_per_s: float
     memory_bytes: int
     load_cost: ServerCost
@@ -37,29 +38,54 @@ class Drain:
     helper_cpu_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The timed part of a pass: from the end of the ramp to the last task."""
+
+    tasks: int
+    duration_s: float
+
+    @property
+    def rate_per_s(self) -> float:
+        """Tasks per second."""
+        return self.tasks / max(self.duration_s, _SAMPLE_S)
+
+
 def drain(bench: Bench, team: Team, *, tasks: int, processes: int) -> Drain:
     """Submit all tasks, then let the workers loose on them, and watch until the last is finished."""
     team.prepare()
     empty, loaded = anyio.run(_load, bench, team, tasks)
     with team.crew(processes) as crew:
         ready = read_server(bench.meter)
-        worker_cpu_s, helper_cpu_s = _cpu_s(crew.workers), _cpu_s(crew.helpers)
+        after_ramp_s: list[float] = []
         crew.go()
-        rate_per_s = watch(team.remaining, tasks, [*crew.workers, *crew.helpers])
+        children = [*crew.workers, *crew.helpers]
+        # Processor time counts from the end of the ramp on, so that the start of a supervisor is left out.
+        watched = watch(
+            team.remaining, tasks, children, on_ramp=lambda: after_ramp_s.extend(child.cpu_s() for child in children)
+        )
+        used_s = [child.cpu_s() - before_s for child, before_s in zip(children, after_ramp_s, strict=True)]
         done = read_server(bench.meter)
         return Drain(
             tasks=tasks,
-            rate_per_s=rate_per_s,
+            timed_tasks=watched.tasks,
+            rate_per_s=watched.rate_per_s,
             memory_bytes=loaded.memory_bytes - empty.memory_bytes,
             load_cost=cost_between(empty, loaded),
             drain_cost=cost_between(ready, done),
-            worker_cpu_s=_cpu_s(crew.workers) - worker_cpu_s,
-            helper_cpu_s=_cpu_s(crew.helpers) - helper_cpu_s,
+            worker_cpu_s=sum(used_s[: len(crew.workers)]),
+            helper_cpu_s=sum(used_s[len(crew.workers) :]),
         )
 
 
-def watch(count_remaining: Callable[[], int], tasks: int, children: Sequence[Child]) -> float:
-    """Tasks per second between the end of the ramp and the last task."""
+def watch(
+    count_remaining: Callable[[], int],
+    tasks: int,
+    children: Sequence[Child],
+    *,
+    on_ramp: Callable[[], None] = lambda: None,
+) -> Watched:
+    """Wait until nothing remains; `on_ramp` is called when the timed part begins."""
     ramp_end = int(tasks * (1 - _RAMP_SHARE))
     started: tuple[float, int] | None = None
     last, last_change_s = tasks, time.monotonic()
@@ -67,6 +93,7 @@ def watch(count_remaining: Callable[[], int], tasks: int, children: Sequence[Chi
         remaining, now_s = count_remaining(), time.monotonic()
         if started is None and remaining <= ramp_end:
             started = now_s, remaining
+            on_ramp()
         if remaining == 0:
             break
         if remaining != last:
@@ -79,7 +106,7 @@ def watch(count_remaining: Callable[[], int], tasks: int, children: Sequence[Chi
         time.sleep(_SAMPLE_S)
     assert started is not None
     started_s, left = started
-    return left / max(now_s - started_s, _SAMPLE_S)
+    return Watched(left, now_s - started_s)
 
 
 async def _load(bench: Bench, team: Team, tasks: int) -> tuple[ServerReading, ServerReading]:
@@ -88,7 +115,3 @@ async def _load(bench: Bench, team: Team, tasks: int) -> tuple[ServerReading, Se
         empty = read_server(bench.meter)
         await client.submit_many(tasks)
         return empty, read_server(bench.meter)
-
-
-def _cpu_s(children: Sequence[Child]) -> float:
-    return sum(child.cpu_s() for child in children)

@@ -22,6 +22,6 @@ def our_side(bench: Bench, env: Mapping[str, str] | None = None, *, limited: boo
     """Ours by name, or nothing when only the raw loop is wanted."""
     if not bench.ours:
         return {}
-    from benchmarks.ours.team import FREE, LIMITED, OurTeam  # noqa: PLC0415 - the raw loop runs without the project
+    from benchmarks.ours.team import FREE, LIMITED, OurTeam
 
     return {"ours": OurTeam(bench, LIMITED if limited else FREE, env or {})}

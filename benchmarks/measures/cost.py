@@ -36,8 +36,8 @@ _COSTS: tuple[tuple[str, str, Callable[[Drain], float], tuple[Goal, ...]], ...] 
     ("server CPU per task, draining", "µs", lambda d: d.drain_cost.cpu_s / d.tasks * _US, (at_most(30),)),
     ("network per task", "bytes", lambda d: (d.load_cost.net_bytes + d.drain_cost.net_bytes) / d.tasks, ()),
     ("memory per queued task", "bytes", lambda d: d.memory_bytes / d.tasks, (at_most(420),)),
-    ("worker CPU per 1000 tasks", "s", lambda d: d.worker_cpu_s / d.tasks * 1000, (at_most(0.06),)),
-    ("supervisor CPU per 1000 tasks, its start included", "s", lambda d: d.helper_cpu_s / d.tasks * 1000, ()),
+    ("worker CPU per 1000 tasks", "s", lambda d: d.worker_cpu_s / d.timed_tasks * 1000, (at_most(0.06),)),
+    ("supervisor CPU per 1000 tasks", "s", lambda d: d.helper_cpu_s / d.timed_tasks * 1000, ()),
 )
 
 

@@ -45,7 +45,7 @@ def _drain_rate(peer: Ardiq, processes: int) -> float:
     peer.ask_client("many", tasks)
     loaded = peer.remaining()
     with peer.workers(processes) as workers:
-        return watch(peer.remaining, loaded, workers)
+        return watch(peer.remaining, loaded, workers).rate_per_s
 
 
 def _trips_ms(peer: Ardiq) -> list[float]:

@@ -29,7 +29,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     """Kill with SIGKILL while a task runs, and wait for the next start of the same task."""
     if not bench.ours:
         return
-    from benchmarks.ours.team import HELD, OurTeam  # noqa: PLC0415 - the raw loop runs without the project
+    from benchmarks.ours.team import HELD, OurTeam
 
     attempts = bench.folder / "attempts"
     team = OurTeam(bench, HELD, {ATTEMPTS_FILE_VARIABLE: str(attempts)})

@@ -72,7 +72,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
             (side, kind.name): partial(submit_rate, team, kind.count, kind.send)
             for kind in kinds
             for side, team in teams.items()
-        }
+        },
+        rounds_factor=3,
     )
     for kind in kinds:
         raw = median(rates["raw", kind.name])
