@@ -60,20 +60,19 @@ def reach_server(settings: Settings) -> Iterator[Endpoint]:
 
 
 @asynccontextmanager
-async def open_services(settings: Settings, *, name: str, links: int = 8) -> AsyncIterator[Services]:
+async def open_services(settings: Settings, *, name: str) -> AsyncIterator[Services]:
     """Connect, check the data format, load the scripts.
 
     Args:
         settings: all settings.
         name: shown in the server's client list.
-        links: connections for short commands at most.
 
     Raises:
         StoreError: Redis does not answer, or its data is newer than this program.
     """
     keys = pool_keys(settings)
     with reach_server(settings) as where:
-        async with Store(where, keys, name=name, links=links) as store:
+        async with Store(where, keys, name=name) as store:
             await store.check_format()
             await store.load_scripts()
             yield Services(settings, where, keys, store)

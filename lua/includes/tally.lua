@@ -4,7 +4,6 @@ local function tally(pool, now, counts)
   local minute_key = pool .. ':stats:' .. string.format('%.0f', math.floor(now / 60000000))
   for name, count in pairs(counts) do
     redis.call('HINCRBY', pool .. ':stats:TOTAL', name, count)
-    redis.call('HINCRBY', minute_key, name, count)
+    if redis.call('HINCRBY', minute_key, name, count) == count then redis.call('EXPIRE', minute_key, 259200) end
   end
-  redis.call('EXPIRE', minute_key, 259200)
 end

@@ -1,35 +1,37 @@
-"""Connections to Redis: asyncio links, a small pool of them, and the synchronous link of a thread.
+"""Connections to Redis: the asyncio link, and the synchronous link of a thread. Each sends a command once.
 
-A link is one redis-py connection with redis-py's own retries off; it sends each command once. A link that was
-interrupted (an error, a time-out, a cancellation) between sending and reading is closed, because the reply it still
-owes would answer the next command.
+redis-py opens the connection (URL, TLS, login); its own retries are off. From then on the asyncio link speaks the
+protocol itself, with hiredis on both sides: commands of many callers travel over one connection, and replies are
+matched in order. So a caller that is cancelled leaves nothing behind that could answer another one: its reply is
+dropped when it comes. docs/adr/0002 has the measurements.
 """
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 import hiredis
-from redis import Redis
 from redis.asyncio import ConnectionPool as AsyncConnectionPool
 from redis.backoff import NoBackoff
 from redis.connection import ConnectionPool
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from orchestrator.core.errors import ConfigError, StoreError
+from orchestrator.core.errors import ConfigError
 from orchestrator.store.failures import translate
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import Sequence
 
     from redis.asyncio.connection import AbstractConnection as AsyncConnection
 
     from orchestrator.store.calls import Argument
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
+_NOTHING = object()
 
 
 def check_url(url: str) -> str:
@@ -56,13 +58,90 @@ def _options(connect_timeout_s: float, read_timeout_s: float, name: str) -> dict
     }
 
 
+class _Exchange:
+    """Commands that were sent together and the replies that they are owed."""
+
+    __slots__ = ("owed", "replies", "sent_s", "settled")
+
+    def __init__(self, owed: int, sent_s: float, settled: asyncio.Future[list[Any]]) -> None:
+        self.owed, self.sent_s, self.settled = owed, sent_s, settled
+        self.replies: list[Any] = []
+
+
+class _Wire(asyncio.Protocol):
+    """One open connection: writes packed commands, hands replies to their exchanges in order."""
+
+    def __init__(self, transport: asyncio.Transport, *, reply_timeout_s: float) -> None:
+        self._transport, self._reply_timeout_s = transport, reply_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._open: deque[_Exchange] = deque()
+        self._watchdog: asyncio.TimerHandle | None = None
+        self.lost: Exception | None = None
+
+    def send(self, packed: bytes, owed: int) -> asyncio.Future[list[Any]]:
+        """Write packed commands; the future gets their `owed` replies."""
+        exchange = _Exchange(owed, self._loop.time(), self._loop.create_future())
+        self._open.append(exchange)
+        self._transport.write(packed)
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(self._reply_timeout_s, self._watch)
+        return exchange.settled
+
+    def _watch(self) -> None:
+        # One timer for the oldest exchange, in place of one for each.
+        self._watchdog = None
+        if not self._open:
+            return
+        overdue_s = self._loop.time() - self._open[0].sent_s - self._reply_timeout_s
+        if overdue_s >= 0:
+            self.close(TimeoutError(f"none after {self._reply_timeout_s:g} s"))
+        else:
+            self._watchdog = self._loop.call_later(-overdue_s, self._watch)
+
+    def data_received(self, data: bytes) -> None:
+        """Match replies to exchanges."""
+        self._reader.feed(data)
+        try:
+            while (reply := self._reader.gets()) is not _NOTHING:
+                exchange = self._open[0]
+                exchange.replies.append(reply)
+                if len(exchange.replies) == exchange.owed:
+                    self._open.popleft()
+                    if not exchange.settled.done():
+                        exchange.settled.set_result(exchange.replies)
+        except (hiredis.ProtocolError, IndexError) as garbage:
+            self.close(ConnectionError(f"the answer is not Redis' protocol: {garbage}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail what is still owed."""
+        self.close(exc or ConnectionError("the server closed the connection"))
+
+    def close(self, why: Exception) -> None:
+        """Close the connection; whoever still waits gets `why`."""
+        if self.lost is not None:
+            return
+        self.lost = why
+        self._transport.abort()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        while self._open:
+            settled = self._open.popleft().settled
+            if not settled.done():
+                settled.set_exception(why)
+
+
 class Link:
-    """One asyncio connection; one command (or pipeline) at a time."""
+    """One asyncio connection, opened on first use and again after a loss; many callers may share it."""
 
     def __init__(self, url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> None:
-        options = _options(connect_timeout_s, read_timeout_s, name)
-        pool = AsyncConnectionPool.from_url(check_url(url), **options)
-        self._connection: AsyncConnection = pool.make_connection()  # type: ignore[no-untyped-call]
+        options = _options(connect_timeout_s, connect_timeout_s, name)
+        self._pool = AsyncConnectionPool.from_url(check_url(url), **options)
+        self._reply_timeout_s = read_timeout_s
+        self._connection: AsyncConnection | None = None
+        self._wire: _Wire | None = None
+        self._opening = anyio.Lock(fast_acquire=True)
 
     async def execute(self, *command: Argument) -> Any:
         """Send one command and return its raw reply.
@@ -70,84 +149,62 @@ class Link:
         Raises:
             StoreError: see `failures.translate`.
         """
-        return (await self._exchange([command], raise_errors=True))[0]
+        reply = (await self._exchange(_pack(command), 1, what=command[0]))[0]
+        if isinstance(reply, hiredis.ReplyError):
+            raise translate(reply, what=str(command[0]), sent=True)
+        return reply
 
     async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands together and return their replies; an error reply stands in its place as a `StoreError`."""
-        return await self._exchange(commands, raise_errors=False) if commands else []
+        if not commands:
+            return []
+        packed = b"".join(_pack(command) for command in commands)
+        replies = await self._exchange(packed, len(commands), what=commands[0][0])
+        return [
+            translate(reply, what=str(command[0]), sent=True) if isinstance(reply, hiredis.ReplyError) else reply
+            for command, reply in zip(commands, replies, strict=True)
+        ]
 
-    async def _exchange(self, commands: Sequence[Sequence[Argument]], *, raise_errors: bool) -> list[Any]:
-        connection, sent, done = self._connection, False, False
+    async def _exchange(self, packed: bytes, owed: int, *, what: Argument) -> list[Any]:
+        wire = self._wire
+        if wire is None or wire.lost is not None:
+            wire = await self._open(what)
         try:
-            if not connection.is_connected:
+            return await wire.send(packed, owed)
+        except (OSError, RedisError) as error:
+            raise translate(error, what=str(what), sent=True) from error
+
+    async def _open(self, what: Argument) -> _Wire:
+        async with self._opening:
+            if self._wire is not None and self._wire.lost is None:
+                return self._wire
+            await self.close()
+            connection: AsyncConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+            try:
                 await connection.connect()  # type: ignore[no-untyped-call]
-            sent = True
-            await connection.send_packed_command([_pack(command) for command in commands], check_health=False)
-            replies: list[Any] = []
-            for command in commands:
-                try:
-                    replies.append(await connection.read_response())
-                except ResponseError as error:
-                    replies.append(translate(error, what=_name(command), sent=True))
-            done = True
-        except (RedisError, OSError) as error:
-            raise translate(error, what=_name(commands[0]), sent=sent) from error
-        finally:
-            if not done:
-                # Closing sends nothing, so it may run in a cancelled scope.
+            except (OSError, RedisError) as error:
+                await connection.disconnect(nowait=True)
+                raise translate(error, what=str(what), sent=False) from error
+            except BaseException:
                 with anyio.CancelScope(shield=True):
                     await connection.disconnect(nowait=True)
-        if raise_errors and isinstance(replies[0], StoreError):
-            raise replies[0]
-        return replies
+                raise
+            writer = connection._writer  # noqa: SLF001 - redis-py logs in, we take over its transport
+            assert writer is not None
+            self._connection = connection
+            self._wire = _Wire(writer.transport, reply_timeout_s=self._reply_timeout_s)  # type: ignore[arg-type]
+            writer.transport.set_protocol(self._wire)
+            return self._wire
 
     async def close(self) -> None:
         """Close the connection; a later command opens it again."""
-        with anyio.CancelScope(shield=True):
-            await self._connection.disconnect(nowait=True)
-
-
-class LinkPool:
-    """Links for short commands, opened on demand, at most `size` at once; callers wait for a free one."""
-
-    def __init__(self, url: str, *, size: int, connect_timeout_s: float, read_timeout_s: float, name: str) -> None:
-        self._url, self._name = url, name
-        self._connect_timeout_s, self._read_timeout_s = connect_timeout_s, read_timeout_s
-        self._free: list[Link] = []
-        self._all: list[Link] = []
-        self._slots = anyio.Semaphore(size)
-
-    @asynccontextmanager
-    async def link(self) -> AsyncIterator[Link]:
-        """Borrow a link."""
-        async with self._slots:
-            link = self._free.pop() if self._free else self._open()
-            try:
-                yield link
-            finally:
-                self._free.append(link)
-
-    def _open(self) -> Link:
-        link = Link(
-            self._url, connect_timeout_s=self._connect_timeout_s, read_timeout_s=self._read_timeout_s, name=self._name
-        )
-        self._all.append(link)
-        return link
-
-    async def execute(self, *command: Argument) -> Any:
-        """Send one command over a borrowed link."""
-        async with self.link() as link:
-            return await link.execute(*command)
-
-    async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands together over one borrowed link."""
-        async with self.link() as link:
-            return await link.pipeline(commands)
-
-    async def close(self) -> None:
-        """Close every link."""
-        for link in self._all:
-            await link.close()
+        if self._wire is not None:
+            self._wire.close(ConnectionError("the connection was closed"))
+            self._wire = None
+        if self._connection is not None:
+            connection, self._connection = self._connection, None
+            with anyio.CancelScope(shield=True):
+                await connection.disconnect(nowait=True)
 
 
 class SyncLink:
@@ -157,10 +214,13 @@ class SyncLink:
         self._pool = ConnectionPool.from_url(
             check_url(url), max_connections=1, **_options(connect_timeout_s, read_timeout_s, name)
         )
-        self._client = Redis(connection_pool=self._pool)
 
     def execute(self, *command: Argument) -> Any:
-        """Send one command and return its raw reply."""
+        """Send one command and return its raw reply.
+
+        Raises:
+            StoreError: see `failures.translate`.
+        """
         connection, sent, done = None, False, False
         try:
             connection = self._pool.get_connection()
@@ -170,9 +230,9 @@ class SyncLink:
             done = True
         except ResponseError as error:
             done = True
-            raise translate(error, what=_name(command), sent=True) from error
+            raise translate(error, what=str(command[0]), sent=True) from error
         except (RedisError, OSError) as error:
-            raise translate(error, what=_name(command), sent=sent) from error
+            raise translate(error, what=str(command[0]), sent=sent) from error
         finally:
             if connection is not None:
                 if not done:
@@ -182,7 +242,6 @@ class SyncLink:
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
         self._pool.disconnect()
 
     def __enter__(self) -> Self:
@@ -195,8 +254,3 @@ class SyncLink:
 def _pack(command: Sequence[Argument]) -> bytes:
     packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub wants one type for all
     return packed
-
-
-def _name(command: Iterable[Argument]) -> str:
-    first = next(iter(command))
-    return first if isinstance(first, str) else str(first)

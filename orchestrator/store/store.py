@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable
 from orchestrator.store.failures import ScriptMissing
-from orchestrator.store.links import Link, LinkPool, SyncLink
+from orchestrator.store.links import Link, SyncLink
 from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.script_files import all_scripts
 
@@ -46,14 +46,13 @@ class Endpoint:
 
 
 class Store:
-    """Short commands and scripts over a pool of links, and links of one's own for blocking reads."""
+    """Short commands and scripts over one shared link, and links of one's own for blocking reads."""
 
-    def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str = "orc", links: int = 8) -> None:
+    def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str = "orc") -> None:
         self.keys = keys
         self._endpoint, self._name = endpoint, name
-        self._links = LinkPool(
+        self._link = Link(
             endpoint.url,
-            size=links,
             connect_timeout_s=endpoint.connect_timeout_s,
             read_timeout_s=endpoint.command_timeout_s,
             name=name,
@@ -82,20 +81,19 @@ class Store:
 
     async def _run(self, call: Call[Any]) -> Any:
         command = call.command()
-        async with self._links.link() as link:
-            try:
-                return await link.execute(*command)
-            except ScriptMissing:
-                await link.execute("SCRIPT", "LOAD", all_scripts()[call.script].text)
-                return await link.execute(*command)
+        try:
+            return await self._link.execute(*command)
+        except ScriptMissing:
+            await self._link.execute("SCRIPT", "LOAD", all_scripts()[call.script].text)
+            return await self._link.execute(*command)
 
     async def execute(self, *command: Argument) -> Any:
         """Send one plain command."""
-        return await self._links.execute(*command)
+        return await self._link.execute(*command)
 
     async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send plain commands together; an error reply stands in its place as a `StoreError`."""
-        return await self._links.pipeline(commands)
+        return await self._link.pipeline(commands)
 
     def blocking_link(self, block_s: float, *, name: str = "block") -> Link:
         """A link of one's own for reads that block up to `block_s`."""
@@ -109,7 +107,7 @@ class Store:
 
     async def load_scripts(self) -> None:
         """Make all scripts known to the server, in one round trip."""
-        replies = await self._links.pipeline([("SCRIPT", "LOAD", script.text) for script in all_scripts().values()])
+        replies = await self._link.pipeline([("SCRIPT", "LOAD", script.text) for script in all_scripts().values()])
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
@@ -150,8 +148,8 @@ class Store:
         return []
 
     async def close(self) -> None:
-        """Close all pooled links."""
-        await self._links.close()
+        """Close the shared link."""
+        await self._link.close()
 
     async def __aenter__(self) -> Self:
         return self
