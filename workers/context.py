@@ -96,8 +96,8 @@ class TaskContext:
         """
         self._children += 1
         child = Submission(
-            skill, args, agent, session or self.session, priority, delay, at, start_by,
-            key or f"{self.task_id}/{self._children}", timeout, max_attempts, tags, result_ttl,
+            skill, args, agent, self.session if session is None else session, priority, delay, at, start_by,
+            f"{self.task_id}/{self._children}" if key is None else key, timeout, max_attempts, tags, result_ttl,
         )  # fmt: skip
         client = await self._client()
         return await client.submit_one(child, Parent(self.task_id, self._generation, self._depth))

@@ -10,6 +10,8 @@ from orchestrator.core.durations import instant_ms, to_ms
 class AttemptSignal(Exception):
     """Base of the three signals."""
 
+    reason: str = ""
+
 
 class Retry(AttemptSignal):
     """Try again later; counts as a failed attempt.
@@ -19,10 +21,12 @@ class Retry(AttemptSignal):
         reason: one line for people.
     """
 
+    delay_ms: int | None = None
+
     def __init__(self, delay: float | timedelta | None = None, reason: str = "") -> None:
         super().__init__(reason or "retry asked for")
         self.delay_ms = None if delay is None else to_ms("delay", delay)
-        self.reason = reason
+        self.reason = str(reason)
 
 
 class Snooze(AttemptSignal):
@@ -34,6 +38,9 @@ class Snooze(AttemptSignal):
         reason: one line for people.
     """
 
+    delay_ms: int = 0
+    at_ms: int = 0
+
     def __init__(
         self, delay: float | timedelta | None = None, *, until: datetime | None = None, reason: str = ""
     ) -> None:
@@ -42,7 +49,7 @@ class Snooze(AttemptSignal):
             raise TypeError("Snooze takes either delay= or until=")
         self.delay_ms = 0 if delay is None else to_ms("delay", delay)
         self.at_ms = 0 if until is None else instant_ms("until", until)
-        self.reason = reason
+        self.reason = str(reason)
 
 
 class Reject(AttemptSignal):
@@ -54,4 +61,4 @@ class Reject(AttemptSignal):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason)

@@ -6,9 +6,9 @@ import inspect
 import typing
 from dataclasses import dataclass
 from datetime import timedelta  # noqa: TC003 - part of public signatures
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, ParamSpec, TypeVar
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import InvalidInput
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-RESULT_DEPTH: Final = 512
+RESULT_DEPTH: Final = 128
+"""Levels of lists and objects within a result; pydantic reads no more than 200."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,21 @@ class Skill(Generic[P, T]):
         self.options = options
         self.__doc__ = handler.__doc__
         signature = _readable_signature(handler, name)
-        self._context_name, fields = _split_context(signature, name)
-        self._arguments: type[BaseModel] = create_model(
-            f"{name} arguments", __config__=ConfigDict(extra="forbid", arbitrary_types_allowed=False), **fields
-        )
+        self._context_name, parameters = _split_context(signature, name)
+        # Fields have names that no attribute of a model has; outside they go by the parameter's name.
+        self._parameters = {f"argument {number}": parameter for number, parameter in enumerate(parameters)}
+        fields: dict[str, Any] = {
+            field: (Annotated[parameters[parameter][0], Field(alias=parameter)], parameters[parameter][1])
+            for field, parameter in self._parameters.items()
+        }
         returned = signature.return_annotation
-        self._result: TypeAdapter[Any] = TypeAdapter(Any if returned is inspect.Signature.empty else returned)
+        try:
+            self._arguments: type[BaseModel] = create_model(
+                f"{name} arguments", __config__=ConfigDict(extra="forbid"), **fields
+            )
+            self._result = _result_adapter(Any if returned is inspect.Signature.empty else returned)
+        except PydanticUserError as unusable:
+            raise InvalidInput(f"handler {name!r} has a type that JSON cannot be read as: {unusable.message}") from None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         """Call the handler itself."""
@@ -74,10 +84,15 @@ class Skill(Generic[P, T]):
             InvalidInput: they do not fit; the message names each argument.
         """
         try:
-            checked = self._arguments.model_validate_json(args)
+            checked = self._arguments.model_validate_json(args, by_alias=True, by_name=True).__dict__
         except ValidationError as refused:
             raise InvalidInput(f"arguments do not fit {self.name!r}: {_readable(refused)}") from None
-        values = dict(checked.__dict__)
+        except Exception as broken:
+            # Validators and default factories are user code.
+            raise InvalidInput(
+                f"arguments of {self.name!r} could not be checked: {type(broken).__name__}: {broken}"
+            ) from broken
+        values = {parameter: checked[field] for field, parameter in self._parameters.items()}
         if self._context_name is not None:
             values[self._context_name] = context
         return values
@@ -88,12 +103,16 @@ class Skill(Generic[P, T]):
         Raises:
             InvalidInput: JSON cannot hold it, or it is too large.
         """
-        plain = self._result.dump_python(value, mode="json", warnings="error")
+        try:
+            plain = self._result.dump_python(value, mode="json", warnings="error")
+        except Exception as unfit:
+            # Also what serialisers of the user's own raise.
+            raise InvalidInput(f"result of {self.name!r} does not fit its type or JSON: {unfit}") from unfit
         return encode_json(f"result of {self.name!r}", plain, max_bytes=max_bytes, max_depth=RESULT_DEPTH)
 
     def read_result(self, data: bytes) -> T:
         """Read a result as the type that the handler returns."""
-        result: T = self._result.validate_json(data)
+        result: T = self._result.validate_json(data, by_alias=True, by_name=True)
         return result
 
     def retry_after_ms(self, failures: int, backoff: Backoff) -> int:
@@ -119,12 +138,25 @@ def make_options(
             raise InvalidInput(f"{name} must be a whole number from 1 to 1000, not {count!r}")
     if isinstance(backoff, str) and backoff != "exponential":
         raise InvalidInput(f'backoff must be "exponential" or a number of seconds, not {backoff!r}')
+    timeout_s = None if timeout is None else to_seconds("timeout", timeout)
+    if timeout_s == 0:
+        raise InvalidInput("timeout must be more than 0 seconds; leave it out for no limit")
     return SkillOptions(
-        timeout_s=None if timeout is None else to_seconds("timeout", timeout),
+        timeout_s=timeout_s,
         max_attempts=max_attempts,
         max_deaths=max_deaths,
         backoff=backoff if isinstance(backoff, str) else to_seconds("backoff", backoff),
     )
+
+
+def _result_adapter(returned: Any) -> TypeAdapter[Any]:
+    try:
+        # Without this, NaN would silently become null on its way out.
+        return TypeAdapter(returned, config=ConfigDict(ser_json_inf_nan="constants"))
+    except PydanticUserError as refused:
+        if refused.code != "type-adapter-config-unused":
+            raise
+        return TypeAdapter(returned)  # a model has its own configuration
 
 
 def _readable_signature(handler: Callable[..., object], name: str) -> inspect.Signature:
@@ -132,25 +164,29 @@ def _readable_signature(handler: Callable[..., object], name: str) -> inspect.Si
         raise InvalidInput(f"handler {name!r} must be an `async def`")
     try:
         return inspect.signature(handler, eval_str=True)
-    except NameError as unknown:
+    except Exception as unknown:
+        # Annotations may be any expression.
         raise InvalidInput(
             f"handler {name!r} has an annotation that cannot be read ({unknown}); import its types at module level"
         ) from unknown
 
 
-def _split_context(signature: inspect.Signature, name: str) -> tuple[str | None, Mapping[str, Any]]:
-    context_name, fields = None, dict[str, Any]()
+def _split_context(signature: inspect.Signature, name: str) -> tuple[str | None, Mapping[str, tuple[Any, Any]]]:
+    """The name of the context parameter, and annotation and default of all others."""
+    context_name, others = None, dict[str, tuple[Any, Any]]()
     for parameter in signature.parameters.values():
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
             raise InvalidInput(
                 f"handler {name!r} has the parameter {str(parameter)!r}; arguments travel by name, so give each its own"
             )
         if _is_context(parameter.annotation):
+            if context_name is not None:
+                raise InvalidInput(f"handler {name!r} has two parameters for the context; leave one of them out")
             context_name = parameter.name
             continue
         annotation = Any if parameter.annotation is parameter.empty else parameter.annotation
-        fields[parameter.name] = (annotation, ... if parameter.default is parameter.empty else parameter.default)
-    return context_name, fields
+        others[parameter.name] = (annotation, ... if parameter.default is parameter.empty else parameter.default)
+    return context_name, others
 
 
 def _is_context(annotation: object) -> bool:

@@ -6,6 +6,8 @@ envelope -> skill -> arguments -> run under a cancel scope -> verdict -> outbox.
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import math
 import time
 import traceback
 from collections import deque
@@ -13,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
+from msgspec import DecodeError
 
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import InvalidInput, StoreError
@@ -64,6 +67,8 @@ class Executor:
         self._idle: list[asyncio.Future[None]] = []
         self._free = agent.concurrency
         self._freed = anyio.Event()
+        self._soiled = 0
+        self._slot_ended = anyio.Event()
 
     @property
     def free(self) -> int:
@@ -86,8 +91,21 @@ class Executor:
             if not waiting.done():
                 waiting.set_result(None)
 
-    async def run_slot(self) -> None:
-        """Run attempts one after another, until cancelled."""
+    async def run(self) -> None:
+        """Run all slots, until cancelled; one that a handler has soiled is replaced by a fresh one."""
+        async with anyio.create_task_group() as slots:
+            for _ in range(self._agent.concurrency):
+                slots.start_soon(self._run_slot)
+            while True:
+                await self._slot_ended.wait()
+                self._slot_ended = anyio.Event()
+                while self._soiled:
+                    self._soiled -= 1
+                    slots.start_soon(self._run_slot)
+
+    async def _run_slot(self) -> None:
+        """Run attempts one after another, until cancelled or soiled."""
+        clean = contextvars.copy_context()
         while True:
             while not self._feed:
                 waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -105,6 +123,11 @@ class Executor:
                 self._free += 1
                 if self._free == 1:
                     self._freed.set()
+            if await _cancelled_itself() or contextvars.copy_context() != clean:
+                # Context variables cannot be unset from outside: the next attempt gets a task of its own.
+                self._soiled += 1
+                self._slot_ended.set()
+                return
 
     async def _run(self, held: Held) -> None:
         if held.delivery.deaths == 0:
@@ -124,6 +147,10 @@ class Executor:
         except StoreError as failure:
             self._leave(held, Verdict(VerdictKind.BACK, reason=f"its record could not be read: {failure}"))
             return
+        except DecodeError as unreadable:
+            reason = f"its envelope cannot be read: {unreadable}"
+            self._leave(held, Verdict(VerdictKind.DEAD, reason.encode(), reason=reason))
+            return
         if envelope is None:
             self._holdings.drop(delivery)  # deleted while it waited: nothing to run, nothing to store
             return
@@ -136,7 +163,7 @@ class Executor:
         try:
             values = skill.bind(envelope.args, context)
         except InvalidInput as misfit:
-            self._leave(held, Verdict(VerdictKind.DEAD, str(misfit).encode(), reason=str(misfit)))
+            self._leave(held, Verdict(VerdictKind.DEAD, _cut(str(misfit)), reason=_line(str(misfit))))
             return
         started_s = time.monotonic()
         verdict = await self._perform(held, skill, envelope, values, timeout_s=timeout_s)
@@ -164,18 +191,25 @@ class Executor:
         timeout_s: float | None,
     ) -> Verdict | None:
         failure: BaseException | None = None
-        verdict: Verdict | None = None
+        value: Any = None
+        returned = False
         scope = anyio.CancelScope() if timeout_s is None else anyio.move_on_after(timeout_s)
         held.scope = scope
         try:
             with scope:
-                verdict = self._succeeded(skill, await skill.handler(**values))
-        except Exception as raised:  # noqa: BLE001 - handlers may raise anything
+                value = await skill.handler(**values)
+                returned = True
+        except GeneratorExit:
+            raise
+        except BaseException as raised:
+            # A handler may raise what it likes, also SystemExit or a cancellation that nobody asked for.
+            if isinstance(raised, asyncio.CancelledError) and _worker_ends():
+                raise
             failure = raised
         finally:
             held.scope = None
-        if verdict is not None:
-            return verdict
+        if returned:
+            return self._succeeded(skill, value)
         if failure is None or (held.why and scope.cancel_called):
             stopped = self._stopped(held)
             if stopped is not None or held.why == "lost":
@@ -184,7 +218,11 @@ class Executor:
         return self._failed(held.delivery, skill, envelope, failure)
 
     def _succeeded(self, skill: Skill[Any, Any], value: Any) -> Verdict:
-        return Verdict(VerdictKind.SUCCEEDED, skill.dump_result(value, max_bytes=self._max_bytes))
+        try:
+            return Verdict(VerdictKind.SUCCEEDED, skill.dump_result(value, max_bytes=self._max_bytes))
+        except InvalidInput as misfit:
+            # The next attempt would return the same.
+            return Verdict(VerdictKind.DEAD, _cut(str(misfit)), reason=_line(str(misfit)))
 
     def _stopped(self, held: Held) -> Verdict | None:
         if held.why == "drain":
@@ -199,9 +237,10 @@ class Executor:
         self, delivery: Delivery, skill: Skill[Any, Any], envelope: Envelope, failure: BaseException
     ) -> Verdict:
         if isinstance(failure, Snooze):
-            return Verdict(VerdictKind.SNOOZE, delay_ms=failure.delay_ms, at_ms=failure.at_ms, reason=failure.reason)
+            reason = _line(failure.reason)
+            return Verdict(VerdictKind.SNOOZE, delay_ms=failure.delay_ms, at_ms=failure.at_ms, reason=reason)
         if isinstance(failure, Reject):
-            return Verdict(VerdictKind.DEAD, failure.reason.encode(errors="replace"), reason=_line(failure.reason))
+            return Verdict(VerdictKind.DEAD, _cut(failure.reason), reason=_line(failure.reason))
         reason = _describe(failure)
         failures = delivery.attempt - delivery.deaths
         max_attempts = envelope.max_attempts or skill.options.max_attempts
@@ -227,6 +266,27 @@ class Executor:
             self._outbox.put(held.delivery, verdict)
 
 
+def _worker_ends() -> bool:
+    """Whether the slot itself is being cancelled, not only what runs in it."""
+    return anyio.current_effective_deadline() == -math.inf
+
+
+async def _cancelled_itself() -> bool:
+    """Whether a handler has left a cancellation of its own task behind; takes it away."""
+    task = asyncio.current_task()
+    assert task is not None
+    if not task.cancelling() or _worker_ends():
+        return False
+    while task.cancelling():
+        task.uncancel()
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        if _worker_ends():
+            raise
+    return True
+
+
 def _describe(failure: BaseException) -> str:
     """One line about an exception, even about one whose text cannot be made."""
     try:
@@ -246,6 +306,10 @@ def _traceback(failure: BaseException) -> bytes:
         text = "".join(traceback.format_exception(failure))
     except Exception:  # noqa: BLE001 - handlers may raise anything
         text = f"{type(failure).__name__}: (its traceback could not be made)"
+    return _cut(text)
+
+
+def _cut(text: str) -> bytes:
     data = text.encode(errors="replace")
     if len(data) <= ERROR_BYTES:
         return data

@@ -126,9 +126,8 @@ class Worker:
                 whole.start_soon(self._outbox.run)
                 whole.start_soon(self._watch_signals)
                 whole.start_soon(self._register_again)
-                for agent in self._agents:
-                    for _ in range(agent.concurrency):
-                        whole.start_soon(self._executors[agent.name].run_slot)
+                for executor in self._executors.values():
+                    whole.start_soon(executor.run)
                 async with anyio.create_task_group() as intakes:
                     for intake in self._intakes.values():
                         intakes.start_soon(intake.run)
