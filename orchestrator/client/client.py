@@ -161,8 +161,10 @@ class Orchestrator:
         """Submit what a `Submission` says, as a child of `parent` if given."""
         services = self.services
         row = self._door.row(task, parent)
+        # Known before it is sent: its reply may be read before the answer to the submit.
+        handle = self._handle(row.id, own=True, skill=task.skill)
         answer = await self._batcher.add(row)
-        return self._accepted(services, task, row, answer)
+        return self._accepted(services, task, handle, answer)
 
     async def submit_many(self, tasks: Iterable[Submission], parent: Parent | None = None) -> list[TaskHandle[Any]]:
         """Submit many tasks in chunks of 500; either all are accepted or `SubmitRefused` tells of each.
@@ -174,6 +176,7 @@ class Orchestrator:
         services = self.services
         listed = list(tasks)
         rows = [self._door.row(task, parent) for task in listed]
+        handles = [self._handle(row.id, own=True, skill=task.skill) for task, row in zip(listed, rows, strict=True)]
         outcomes: list[TaskHandle[Any] | Exception] = []
         for chunk in _chunks(rows):
             start = len(outcomes)
@@ -182,9 +185,10 @@ class Orchestrator:
             except OrchestratorError as failure:
                 outcomes += [failure] * (len(rows) - start)
                 break
-            for task, row, answer in zip(listed[start : start + len(chunk)], chunk, answers, strict=True):
+            end = start + len(chunk)
+            for task, handle, answer in zip(listed[start:end], handles[start:end], answers, strict=True):
                 try:
-                    outcomes.append(self._accepted(services, task, row, answer))
+                    outcomes.append(self._accepted(services, task, handle, answer))
                 except SubmitRefused as refused:
                     outcomes.append(refused)
         refusals = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -196,13 +200,17 @@ class Orchestrator:
             )
         return cast("list[TaskHandle[Any]]", outcomes)
 
-    def _accepted(self, services: Services, task: Submission, row: SubmitRow, answer: SubmitAnswer) -> TaskHandle[Any]:
+    def _accepted(
+        self, services: Services, task: Submission, handle: TaskHandle[Any], answer: SubmitAnswer
+    ) -> TaskHandle[Any]:
         match answer.status:
             case "created":
-                return self._handle(row.id, own=True, skill=task.skill)
+                return handle
             case "duplicate":
                 # Our own row, sent twice because an answer was lost, or somebody's earlier task with this key.
-                return self._handle(answer.detail, own=answer.detail == row.id, skill=task.skill)
+                return (
+                    handle if answer.detail == handle.id else self._handle(answer.detail, own=False, skill=task.skill)
+                )
             case "conflict":
                 raise KeyConflict(task.key or "", answer.detail)
             case "full":
@@ -211,7 +219,7 @@ class Orchestrator:
                 raise SubmitRefused(
                     f"task {answer.detail} is no longer run by this attempt, so it may not submit children"
                 )
-        raise OrchestratorError(f"submit answered {answer.status!r} for task {row.id}")
+        raise OrchestratorError(f"submit answered {answer.status!r} for task {handle.id}")
 
     def _handle(self, id_: str, *, own: bool, skill: object = None) -> TaskHandle[Any]:
         read = getattr(skill, "read_result", None)

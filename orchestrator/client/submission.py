@@ -177,7 +177,13 @@ def _arguments(skill: str, args: Arguments) -> Mapping[str, Any]:
     if isinstance(args, Mapping):
         return args if isinstance(args, dict) else dict(args)
     if hasattr(args, "model_dump"):
-        return args.model_dump(mode="json")
+        try:
+            dumped = args.model_dump(mode="json")
+        except Exception as unfit:
+            # Also what serialisers of the user's own raise.
+            raise InvalidInput(f"arguments of {skill!r} cannot be sent: {unfit}") from unfit
+        if isinstance(dumped, dict):
+            return dumped
     raise InvalidInput(f"arguments of {skill!r} must be a mapping or a pydantic model, not {type(args).__name__}")
 
 

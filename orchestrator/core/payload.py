@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False).encode
@@ -26,7 +26,7 @@ def encode_json(what: str, value: Any, *, max_bytes: int, max_depth: int) -> byt
     Raises:
         InvalidInput: anything that JSON would change or cannot hold; the message names the place.
     """
-    _check(what, value, max_depth)
+    _check(what, value, max_depth, max_bytes)
     try:
         data = _encode(value).encode()
     except UnicodeEncodeError:
@@ -49,9 +49,10 @@ def decode_json(data: bytes) -> Any:
     return json.loads(data)
 
 
-def _check(what: str, value: Any, max_depth: int) -> None:
+def _check(what: str, value: Any, max_depth: int, max_items: int) -> None:
     # A stack of our own: a structure too deep for the interpreter gets a sentence instead of a RecursionError.
     stack: list[tuple[Any, int]] = [(value, 0)]
+    seen = 0
     while stack:
         item, depth = stack.pop()
         kind = type(item)
@@ -63,7 +64,7 @@ def _check(what: str, value: Any, max_depth: int) -> None:
                     raise InvalidInput(
                         f"{what} contain the key {key!r}, which is not a text; JSON would turn it into one"
                     )
-            children: Iterable[Any] = item.values()
+            children: Collection[Any] = item.values()
         elif isinstance(item, list | tuple):
             children = item
         elif isinstance(item, (str, int, float)):
@@ -74,4 +75,10 @@ def _check(what: str, value: Any, max_depth: int) -> None:
             )
         if depth >= max_depth:
             raise InvalidInput(f"{what} are nested deeper than {max_depth} levels")
+        seen += len(children)
+        if seen > max_items:
+            # Every item takes a byte at least. Lists that hold the same lists again and again grow without end.
+            raise InvalidInput(
+                f"{what} take more than the {max_items} bytes of JSON allowed; store the data and send its address"
+            )
         stack.extend([(child, depth + 1) for child in children])
