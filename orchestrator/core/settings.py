@@ -95,9 +95,6 @@ class RedisSettings(_Section):
     )
     connect_timeout_s: Seconds = Field(default=5.0, description="Seconds until a connection attempt is given up.")
     command_timeout_s: Seconds = Field(default=5.0, description="Seconds until an unanswered command is given up.")
-    block_s: Annotated[Seconds, Field(le=60)] = Field(
-        default=5.0, description="Seconds that a blocking read waits for news before it asks again."
-    )
     allow_eviction: bool = Field(
         default=False,
         description="Start although the server may evict keys when memory is short. Evicted keys are lost tasks.",
@@ -132,9 +129,6 @@ class ResultSettings(_Section):
         default=_DAY_S, description="Seconds that an ended task and its result can be read. At least 300."
     )
     max_bytes: Size = Field(default=1_048_576, description="Bytes of JSON that a result may take.")
-    idempotency_ttl_s: Seconds = Field(
-        default=_DAY_S, description="Seconds after the end during which the same key still finds the same task."
-    )
     dead_ttl_s: Seconds = Field(default=14 * _DAY_S, description="Seconds that a dead letter is kept.")
 
 
@@ -150,17 +144,10 @@ class WorkerSettings(_Section):
     stuck_after_s: Seconds = Field(
         default=60.0, description="Seconds without a turn of the event loop after which a process counts as stuck."
     )
-    heartbeat_s: Seconds = Field(default=5.0, description="Seconds between two signs of life.")
-    lease_s: Seconds = Field(
-        default=15.0,
-        description="Seconds after which the tasks of a silent worker go to others, unless its agent says otherwise.",
+    heartbeat_s: Seconds = Field(
+        default=5.0,
+        description="Seconds between two signs of life; a shorter lease of an agent shortens it to a third of that lease.",
     )
-
-    @model_validator(mode="after")
-    def _lease_outlives_beats(self) -> Self:
-        if self.heartbeat_s * 2 > self.lease_s:
-            raise ValueError("heartbeat_s must be at most half of lease_s, or one lost beat costs a worker its tasks")
-        return self
 
 
 class SupervisorSettings(_Section):

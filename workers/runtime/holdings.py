@@ -10,9 +10,14 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from orchestrator.core.log import get_logger
+
 if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
     from workers.context import TaskContext
+
+
+_log = get_logger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -37,6 +42,9 @@ class Held:
         if self.context is not None:
             self.context.cancelled = True
         if self.scope is not None:
+            if why == "lost":
+                task = self.delivery
+                _log.warning("lease_lost", task=task.task_id, agent=task.agent, attempt=task.attempt)
             self.scope.cancel()
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from orchestrator.core.settings import Settings
-    from orchestrator.store.store import SyncStore
+    from orchestrator.services import SyncStore
     from workers.agent import Agent
 
 PR_SET_PDEATHSIG: Final = 1

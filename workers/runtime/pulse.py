@@ -117,7 +117,6 @@ class Pulse:
         pending, statuses = store.call(scripts.renew(self._services.keys, worker=self._worker, agent=agent, rows=rows))
         for one, status in zip(held, statuses, strict=True):
             if status is LeaseStatus.LOST and self._holdings.get(agent, one.delivery.entry) is one:
-                _log.warning("lease_lost", task=one.delivery.task_id, agent=agent, attempt=one.delivery.attempt)
                 self._loop.call_soon_threadsafe(one.stop, "lost")
             elif status is LeaseStatus.CANCELLED:
                 self._loop.call_soon_threadsafe(one.stop, "cancelled")

@@ -209,15 +209,15 @@ def test_unknown_options_are_refused(load: Load) -> None:
     ("environ", "line"),
     [
         (
-            {"ORC_WORKER__LEASE_S": "soon"},
+            {"ORC_WORKER__HEARTBEAT_S": "soon"},
             (
-                "worker.lease_s = 'soon' (environment ORC_WORKER__LEASE_S): input should be a valid number, "
+                "worker.heartbeat_s = 'soon' (environment ORC_WORKER__HEARTBEAT_S): input should be a valid number, "
                 "unable to parse string as a number"
             ),
         ),
         (
-            {"ORC_WORKER__LEASE_S": "nan"},
-            "worker.lease_s = 'nan' (environment ORC_WORKER__LEASE_S): input should be a finite number",
+            {"ORC_WORKER__HEARTBEAT_S": "nan"},
+            "worker.heartbeat_s = 'nan' (environment ORC_WORKER__HEARTBEAT_S): input should be a finite number",
         ),
         (
             {"ORC_SUPERVISOR__BATCH": "501"},
@@ -231,13 +231,6 @@ def test_unknown_options_are_refused(load: Load) -> None:
             ),
         ),
         ({"ORC_LIMITS": "{"}, "environment ORC_LIMITS: this name takes a table as JSON"),
-        (
-            {"ORC_WORKER__LEASE_S": "6"},
-            (
-                "worker (environment ORC_WORKER__LEASE_S): heartbeat_s must be at most half of lease_s, "
-                "or one lost beat costs a worker its tasks"
-            ),
-        ),
         (
             {"ORC_RETRY__CAP_S": "0.5"},
             "retry (environment ORC_RETRY__CAP_S): base_s must not be greater than cap_s",
