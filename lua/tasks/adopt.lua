@@ -71,6 +71,8 @@ if may_take then
       else
         rest = true
       end
+    elseif own ~= '1' and not holds[idle[i][1]] then
+      rest = true
     end
   end
 end

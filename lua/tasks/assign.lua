@@ -51,10 +51,9 @@ if want <= 0 then
 end
 local each = want
 if #filled > 1 then each = math.max(1, math.min(want, math.floor(1000 / #filled))) end
-local heads, more = {}, false
+local heads = {}
 for i = 1, #filled do
   local found = redis.call('ZRANGE', pool .. ':queue:' .. filled[i], 0, each - 1, 'WITHSCORES')
-  if #found == 2 * each then more = true end
   for j = 1, #found, 2 do
     heads[#heads + 1] = {found[j], tonumber(found[j + 1]), filled[i]}
   end
@@ -68,12 +67,10 @@ end
 
 local ending = start_endings(now)
 local removed, grants, expiring = {}, {}, {}
-local parked, parked_count = {}, 0
-local assigned, bytes, taken = 0, 0, 0
+local parked = {}
+local assigned, bytes = 0, 0
 -- With several queues only `each` heads of one are known, so no more than that may be taken before looking again.
-local take = math.min(#heads, math.max(each, want))
-if #filled > 1 then take = math.min(#heads, each) end
-for i = 1, take do
+for i = 1, math.min(#heads, each) do
   if assigned >= want or bytes >= call_bytes then break end
   local id, score, queue = heads[i][1], heads[i][2], heads[i][3]
   local task_key = pool .. ':task:' .. id
@@ -86,7 +83,6 @@ for i = 1, take do
   elseif task[10] and not skilled[task[10]] then
     parked[#parked + 1] = whole(score)
     parked[#parked + 1] = id
-    parked_count = parked_count + 1
   else
     local envelope = task[3]
     if #envelope > inline_bytes then envelope = '' end
@@ -104,16 +100,18 @@ for i = 1, take do
     removed[queue] = gone
   end
   gone[#gone + 1] = id
-  taken = i
 end
 if #grants > 0 then take_slots(pool, limits, now, grants) end
-if parked_count > 0 then redis.call('ZADD', pool .. ':parked:' .. agent, unpack(parked)) end
-for queue, ids in pairs(removed) do drop_ready(pool, queue, ids) end
+if #parked > 0 then redis.call('ZADD', pool .. ':parked:' .. agent, unpack(parked)) end
+local remain = false
+for i = 1, #filled do
+  local ids = removed[filled[i]]
+  if not ids or drop_ready(pool, filled[i], ids) then remain = true end
+end
 if #expiring > 0 then redis.call('ZREM', pool .. ':expiring', unpack(expiring)) end
 if assigned > 0 then ending.counts.assigned = assigned end
 flush_endings(pool, ending)
 
-local remain = more or taken < #heads
 if not remain then return {assigned, 0, 0, now} end
 if assigned >= room then
   redis.call('HSET', agent_key, 'mark', ring_below)

@@ -1,0 +1,359 @@
+"""A pool for script tests: short calls with the wrappers behind them, one clock that a test moves, reads of the truth."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from orchestrator.agents import scripts as agent_scripts
+from orchestrator.agents.model import AgentSpec
+from orchestrator.core.ids import new_task_id
+from orchestrator.store.calls import opaque
+from orchestrator.store.keys import PoolKeys
+from orchestrator.store.store import Endpoint, SyncStore
+from orchestrator.tasks import scripts as task_scripts
+from orchestrator.tasks.inbox import GROUP, parse_entries
+from orchestrator.tasks.model import (
+    Assigned,
+    CancelStatus,
+    Delivery,
+    Envelope,
+    FinishStatus,
+    LeaseStatus,
+    Promoted,
+    TaskState,
+    Verdict,
+    VerdictKind,
+    encode_envelope,
+)
+from tests.lua.keyspace import names, snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from orchestrator.core.rates import Rate
+    from orchestrator.store.calls import Argument, Call
+
+T = TypeVar("T")
+
+START_US = 1_800_000_000_000_000
+"""Where the clock of every test begins: far from now, so that a script which asks the server's clock is found out."""
+
+STRICT_MS = 10**13
+DEAD_TTL_S = 2_000_000
+MAX_WAIT_S = 1_209_600
+LEASE_MS = 15_000
+
+
+def rank(priority: int, aging_ms: int = STRICT_MS) -> int:
+    """What a priority adds to the time in a queue's score."""
+    return priority * aging_ms
+
+
+def envelope(skill: str = "sum", args: bytes = b'{"text":"abc"}') -> bytes:
+    """A packed envelope."""
+    return encode_envelope(Envelope(skill, args))
+
+
+def row(task_id: str | None = None, *, priority: int = 2, **fields: Any) -> task_scripts.SubmitRow:
+    """One row for submit: a plain task for skill `sum`, changed by keyword."""
+    plain = task_scripts.SubmitRow(
+        id=task_id or new_task_id(),
+        queue="skill:sum",
+        rank=rank(priority),
+        delay_ms=0,
+        at_ms=0,
+        start_by_ms=0,
+        ttl_s=3600,
+        reply="",
+        idem="",
+        digest="",
+        envelope=opaque(envelope()),
+        parent="",
+        parent_generation="",
+        skill="",
+    )
+    return plain._replace(**fields)
+
+
+@dataclass(frozen=True)
+class Team:
+    """What `Pool.register` needs to know of an agent."""
+
+    agent: str = "ed"
+    skills: frozenset[str] = frozenset({"sum"})
+    rate: Rate | None = None
+    limits: tuple[str, ...] = ()
+    known_limits: tuple[tuple[str, Rate], ...] = ()
+
+    def spec(self) -> AgentSpec:
+        """The value that registration takes."""
+        return AgentSpec(
+            self.agent, self.skills, rate=self.rate, limits=self.limits, known_limits=dict(self.known_limits), lease_ms=LEASE_MS
+        )
+
+
+class Pool:
+    """One namespace on one server. `now_us` is the time that every call is given; None asks the server."""
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self.url = url
+        self.keys = PoolKeys(prefix, "p")
+        self.store = SyncStore(Endpoint(url), self.keys, name="test")
+        self.link = self.store._link
+        self.now_us: int | None = START_US
+
+    @property
+    def now_ms(self) -> int:
+        """The pool's time in milliseconds."""
+        assert self.now_us is not None
+        return self.now_us // 1000
+
+    def sleep(self, ms: float) -> None:
+        """Move the clock; a negative time sets it back."""
+        assert self.now_us is not None
+        self.now_us += int(ms * 1000)
+
+    def call(self, call: Call[T]) -> T:
+        """Run a script call under the pool's clock."""
+        if self.now_us is not None and "now_arg" in call.args:
+            call = replace(call, args={**call.args, "now_arg": str(self.now_us)})
+        return self.store.call(call)
+
+    # Scripts ----------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, *rows: task_scripts.SubmitRow, max_tasks: int = 10**6, max_wait_s: int = MAX_WAIT_S
+    ) -> list[tuple[str, str]]:
+        """Submit rows; pairs of status and detail."""
+        call = task_scripts.submit(self.keys, rows=rows, max_tasks=max_tasks, max_wait_s=max_wait_s)
+        return [tuple(answer) for answer in self.call(call)]
+
+    def put(self, *rows: task_scripts.SubmitRow, **options: int) -> list[str]:
+        """Submit rows that must be accepted; their ids."""
+        rows = rows or (row(),)
+        assert {status for status, _ in self.submit(*rows, **options)} == {"created"}
+        return [each.id for each in rows]
+
+    def promote(self, limit: int = 500) -> Promoted:
+        """Run promote."""
+        return self.call(task_scripts.promote(self.keys, limit=limit))
+
+    def assign(self, agent: str = "ed", limit: int = 500) -> Assigned:
+        """Run assign once."""
+        return self.call(task_scripts.assign(self.keys, agent=agent, limit=limit))
+
+    def finish(self, *rows: tuple[Delivery, Verdict]) -> list[FinishStatus]:
+        """Run finish."""
+        return self.call(task_scripts.finish(self.keys, rows=rows, dead_ttl_s=DEAD_TTL_S, max_wait_s=MAX_WAIT_S))
+
+    def end(self, delivery: Delivery, kind: VerdictKind = VerdictKind.SUCCEEDED, **fields: Any) -> FinishStatus:
+        """Finish one attempt."""
+        return self.finish((delivery, Verdict(kind, **fields)))[0]
+
+    def cancel(self, *ids: str, reason: str = "because") -> list[tuple[CancelStatus, TaskState | None]]:
+        """Run cancel."""
+        return self.call(task_scripts.cancel(self.keys, ids=ids, reason=reason))
+
+    def renew(
+        self, rows: Iterable[Delivery], worker: str = "w1", agent: str = "ed"
+    ) -> tuple[int, list[LeaseStatus]]:
+        """Run renew."""
+        triples = [(d.entry, d.task_id, d.generation) for d in rows]
+        return self.call(task_scripts.renew(self.keys, worker=worker, agent=agent, rows=triples))
+
+    def adopt(
+        self,
+        worker: str = "w1",
+        *,
+        agent: str = "ed",
+        lease_ms: int = LEASE_MS,
+        held: Iterable[str] = (),
+        limit: int = 100,
+        own: bool = False,
+        max_deaths: Mapping[str, int] | None = None,
+    ) -> list[Delivery]:
+        """Run adopt."""
+        return self.call(
+            task_scripts.adopt(
+                self.keys,
+                worker=worker,
+                agent=agent,
+                lease_ms=lease_ms,
+                held=held,
+                limit=limit,
+                own=own,
+                max_deaths=max_deaths or {},
+                dead_ttl_s=DEAD_TTL_S,
+            )
+        )
+
+    def abandon(
+        self, worker: str, *, agent: str = "ed", limit: int = 500, max_deaths: Mapping[str, int] | None = None
+    ) -> tuple[int, list[tuple[str, str]]]:
+        """Run abandon."""
+        return self.call(
+            task_scripts.abandon(
+                self.keys,
+                worker=worker,
+                agent=agent,
+                limit=limit,
+                max_deaths=max_deaths or {},
+                reason="killed",
+                dead_ttl_s=DEAD_TTL_S,
+            )
+        )
+
+    def register(
+        self, worker: str = "w1", team: Team | None = None, *, slots: int = 10, backlog: int = 0, alive_s: int = 20
+    ) -> None:
+        """Run register."""
+        spec = (team or Team()).spec()
+        about = {"host": "h", "pid": 1}
+        self.call(
+            agent_scripts.register(
+                self.keys, worker=worker, spec=spec, slots=slots, backlog=backlog, about=about, alive_s=alive_s
+            )
+        )
+
+    def beat(self, worker: str = "w1", *backlogs: tuple[str, int], alive_s: int = 20) -> bool:
+        """Run beat."""
+        return self.call(
+            agent_scripts.beat(self.keys, worker=worker, backlogs=backlogs or [("ed", 0)], alive_s=alive_s)
+        )
+
+    def deregister(self, worker: str = "w1") -> None:
+        """Run deregister."""
+        self.call(agent_scripts.deregister(self.keys, worker=worker))
+
+    def expire(self, *, alive_s: int = 20, limit: int = 500) -> list[str]:
+        """Run expire."""
+        return self.call(agent_scripts.expire(self.keys, alive_s=alive_s, limit=limit))
+
+    # What workers and people do ---------------------------------------------------------------------------------------
+
+    def read(self, worker: str = "w1", *, agent: str = "ed", limit: int = 100) -> list[Delivery]:
+        """Read the inbox without waiting."""
+        reply = self.execute(
+            "XREADGROUP", "GROUP", GROUP, worker, "COUNT", limit, "STREAMS", self.keys.inbox(agent), ">"
+        )
+        return parse_entries(agent, reply[0][1]) if reply else []
+
+    def deliver(self, worker: str = "w1", *, agent: str = "ed", limit: int = 100) -> list[Delivery]:
+        """Assign what there is and read it."""
+        while self.assign(agent, limit).left:
+            pass
+        return self.read(worker, agent=agent, limit=limit)
+
+    def one(self, worker: str = "w1", *, agent: str = "ed") -> Delivery:
+        """The one task there is, delivered."""
+        (delivery,) = self.deliver(worker, agent=agent)
+        return delivery
+
+    def execute(self, *command: Argument) -> Any:
+        """Send one plain command."""
+        return self.store.execute(*command)
+
+    # The truth --------------------------------------------------------------------------------------------------------
+
+    def task(self, task_id: str) -> dict[str, str]:
+        """The task's hash as text (arguments and results that are no text: replaced)."""
+        flat = self.execute("HGETALL", self.keys.task(task_id))
+        return {k.decode(): v.decode(errors="replace") for k, v in zip(flat[::2], flat[1::2], strict=True)}
+
+    def state(self, task_id: str) -> str:
+        """The stored state."""
+        return self.task(task_id).get("state", "gone")
+
+    def ttl_s(self, key: str) -> int:
+        """Seconds that a key has left; -1 for ever, -2 no such key."""
+        return int(self.execute("TTL", key))
+
+    def members(self, key: str) -> list[str]:
+        """Members of a sorted set, lowest score first."""
+        return [member.decode() for member in self.execute("ZRANGE", key, 0, -1)]
+
+    def queue(self, name: str = "skill:sum") -> list[str]:
+        """Ids in a queue, best first."""
+        return self.members(self.keys.queue(name))
+
+    def score(self, key: str, member: str) -> int | None:
+        """Score of a member."""
+        found = self.execute("ZSCORE", key, member)
+        return None if found is None else int(found)
+
+    def entries(self, key: str) -> list[tuple[str, list[str]]]:
+        """A whole stream."""
+        return [(entry.decode(), [part.decode() for part in flat]) for entry, flat in self.execute("XRANGE", key, "-", "+")]
+
+    def rings(self) -> list[str]:
+        """What the doorbell said since the last look."""
+        found = [flat[1] for _, flat in self.entries(self.keys.doorbell)]
+        self.execute("DEL", self.keys.doorbell)
+        return found
+
+    def replies(self, client: str = "c1") -> list[tuple[str, str]]:
+        """All replies for a client, as (task, text)."""
+        flat = [part for _, fields in self.entries(self.keys.replies(client)) for part in fields]
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+    def events(self) -> list[tuple[str, str]]:
+        """All ends of tasks, as (task, letter)."""
+        flat = [part for _, fields in self.entries(self.keys.events) for part in fields]
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
+    def stats(self) -> dict[str, int]:
+        """The counters since the beginning."""
+        flat = self.execute("HGETALL", self.keys.stats("TOTAL"))
+        return {name.decode(): int(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+    def agent(self, agent: str = "ed") -> dict[str, str]:
+        """What is known of an agent."""
+        flat = self.execute("HGETALL", self.keys.agent(agent))
+        return {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+    def inbox_length(self, agent: str = "ed") -> int:
+        """Entries in an inbox."""
+        return int(self.execute("XLEN", self.keys.inbox(agent)))
+
+    def pending(self, agent: str = "ed") -> list[tuple[str, str]]:
+        """Delivered entries of an inbox, as (entry, consumer)."""
+        found = self.execute("XPENDING", self.keys.inbox(agent), GROUP, "-", "+", 10_000)
+        return [(entry.decode(), consumer.decode()) for entry, consumer, _, _ in found]
+
+    def age(self, ms: int, agent: str = "ed") -> None:
+        """Let delivered entries look as if nobody had renewed them for so long: idle times follow the server's clock."""
+        for entry, consumer in self.pending(agent):
+            self.execute("XCLAIM", self.keys.inbox(agent), GROUP, consumer, 0, entry, "IDLE", ms, "JUSTID")
+
+    def look(self, worker: str = "watch", agent: str = "ed") -> None:
+        """Let a bystander without room look into the inbox, as live workers do, until a grace period is over."""
+        for _ in range(6):
+            self.adopt(worker, agent=agent, limit=0)
+            self.sleep(LEASE_MS / 5)
+
+    def names(self) -> list[str]:
+        """Every key of this namespace."""
+        return names(self.link, f"{self.keys.prefix}:")
+
+    def snapshot(self) -> dict[str, Any]:
+        """Everything that this namespace holds."""
+        return snapshot(self.link, f"{self.keys.prefix}:")
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Assert that the block changes nothing in the whole namespace."""
+        before = self.snapshot()
+        yield
+        assert self.snapshot() == before
+
+    def commands(self) -> int:
+        """How many commands the server has run so far, those inside scripts included."""
+        lines: Sequence[str] = self.execute("INFO", "commandstats").decode().splitlines()
+        ignored = ("cmdstat_info", "cmdstat_script")
+        return sum(int(line.split("calls=")[1].split(",")[0]) for line in lines if line.startswith("cmdstat") and not line.startswith(ignored))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.store.close()

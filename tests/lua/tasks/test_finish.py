@@ -1,0 +1,320 @@
+"""lua/tasks/finish.lua: each verdict, the fence, and that a verdict counts once however often it is sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestrator.core.rates import Rate
+from orchestrator.tasks.model import FinishStatus, TaskState, Verdict, VerdictKind
+from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, Team, rank, row
+
+if TYPE_CHECKING:
+    from orchestrator.tasks.model import Delivery
+    from tests.lua.pool import Pool
+
+pytestmark = pytest.mark.both_servers
+
+OK, ALREADY, STALE = FinishStatus.OK, FinishStatus.ALREADY, FinishStatus.STALE
+AGAIN = [VerdictKind.RETRY, VerdictKind.SNOOZE, VerdictKind.BACK, VerdictKind.UNSTARTED]
+FINAL = [VerdictKind.SUCCEEDED, VerdictKind.DEAD, VerdictKind.CANCELLED]
+
+
+def start(pool: Pool, **fields: Any) -> Delivery:
+    """One task, delivered to w1."""
+    pool.register()
+    pool.put(row(**fields))
+    delivery = pool.one()
+    pool.sleep(1)
+    pool.rings()
+    return delivery
+
+
+def test_succeeded(pool: Pool) -> None:
+    """A result is stored with the task's own lifetime; reply, event and counters follow; the entry is gone."""
+    delivery = start(pool, reply="c1", ttl_s=7200, idem="k", digest="d")
+    assert pool.end(delivery, payload=b'{"n":1}') == OK
+    found = pool.task(delivery.task_id)
+    assert (found["state"], found["result"], found["ended"]) == ("succeeded", '{"n":1}', str(pool.now_ms))
+    assert pool.ttl_s(pool.keys.task(delivery.task_id)) == pool.ttl_s(f"{pool.keys.root}:idem:k") == 7200
+    assert pool.replies() == [(delivery.task_id, 's{"n":1}')]
+    assert pool.ttl_s(pool.keys.replies("c1")) == 3600
+    assert pool.events() == [(delivery.task_id, "s")]
+    assert pool.stats()["succeeded"] == 1
+    assert (pool.inbox_length(), pool.pending()) == (0, [])
+    assert pool.rings() == []
+
+
+def test_dead(pool: Pool) -> None:
+    """A dead letter keeps its error and reason for the longer of both lifetimes and is listed by time."""
+    delivery = start(pool, reply="c1")
+    assert pool.end(delivery, VerdictKind.DEAD, payload=b"traceback", reason="ValueError: no") == OK
+    found = pool.task(delivery.task_id)
+    assert (found["state"], found["error:1"], found["reason"]) == ("dead", "traceback", "ValueError: no")
+    assert pool.ttl_s(pool.keys.task(delivery.task_id)) == DEAD_TTL_S
+    assert pool.score(pool.keys.dead, delivery.task_id) == pool.now_ms
+    assert pool.replies() == pool.events() == [(delivery.task_id, "d")]
+    assert pool.stats()["dead"] == 1
+
+
+def test_dead_letters_are_forgotten_with_their_tasks(pool: Pool) -> None:
+    """The list of dead letters drops those whose tasks are gone by then."""
+    first = start(pool)
+    pool.end(first, VerdictKind.DEAD)
+    pool.sleep(DEAD_TTL_S * 1000 + 1)
+    second = start(pool)
+    pool.end(second, VerdictKind.DEAD)
+    assert pool.members(pool.keys.dead) == [second.task_id]
+
+
+def test_cancelled(pool: Pool) -> None:
+    """A worker that obeyed a cancel ends the task as cancelled, for the reason that the canceller gave."""
+    delivery = start(pool, reply="c1")
+    pool.cancel(delivery.task_id, reason="not needed")
+    assert pool.end(delivery, VerdictKind.CANCELLED, reason="stopped") == OK
+    assert pool.task(delivery.task_id).items() >= {"state": "cancelled", "reason": "not needed"}.items()
+    assert pool.replies() == pool.events() == [(delivery.task_id, "c")]
+
+
+def test_lifetime_has_a_floor(pool: Pool) -> None:
+    """However short the result is to be kept, the stub stays five minutes, against late repeats (protocol rule 22)."""
+    delivery = start(pool, ttl_s=1)
+    pool.end(delivery)
+    assert pool.ttl_s(pool.keys.task(delivery.task_id)) == 300
+
+
+def test_retry(pool: Pool) -> None:
+    """A failure goes to `scheduled`, counts an attempt, keeps its error, and raises the generation."""
+    delivery = start(pool)
+    assert pool.end(delivery, VerdictKind.RETRY, payload=b"tb", delay_ms=500, reason="boom") == OK
+    found = pool.task(delivery.task_id)
+    assert found.items() >= {"state": "scheduled", "fails": "1", "error:1": "tb", "reason": "boom"}.items()
+    assert int(found["gen"]) == pool.now_ms > int(delivery.generation)
+    assert pool.score(pool.keys.scheduled, delivery.task_id) == pool.now_ms + 500
+    assert pool.rings() == ["scheduled"]
+    assert pool.stats()["retried"] == 1
+    assert pool.pending() == []
+    pool.sleep(500)
+    pool.promote()
+    again = pool.one()
+    assert (again.task_id, again.generation, again.attempt) == (delivery.task_id, found["gen"], 2)
+    pool.end(again, VerdictKind.DEAD, payload=b"tb2")
+    assert pool.task(delivery.task_id).items() >= {"fails": "2", "error:1": "tb", "error:2": "tb2"}.items()
+
+
+def test_snooze(pool: Pool) -> None:
+    """A snooze waits for its delay or its time, whichever is later, and counts no attempt."""
+    delivery = start(pool)
+    pool.end(delivery, VerdictKind.SNOOZE, delay_ms=100, at_ms=pool.now_ms + 300)
+    assert pool.score(pool.keys.scheduled, delivery.task_id) == pool.now_ms + 300
+    pool.sleep(300)
+    pool.promote()
+    assert pool.one().attempt == 1
+    assert pool.stats()["snoozed"] == 1
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.RETRY, VerdictKind.SNOOZE])
+def test_without_delay_ready_at_once(pool: Pool, kind: VerdictKind) -> None:
+    """Without a delay, or with a time that has passed, the task queues up behind those that wait."""
+    delivery = start(pool)
+    waiting = pool.put()
+    pool.sleep(1)
+    pool.end(delivery, kind, at_ms=pool.now_ms - 5)
+    assert pool.queue() == [*waiting, delivery.task_id]
+    assert pool.score(pool.keys.queue("skill:sum"), delivery.task_id) == rank(2) + pool.now_ms
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.BACK, VerdictKind.UNSTARTED])
+def test_back(pool: Pool, kind: VerdictKind) -> None:
+    """A task that is given back goes to the very place it came from, and counts no attempt."""
+    delivery = start(pool)
+    waiting = pool.put()
+    pool.rings()
+    assert pool.end(delivery, kind) == OK
+    assert pool.queue() == [delivery.task_id, *waiting]
+    assert pool.score(pool.keys.queue("skill:sum"), delivery.task_id) == rank(2) + int(delivery.generation)
+    assert pool.stats()["given_back"] == 1
+    assert pool.deliver()[0].attempt == 1
+
+
+@pytest.mark.parametrize("kind", AGAIN)
+def test_waits_again_for_as_long(pool: Pool, kind: VerdictKind) -> None:
+    """A task that goes back may wait as long as a new one, and its key with it."""
+    delivery = start(pool, idem="k", digest="d")
+    record, key = pool.keys.task(delivery.task_id), f"{pool.keys.root}:idem:k"
+    for name in (record, key):
+        pool.execute("EXPIRE", name, 10)
+    pool.end(delivery, kind, delay_ms=2000 if kind is VerdictKind.RETRY else 0)
+    expected = MAX_WAIT_S + (2 if kind is VerdictKind.RETRY else 0)
+    assert pool.ttl_s(record) == pool.ttl_s(key) == expected
+
+
+@pytest.mark.parametrize("kind", list(VerdictKind))
+def test_repeat(pool: Pool, kind: VerdictKind) -> None:
+    """The very same verdict again, later or within one call, is `already` and changes nothing."""
+    delivery = start(pool, reply="c1")
+    verdict = Verdict(kind, b"x", delay_ms=10, reason="r")
+    assert pool.finish((delivery, verdict), (delivery, verdict)) == [OK, ALREADY]
+    pool.sleep(1)
+    with pool.unchanged():
+        assert pool.finish((delivery, verdict)) == [ALREADY]
+
+
+def test_two_verdicts_of_one_attempt(pool: Pool) -> None:
+    """The first verdict of an attempt counts; another one for the same attempt is refused, in the same call too."""
+    delivery = start(pool, reply="c1")
+    answers = pool.finish((delivery, Verdict(VerdictKind.RETRY)), (delivery, Verdict(VerdictKind.SUCCEEDED, b"1")))
+    assert answers == [OK, ALREADY]
+    assert pool.state(delivery.task_id) == "ready"
+    assert pool.replies() == []
+    again = pool.one()
+    answers = pool.finish((again, Verdict(VerdictKind.SUCCEEDED, b"1")), (again, Verdict(VerdictKind.DEAD)))
+    assert answers == [OK, ALREADY]
+    assert pool.replies() == [(again.task_id, "s1")]
+    assert pool.stats() == {"submitted": 1, "assigned": 2, "retried": 1, "succeeded": 1}
+
+
+@pytest.mark.parametrize("kind", list(VerdictKind))
+def test_stale(pool: Pool, kind: VerdictKind) -> None:
+    """An attempt whose task was taken away can change nothing any more, whatever it says."""
+    delivery = start(pool)
+    (taken,) = pool.adopt("w1", own=True)
+    assert int(taken.generation) > int(delivery.generation)
+    with pool.unchanged():
+        assert pool.end(delivery, kind) == STALE
+    pool.end(taken)
+    with pool.unchanged():
+        assert pool.end(delivery, kind) == STALE
+        assert pool.end(replace(taken, task_id="gone"), kind) == STALE
+
+
+def test_stale_before_delivery(pool: Pool) -> None:
+    """A verdict for a task that only waits, be its generation right by guess, is refused."""
+    delivery = start(pool)
+    pool.end(delivery, VerdictKind.RETRY)
+    guess = replace(delivery, generation=pool.task(delivery.task_id)["gen"])
+    with pool.unchanged():
+        assert pool.end(guess) == STALE
+
+
+@pytest.mark.parametrize("kind", AGAIN)
+def test_cancel_mark_wins_over_going_back(pool: Pool, kind: VerdictKind) -> None:
+    """A task that somebody asked to cancel does not go back: it ends, for the reason given, and its slot is free."""
+    delivery = start(pool, reply="c1")
+    pool.cancel(delivery.task_id, reason="stop it")
+    assert pool.end(delivery, kind, delay_ms=10) == OK
+    assert pool.task(delivery.task_id).items() >= {"state": "cancelled", "reason": "stop it"}.items()
+    assert pool.replies() == [(delivery.task_id, "c")]
+    assert (pool.queue(), pool.members(pool.keys.scheduled), pool.pending()) == ([], [], [])
+    with pool.unchanged():
+        assert pool.end(delivery, kind, delay_ms=10) == ALREADY
+
+
+def test_success_wins_over_a_cancel_mark(pool: Pool) -> None:
+    """A task that succeeded before its worker heard of the cancel has succeeded."""
+    delivery = start(pool)
+    pool.cancel(delivery.task_id)
+    pool.end(delivery)
+    assert pool.state(delivery.task_id) == TaskState.SUCCEEDED
+
+
+def test_start_by_is_met_by_a_start(pool: Pool) -> None:
+    """Who started in time may be retried later; who never started still has to start in time."""
+    pool.register()
+    by = pool.now_ms + 10
+    retried, unstarted = pool.put(row(start_by_ms=by), row(start_by_ms=by))
+    first, second = pool.deliver()
+    pool.finish((first, Verdict(VerdictKind.RETRY)), (second, Verdict(VerdictKind.UNSTARTED)))
+    assert pool.members(f"{pool.keys.root}:expiring") == [unstarted]
+    pool.sleep(10)
+    assert pool.promote().expired == 1
+    assert (pool.state(retried), pool.state(unstarted)) == ("ready", "expired")
+    assert pool.one().task_id == retried
+
+
+def test_returned_slots(pool: Pool) -> None:
+    """Only `unstarted` returns the slots of the grant, and says so at the doorbell."""
+    pool.register(team=Team(rate=Rate(3, 60_000_000)))
+    pool.put(row(), row(), row())
+    first, second, third = pool.deliver()
+    pool.rings()
+    pool.finish((first, Verdict(VerdictKind.BACK)), (second, Verdict(VerdictKind.RETRY)))
+    assert len(pool.members(pool.keys.limit("@ed"))) == 3
+    assert "agent:ed" not in pool.rings()
+    pool.finish((third, Verdict(VerdictKind.UNSTARTED)))
+    assert pool.members(pool.keys.limit("@ed")) == sorted(f"{d.task_id}:{d.generation}" for d in (first, second))
+    assert "agent:ed" in pool.rings()
+    with pool.unchanged():
+        assert pool.finish((third, Verdict(VerdictKind.UNSTARTED))) == [ALREADY]
+
+
+def test_large_results_do_not_travel(pool: Pool) -> None:
+    """Results too large for a reply stay in the task: the reply says where to look, for each task of the call."""
+    pool.register()
+    pool.put(*[row(reply="c1") for _ in range(3)])
+    first, second, third = pool.deliver()
+    sizes = [(first, 10), (second, 300_000), (third, 20)]
+    pool.finish(*[(delivery, Verdict(VerdictKind.SUCCEEDED, b"7" * size)) for delivery, size in sizes])
+    assert pool.replies() == [(first.task_id, "s" + "7" * 10), (second.task_id, "S"), (third.task_id, "s" + "7" * 20)]
+    assert len(pool.task(second.task_id)["result"]) == 300_000
+
+
+@pytest.mark.parametrize("kind", list(VerdictKind))
+def test_batch_of_500(pool: Pool, kind: VerdictKind) -> None:
+    """A full batch with payloads, clients, keys and `start_by` over two agents fits into one call."""
+    pool.register(slots=250)
+    pool.register("w1", Team(agent="other", rate=Rate(500, 1_000_000)), slots=250)
+    for agent in ("ed", "other"):
+        pool.put(*[
+            row(queue=f"agent:{agent}", skill="sum", reply=f"c{i % 7}", idem=f"{agent}{i}", digest="d", start_by_ms=pool.now_ms + 9)
+            for i in range(250)
+        ])
+    deliveries = pool.deliver(limit=250) + pool.deliver(agent="other", limit=250)
+    rows = [(delivery, Verdict(kind, b"x" * 2000, delay_ms=5, reason="r")) for delivery in deliveries]
+    assert pool.finish(*rows) == [OK] * 500
+    with pool.unchanged():
+        assert pool.finish(*rows) == [ALREADY] * 500
+    assert pool.pending() == pool.pending("other") == []
+
+
+def test_one_event_and_one_reply_per_call(pool: Pool) -> None:
+    """What a batch shares is written once: one event entry, one reply entry per client."""
+    pool.register()
+    pool.put(*[row(reply=f"c{i % 2}") for i in range(10)])
+    pool.finish(*[(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in pool.deliver()])
+    assert len(pool.entries(pool.keys.events)) == 1
+    assert [len(pool.entries(pool.keys.replies(client))) for client in ("c0", "c1")] == [1, 1]
+    assert len(pool.events()) == 10
+
+
+@pytest.mark.parametrize("lost", ["inbox", "group"])
+def test_survives_a_lost_inbox(pool: Pool, lost: str) -> None:
+    """A verdict counts even when data loss took the inbox or its group meanwhile."""
+    delivery = start(pool, reply="c1")
+    if lost == "inbox":
+        pool.execute("DEL", pool.keys.inbox("ed"))
+    else:
+        pool.execute("XGROUP", "DESTROY", pool.keys.inbox("ed"), "workers")
+    assert pool.end(delivery, payload=b"1") == OK
+    assert pool.replies() == [(delivery.task_id, "s1")]
+
+
+def test_cost_does_not_grow(pool: Pool) -> None:
+    """Finishing one task costs the same among many others."""
+
+    def cost() -> int:
+        pool.put()
+        (delivery,) = pool.deliver(limit=1)
+        before = pool.commands()
+        pool.end(delivery)
+        return pool.commands() - before
+
+    pool.register(slots=1000)
+    first = cost()
+    pool.put(*[row(reply=f"c{i}") for i in range(300)])
+    pool.deliver("w2", limit=300)
+    for i in range(30):
+        pool.register(f"w{i}", Team(agent=f"a{i}"))
+    assert cost() <= first
