@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.pauses import Pauses
 from orchestrator.tasks import scripts
 from orchestrator.tasks.inbox import GroupMissing, read_inbox
 from orchestrator.tasks.model import Delivery, LeaseStatus, Verdict, VerdictKind
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 LIMITED_MAX_AGE_MS: Final = 1000
 """A start is its grant: a limited entry that waited longer than this goes back (protocol rule 14)."""
-PAUSE_S: Final = 0.5
 
 _log = get_logger(__name__)
 
@@ -55,6 +55,7 @@ class Intake:
         self._look_every_s = self._lease_s / 5
         self._looked_s = 0.0
         self._outcome_unseen = False
+        self._pauses = Pauses()
         self._limited = agent.rate is not None or bool(agent.limits)
         self._link = services.store.blocking_link(self._look_every_s, name=f"inbox:{agent.name}")
 
@@ -64,14 +65,22 @@ class Intake:
             while True:
                 try:
                     await self._turn()
-                except GroupMissing:
-                    _log.warning("inbox_missing", agent=self._agent.name, meaning="made again")
-                    await self._register()
                 except StoreError as failure:
-                    _log.warning("intake_interrupted", agent=self._agent.name, error=str(failure))
-                    await anyio.sleep(PAUSE_S)
+                    await self._recover(failure)
         finally:
             await self._link.close()
+
+    async def _recover(self, failure: StoreError) -> None:
+        pause_s = self._pauses.next_s()
+        if isinstance(failure, GroupMissing):
+            _log.warning("inbox_missing", agent=self._agent.name, meaning="it is made again")
+            try:
+                await self._register()
+            except StoreError as refused:
+                _log.warning("registration_failed", agent=self._agent.name, error=str(refused))
+        else:
+            _log.warning("intake_interrupted", agent=self._agent.name, error=str(failure))
+        await anyio.sleep(pause_s)
 
     async def _turn(self) -> None:
         free = await self._executor.wait_free()
@@ -79,6 +88,7 @@ class Intake:
             await self._adopt(free)
         else:
             await self._read(free)
+            self._pauses.reset()
 
     async def _read(self, free: int) -> None:
         block_s = max(0.001, self._look_every_s - (time.monotonic() - self._looked_s))
@@ -92,35 +102,39 @@ class Intake:
             count=free,
             block_ms=max(1, int(block_s * 1000)),
         )
+        if deliveries:
+            deliveries = await self._still_ours(deliveries, younger_than_s=time.monotonic() - asked_s - block_s)
+            if self._limited:
+                deliveries = await self._fresh(deliveries)
+            self._start(deliveries)
         self._outcome_unseen = False
-        if not deliveries:
-            return
-        if time.monotonic() - asked_s > block_s + self._lease_s / 2:
-            # The process slept with the answer in its socket: the lease may be somebody else's by now.
-            deliveries = await self._still_ours(deliveries)
-        if self._limited:
-            deliveries = await self._fresh(deliveries)
-        self._start(deliveries)
 
     async def _adopt(self, free: int) -> None:
+        asked_s = time.monotonic()
+        self._outcome_unseen = True
+        deliveries = await self._lost_and_expired(free)
+        self._looked_s = time.monotonic()
+        if deliveries:
+            _log.info("entries_adopted", agent=self._agent.name, count=len(deliveries))
+            self._start(await self._still_ours(deliveries, younger_than_s=self._looked_s - asked_s))
+        self._outcome_unseen = False
+
+    async def _lost_and_expired(self, limit: int, *, patience_s: float = 0.0) -> list[Delivery]:
+        # Its own lost ones at every look: a reader that Redis still thinks alive may take an entry long after its
+        # connection broke, and nobody else may adopt what is ours (protocol rule 9). No read is under way here, so
+        # whatever is ours and not held was never seen.
         call = scripts.adopt(
             self._services.keys,
             worker=self._worker,
             agent=self._agent.name,
             lease_ms=self._agent.lease_ms,
             held=[held.delivery.entry for held in self._holdings.of(self._agent.name)],
-            limit=free,
-            own=self._outcome_unseen,
+            limit=limit,
+            own=True,
             max_deaths={name: skill.options.max_deaths for name, skill in self._agent.skills.items()},
             dead_ttl_s=round(self._services.settings.results.dead_ttl_s),
         )
-        was_unseen, self._outcome_unseen = self._outcome_unseen, True
-        deliveries = await self._services.store.call(call)
-        self._outcome_unseen = False
-        self._looked_s = time.monotonic()
-        if deliveries:
-            _log.info("entries_adopted", agent=self._agent.name, count=len(deliveries), own_lost=was_unseen)
-        self._start(deliveries)
+        return await self._services.store.call(call, patience_s=patience_s)
 
     def _start(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -128,7 +142,10 @@ class Intake:
             if held is not None:
                 self._executor.start(held)
 
-    async def _still_ours(self, deliveries: list[Delivery]) -> list[Delivery]:
+    async def _still_ours(self, deliveries: list[Delivery], *, younger_than_s: float) -> list[Delivery]:
+        """Drop what is somebody else's by now: the process may have slept with the answer in its socket (rule 13)."""
+        if younger_than_s <= self._lease_s / 2:
+            return deliveries
         rows = [(one.entry, one.task_id, one.generation) for one in deliveries]
         call = scripts.renew(self._services.keys, worker=self._worker, agent=self._agent.name, rows=rows)
         _, statuses = await self._services.store.call(call)
@@ -150,20 +167,10 @@ class Intake:
 
     async def give_back_unseen(self) -> None:
         """At the end: what the last read may have swallowed goes back, unstarted."""
-        call = scripts.adopt(
-            self._services.keys,
-            worker=self._worker,
-            agent=self._agent.name,
-            lease_ms=self._agent.lease_ms,
-            held=[held.delivery.entry for held in self._holdings.of(self._agent.name)],
-            limit=self._agent.concurrency,
-            own=True,
-            max_deaths={},
-            dead_ttl_s=round(self._services.settings.results.dead_ttl_s),
-        )
+        patience_s = self._services.settings.redis.command_timeout_s
         try:
-            deliveries = await self._services.store.call(call)
-        except ServerUnavailable as failure:
+            deliveries = await self._lost_and_expired(self._agent.concurrency, patience_s=patience_s)
+        except StoreError as failure:
             _log.warning("unseen_entries_left", agent=self._agent.name, error=str(failure), meaning="peers adopt them")
             return
         for delivery in deliveries:

@@ -1,0 +1,93 @@
+"""Agents whose handlers note every run: `make_agents` for a worker in this process, `agents` for worker processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import anyio
+
+from tests.helpers.notebook import Note, Notebook
+from workers import Agent, Reject, Snooze, TaskContext
+
+NOTEBOOK_VARIABLE: Final = "NOTING_AGENTS_NOTEBOOK"
+LEASE_VARIABLE: Final = "NOTING_AGENTS_LEASE_S"
+SLOTS_VARIABLE: Final = "NOTING_AGENTS_SLOTS"
+STAMPS_PER_MINUTE: Final = 1000
+
+
+def make_agents(notebook: Notebook, *, lease_s: float, slots: int = 20) -> list[Agent]:
+    """Make `scribe`, which does many things, and `clerk`, which is limited in its rate."""
+    scribe = Agent("scribe", concurrency=slots, lease=lease_s)
+    clerk = Agent("clerk", concurrency=10, lease=lease_s, rate=f"{STAMPS_PER_MINUTE}/min")
+
+    def note(ctx: TaskContext, what: str = "begun") -> None:
+        notebook.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), what))
+
+    @scribe.skill
+    async def echo(ctx: TaskContext, n: int) -> int:
+        note(ctx)
+        return n
+
+    @scribe.skill(backoff=0.02)
+    async def flaky(ctx: TaskContext, fails: int) -> int:
+        note(ctx)
+        if ctx.attempt <= fails:
+            raise ValueError("planted")
+        return ctx.attempt
+
+    @scribe.skill
+    async def nap(ctx: TaskContext) -> str:
+        note(ctx)
+        if len(notebook.notes("begun", task=ctx.task_id)) == 1:
+            raise Snooze(0.05)
+        return "rested"
+
+    @scribe.skill
+    async def refuse(ctx: TaskContext) -> None:
+        note(ctx)
+        raise Reject("planted")
+
+    @scribe.skill(max_attempts=2, backoff=0.02)
+    async def broken(ctx: TaskContext) -> None:
+        note(ctx)
+        raise ValueError("always")
+
+    @scribe.skill
+    async def family(ctx: TaskContext, children: int) -> int:
+        note(ctx)
+        handles = [await ctx.submit("echo", {"n": n}) for n in range(children)]
+        return sum([await handle.result() for handle in handles])
+
+    @scribe.skill
+    async def pause(ctx: TaskContext, seconds: float) -> str:
+        note(ctx)
+        await anyio.sleep(seconds)
+        return "paused"
+
+    @scribe.skill(max_deaths=2)
+    async def hold(ctx: TaskContext, gate: str) -> str:
+        note(ctx)
+        try:
+            while not Path(gate).exists():  # noqa: ASYNC110, ASYNC240 - the gate may be opened by another process
+                await anyio.sleep(0.01)
+        except anyio.get_cancelled_exc_class():
+            note(ctx, "cancelled")
+            raise
+        return "held"
+
+    @clerk.skill
+    async def stamp(ctx: TaskContext) -> str:
+        note(ctx)
+        return "stamped"
+
+    return [scribe, clerk]
+
+
+if NOTEBOOK_VARIABLE in os.environ:
+    agents = make_agents(
+        Notebook(os.environ[NOTEBOOK_VARIABLE]),
+        lease_s=float(os.environ.get(LEASE_VARIABLE, "3")),
+        slots=int(os.environ.get(SLOTS_VARIABLE, "20")),
+    )
