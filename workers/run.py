@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import anyio
-
+from orchestrator.core.event_loop import run_loop
 from orchestrator.services import resolve_settings
 from workers.runtime.worker import run_worker
 
@@ -25,4 +24,4 @@ def run(*agents: Agent, settings: Settings | None = None) -> None:
         ConfigError: a setting or an agent is wrong.
         StoreError: Redis did not answer at the start.
     """
-    anyio.run(run_worker, resolve_settings(settings=settings), agents)
+    run_loop(run_worker, resolve_settings(settings=settings), agents)

@@ -146,7 +146,7 @@ class WorkerSettings(_Section):
     )
     heartbeat_s: Seconds = Field(
         default=5.0,
-        description="Seconds between two signs of life; a shorter lease of an agent shortens it to a third of that lease.",
+        description="Seconds between two signs of life; never more than a third of an agent's lease.",
     )
 
 

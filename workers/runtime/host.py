@@ -14,10 +14,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-import anyio
-
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import OrchestratorError, StoreError
+from orchestrator.core.event_loop import run_loop
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
 from orchestrator.services import pool_keys, reach_server
@@ -93,7 +92,7 @@ class Host:
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become_worker(parent, lambda: anyio.run(run_worker_as, self._settings, self._agents, worker))
+            _become_worker(parent, lambda: run_loop(run_worker_as, self._settings, self._agents, worker))
         self._children[pid] = Child(pid, worker, time.monotonic(), failures)
 
     def _fork_due(self) -> None:
