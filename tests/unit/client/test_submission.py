@@ -1,0 +1,154 @@
+"""What the door lets through, and how it lays it out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, RootModel
+
+from orchestrator.client.submission import STRICT_AGING_MS, Door, Parent, Submission
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.settings import Settings
+from orchestrator.tasks.model import Envelope, decode_envelope
+from orchestrator.tasks.scripts import SubmitRow
+
+
+@pytest.fixture
+def door() -> Door:
+    """A door with small caps."""
+    return Door(Settings(queue={"max_tags": 3, "max_child_depth": 2, "max_args_bytes": 1024}), reply_to="me")
+
+
+def envelope_of(row: SubmitRow) -> Envelope:
+    return decode_envelope(bytes(row.envelope)[5:])  # the packed text's own head
+
+
+def test_a_plain_task_has_the_defaults(door: Door) -> None:
+    """A name alone gives a normal task for the skill's queue, for now, with empty arguments."""
+    row = door.row(Submission("work"))
+    assert (row.queue, row.rank, row.delay_ms, row.at_ms, row.start_by_ms) == ("skill:work", 2 * STRICT_AGING_MS, 0, 0, 0)
+    assert (row.reply, row.idem, row.digest, row.parent, row.skill) == ("me", "", "", "", "")
+    assert envelope_of(row) == Envelope("work", b"{}")
+
+
+@pytest.mark.parametrize(
+    ("priority", "level"),
+    [("critical", 0), ("high", 1), ("normal", 2), ("low", 3), *((number, number) for number in range(10))],
+)
+def test_priorities_are_words_or_levels(door: Door, priority: str | int, level: int) -> None:
+    """The words are the levels 0 to 3; every level from 0 to 9 may be given."""
+    row = door.row(Submission("work", priority=priority))
+    assert row.rank == level * STRICT_AGING_MS
+    assert envelope_of(row).priority == level
+
+
+@pytest.mark.parametrize("priority", ["urgent", "HIGH", "1", -1, 10, True, 1.0, None])
+def test_other_priorities_are_refused(door: Door, priority: Any) -> None:
+    """Anything else is refused with what may be given."""
+    with pytest.raises(InvalidInput, match="critical, high, normal, low or 0 to 9"):
+        door.row(Submission("work", priority=priority))
+
+
+def test_ageing_weighs_a_level(door: Door) -> None:
+    """With `queue.aging_s` one level is worth that much waiting."""
+    aged = Door(Settings(queue={"aging_s": 1.5}), reply_to="me")
+    assert aged.row(Submission("work", priority="low")).rank == 4500
+
+
+def test_times_are_seconds_timedeltas_or_aware_times(door: Door) -> None:
+    """Delays round up to milliseconds, times keep their zone's instant, a lifetime rounds up to seconds."""
+    noon = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
+    row = door.row(Submission("work", delay=0.0001, at=noon, start_by=noon, timeout=timedelta(seconds=2), result_ttl=1.2))
+    at_ms = round(datetime(2030, 1, 1, 10, tzinfo=UTC).timestamp() * 1000)
+    assert (row.delay_ms, row.at_ms, row.start_by_ms, row.ttl_s) == (1, at_ms, at_ms, 2)
+    assert envelope_of(row).timeout_s == 2.0
+
+
+@pytest.mark.parametrize("name", ["at", "start_by"])
+def test_times_without_a_zone_are_refused(door: Door, name: str) -> None:
+    """A naive datetime is refused with the name of the argument."""
+    with pytest.raises(InvalidInput, match=f"{name} has no time zone"):
+        door.row(Submission("work", **{name: datetime(2030, 1, 1)}))  # type: ignore[arg-type]  # noqa: DTZ001
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("delay", -1), ("delay", float("nan")), ("delay", "1"), ("timeout", 0), ("timeout", -1), ("result_ttl", -1),
+        ("at", 1.5), ("start_by", "tomorrow"), ("max_attempts", 0), ("max_attempts", 1001), ("max_attempts", True),
+        ("max_attempts", 2.0), ("skill", "with blank"), ("skill", ""), ("skill", "{x}"), ("agent", ""), ("agent", "a/b"),
+        ("session", ""), ("session", "s" * 257), ("session", "\ud800"), ("key", ""), ("key", "k" * 257), ("key", 5),
+        ("tags", "text"), ("tags", ["a", "b", "c", "d"]), ("tags", [""]), ("tags", [5]),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_be_meant_are_refused(door: Door, field: str, value: Any) -> None:
+    """Each is refused, and the message names what it is about."""
+    task = Submission(**{"skill": "work", field: value})
+    with pytest.raises(InvalidInput, match="tag" if field == "tags" else field):
+        door.row(task)
+
+
+def test_foreign_ids_may_be_any_text(door: Door) -> None:
+    """Session, key and tags keep their text; the key is encoded for Redis."""
+    row = door.row(Submission("work", session="a {b}/é", key="k {1}", tags=("x y", "ü")))
+    envelope = envelope_of(row)
+    assert (envelope.session, envelope.key, envelope.tags) == ("a {b}/é", "k {1}", ("x y", "ü"))
+    assert row.idem == "k%20%7B1%7D"
+
+
+def test_an_addressed_task_goes_to_the_queue_of_its_agent(door: Door) -> None:
+    """With `agent=` the queue is the agent's, and the row tells the skill that it needs."""
+    row = door.row(Submission("work", agent="editor"))
+    assert (row.queue, row.skill) == ("agent:editor", "work")
+
+
+def test_a_key_covers_what_the_task_does(door: Door) -> None:
+    """The digest of a keyed task changes with skill, arguments, agent and session, not with time or urgency."""
+
+    def digest(**changed: Any) -> str:
+        return door.row(Submission(**({"skill": "work", "args": {"a": 1}, "key": "k"} | changed))).digest
+
+    same = digest()
+    assert same
+    assert digest(priority="low", delay=5, tags=["t"], max_attempts=9) == same
+    for changed in ({"skill": "other"}, {"args": {"a": 1.0}}, {"args": {}}, {"agent": "x"}, {"session": "s"}):
+        assert digest(**changed) != same
+
+
+def test_arguments_may_be_a_model(door: Door) -> None:
+    """A pydantic model travels as its JSON."""
+
+    class Request(BaseModel):
+        when: datetime
+        words: tuple[str, ...] = ()
+
+    row = door.row(Submission("work", Request(when=datetime(2030, 1, 1, tzinfo=UTC), words=("a",))))
+    assert envelope_of(row).args == b'{"when":"2030-01-01T00:00:00Z","words":["a"]}'
+
+
+class Holder(BaseModel, arbitrary_types_allowed=True):
+    """A model with a field that JSON cannot hold."""
+
+    thing: object
+
+
+@pytest.mark.parametrize("args", [[1], "text", 5, [("a", 1)], RootModel[list[int]]([1]), Holder(thing=object())])
+def test_arguments_of_other_shapes_are_refused(door: Door, args: Any) -> None:
+    """Only what becomes a JSON object is taken; the message names the skill."""
+    with pytest.raises(InvalidInput, match="arguments of 'work'"):
+        door.row(Submission("work", args))
+
+
+def test_caps_are_named_in_the_refusal(door: Door) -> None:
+    """Too many bytes, tags and generations of children are refused with the cap."""
+    with pytest.raises(InvalidInput, match="1024 allowed"):
+        door.row(Submission("work", {"a": "x" * 1020}))
+    with pytest.raises(InvalidInput, match="4 tags; at most 3"):
+        door.row(Submission("work", tags=list("abcd")))
+    parent = Parent("0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55", "7", depth=1)
+    row = door.row(Submission("work"), parent)
+    assert (row.parent, row.parent_generation, envelope_of(row).depth) == (parent.task_id, "7", 2)
+    with pytest.raises(InvalidInput, match="number 3 in a row; at most 2"):
+        door.row(Submission("work"), Parent(parent.task_id, "7", depth=2))
