@@ -44,7 +44,7 @@ def _load(target: str) -> list[Agent]:
         if missing.name and (module_name == missing.name or module_name.startswith(f"{missing.name}.")):
             raise ConfigError(f"no module {module_name!r} on the path or in {Path.cwd()}") from None
         raise ConfigError(f"{module_name} cannot be imported: {missing}") from missing
-    except Exception as broken:
+    except (Exception, SystemExit) as broken:
         raise ConfigError(f"{module_name} cannot be imported: {type(broken).__name__}: {broken}") from broken
     found = getattr(module, attribute, None)
     if found is None:

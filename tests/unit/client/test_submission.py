@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pydantic import BaseModel, RootModel
 
 from orchestrator.client.submission import STRICT_AGING_MS, Door, Parent, Submission
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.settings import Settings
+from orchestrator.core.settings import QueueSettings, Settings
 from orchestrator.tasks.model import Envelope, decode_envelope
-from orchestrator.tasks.scripts import SubmitRow
+
+if TYPE_CHECKING:
+    from orchestrator.tasks.scripts import SubmitRow
 
 
 @pytest.fixture
 def door() -> Door:
     """A door with small caps."""
-    return Door(Settings(queue={"max_tags": 3, "max_child_depth": 2, "max_args_bytes": 1024}), reply_to="me")
+    return Door(Settings(queue=QueueSettings(max_tags=3, max_child_depth=2, max_args_bytes=1024)), reply_to="me")
 
 
 def envelope_of(row: SubmitRow) -> Envelope:
+    """Unpack what travels with a task."""
     return decode_envelope(bytes(row.envelope)[5:])  # the packed text's own head
 
 
 def test_a_plain_task_has_the_defaults(door: Door) -> None:
     """A name alone gives a normal task for the skill's queue, for now, with empty arguments."""
     row = door.row(Submission("work"))
-    assert (row.queue, row.rank, row.delay_ms, row.at_ms, row.start_by_ms) == ("skill:work", 2 * STRICT_AGING_MS, 0, 0, 0)
+    assert (row.queue, row.rank, row.delay_ms, row.at_ms, row.start_by_ms) == (
+        "skill:work",
+        2 * STRICT_AGING_MS,
+        0,
+        0,
+        0,
+    )
     assert (row.reply, row.idem, row.digest, row.parent, row.skill) == ("me", "", "", "", "")
     assert envelope_of(row) == Envelope("work", b"{}")
 
@@ -53,14 +62,16 @@ def test_other_priorities_are_refused(door: Door, priority: Any) -> None:
 
 def test_ageing_weighs_a_level(door: Door) -> None:
     """With `queue.aging_s` one level is worth that much waiting."""
-    aged = Door(Settings(queue={"aging_s": 1.5}), reply_to="me")
+    aged = Door(Settings(queue=QueueSettings(aging_s=1.5)), reply_to="me")
     assert aged.row(Submission("work", priority="low")).rank == 4500
 
 
 def test_times_are_seconds_timedeltas_or_aware_times(door: Door) -> None:
     """Delays round up to milliseconds, times keep their zone's instant, a lifetime rounds up to seconds."""
     noon = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
-    row = door.row(Submission("work", delay=0.0001, at=noon, start_by=noon, timeout=timedelta(seconds=2), result_ttl=1.2))
+    row = door.row(
+        Submission("work", delay=0.0001, at=noon, start_by=noon, timeout=timedelta(seconds=2), result_ttl=1.2)
+    )
     at_ms = round(datetime(2030, 1, 1, 10, tzinfo=UTC).timestamp() * 1000)
     assert (row.delay_ms, row.at_ms, row.start_by_ms, row.ttl_s) == (1, at_ms, at_ms, 2)
     assert envelope_of(row).timeout_s == 2.0
@@ -78,7 +89,8 @@ def test_times_without_a_zone_are_refused(door: Door, name: str) -> None:
     [
         ("delay", -1), ("delay", float("nan")), ("delay", "1"), ("timeout", 0), ("timeout", -1), ("result_ttl", -1),
         ("at", 1.5), ("start_by", "tomorrow"), ("max_attempts", 0), ("max_attempts", 1001), ("max_attempts", True),
-        ("max_attempts", 2.0), ("skill", "with blank"), ("skill", ""), ("skill", "{x}"), ("agent", ""), ("agent", "a/b"),
+        ("max_attempts", 2.0), ("skill", "with blank"), ("skill", ""), ("skill", "{x}"), ("agent", ""),
+        ("agent", "a/b"),
         ("session", ""), ("session", "s" * 257), ("session", "\ud800"), ("key", ""), ("key", "k" * 257), ("key", 5),
         ("tags", "text"), ("tags", ["a", "b", "c", "d"]), ("tags", [""]), ("tags", [5]),
     ],
@@ -113,8 +125,14 @@ def test_a_key_covers_what_the_task_does(door: Door) -> None:
     same = digest()
     assert same
     assert digest(priority="low", delay=5, tags=["t"], max_attempts=9) == same
-    for changed in ({"skill": "other"}, {"args": {"a": 1.0}}, {"args": {}}, {"agent": "x"}, {"session": "s"}):
-        assert digest(**changed) != same
+    others: list[dict[str, Any]] = [
+        {"skill": "other"},
+        {"args": {"a": 1.0}},
+        {"args": {}},
+        {"agent": "x"},
+        {"session": "s"},
+    ]
+    assert all(digest(**changed) != same for changed in others)
 
 
 def test_arguments_may_be_a_model(door: Door) -> None:

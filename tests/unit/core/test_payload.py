@@ -20,6 +20,7 @@ from tests.helpers.json_values import alike, json_values
 
 
 def encode(value: Any, *, max_bytes: int = 1_000_000, max_depth: int = 64) -> bytes:
+    """Encode as arguments."""
     return encode_json("arguments of 'x'", value, max_bytes=max_bytes, max_depth=max_depth)
 
 
@@ -31,7 +32,23 @@ def test_any_json_comes_back(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [{}, [], {"a": []}, {"a": {}}, "", {"": ""}, 2**53 + 1, 2**64, -(2**63) - 1, 1.0, -0.0, 5e-324, True, None, "𝄞\x00é"],
+    [
+        {},
+        [],
+        {"a": []},
+        {"a": {}},
+        "",
+        {"": ""},
+        2**53 + 1,
+        2**64,
+        -(2**63) - 1,
+        1.0,
+        -0.0,
+        5e-324,
+        True,
+        None,
+        "𝄞\x00é",
+    ],
 )
 def test_awkward_values_come_back(value: Any) -> None:
     """Empty containers, large integers, whole floats and odd texts are neither merged nor rounded."""
@@ -79,7 +96,9 @@ def test_keys_that_are_no_texts_are_refused(key: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [{1, 2}, b"bytes", datetime.now(UTC), Decimal(1), object(), 1j, range(3), iter(())], ids=lambda v: type(v).__name__
+    "value",
+    [{1, 2}, b"bytes", datetime.now(UTC), Decimal(1), object(), 1j, range(3), iter(())],
+    ids=lambda v: type(v).__name__,
 )
 def test_other_types_are_refused_by_name(value: Any) -> None:
     """The refusal names the type that JSON cannot hold."""
@@ -88,6 +107,7 @@ def test_other_types_are_refused_by_name(value: Any) -> None:
 
 
 def nested(levels: int) -> Any:
+    """Lists and objects in each other."""
     value: Any = 1
     for level in range(levels):
         value = [value] if level % 2 else {"a": value}
