@@ -7,16 +7,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError
+from orchestrator.store.embedded import Attachment, EmbeddedInfo
 from orchestrator.store.keys import PoolKeys
 from orchestrator.store.store import Endpoint, Store, SyncStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from orchestrator.core.settings import Settings
 
 
-__all__ = ["Endpoint", "Services", "SyncStore", "open_services", "pool_keys", "reach_server", "resolve_settings"]
+__all__ = [
+    "Attachment",
+    "EmbeddedInfo",
+    "Endpoint",
+    "ServerFacts",
+    "Services",
+    "SyncStore",
+    "describe_embedded",
+    "hold_embedded",
+    "hold_ephemeral",
+    "open_services",
+    "pool_keys",
+    "reach_server",
+    "resolve_settings",
+    "run_embedded",
+    "server_facts",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +111,74 @@ def resolve_settings(
     if any(overrides.values()):
         raise ConfigError("give either settings= or url=, pool=, prefix=; settings hold all three")
     return settings
+
+
+# --------------------------------------------------------------------------------------- what the command line needs
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What `orc status` shows of the server."""
+
+    version: str
+    uptime_s: int
+    clients: int
+    memory_bytes: int
+    append_only: bool
+    eviction: str
+
+
+async def server_facts(store: Store) -> ServerFacts:
+    """Ask the server about itself."""
+    facts: dict[str, str] = {}
+    for reply in await store.pipeline([("INFO", part) for part in ("server", "clients", "memory", "persistence")]):
+        if isinstance(reply, Exception):
+            raise reply
+        lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
+        facts |= {name: value for name, _, value in lines if value}
+    return ServerFacts(
+        version=facts.get("redis_version", "?"),
+        uptime_s=int(facts.get("uptime_in_seconds", 0)),
+        clients=int(facts.get("connected_clients", 0)),
+        memory_bytes=int(facts.get("used_memory", 0)),
+        append_only=facts.get("aof_enabled") == "1",
+        eviction=facts.get("maxmemory_policy", "?"),
+    )
+
+
+def hold_embedded() -> Attachment:
+    """Share the embedded server of the nearest data directory; both are made when they are missing. Blocks.
+
+    Raises:
+        ServerUnavailable, ConfigError: as `store.embedded.attach`.
+    """
+    from orchestrator.store.embedded import attach, find_data_dir
+
+    return attach(find_data_dir(None, create=True), start=True)
+
+
+def hold_ephemeral() -> Attachment:
+    """Start an embedded server of one's own whose data goes away with it. Blocks."""
+    from orchestrator.store.embedded import attach_ephemeral
+
+    return attach_ephemeral()
+
+
+def describe_embedded() -> EmbeddedInfo:
+    """Describe the running embedded server near by. Blocks.
+
+    Raises:
+        ServerUnavailable: none runs.
+    """
+    from orchestrator.store.embedded import find_data_dir, info
+
+    return info(find_data_dir(None, create=False))
+
+
+def run_embedded(on_ready: Callable[[Attachment], None]) -> bool:
+    """Hold the embedded server until a signal ends it; see `store.embedded.run_foreground`."""
+    from orchestrator.store.embedded import find_data_dir, run_foreground
+
+    data_dir = find_data_dir(None, create=True)
+    assert data_dir is not None
+    return run_foreground(data_dir, on_ready=on_ready)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orchestrator.agents.model import AgentInfo, WorkerInfo
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.errors import NotFound, StoreError
+from orchestrator.core.rates import Rate
+
 if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
@@ -16,3 +21,118 @@ async def skills_by_agent(store: Store) -> dict[str, set[str]]:
         agent: set(reply.decode().split()) if isinstance(reply, bytes) else set()
         for agent, reply in zip(agents, replies, strict=True)
     }
+
+
+async def agents(store: Store) -> list[AgentInfo]:
+    """All agents that the pool knows, those without a live worker included, by name."""
+    beats = await store.execute("ZRANGE", store.keys.agents, 0, -1, "WITHSCORES")
+    last_ms = {name.decode(): int(float(beat)) for name, beat in zip(beats[::2], beats[1::2], strict=True)}
+    names = sorted(last_ms)
+    if not names:
+        return []
+    definitions = _definitions(await store.execute("HGETALL", store.keys.limits))
+    replies = await store.pipeline(
+        [("HMGET", store.keys.agent(name), "slots", "backlog", "skills", "limits") for name in names]
+        + [("HKEYS", store.keys.agent_workers(name)) for name in names]
+        + [("XLEN", store.keys.inbox(name)) for name in names]
+    )
+    for reply in replies:
+        if isinstance(reply, StoreError):
+            raise reply
+    count = len(names)
+    rows = zip(names, replies[:count], replies[count : 2 * count], replies[2 * count :], strict=True)
+    return [
+        _agent(
+            name,
+            record,
+            last_ms=last_ms[name],
+            workers=sorted(id_.decode() for id_ in ids),
+            inbox=inbox,
+            definitions=definitions,
+        )
+        for name, record, ids, inbox in rows
+    ]
+
+
+async def agent(store: Store, name: str) -> AgentInfo:
+    """One agent.
+
+    Raises:
+        NotFound: the pool knows no agent of this name.
+    """
+    known = {found.name: found for found in await agents(store)}
+    if name not in known:
+        names = ", ".join(sorted(known)) or "none"
+        raise NotFound(f"agent {name!r} is not known in pool {store.keys.pool!r}; known are: {names}")
+    return known[name]
+
+
+async def workers(store: Store) -> list[WorkerInfo]:
+    """The worker processes that beat lately, longest silent first."""
+    beats = await store.execute("ZRANGE", store.keys.workers, 0, -1, "WITHSCORES")
+    ids = [id_.decode() for id_ in beats[::2]]
+    records = await store.pipeline([("HGETALL", store.keys.worker(id_)) for id_ in ids])
+    found = []
+    for id_, beat, record in zip(ids, beats[1::2], records, strict=True):
+        if isinstance(record, StoreError):
+            raise record
+        fields = {
+            name.decode(): value.decode(errors="replace") for name, value in zip(record[::2], record[1::2], strict=True)
+        }
+        if fields:  # otherwise it was forgotten in between
+            found.append(_worker(id_, int(float(beat)), fields))
+    return found
+
+
+async def leader(store: Store) -> str | None:
+    """The supervisor that leads, if there is one."""
+    holder: bytes | None = await store.execute("GET", store.keys.leader)
+    return None if holder is None else holder.decode(errors="replace")
+
+
+def _agent(
+    name: str,
+    record: list[bytes | None],
+    *,
+    last_ms: int,
+    workers: list[str],
+    inbox: int,
+    definitions: dict[str, str],
+) -> AgentInfo:
+    slots, backlog, skills, limits = ((value or b"").decode() for value in record)
+    return AgentInfo(
+        name=name,
+        skills=tuple(skills.split()),
+        slots=int(slots or 0),
+        backlog=int(backlog or 0),
+        workers=tuple(workers),
+        inbox=inbox,
+        # An agent's own limit carries its name behind an @; people know it as its rate.
+        limits={"rate" if limit.startswith("@") else limit: definitions.get(limit, "?") for limit in limits.split()},
+        last_seen_at=from_instant_ms(last_ms),
+    )
+
+
+def _worker(id_: str, last_ms: int, fields: dict[str, str]) -> WorkerInfo:
+    started = fields.get("started_ms")
+    return WorkerInfo(
+        id=id_,
+        host=fields.get("host", ""),
+        pid=int(fields.get("pid", 0)),
+        version=fields.get("version", ""),
+        agents={
+            name.removeprefix("agent:"): int(slots)
+            for name, slots in sorted(fields.items())
+            if name.startswith("agent:")
+        },
+        started_at=from_instant_ms(int(started)) if started else None,
+        last_seen_at=from_instant_ms(last_ms),
+    )
+
+
+def _definitions(reply: list[bytes]) -> dict[str, str]:
+    found = {}
+    for name, definition in zip(reply[::2], reply[1::2], strict=True):
+        count, window_us = definition.decode().split()
+        found[name.decode()] = str(Rate(int(count), int(window_us)))
+    return found

@@ -124,6 +124,10 @@ class PoolKeys:
         """Delayed and retrying tasks."""
         return f"{self.root}:scheduled"
 
+    def parked(self, agent: str) -> str:
+        """Tasks addressed to an agent that lacks their skill."""
+        return f"{self.root}:parked:{agent}"
+
     def inbox(self, agent: str) -> str:
         """The inbox stream of an agent."""
         return f"{self.root}:inbox:{agent}"

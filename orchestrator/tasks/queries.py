@@ -11,7 +11,8 @@ from orchestrator.tasks.inbox import GROUP
 from orchestrator.tasks.model import STATE_OF_LETTER, Envelope, TaskInfo, TaskState, decode_envelope
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
+    from datetime import datetime
 
     from orchestrator.store.store import Store
 
@@ -82,7 +83,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         key=envelope.key,
         parent=envelope.parent,
         attempts=fails + deaths + runs,
-        submitted_at=from_instant_ms(int(id_.replace("-", "")[:12], 16)),
+        submitted_at=_submitted_at(id_),
         due_at=from_instant_ms(int(float(due))) if due else None,
         ended_at=from_instant_ms(int(record["ended"])) if "ended" in record else None,
         reason=_text(record.get("reason")),
@@ -126,20 +127,26 @@ async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
 
 
 async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
-    """Tasks that have not ended: scheduled, ready, assigned; at most `limit` of each place."""
+    """Tasks that have not ended, nearest to their end first: running, assigned, ready, scheduled; `limit` of each."""
     queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
     agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
     last = limit - 1
     replies = await store.pipeline(
         [("ZRANGE", store.keys.scheduled, 0, last)]
         + [("ZRANGE", store.keys.queue(queue), 0, last) for queue in queues]
+        + [("ZRANGE", store.keys.parked(agent), 0, last) for agent in agents]
         + [("XRANGE", store.keys.inbox(agent), "-", "+", "COUNT", limit) for agent in agents]
+        + [("XPENDING", store.keys.inbox(agent), GROUP, "-", "+", limit) for agent in agents]
     )
-    scheduled, ready, inboxes = replies[0], replies[1 : 1 + len(queues)], replies[1 + len(queues) :]
-    found = [(entry[1][1].decode(), TaskState.ASSIGNED) for inbox in inboxes for entry in inbox]
-    found += [(id_.decode(), TaskState.READY) for queue in ready for id_ in queue]
-    found += [(id_.decode(), TaskState.SCHEDULED) for id_ in scheduled]
-    return found
+    # An agent that is forgotten at this moment has no inbox any more.
+    lists = iter([] if isinstance(reply, StoreError) else reply for reply in replies)
+    scheduled = [(id_.decode(), TaskState.SCHEDULED) for id_ in next(lists)]
+    ready = [(id_.decode(), TaskState.READY) for _ in [*queues, *agents] for id_ in next(lists)]
+    entries = [(entry, fields[1].decode()) for _ in agents for entry, fields in next(lists)]
+    read = {pending[0] for _ in agents for pending in next(lists)}
+    running = [(id_, TaskState.RUNNING) for entry, id_ in entries if entry in read]
+    assigned = [(id_, TaskState.ASSIGNED) for entry, id_ in entries if entry not in read]
+    return [*running, *assigned, *ready, *scheduled]
 
 
 async def dead(store: Store, limit: int) -> list[tuple[str, TaskState]]:
@@ -153,6 +160,60 @@ async def summaries(store: Store, ids: Iterable[str]) -> dict[str, Envelope]:
     listed = list(ids)
     replies = await store.pipeline([("HGET", store.keys.task(id_), "env") for id_ in listed])
     return {id_: decode_envelope(reply) for id_, reply in zip(listed, replies, strict=True) if isinstance(reply, bytes)}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task as a list shows it."""
+
+    id: str
+    state: TaskState
+    skill: str
+    priority: int
+    session: str | None
+    tags: tuple[str, ...]
+    submitted_at: datetime
+
+
+async def listing(store: Store, *, states: Collection[TaskState], limit: int) -> list[TaskRow]:
+    """Tasks in the order of their life: running first, then what waits, then what ended, the newest end first.
+
+    Args:
+        store: where.
+        states: only these; empty for all.
+        limit: at most so many.
+    """
+    wanted = frozenset(states) or frozenset(TaskState)
+    found: list[tuple[str, TaskState]] = []
+    if any(not state.final for state in wanted):
+        found += await waiting(store, limit)
+    if any(state.final for state in wanted):
+        # A filter may throw most of them away, so it looks at all that the event stream keeps.
+        found += await ended(store, limit if not states else max(limit, 1000))
+    if TaskState.DEAD in wanted:
+        found += await dead(store, limit)
+    # The first place a task was seen in counts: one that was revived is among the ended ones still.
+    state_of: dict[str, TaskState] = {}
+    for id_, state in found:
+        if state in wanted:
+            state_of.setdefault(id_, state)
+    envelopes = await summaries(store, list(state_of)[:limit])
+    return [
+        TaskRow(
+            id=id_,
+            state=state_of[id_],
+            skill=envelope.skill,
+            priority=envelope.priority,
+            session=envelope.session,
+            tags=envelope.tags,
+            submitted_at=_submitted_at(id_),
+        )
+        for id_, envelope in envelopes.items()
+    ]
+
+
+def _submitted_at(id_: str) -> datetime:
+    return from_instant_ms(int(id_.replace("-", "")[:12], 16))
 
 
 async def queue_lengths(store: Store) -> dict[str, int]:
