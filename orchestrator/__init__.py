@@ -1,0 +1,77 @@
+"""Coordinates teams of agents through Redis. Public names are loaded when they are first used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Orchestrator as Orchestrator
+    from orchestrator.client.handle import TaskHandle as TaskHandle
+    from orchestrator.client.submission import Submission as Submission
+    from orchestrator.core.errors import ConfigError as ConfigError
+    from orchestrator.core.errors import FormatMismatch as FormatMismatch
+    from orchestrator.core.errors import InvalidInput as InvalidInput
+    from orchestrator.core.errors import KeyConflict as KeyConflict
+    from orchestrator.core.errors import NotFound as NotFound
+    from orchestrator.core.errors import OrchestratorError as OrchestratorError
+    from orchestrator.core.errors import QueueFull as QueueFull
+    from orchestrator.core.errors import ServerFull as ServerFull
+    from orchestrator.core.errors import ServerRefused as ServerRefused
+    from orchestrator.core.errors import ServerUnavailable as ServerUnavailable
+    from orchestrator.core.errors import StoreError as StoreError
+    from orchestrator.core.errors import SubmitRefused as SubmitRefused
+    from orchestrator.core.errors import TaskCancelled as TaskCancelled
+    from orchestrator.core.errors import TaskError as TaskError
+    from orchestrator.core.errors import TaskExpired as TaskExpired
+    from orchestrator.core.errors import TaskFailed as TaskFailed
+    from orchestrator.tasks.model import TaskInfo as TaskInfo
+    from orchestrator.tasks.model import TaskState as TaskState
+    from orchestrator.tasks.model import TaskStatus as TaskStatus
+
+__all__ = [
+    "ConfigError",
+    "FormatMismatch",
+    "InvalidInput",
+    "KeyConflict",
+    "NotFound",
+    "Orchestrator",
+    "OrchestratorError",
+    "QueueFull",
+    "ServerFull",
+    "ServerRefused",
+    "ServerUnavailable",
+    "StoreError",
+    "Submission",
+    "SubmitRefused",
+    "TaskCancelled",
+    "TaskError",
+    "TaskExpired",
+    "TaskFailed",
+    "TaskHandle",
+    "TaskInfo",
+    "TaskState",
+    "TaskStatus",
+]
+
+_HOMES = {
+    "Orchestrator": "orchestrator.client.client",
+    "Submission": "orchestrator.client.submission",
+    "TaskHandle": "orchestrator.client.handle",
+    "TaskInfo": "orchestrator.tasks.model",
+    "TaskState": "orchestrator.tasks.model",
+    "TaskStatus": "orchestrator.tasks.model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'orchestrator' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(_HOMES.get(name, "orchestrator.core.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,52 @@
+"""The program `orc`: its commands, each in a module that is imported when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from orchestrator.cli.failures import exit_code_of
+from orchestrator.cli.parsing import Commands
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_COMMANDS = (
+    ("demo", "Watch a team of agents audit a tree of Python source."),
+    ("up", "Run everything in one terminal: Redis, supervisor, workers."),
+    ("status", "Show on one screen whether everything works."),
+    ("tasks", "Submit tasks, look at them, wait for them."),
+    ("agents", "Look at the agents of the pool."),
+    ("workers", "Look at the worker processes."),
+    ("queues", "Look at what waits."),
+    ("supervisor", "Run the supervisor alone."),
+    ("worker", "Run worker processes alone."),
+    ("redis", "Run the embedded Redis alone; look at it."),
+    ("config", "Show and check the settings."),
+    ("version", "Show the version."),
+)
+
+
+def program() -> Commands:
+    """Declare every command; none of their modules is imported."""
+    orc = Commands(
+        "orc",
+        "Coordinates teams of agents through Redis.",
+        examples="""
+            orc demo                                   see it work
+            orc up my_agents:agent                     run your own agents
+            orc tasks submit greet -a name=Ada --wait  in another terminal
+        """,
+    )
+    for name, about in _COMMANDS:
+        module = {"redis": "redis_server"}.get(name, name)
+        orc.lazy(name, f"orchestrator.cli.{module}:app", about)
+    return orc
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and answer its exit code."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    if tokens in (["--version"], ["-V"]):
+        tokens = ["version"]
+    return exit_code_of(lambda: program().run(tokens), debug="--debug" in tokens)

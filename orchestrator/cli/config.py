@@ -1,0 +1,64 @@
+"""`orc config`: show, validate."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - read when arguments are parsed
+from typing import Annotated, Any
+
+from orchestrator.cli import output
+from orchestrator.cli.options import DEFAULTS, Globals
+from orchestrator.cli.parsing import Commands, option, positional
+
+commands = Commands(
+    "config",
+    "Show and check the settings.",
+    examples="""
+        orc config show --sources
+        orc config validate orchestrator.toml
+    """,
+)
+app = commands.app
+
+
+@commands.command(
+    "show",
+    examples="""
+        orc config show --sources
+        orc config show -o json
+    """,
+)
+def show(*, sources: Annotated[bool, option("--sources")] = False, common: Globals = DEFAULTS) -> None:
+    """Show every setting with its value; secrets are masked.
+
+    Args:
+        sources: Say where each value comes from.
+        common: Global options.
+    """
+    rows: list[dict[str, Any]] = []
+    for row in common.loaded().rows():
+        value = dict(row.value) if isinstance(row.value, dict) else row.value
+        source = {"source": row.source} if sources else {}
+        rows.append({"name": row.name, "value": value, **source, "description": row.description})
+    columns = ("name", "value", "source") if sources else ("name", "value", "description")
+    output.show_list(common.output, rows, columns, key="name")
+
+
+@commands.command(
+    "validate",
+    examples="""
+        orc config validate
+        orc config validate orchestrator.toml
+    """,
+)
+def validate(file: Annotated[Path | None, positional("FILE")] = None, /, *, common: Globals = DEFAULTS) -> None:
+    """Check the settings from all sources, with FILE in place of the usual file. Exit code 78: something is wrong.
+
+    Args:
+        file: A settings file.
+        common: Global options.
+    """
+    from dataclasses import replace
+
+    loaded = replace(common, config=file or common.config).loaded()
+    files = [place.removeprefix("file ") for place in loaded.places.values() if place.startswith("file ")]
+    output.say(f"the settings are fine ({', '.join(dict.fromkeys(files)) or 'no file'})")

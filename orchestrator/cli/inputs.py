@@ -1,0 +1,132 @@
+"""Reads what people type: JSON bodies, `name=value`, durations, times, priorities. Refuses with `InvalidInput`."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_PIECE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
+_NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+STDIN: Final = "@-"
+
+
+def arguments(body: str | None, pairs: Sequence[str]) -> dict[str, Any]:
+    """Read the arguments of a task.
+
+    Args:
+        body: a JSON object, `@file`, or `@-` for standard input.
+        pairs: `name=value`; a value is JSON when it parses, otherwise text. They win over the body.
+    """
+    given = {} if body is None else _object(body)
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise InvalidInput(f"-a {pair!r} is not understood; write name=value, for example -a words=3")
+        given[name] = _json_or_text(value)
+    return given
+
+
+def duration_s(name: str, text: str | None) -> float | None:
+    """Read `90s`, `5m`, `2h`, `1h30m`, `500ms` or a plain number of seconds."""
+    if text is None:
+        return None
+    plain = text.strip()
+    if _NUMBER.fullmatch(plain):
+        return float(plain)
+    pieces = _PIECE.findall(plain)
+    if not pieces or "".join(_PIECE.split(plain)[0::3]).strip():
+        raise InvalidInput(f"{name} {text!r} is not a duration; write 90s, 5m, 2h, 1h30m or seconds")
+    return sum(float(count) * _UNITS_S[unit] for count, unit in pieces)
+
+
+def moment(name: str, text: str | None) -> datetime | None:
+    """Read a time with its zone: `2030-01-31T12:00:00Z`."""
+    if text is None:
+        return None
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"{name} {text!r} is not a time; write 2030-01-31T12:00:00Z or …+02:00") from None
+    if read.tzinfo is None:
+        raise InvalidInput(f"{name} {text!r} has no time zone; append Z for UTC or an offset such as +02:00")
+    return read
+
+
+def priority(text: str) -> str | int:
+    """Read a level by name or number; the client checks which there are."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else text
+
+
+def _object(body: str) -> dict[str, Any]:
+    where, text = _body_text(body)
+    try:
+        value = _loads(text)
+    except (ValueError, RecursionError) as wrong:
+        reason = "nested too deep" if isinstance(wrong, RecursionError) else str(wrong)
+        raise InvalidInput(f"{where} is not valid JSON ({reason}); write for example '{{\"words\": 3}}'") from None
+    if not isinstance(value, dict):
+        raise InvalidInput(
+            f"{where} is {_kind(value)}, but arguments are a JSON object; write for example '{{\"words\": 3}}'"
+        )
+    return value
+
+
+def _body_text(body: str) -> tuple[str, str]:
+    if not body.startswith("@"):
+        return "the body", body
+    where = "standard input" if body == STDIN else body[1:]
+    try:
+        data = _stdin() if body == STDIN else Path(where).expanduser().read_bytes()
+    except OSError as failed:
+        raise InvalidInput(f"{where or '@'} cannot be read: {failed.strerror}") from None
+    except ValueError:
+        raise InvalidInput(f"{where!r} cannot be the name of a file") from None
+    try:
+        return where, data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InvalidInput(f"{where} is not UTF-8 text") from None
+
+
+def _stdin() -> bytes:
+    if sys.stdin is None:
+        raise InvalidInput("standard input is closed; give the body as text or as @file")
+    return sys.stdin.buffer.read()
+
+
+def _json_or_text(value: str) -> Any:
+    try:
+        return _loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _loads(text: str) -> Any:
+    return json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_twins)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twin = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twin!r} occurs twice in one object")
+    return found
+
+
+def _kind(value: object) -> str:
+    kinds = {list: "a list", str: "a text", bool: "true or false", int: "a number", float: "a number"}
+    return kinds.get(type(value), "null")

@@ -1,0 +1,124 @@
+"""The one place that knows cyclopts: commands and options are declared, and arguments are parsed, through this module.
+
+Help is plain text, and nothing heavy is loaded to print it. Mistakes in the arguments come out as `InvalidInput`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from cyclopts import App, CycloptsError, Group, Parameter
+
+from orchestrator.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["Commands", "global_options", "option", "positional"]
+
+C = TypeVar("C", bound=type)
+
+_GLOBAL: Final = Group("Global options", sort_key=100)
+
+
+def option(*names: str, metavar: str | None = None, many: bool = False, show: bool = True) -> Parameter:
+    """Describe an option by its names; `many`: it may be given several times."""
+    # Lists get no `--empty-…`, flags no `--no-…`: both only fill the help.
+    if many:
+        return Parameter(name=names, metavar=metavar, negative_iterable=(), show_default=False, show=show)
+    return Parameter(name=names or None, metavar=metavar, negative=(), show=show)
+
+
+def positional(metavar: str) -> Parameter:
+    """Describe an argument that is given by its place; it has no `--name`."""
+    return Parameter(metavar=metavar, negative=())
+
+
+def global_options(values: C) -> C:
+    """Make a dataclass of options that every command takes."""
+    return Parameter(name="*", group=_GLOBAL)(values)
+
+
+class Commands:
+    """A command with sub-commands, or the program itself."""
+
+    def __init__(self, name: str, about: str = "", *, examples: str = "") -> None:
+        self.app = App(
+            name=name,
+            help=about,
+            help_epilogue=_examples(examples),
+            help_formatter="plain",
+            help_format="plaintext",
+            version_flags=[],
+            suppress_keyboard_interrupt=False,
+            default_parameter=Parameter(show_default=False, negative=()),
+        )
+
+    def lazy(self, name: str, path: str, about: str) -> None:
+        """Add commands that are imported when they are asked for: `path` names their `App` as `module:attribute`."""
+        self.app.command(path, name=name, help=about, sort_key=len(list(self.app)))
+
+    def command(
+        self, name: str, *, alias: str | None = None, examples: str = ""
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Add a function as a sub-command; its docstring is its help, its alias is not shown."""
+
+        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+            self.app.command(function, name=name, help_epilogue=_examples(examples))
+            if alias:
+                self.app.command(function, name=alias, help_epilogue=_examples(examples), show=False)
+            return function
+
+        return add
+
+    def itself(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Make a function what this command does when no sub-command is named."""
+        self.app.default(function)
+        return function
+
+    def run(self, tokens: Sequence[str]) -> Any:
+        """Parse the arguments, run the command and return what it returned.
+
+        Raises:
+            InvalidInput: the arguments make no sense.
+        """
+        try:
+            # A lone hyphen would pass for an option.
+            arranged = ["@-" if word == "-" else word for word in globals_after_words(tokens)]
+            return self.app(arranged, exit_on_error=False, print_error=False, result_action="return_value")
+        except CycloptsError as wrong:
+            raise InvalidInput(_sentence(str(wrong))) from None
+
+
+VALUED: Final = frozenset({"--config", "--url", "--prefix", "--pool", "--data-dir", "--output", "-o"})
+FLAGS: Final = frozenset({"--debug"})
+
+
+def globals_after_words(tokens: Sequence[str]) -> list[str]:
+    """Move global options that stand before or between the words of a command behind them: `orc -o json tasks list`."""
+    words: list[str] = []
+    moved: list[str] = []
+    rest = list(tokens)
+    while rest and len(words) < 2:
+        name, equals, _ = rest[0].partition("=")
+        if name in VALUED:
+            count = 1 if equals else 2
+            moved += rest[:count]
+            rest = rest[count:]
+        elif rest[0] in FLAGS or (rest[0].startswith("-o") and not rest[0].startswith("--")):
+            moved.append(rest.pop(0))
+        elif rest[0].startswith("-"):
+            break
+        else:
+            words.append(rest.pop(0))
+    return [*words, *moved, *rest]
+
+
+def _examples(text: str) -> str:
+    lines: Iterable[str] = (line.strip() for line in text.strip().splitlines())
+    return "\n".join(["Examples:", *(f"  {line}" for line in lines)]) if text else " "  # None would inherit
+
+
+def _sentence(message: str) -> str:
+    line = " ".join(message.split()).rstrip(".")
+    return f"{line[:1].lower()}{line[1:]}; see --help"

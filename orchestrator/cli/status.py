@@ -1,0 +1,111 @@
+"""`orc status`: one screen that says whether everything works."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli import output
+from orchestrator.cli.failures import NOBODY_ANSWERED, error_line
+from orchestrator.cli.options import DEFAULTS, Globals
+from orchestrator.cli.parsing import Commands
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+
+commands = Commands(
+    "status",
+    "Show on one screen whether everything works. Exit code: 0 it does, 69 no Redis or no supervisor answers.",
+    examples="""
+        orc status
+        orc status -o json
+    """,
+)
+app = commands.app
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the screen shows."""
+
+    pool: str
+    prefix: str
+    supervisor: str | None
+    server: dict[str, Any]
+    agents: list[dict[str, Any]]
+    workers: list[dict[str, Any]]
+    queues: list[dict[str, Any]]
+    tasks: dict[str, int]
+
+
+@commands.itself
+async def status(*, common: Globals = DEFAULTS) -> int:
+    """Show on one screen whether everything works.
+
+    Args:
+        common: Global options.
+    """
+    from orchestrator.services import open_services
+
+    async with open_services(common.settings(), name="cli") as services:
+        found = await _ask(services)
+    if common.output == "table":
+        _print_screen(found)
+    else:
+        output.show_record(common.output, asdict(found), key="pool")
+    if found.supervisor is None:
+        output.say(
+            error_line("no supervisor leads; nothing is assigned, start one with `orc up` or `orc supervisor run`")
+        )
+        return NOBODY_ANSWERED
+    return 0
+
+
+async def _ask(services: Services) -> Status:
+    from orchestrator.agents import queries as registry
+    from orchestrator.cli.queues import queue_rows
+    from orchestrator.services import server_facts
+    from orchestrator.tasks import queries as tasks
+
+    store = services.store
+    return Status(
+        pool=services.settings.pool,
+        prefix=services.settings.prefix,
+        supervisor=await registry.leader(store),
+        server=asdict(await server_facts(store)),
+        agents=[asdict(agent) for agent in await registry.agents(store)],
+        workers=[asdict(worker) for worker in await registry.workers(store)],
+        queues=await queue_rows(services),
+        tasks=await tasks.counters(store),
+    )
+
+
+def _print_screen(found: Status) -> None:
+    server = found.server
+    kept = "append-only file" if server["append_only"] else "not kept on disk"
+    facts = [
+        (
+            "redis",
+            f"{server['version']}, up {output.span(server['uptime_s'])}, {_megabytes(server['memory_bytes'])}, {kept}",
+        ),
+        ("pool", f"{found.pool} ({found.prefix})"),
+        ("supervisor", found.supervisor or "none leads"),
+        ("tasks", ", ".join(f"{count} {name}" for name, count in sorted(found.tasks.items())) or "none yet"),
+    ]
+    output.write("".join(f"{output.paint(name.ljust(10), '1')}  {output.clean(text)}\n" for name, text in facts))
+    agents = [{**agent, "workers": len(agent["workers"])} for agent in found.agents]
+    _print_table(agents, ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills"), title="agent")
+    _print_table(found.workers, ("id", "pid", "last_seen_at", "agents"), title="worker")
+    _print_table(found.queues, ("queue", "tasks", "agents"), title="queue")
+
+
+def _print_table(rows: list[dict[str, Any]], columns: tuple[str, ...], *, title: str) -> None:
+    if rows:
+        first, *others = columns
+        renamed = [{title: row[first], **{name: row[name] for name in others}} for row in rows]
+        output.write("\n")
+        output.show_list("table", renamed, (title, *others), key=title)
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1_048_576:.1f} MiB"

@@ -1,0 +1,37 @@
+"""`orc supervisor`: run."""
+
+from __future__ import annotations
+
+from orchestrator.cli.options import DEFAULTS, Globals
+from orchestrator.cli.parsing import Commands
+
+commands = Commands(
+    "supervisor",
+    "Run the supervisor alone.",
+    examples="""
+        orc supervisor run
+        orc supervisor run --config /etc/orchestrator/orchestrator.toml
+    """,
+)
+app = commands.app
+
+
+@commands.command(
+    "run",
+    examples="""
+        orc supervisor run
+        ORC_REDIS__URL=redis://localhost:6379/0 orc supervisor run
+    """,
+)
+async def run(*, common: Globals = DEFAULTS) -> None:
+    """Assign tasks until SIGTERM or Ctrl-C. Several may run: one leads, the others stand by.
+
+    Args:
+        common: Global options.
+    """
+    from orchestrator.core.log import configure_logging
+    from orchestrator.supervisor.daemon import run_supervisor
+
+    settings = common.settings()
+    configure_logging(level=settings.logging.level, format=settings.logging.format)
+    await run_supervisor(settings)

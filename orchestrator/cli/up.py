@@ -1,0 +1,123 @@
+"""`orc up`: embedded Redis, supervisor and workers in one terminal."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Final
+
+from orchestrator.cli import output
+from orchestrator.cli.children import Child, ChildFailed, Part, blocked_signals, end_in_order
+from orchestrator.cli.options import DEFAULTS, Globals
+from orchestrator.cli.parsing import Commands, option, positional
+from orchestrator.cli.worker import worker_command
+
+if TYPE_CHECKING:
+    import signal
+
+    from orchestrator.cli.children import Signals
+    from orchestrator.core.settings import Settings
+    from orchestrator.services import Attachment
+
+REDIS_LOOK_S: Final = 1.0
+STOP_PATIENCE_S: Final = 40.0
+"""How long Redis may take to stop: it writes its data first."""
+SUPERVISOR_PATIENCE_S: Final = 15.0
+DRAIN_MARGIN_S: Final = 15.0
+"""What a worker host may take beyond the drain time of its workers."""
+
+commands = Commands(
+    "up",
+    "Run everything in one terminal: Redis, supervisor, workers.",
+    examples="""
+        orc up my_agents:agent
+        orc up my_agents:agent --processes 4
+        ORC_REDIS__URL=redis://localhost:6379/0 orc up my_agents:agent
+    """,
+)
+app = commands.app
+
+
+@commands.itself
+def up(
+    *apps: Annotated[str, positional("MODULE:AGENT")],
+    processes: Annotated[int | None, option("--processes", metavar="N")] = None,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Run everything in one terminal: Redis, supervisor, workers.
+
+    Args:
+        apps: Agents to run, such as my_agents:agent.
+        processes: Worker processes (1).
+        common: Global options.
+    """
+    host = worker_command(apps, processes)  # refuses what cannot be meant before anything is started
+    settings = common.settings(worker__processes=processes)
+    with blocked_signals() as signals, ExitStack() as held:
+        redis = None if settings.redis.url is not None else held.enter_context(_hold_redis())
+        parts = [Part("worker host", host, settings.worker.drain_s + DRAIN_MARGIN_S)] if apps else []
+        parts.append(Part("supervisor", supervisor_command(), SUPERVISOR_PATIENCE_S))
+        _print_banner(redis, settings, apps)
+        return _run(parts, redis, signals, common)
+
+
+def supervisor_command() -> list[str]:
+    """The command that runs a supervisor; it reads its settings from the environment."""
+    return [sys.executable, "-P", "-m", "orchestrator", "supervisor", "run"]
+
+
+def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: Globals) -> int:
+    environ = common.environ() if redis is None else {**common.environ(), "ORC_DATA_DIR": str(redis.data_dir)}
+    children: list[Child] = []
+    exit_code, orderly = 0, True
+    try:
+        # The supervisor is ready when the first worker registers.
+        children = [Child(part, environ) for part in reversed(parts)][::-1]
+        received = _watch(children, redis, signals)
+        output.say(f"{received.name}: workers finish what they run, then everything stops; once more to hurry")
+    except ChildFailed as failed:
+        exit_code = failed.exit_code
+    finally:
+        orderly = end_in_order(children, signals)
+    if redis is not None:
+        _stop_redis(redis)
+    return exit_code if orderly else exit_code or 130
+
+
+def _watch(children: list[Child], redis: Attachment | None, signals: Signals) -> signal.Signals:
+    """Keep everything running until a signal asks us to end."""
+    import time
+
+    while True:
+        due = [due_s for child in children if (due_s := child.look_after()) is not None]
+        if redis is not None and not redis.kept():
+            output.say("redis went away; it is started again")
+            _hold_redis().close()
+        next_look_s = min(due, default=float("inf")) - time.monotonic()
+        received = signals.wait(min(next_look_s, REDIS_LOOK_S))
+        if received is not None:
+            return received
+
+
+def _hold_redis() -> Attachment:
+    from orchestrator.services import hold_embedded
+
+    return hold_embedded()
+
+
+def _stop_redis(redis: Attachment) -> None:
+    stopped = redis.close(wait_s=STOP_PATIENCE_S)
+    output.say("everything has stopped; the data stays" if stopped else "redis goes on: others use it")
+
+
+def _print_banner(redis: Attachment | None, settings: Settings, apps: tuple[str, ...]) -> None:
+    workers = f"{settings.worker.processes} worker process(es) for {', '.join(apps)}" if apps else "no workers"
+    lines = [f"running      supervisor, {workers}"]
+    if redis is not None:
+        lines += [f"redis        {redis.version} at {redis.url}", f"data in      {redis.data_dir}"]
+    lines += [
+        "try          orc tasks submit SKILL -a name=value --wait     (in another terminal, in this folder)",
+        "             orc status",
+        "stop         Ctrl-C",
+    ]
+    output.say("\n".join(lines))

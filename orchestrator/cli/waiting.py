@@ -1,0 +1,111 @@
+"""Waits for tasks on behalf of a person: gives up when Redis stays silent, and says that the tasks go on regardless."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from orchestrator.cli.failures import DONE, FAILED, NOT_FOUND, PARTLY_DONE, TIMED_OUT
+from orchestrator.core.errors import ServerUnavailable, StoreError, TaskError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from orchestrator.client.client import Orchestrator
+    from orchestrator.client.handle import TaskHandle
+    from orchestrator.tasks.model import TaskState
+
+PATIENCE_S: Final = 30.0
+"""How long Redis may be silent while somebody waits: a restart takes less."""
+LOOK_EVERY_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What came of waiting for one task; no state: it is unknown, or had not ended in time."""
+
+    id: str
+    state: TaskState | None
+    reason: str = ""
+    result: bytes | None = None
+    timed_out: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code for this task alone."""
+        if self.timed_out:
+            return TIMED_OUT
+        if self.state is None:
+            return NOT_FOUND
+        return DONE if self.state == "succeeded" else FAILED
+
+
+@asynccontextmanager
+async def patiently(orc: Orchestrator) -> AsyncIterator[None]:
+    """Let what is inside wait for as long as Redis answers now and then.
+
+    Raises:
+        ServerUnavailable: it has not answered for half a minute.
+    """
+    async with anyio.create_task_group() as group:
+        group.start_soon(_watch, orc)
+        yield
+        group.cancel_scope.cancel()
+
+
+async def _watch(orc: Orchestrator) -> None:
+    heard_s = time.monotonic()
+    while True:
+        await anyio.sleep(LOOK_EVERY_S)
+        try:
+            await orc.services.store.execute("PING")
+            heard_s = time.monotonic()
+        except StoreError as silent:
+            if time.monotonic() - heard_s > PATIENCE_S:
+                raise ServerUnavailable(
+                    f"Redis has not answered for {PATIENCE_S:g} s ({silent}); "
+                    "the tasks go on when it is back, ask again with `orc tasks wait`"
+                ) from None
+
+
+async def wait_for_end(handle: TaskHandle[Any], timeout_s: float | None) -> Ended:
+    """Wait for one task, whatever its end."""
+    reason = ""
+    try:
+        await handle.result(timeout=timeout_s)
+    except TimeoutError:
+        return Ended(handle.id, None, timed_out=True)
+    except TaskError as without_result:
+        reason = str(without_result).removeprefix(f"task {handle.id} ")
+    outcome = handle.outcome
+    assert outcome is not None
+    if outcome.state is None:
+        return Ended(handle.id, None, "does not exist, or its retention has passed")
+    return Ended(handle.id, outcome.state, outcome.reason or reason, outcome.result)
+
+
+async def wait_for_all(handles: Sequence[TaskHandle[Any]], timeout_s: float | None) -> list[Ended]:
+    """Wait for several tasks at once; the answers are in the order of the handles."""
+    found: dict[str, Ended] = {}
+
+    async def one(handle: TaskHandle[Any]) -> None:
+        found[handle.id] = await wait_for_end(handle, timeout_s)
+
+    async with anyio.create_task_group() as group:
+        for handle in handles:
+            group.start_soon(one, handle)
+    return [found[handle.id] for handle in handles]
+
+
+def joint_exit_code(ends: Sequence[Ended]) -> int:
+    """The exit code for all: theirs when they agree, timed out when one did, otherwise partly done."""
+    codes = {end.exit_code for end in ends}
+    if TIMED_OUT in codes:
+        return TIMED_OUT
+    if len(codes) == 1:
+        return codes.pop()
+    return PARTLY_DONE if DONE in codes else FAILED
