@@ -1,0 +1,234 @@
+"""Scripts, their wrappers and the table of keys say the same: what one of them forgets fails here, not on a server."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from orchestrator.agents import scripts as agent_scripts
+from orchestrator.agents.model import AgentSpec
+from orchestrator.core.rates import Rate
+from orchestrator.store.calls import Call, opaque
+from orchestrator.store.keys import POOL_KEYS, PoolKeys
+from orchestrator.store.script_files import ScriptFile, all_scripts
+from orchestrator.tasks import scripts as task_scripts
+from orchestrator.tasks.inbox import parse_entries
+from orchestrator.tasks.model import CancelStatus, Delivery, FinishStatus, LeaseStatus, Verdict, VerdictKind
+
+KEYS = PoolKeys("a:b:c", "p")
+LUA = Path(str(files("lua")))
+INCLUDES = sorted((LUA / "includes").glob("*.lua"))
+FULL_SERVER_REFUSES = {"tasks/submit"}
+"""What a full server must refuse; everything else passes, or it would never drain (protocol rule 25)."""
+
+_DELIVERY = Delivery("ed", "1-1", "t", "7", 1, 0, b"")
+_ROW = task_scripts.SubmitRow("t", "q", 1, 2, 3, 4, 5, "c", "k", "d", opaque(b"\xff"), "p", "1", "s")
+_TAKE_BACK: dict[str, Any] = {"agent": "ed", "limit": 1, "max_deaths": {"sum": 3}, "dead_ttl_s": 1}
+
+SAMPLES: dict[str, Call[Any]] = {
+    "tasks/submit": task_scripts.submit(KEYS, rows=[_ROW], max_tasks=1, max_wait_s=1),
+    "tasks/promote": task_scripts.promote(KEYS, limit=1),
+    "tasks/assign": task_scripts.assign(KEYS, agent="ed", limit=1),
+    "tasks/finish": task_scripts.finish(
+        KEYS, rows=[(_DELIVERY, Verdict(VerdictKind.SUCCEEDED, b"\xff"))], dead_ttl_s=1, max_wait_s=1
+    ),
+    "tasks/cancel": task_scripts.cancel(KEYS, ids=["t"], reason="r"),
+    "tasks/renew": task_scripts.renew(KEYS, worker="w", agent="ed", rows=[("1-1", "t", "7")]),
+    "tasks/adopt": task_scripts.adopt(KEYS, worker="w", lease_ms=1, held=["1-1"], own=True, **_TAKE_BACK),
+    "tasks/abandon": task_scripts.abandon(KEYS, worker="w", reason="r", **_TAKE_BACK),
+    "agents/register": agent_scripts.register(
+        KEYS, worker="w", spec=AgentSpec("ed", frozenset({"s"}), rate=Rate(1, 2)), slots=1, backlog=0, about={"pid": 1}, alive_s=1
+    ),
+    "agents/beat": agent_scripts.beat(KEYS, worker="w", backlogs=[("ed", 1)], alive_s=1),
+    "agents/deregister": agent_scripts.deregister(KEYS, worker="w"),
+    "agents/expire": agent_scripts.expire(KEYS, alive_s=1, limit=1),
+    "agents/lead": agent_scripts.lead(KEYS, supervisor="s", lease_ms=1),
+    "agents/resign": agent_scripts.resign(KEYS, supervisor="s"),
+}
+
+each_script = pytest.mark.parametrize("script", all_scripts().values(), ids=list(all_scripts()))
+each_include = pytest.mark.parametrize("path", INCLUDES, ids=[path.stem for path in INCLUDES])
+
+
+def header(script: ScriptFile) -> list[str]:
+    """The comment that opens a script."""
+    lines = (LUA / f"{script.name}.lua").read_text().splitlines()[1:]
+    return [line for line in lines[: next(i for i, line in enumerate(lines) if not line.startswith("--"))]]
+
+
+def wrappers() -> set[str]:
+    """Every public function beside the scripts' wrappers, named as its script should be."""
+    modules = {"tasks": task_scripts, "agents": agent_scripts}
+    return {
+        f"{feature}/{name}"
+        for feature, module in modules.items()
+        for name, function in inspect.getmembers(module, inspect.isfunction)
+        if function.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def test_one_wrapper_per_script() -> None:
+    """Each script has exactly one wrapper of its name in its feature's `scripts` module, and the reverse."""
+    assert wrappers() == set(all_scripts()) == set(SAMPLES)
+    assert {name: call.script for name, call in SAMPLES.items()} == {name: name for name in SAMPLES}
+
+
+@each_script
+def test_arguments(script: ScriptFile) -> None:
+    """A wrapper passes exactly the declared arguments, in the declared order and of the declared types."""
+    call = SAMPLES[script.name]
+    assert list(call.args) == [binding.name for binding in (*script.keys, *script.args)]
+    kinds = {"key": str, "str": str, "time": str, "int": int, "rows": bytes}
+    for binding in (*script.keys, *script.args):
+        assert type(call.args[binding.name]) is kinds[binding.type], binding.name
+    assert call.command()[:3] == ["EVALSHA", script.sha, 1]
+
+
+@each_script
+def test_columns(script: ScriptFile) -> None:
+    """Every packed row has a value for each declared column, and no more."""
+    for name, columns in script.columns.items():
+        rows = msgspec.msgpack.decode(_readable(SAMPLES[script.name].args[name]))
+        assert rows
+        assert {len(row) for row in rows} == {len(columns)}, name
+
+
+def test_submit_row() -> None:
+    """The columns of submit are the fields of `SubmitRow`, in order."""
+    assert all_scripts()["tasks/submit"].columns["rows"] == task_scripts.SubmitRow._fields
+
+
+def test_entry_fields() -> None:
+    """The order of an inbox entry's fields is the one that the reader of inboxes counts on."""
+    (fields,) = re.findall(r"'XADD', inbox_key, '\*', (.+)\)", all_scripts()["tasks/assign"].text)
+    assert re.findall(r"'(\w)'", fields) == ["t", "g", "a", "d", "e"]
+    raw = [b"1-1", [b"t", b"T", b"g", b"G", b"a", b"1", b"d", b"2", b"e", b"E"]]
+    assert parse_entries("ed", [raw]) == [Delivery("ed", "1-1", "T", "G", 1, 2, b"E")]
+
+
+@each_script
+def test_shebang(script: ScriptFile) -> None:
+    """Undeclared slots are refused, and all but what adds work passes on a full server."""
+    flags = "#!lua" if script.name in FULL_SERVER_REFUSES else "#!lua flags=allow-oom"
+    assert script.text.splitlines()[0] == flags
+
+
+@each_script
+def test_one_key(script: ScriptFile) -> None:
+    """A script declares the root of one scope, so all it touches lies in one slot; the test clock comes last."""
+    assert [key.name for key in script.keys] == ["pool"]
+    times = [arg.name for arg in script.args if arg.type == "time"]
+    assert times in ([], [script.args[-1].name])
+
+
+@each_script
+def test_header(script: ScriptFile) -> None:
+    """A script says what it does, what it answers, and what a repeat does."""
+    words = "\n".join(header(script))
+    assert re.search(r"^-- (status|answers)\b", words, re.MULTILINE)
+    assert re.search(r"^-- repeat: ", words, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("script", "statuses"),
+    [
+        ("tasks/finish", FinishStatus),
+        ("tasks/cancel", CancelStatus),
+        ("tasks/renew", LeaseStatus),
+        ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale"]),
+    ],
+)
+def test_statuses(script: str, statuses: Any) -> None:
+    """The statuses of the header are those that Python knows."""
+    (line,) = [line for line in header(all_scripts()[script]) if re.match(r"-- status,|--.* kept \|", line)]
+    words = re.sub(r"\([^)]*\)", "", line.partition(":")[2] if "status" in line else line.partition("row:")[2])
+    assert {part.split()[0] for part in words.split("|")} == {str(status) for status in statuses}
+
+
+def test_verdicts() -> None:
+    """The verdicts that finish explains are those that Python can send."""
+    words = " ".join(line.removeprefix("--") for line in header(all_scripts()["tasks/finish"]))
+    told = re.sub(r"\([^)]*\)", "|", words[words.index("verdicts:") + 9 : words.index("A task that somebody")])
+    assert {part.strip() for part in told.split("|") if part.strip()} == {kind.value for kind in VerdictKind}
+
+
+@each_include
+def test_include(path: Path) -> None:
+    """An include explains itself, defines one local function of its own name, and does nothing when loaded."""
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith("-- ")
+    outside = [line for line in lines if line and not line.startswith((" ", "--"))]
+    constants = [line for line in outside if re.fullmatch(r"local \w+ = \d+", line)]
+    others = [line for line in outside if line not in constants]
+    assert re.fullmatch(rf"local function {path.stem}\(.*\)", others[0])
+    assert others[1:] == ["end"]
+
+
+@each_script
+def test_includes_are_used(script: ScriptFile) -> None:
+    """A script includes what it calls and calls what it includes, so its text says what it needs."""
+    source = (LUA / f"{script.name}.lua").read_text()
+    body = re.sub(r"^--.*$", "", source, flags=re.MULTILINE)
+    included = set(re.findall(r"^--@include (\w+)$", source, re.MULTILINE))
+    called = {path.stem for path in INCLUDES if re.search(rf"\b{path.stem}\(", body)}
+    assert included == called
+
+
+@each_include
+def test_includes_of_an_include_are_used(path: Path) -> None:
+    """The same for includes among themselves; and each include is used by somebody."""
+    source = path.read_text()
+    body = re.sub(r"^(--|local function).*$", "", source, flags=re.MULTILINE)
+    included = set(re.findall(r"^--@include (\w+)$", source, re.MULTILINE))
+    assert included == {other.stem for other in INCLUDES if re.search(rf"\b{other.stem}\(", body)}
+    assert any(f"local function {path.stem}(" in script.text for script in all_scripts().values())
+
+
+@each_script
+def test_forbidden(script: ScriptFile) -> None:
+    """No key scan, no rewriting of user data, nothing that hides an error."""
+    code = re.sub(r"--.*$", "", script.text, flags=re.MULTILINE)
+    assert re.findall(r"\bcjson\b|\bpcall\b|'SCAN'|'KEYS'|'HGETALL'|'SMEMBERS'", code) == []
+
+
+def test_key_suffixes() -> None:
+    """Every key that a script builds stands in the table of keys, and every kind in the table is built somewhere."""
+    known = {f":{_stem(kind.suffix)}" for kind in POOL_KEYS}
+    text = "\n".join(script.text for script in all_scripts().values())
+    built = set(re.findall(r"\bpool \.\. '(:[^']*)'", text)) - {":"}
+    # The two places where a name stands for several kinds of keys.
+    built |= {f":{name}" for name in re.findall(r"put_due\(pool, '(\w+)'", text)}
+    built |= {f":queue:{kind}:" for kind in re.findall(r"'(agent|skill):' \.\.", text)}
+    built |= {":agent:*:workers"} if ".. ':workers'" in text else set()
+    assert built - {":queue:"} <= known
+    in_python_only = {":format"}
+    assert known - built == in_python_only
+
+
+def test_keys_are_built_from_the_root() -> None:
+    """A script derives keys from its declared root alone, so they share its slot."""
+    for script in all_scripts().values():
+        for key in re.findall(r"redis\.call\('[A-Z]+', ([^,)]+)", script.text):
+            word = key.split(" ..")[0].strip()
+            assert re.fullmatch(r"pool|\w+_keys?|key|unpack\(\w+_keys|task_keys\[i\]|'\w+'|limit_key", word), (script.name, key)
+
+
+def _stem(suffix: str) -> str:
+    """The constant part of a suffix, with `*` for a name in the middle."""
+    parts = suffix.split(":")
+    named = [part.isupper() and part != "TOTAL" for part in parts]
+    if any(named[:-1]):
+        return ":".join("*" if is_name else part for part, is_name in zip(parts, named, strict=True))
+    return ":".join(parts[:-1]) + ":" if named[-1] else suffix
+
+
+def _readable(packed: Any) -> bytes:
+    """Packed rows whose opaque texts are marked as what they are, bytes, for a decoder that insists on UTF-8."""
+    assert isinstance(packed, bytes)
+    return packed.replace(b"\xdb", b"\xc6")

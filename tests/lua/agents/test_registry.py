@@ -1,0 +1,289 @@
+"""lua/agents/: who can work, what an agent can do as the sum of its workers, and how both are forgotten."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.core.errors import ConfigError
+from orchestrator.core.rates import Rate
+from orchestrator.tasks.model import LeaseStatus
+from tests.lua.pool import START_US, Team, row
+
+if TYPE_CHECKING:
+    from tests.lua.pool import Pool
+
+pytestmark = pytest.mark.both_servers
+
+ALIVE_S = 20
+HOUR_MS = 3_600_000
+
+
+def consumers(pool: Pool, agent: str = "ed") -> list[str]:
+    """Names of the consumers of an inbox."""
+    return [found[1].decode() for found in pool.execute("XINFO", "CONSUMERS", pool.keys.inbox(agent), "workers")]
+
+
+class TestRegister:
+    """A worker tells what it can do for one agent."""
+
+    def test_new(self, pool: Pool) -> None:
+        """The first worker makes inbox, group and agent; everybody is told."""
+        pool.register(team=Team(skills=frozenset({"b", "a"})), slots=4, backlog=1)
+        assert pool.agent().items() >= {"slots": "4", "backlog": "1", "skills": "a b", "limits": "", "lease_ms": "15000"}.items()
+        assert pool.score(pool.keys.workers, "w1") == pool.score(pool.keys.agents, "ed") == pool.now_ms
+        assert pool.members(pool.keys.skill("a")) == pool.members(pool.keys.skill("b")) == ["ed"]
+        assert pool.execute("HGET", pool.keys.worker("w1"), "host") == b"h"
+        assert pool.rings() == ["agents"]
+        assert pool.execute("XINFO", "GROUPS", pool.keys.inbox("ed"))[0][1] == b"workers"
+
+    def test_repeat(self, pool: Pool) -> None:
+        """The same facts again change nothing but the time of the last beat."""
+        pool.register()
+        pool.rings()
+        before = pool.snapshot()
+        pool.register()
+        pool.rings()
+        assert pool.snapshot() == before
+
+    def test_sums_slots_and_shares_skills(self, pool: Pool) -> None:
+        """Slots are summed, the smallest backlog counts, skills are those that every live worker has."""
+        pool.register("w1", Team(skills=frozenset({"a", "b"})), slots=2, backlog=1)
+        pool.register("w2", Team(skills=frozenset({"b", "c"})), slots=3, backlog=0)
+        assert pool.agent().items() >= {"slots": "5", "backlog": "0", "skills": "b"}.items()
+        assert pool.execute("EXISTS", pool.keys.skill("a"), pool.keys.skill("c")) == 0
+        pool.register("w2", Team(skills=frozenset({"b", "c"})), slots=0)
+        assert pool.agent().items() >= {"slots": "2", "backlog": "1", "skills": "a b"}.items()
+
+    def test_without_skills(self, pool: Pool) -> None:
+        """An agent without skills is registered too and serves its own queue only."""
+        pool.register(team=Team(skills=frozenset()))
+        assert pool.agent()["skills"] == ""
+        assert pool.assign().count == 0
+
+    def test_limits(self, pool: Pool) -> None:
+        """An agent with a limit has no backlog, whatever its worker wishes, so that a grant is a start (rule 14)."""
+        team = Team(rate=Rate(3, 1_000_000), limits=("model:x",), known_limits=(("model:x", Rate(9, 60_000_000)),))
+        pool.register(team=team, backlog=1)
+        assert pool.agent().items() >= {"limits": "@ed model:x", "backlog": "0"}.items()
+        assert pool.execute("HGETALL", pool.keys.limits) == [b"@ed", b"3 1000000", b"model:x", b"9 60000000"]
+        pool.beat("w1", ("ed", 1))
+        assert pool.agent()["backlog"] == "0"
+
+    def test_unknown_limit(self, pool: Pool) -> None:
+        """A limit that nobody defined is refused in words, and nothing is written; once defined, it is known."""
+        with pool.unchanged(), pytest.raises(ConfigError, match="asks for limit 'model:x', which nobody has defined"):
+            pool.register(team=Team(limits=("model:x",)))
+        pool.register("w1", Team(limits=("model:x",), known_limits=(("model:x", Rate(1, 1000)),)))
+        pool.register("w2", Team(agent="other", limits=("model:x",)))
+
+    def test_group_again(self, pool: Pool) -> None:
+        """A lost group is made again from the beginning, so that no entry is skipped (protocol rule 27)."""
+        pool.register()
+        (task_id,) = pool.put()
+        pool.one()
+        pool.execute("XGROUP", "DESTROY", pool.keys.inbox("ed"), "workers")
+        pool.register()
+        assert [delivery.task_id for delivery in pool.read("w2")] == [task_id]
+
+    def test_inbox_keeps_its_entries(self, pool: Pool) -> None:
+        """A worker that registers leaves the inbox and its pending entries alone."""
+        pool.register()
+        pool.put()
+        delivery = pool.one()
+        pool.register("w2")
+        assert pool.pending() == [(delivery.entry, "w1")]
+
+
+class TestBeat:
+    """A worker proves that it lives."""
+
+    def test_ok(self, pool: Pool) -> None:
+        """A beat moves the time of worker and agent and lengthens their lifetimes; nobody is rung for it."""
+        pool.register()
+        pool.rings()
+        pool.execute("EXPIRE", pool.keys.worker("w1"), 5)
+        pool.execute("EXPIRE", pool.keys.agent("ed"), 5)
+        pool.sleep(7000)
+        assert pool.beat()
+        assert pool.score(pool.keys.workers, "w1") == pool.score(pool.keys.agents, "ed") == pool.now_ms
+        assert min(pool.ttl_s(pool.keys.worker("w1")), pool.ttl_s(pool.keys.agent("ed"))) > ALIVE_S
+        assert pool.rings() == []
+
+    def test_backlog(self, pool: Pool) -> None:
+        """A changed wish changes the agent's backlog and rings, because it is room."""
+        pool.register(slots=2)
+        pool.rings()
+        pool.beat("w1", ("ed", 1))
+        assert pool.agent()["backlog"] == "1"
+        assert pool.rings() == ["agents"]
+
+    def test_unknown(self, pool: Pool) -> None:
+        """A worker that the registry forgot, wholly or for one agent, is told to register again; nothing changes."""
+        with pool.unchanged():
+            assert not pool.beat()
+        pool.register()
+        with pool.unchanged():
+            assert not pool.beat("w1", ("ed", 0), ("other", 0))
+
+
+class TestDeregister:
+    """A worker says goodbye."""
+
+    def test_forgets(self, pool: Pool) -> None:
+        """Worker, slots, skills and idle consumer go; the agent stays known; everybody is told."""
+        pool.register()
+        pool.put()
+        pool.end(pool.one())
+        pool.rings()
+        pool.deregister()
+        assert pool.agent().items() >= {"slots": "0", "skills": "", "backlog": "0"}.items()
+        assert pool.members(pool.keys.workers) == []
+        assert pool.execute("EXISTS", pool.keys.worker("w1"), pool.keys.agent_workers("ed"), pool.keys.skill("sum")) == 0
+        assert pool.members(pool.keys.agents) == ["ed"]
+        assert consumers(pool) == []
+        assert pool.rings() == ["agents"]
+
+    def test_repeat(self, pool: Pool) -> None:
+        """Twice is once, and an unknown worker is no error."""
+        pool.register()
+        pool.deregister()
+        with pool.unchanged():
+            pool.deregister()
+            pool.deregister("nobody")
+
+    def test_keeps_a_consumer_with_entries(self, pool: Pool) -> None:
+        """A consumer that still has entries stays: removing it would lose them (protocol rule 11)."""
+        pool.register()
+        pool.put()
+        delivery = pool.one()
+        pool.deregister()
+        assert consumers(pool) == ["w1"]
+        assert pool.pending() == [(delivery.entry, "w1")]
+        assert pool.renew([delivery])[1] == [LeaseStatus.KEPT]
+
+    def test_all_its_agents(self, pool: Pool) -> None:
+        """A worker of several agents leaves all of them, and only those."""
+        for agent in ("a", "b"):
+            pool.register("w1", Team(agent=agent), slots=2)
+        pool.register("w2", Team(agent="b"), slots=3)
+        pool.deregister("w1")
+        assert (pool.agent("a")["slots"], pool.agent("b")["slots"]) == ("0", "3")
+
+    def test_survives_a_lost_group(self, pool: Pool) -> None:
+        """A worker can say goodbye although its inbox or group is gone."""
+        pool.register()
+        pool.execute("XGROUP", "DESTROY", pool.keys.inbox("ed"), "workers")
+        pool.deregister()
+        pool.register("w2")
+        pool.execute("DEL", pool.keys.inbox("ed"))
+        pool.deregister("w2")
+        assert pool.members(pool.keys.workers) == []
+
+    def test_cost_does_not_grow(self, pool: Pool) -> None:
+        """Forgetting a worker costs the same in a pool of many agents."""
+
+        def cost() -> int:
+            pool.register("leaving")
+            before = pool.commands()
+            pool.deregister("leaving")
+            return pool.commands() - before
+
+        first = cost()
+        for i in range(50):
+            pool.register(f"w{i}", Team(agent=f"a{i}"))
+        assert cost() <= first
+
+
+class TestExpire:
+    """Silent workers and unused agents are forgotten."""
+
+    def test_silent_worker(self, pool: Pool) -> None:
+        """Who has not beaten for its time is forgotten as if it had said goodbye; who has, stays."""
+        pool.register("w1", slots=2)
+        pool.sleep(1)
+        pool.register("w2", slots=3)
+        pool.sleep(ALIVE_S * 1000)
+        assert pool.expire(alive_s=ALIVE_S) == ["w1"]
+        assert pool.agent()["slots"] == "3"
+        assert pool.members(pool.keys.workers) == ["w2"]
+        with pool.unchanged():
+            assert pool.expire(alive_s=ALIVE_S) == []
+        assert not pool.beat("w1")
+
+    def test_bounded(self, pool: Pool) -> None:
+        """One call forgets at most `limit`."""
+        for i in range(5):
+            pool.register(f"w{i}")
+        pool.sleep(HOUR_MS)
+        assert [len(pool.expire(limit=2)) for _ in range(4)] == [2, 2, 1, 0]
+
+    def test_unused_agent(self, pool: Pool) -> None:
+        """An agent that had no worker for an hour is forgotten with its inbox and its skills."""
+        pool.register()
+        pool.sleep(HOUR_MS - 1)
+        pool.expire()
+        assert pool.members(pool.keys.agents) == ["ed"]
+        pool.sleep(1)
+        pool.expire()
+        assert [name for name in pool.names() if "doorbell" not in name] == []
+
+    def test_unused_agent_with_entries_stays(self, pool: Pool) -> None:
+        """An inbox that still holds tasks is not thrown away."""
+        pool.register()
+        pool.put()
+        delivery = pool.one()
+        pool.sleep(HOUR_MS)
+        pool.expire()
+        assert pool.pending() == [(delivery.entry, "w1")]
+        pool.register("w2")
+        assert pool.abandon("w1")[0] == 1
+
+    def test_after_long_neglect(self, pool: Pool) -> None:
+        """When nobody looked after the pool until a worker's record was gone, its slots are still taken back."""
+        pool.register("w1", slots=2)
+        pool.register("w2", slots=3)
+        pool.execute("DEL", pool.keys.worker("w1"))
+        pool.sleep(ALIVE_S * 1000 + 1)
+        pool.beat("w2")
+        assert pool.expire() == ["w1"]
+        assert pool.agent()["slots"] == "3"
+
+    def test_agent_loses_and_finds_skill(self, pool: Pool) -> None:
+        """When the last worker with a lesser set of skills vanishes, the others' skills count again."""
+        pool.register("old", Team(skills=frozenset({"a"})))
+        pool.sleep(1)
+        pool.register("new", Team(skills=frozenset({"a", "b"})))
+        pool.put(row(queue="skill:b"))
+        assert pool.assign().count == 0
+        pool.sleep(ALIVE_S * 1000)
+        pool.expire()
+        assert pool.assign().count == 1
+
+
+def test_lead_and_resign(pool: Pool) -> None:
+    """One supervisor leads until it resigns or its lease runs out; keeping it is repeating it."""
+    from orchestrator.agents import scripts  # noqa: PLC0415 - the only test of these two
+
+    def lead(who: str) -> bool:
+        return pool.call(scripts.lead(pool.keys, supervisor=who, lease_ms=5000))
+
+    def resign(who: str) -> bool:
+        return pool.call(scripts.resign(pool.keys, supervisor=who))
+
+    assert [lead("a"), lead("b"), lead("a")] == [True, False, True]
+    assert 0 < pool.execute("PTTL", pool.keys.leader) <= 5000
+    assert [resign("b"), resign("a"), resign("a")] == [False, True, False]
+    assert lead("b")
+
+
+def test_clock(pool: Pool) -> None:
+    """Without the test clock the scripts take the server's time."""
+    pool.now_us = None
+    pool.register()
+    seconds, _ = pool.execute("TIME")
+    beat = pool.score(pool.keys.workers, "w1")
+    assert beat is not None
+    assert abs(beat / 1000 - int(seconds)) < 60
+    assert beat < START_US / 1000
