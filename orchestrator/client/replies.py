@@ -12,8 +12,9 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.pauses import Pauses
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import STATE_OF_LETTER
 from orchestrator.tasks.queries import Outcome
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from orchestrator.services import Services
 
-BLOCK_S: Final = 5.0
 LOOK_EVERY_S: Final = 5.0
 FOREIGN_LOOK_EVERY_S: Final = 0.25
 """A task that another process submitted replies to that process; we look."""
@@ -51,6 +51,7 @@ class Replies:
 
     def __init__(self, services: Services, *, client: str) -> None:
         self._services, self._client = services, client
+        self._block_s = min(LOOK_EVERY_S, services.settings.redis.command_timeout_s)
         self._handles: WeakValueDictionary[str, Awaited] = WeakValueDictionary()
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._own: set[str] = set()
@@ -91,7 +92,8 @@ class Replies:
             await self._read()
 
     async def _read(self) -> None:
-        link = self._services.store.blocking_link(BLOCK_S, name="replies")
+        link = self._services.store.blocking_link(self._block_s, name="replies")
+        pauses = Pauses()
         replies_key = self._services.keys.replies(self._client)
         try:
             while True:
@@ -101,13 +103,14 @@ class Replies:
                     continue
                 try:
                     reply = await link.execute(
-                        "XREAD", "COUNT", 200, "BLOCK", int(BLOCK_S * 1000), "STREAMS", replies_key, self._cursor
+                        "XREAD", "COUNT", 200, "BLOCK", int(self._block_s * 1000), "STREAMS", replies_key, self._cursor
                     )
-                except ServerUnavailable as failure:
+                except StoreError as failure:
                     _log.warning("replies_interrupted", error=str(failure))
-                    await anyio.sleep(0.5)
+                    await anyio.sleep(pauses.next_s())
                     await self._look(list(self._waiting))
                     continue
+                pauses.reset()
                 for entry, fields in reply[0][1] if reply else ():
                     self._cursor = entry.decode()
                     await self._settle(fields)
@@ -132,7 +135,7 @@ class Replies:
         while True:
             await anyio.sleep(FOREIGN_LOOK_EVERY_S)
             waited_s += FOREIGN_LOOK_EVERY_S
-            everyone = waited_s >= LOOK_EVERY_S
+            everyone = waited_s >= self._block_s
             if everyone:
                 waited_s = 0.0
             await self._look([id_ for id_ in self._waiting if everyone or id_ not in self._own])

@@ -142,6 +142,8 @@ class Link:
         self._connection: AsyncConnection | None = None
         self._wire: _Wire | None = None
         self._opening = anyio.Lock(fast_acquire=True)
+        self._attempts = 0
+        self._refusal: Exception | None = None
 
     async def execute(self, *command: Argument) -> Any:
         """Send one command and return its raw reply.
@@ -175,14 +177,20 @@ class Link:
             raise translate(error, what=str(what), sent=True) from error
 
     async def _open(self, what: Argument) -> _Wire:
+        attempt = self._attempts
         async with self._opening:
             if self._wire is not None and self._wire.lost is None:
                 return self._wire
+            if self._attempts > attempt and self._refusal is not None:
+                # Somebody tried while we waited: a crowd must not queue for one connection time-out each.
+                raise translate(self._refusal, what=str(what), sent=False) from self._refusal
+            self._attempts, self._refusal = self._attempts + 1, None
             await self.close()
             connection: AsyncConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
             try:
                 await connection.connect()  # type: ignore[no-untyped-call]
             except (OSError, RedisError) as error:
+                self._refusal = error
                 await connection.disconnect(nowait=True)
                 raise translate(error, what=str(what), sent=False) from error
             except BaseException:

@@ -16,7 +16,7 @@ from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.script_files import all_scripts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from orchestrator.store.calls import Argument, Call
     from orchestrator.store.keys import PoolKeys
@@ -106,11 +106,17 @@ class Store:
         )
 
     async def load_scripts(self) -> None:
-        """Make all scripts known to the server, in one round trip."""
-        replies = await self._link.pipeline([("SCRIPT", "LOAD", script.text) for script in all_scripts().values()])
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
+        """Make the server know all scripts: ask which it lacks, send those."""
+        scripts = list(all_scripts().values())
+
+        async def load() -> None:
+            known = await self.execute("SCRIPT", "EXISTS", *[script.sha for script in scripts])
+            missing = [script for script, is_known in zip(scripts, known, strict=True) if not is_known]
+            for reply in await self.pipeline([("SCRIPT", "LOAD", script.text) for script in missing]):
+                if isinstance(reply, Exception):
+                    raise reply
+
+        await self._ask_again(load)
 
     async def check_format(self) -> None:
         """Refuse to work on data that a newer program wrote; claim an empty pool for this format.
@@ -118,8 +124,22 @@ class Store:
         Raises:
             FormatMismatch: the data is newer than this program.
         """
-        await self.execute("SET", self.keys.format, DATA_FORMAT, "NX")
-        check_format(await self.execute("GET", self.keys.format))
+
+        async def ask() -> bytes | None:
+            await self.execute("SET", self.keys.format, DATA_FORMAT, "NX")
+            stored: bytes | None = await self.execute("GET", self.keys.format)
+            return stored
+
+        check_format(await self._ask_again(ask))
+
+    async def _ask_again(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Repeat what a broken connection interrupted; a server that cannot be reached at all is an error at once."""
+        try:
+            return await ask()
+        except ServerUnavailable as failure:
+            if not failure.outcome_unknown:
+                raise
+        return await repeat(ask, patience_s=self._endpoint.command_timeout_s)
 
     async def check_server(self, *, allow_eviction: bool) -> list[str]:
         """Look at the server's version and settings.

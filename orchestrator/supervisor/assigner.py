@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import anyio
 
 from orchestrator.agents.queries import skills_by_agent
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.pauses import Pauses
 from orchestrator.supervisor.doorbell import EVERYTHING
 from orchestrator.tasks import scripts
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.supervisor.bell import Bell
 
-PAUSE_S: Final = 0.5
 _log = get_logger(__name__)
 
 
@@ -27,6 +27,7 @@ class Assigner:
 
     def __init__(self, services: Services, bell: Bell) -> None:
         self._services, self._bell = services, bell
+        self._pauses = Pauses()
         self._batch = services.settings.supervisor.batch
         self._agents: dict[str, set[str]] = {}
         self._opens_s: dict[str, float] = {}
@@ -37,9 +38,10 @@ class Assigner:
             rings = await self._bell.wait(self._until_next_s())
             try:
                 await self._assign_all(await self._touched(rings))
+                self._pauses.reset()
             except StoreError as failure:
                 _log.warning("assign_interrupted", error=str(failure))
-                await anyio.sleep(PAUSE_S)
+                await anyio.sleep(self._pauses.next_s())
                 self._bell.ring(EVERYTHING)
 
     def _until_next_s(self) -> float | None:

@@ -6,20 +6,21 @@ to look at everything.
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from orchestrator.core.errors import ServerUnavailable
+from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.pauses import Pauses
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.supervisor.bell import Bell
 
 EVERYTHING: Final = "*"
-PAUSE_S: Final = 0.5
+READ_COUNT: Final = 1000
+"""As many as the stream is sure to keep: a full answer means that others may have been trimmed away unread."""
 _log = get_logger(__name__)
 
 
@@ -35,6 +36,7 @@ class Doorbell:
         doorbell_key = self._services.keys.doorbell
         link = self._services.store.blocking_link(block_s, name="doorbell")
         cursor: str | None = None
+        pauses = Pauses()
         try:
             while True:
                 try:
@@ -44,19 +46,22 @@ class Doorbell:
                         cursor = last[0][0].decode() if last else "0-0"
                         self._look_at_everything()
                     reply = await link.execute(
-                        "XREAD", "COUNT", 1000, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor
+                        "XREAD", "COUNT", READ_COUNT, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor
                     )
-                except ServerUnavailable as failure:
+                except StoreError as failure:
                     _log.warning("doorbell_interrupted", error=str(failure))
                     cursor = None
-                    await anyio.sleep(PAUSE_S)
+                    await anyio.sleep(pauses.next_s())
                     continue
-                for entry, fields in reply[0][1] if reply else ():
+                pauses.reset()
+                rings = reply[0][1] if reply else ()
+                if len(rings) == READ_COUNT:
+                    self._look_at_everything()
+                for entry, fields in rings:
                     cursor = entry.decode()
                     self._tell(fields[1].decode())
         finally:
-            with contextlib.suppress(ServerUnavailable):
-                await link.close()
+            await link.close()
 
     async def sweep(self) -> None:
         """Every few seconds look at everything: mends a ring that was lost or trimmed away."""

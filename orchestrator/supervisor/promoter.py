@@ -8,6 +8,7 @@ import anyio
 
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.pauses import Pauses
 from orchestrator.supervisor.doorbell import EVERYTHING
 from orchestrator.tasks import scripts
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.supervisor.bell import Bell
 
-PAUSE_S: Final = 0.5
 LIMIT: Final = 500
 _log = get_logger(__name__)
 
@@ -25,6 +25,7 @@ class Promoter:
 
     def __init__(self, services: Services, bell: Bell) -> None:
         self._services, self._bell = services, bell
+        self._pauses = Pauses()
         self._wait_s: float | None = 0.0
 
     async def run(self) -> None:
@@ -33,9 +34,10 @@ class Promoter:
             await self._bell.wait(self._wait_s)
             try:
                 await self._promote()
+                self._pauses.reset()
             except StoreError as failure:
                 _log.warning("promote_interrupted", error=str(failure))
-                await anyio.sleep(PAUSE_S)
+                await anyio.sleep(self._pauses.next_s())
                 self._bell.ring(EVERYTHING)
 
     async def _promote(self) -> None:

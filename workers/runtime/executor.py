@@ -18,7 +18,7 @@ import anyio
 from msgspec import DecodeError
 
 from orchestrator.core.backoff import Backoff
-from orchestrator.core.errors import InvalidInput, StoreError
+from orchestrator.core.errors import InvalidInput, ServerFull, ServerUnavailable, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import envelope_bytes
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 ERROR_BYTES: Final = 8192
 """A traceback is cut to this, in the middle: its ends say most."""
+
+HURT_SERVER_STEP: Final = 3
+"""A task that met a hurt server comes back after the delay of this many failures."""
 
 _UNSTARTED = Verdict(VerdictKind.UNSTARTED, reason="drained before it started")
 _BACK = Verdict(VerdictKind.BACK, reason="given back by a worker that stops")
@@ -154,6 +157,9 @@ class Executor:
         if envelope is None:
             self._holdings.drop(delivery)  # deleted while it waited: nothing to run, nothing to store
             return
+        if held.told_to_stop():  # while its record was read
+            self._leave(held, _UNSTARTED)
+            return
         skill = self._agent.skills.get(envelope.skill)
         if skill is None:
             self._leave(held, Verdict(VerdictKind.UNSTARTED, reason=f"no-skill {envelope.skill}"))
@@ -242,6 +248,10 @@ class Executor:
         if isinstance(failure, Reject):
             return Verdict(VerdictKind.DEAD, _cut(failure.reason), reason=_line(failure.reason))
         reason = _describe(failure)
+        if isinstance(failure, ServerFull | ServerUnavailable):
+            # Redis was hurt, not the task: no attempt counted (protocol rule 25).
+            pause_ms = round(self._backoff.delay_s(HURT_SERVER_STEP) * 1000)
+            return Verdict(VerdictKind.SNOOZE, delay_ms=pause_ms, reason=reason)
         failures = delivery.attempt - delivery.deaths
         max_attempts = envelope.max_attempts or skill.options.max_attempts
         error = _traceback(failure)

@@ -35,6 +35,10 @@ class Held:
     context: TaskContext | None = None
     why: str = ""
 
+    def told_to_stop(self) -> bool:
+        """Whether somebody asked for its end."""
+        return self.why != ""
+
     def stop(self, why: str) -> None:
         """Cancel the handler; the first reason stands, but losing the entry overrides it."""
         if not self.why or why == "lost":

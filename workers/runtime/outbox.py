@@ -36,6 +36,7 @@ class Outbox:
         results = services.settings.results
         self._dead_ttl_s, self._max_wait_s = round(results.dead_ttl_s), round(services.settings.queue.max_wait_s)
         self._verdicts: deque[tuple[Delivery, Verdict]] = deque()
+        self._rows = BATCH_ROWS
         self._wake = anyio.Event()
         self._idle = anyio.Event()
         self._idle.set()
@@ -62,7 +63,7 @@ class Outbox:
         batch: list[tuple[Delivery, Verdict]] = []
         size = 0
         for delivery, verdict in self._verdicts:
-            if len(batch) == BATCH_ROWS or size >= BATCH_BYTES:
+            if len(batch) == self._rows or size >= BATCH_BYTES:
                 break
             batch.append((delivery, verdict))
             size += len(verdict.payload)
@@ -71,8 +72,13 @@ class Outbox:
             statuses = await self._services.store.call(call, patience_s=float("inf"))
         except StoreError as failure:
             _log.error("verdicts_not_stored", count=len(batch), error=str(failure))
+            # One verdict that is refused must not hold up its neighbours: each is sent alone, a refused one goes last.
+            if self._rows == 1:
+                self._verdicts.rotate(-1)
+            self._rows = 1
             await anyio.sleep(PAUSE_S)
             return
+        self._rows = min(BATCH_ROWS, self._rows * 2)
         for (delivery, verdict), status in zip(batch, statuses, strict=True):
             self._verdicts.popleft()
             self._holdings.drop(delivery)

@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.core.pauses import Pauses
+from orchestrator.services import SyncStore
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus
 
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from orchestrator.services import Services, SyncStore
+    from orchestrator.services import Services
     from workers.agent import Agent
     from workers.runtime.holdings import Holdings
     from workers.runtime.tempo import Tempo
@@ -50,6 +53,8 @@ class Pulse:
         self._forgotten, self._lost_entries = forgotten, lost_entries
         shortest_lease_s = min(agent.lease_ms for agent in agents) / 1000
         self._every_s = min(services.settings.worker.heartbeat_s, shortest_lease_s / 3)
+        # One lost answer must not cost the lease: give up on it early enough to ask again.
+        self._answer_within_s = min(services.settings.redis.command_timeout_s, shortest_lease_s / 4)
         self._stuck_after_s = services.settings.worker.stuck_after_s
         self._stopping = threading.Event()
         self._poked = threading.Event()
@@ -66,28 +71,44 @@ class Pulse:
         self._poked.set()
 
     def stop(self) -> None:
-        """Stop beating; waits for a beat under way."""
+        """Stop beating; blocks until a beat under way has ended."""
         self._stopping.set()
         self._poked.set()
-        self._thread.join(timeout=self._services.settings.redis.command_timeout_s + 1)
+        self._thread.join()
 
     def _run(self) -> None:
-        store = self._services.sync_store("pulse")
+        endpoint = replace(
+            self._services.endpoint,
+            connect_timeout_s=min(self._services.endpoint.connect_timeout_s, self._answer_within_s),
+            command_timeout_s=self._answer_within_s,
+        )
+        store = SyncStore(endpoint, self._services.keys, name="pulse")
+        pauses = Pauses(cap_s=self._every_s)
         try:
             while not self._stopping.is_set():
-                self._ask_loop_to_turn()
-                stuck_s = time.monotonic() - self._turned_s
-                if stuck_s > self._stuck_after_s:
-                    _log.error(
-                        "loop_stuck", worker=self._worker, seconds=round(stuck_s), meaning="leases are not renewed"
-                    )
-                else:
-                    with contextlib.suppress(StoreError):
+                pause_s = self._every_s
+                if not self._stuck():
+                    try:
                         self._beat(store)
-                self._poked.wait(self._every_s)
+                        pauses.reset()
+                    except StoreError as failure:
+                        _log.warning("pulse_missed", worker=self._worker, error=str(failure))
+                        pause_s = pauses.next_s()
+                    except Exception as broken:  # noqa: BLE001 - see below
+                        # Without a pulse the worker would lose its tasks one by one and never know.
+                        _log.exception("pulse_broke", worker=self._worker, error=f"{type(broken).__name__}: {broken}")
+                self._poked.wait(pause_s)
                 self._poked.clear()
         finally:
             store.close()
+
+    def _stuck(self) -> bool:
+        self._ask_loop_to_turn()
+        stuck_s = time.monotonic() - self._turned_s
+        if stuck_s <= self._stuck_after_s:
+            return False
+        _log.error("loop_stuck", worker=self._worker, seconds=round(stuck_s), meaning="leases are not renewed")
+        return True
 
     def _ask_loop_to_turn(self) -> None:
         def turned() -> None:
@@ -97,16 +118,12 @@ class Pulse:
             self._loop.call_soon_threadsafe(turned)
 
     def _beat(self, store: SyncStore) -> None:
-        try:
-            for agent in self._agents:
-                self._renew(store, agent.name)
-            backlogs = [(agent.name, self._tempos[agent.name].backlog) for agent in self._agents]
-            call = registry.beat(self._services.keys, worker=self._worker, backlogs=backlogs, alive_s=self._alive_s)
-            if not store.call(call):
-                self._loop.call_soon_threadsafe(self._forgotten)
-        except StoreError as failure:
-            _log.warning("pulse_missed", worker=self._worker, error=str(failure))
-            raise
+        for agent in self._agents:
+            self._renew(store, agent.name)
+        backlogs = [(agent.name, self._tempos[agent.name].backlog) for agent in self._agents]
+        call = registry.beat(self._services.keys, worker=self._worker, backlogs=backlogs, alive_s=self._alive_s)
+        if not store.call(call):
+            self._loop.call_soon_threadsafe(self._forgotten)
 
     def _renew(self, store: SyncStore, agent: str) -> None:
         held = self._holdings.of(agent)

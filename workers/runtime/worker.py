@@ -202,10 +202,10 @@ class Worker:
         self._draining = True
         try:
             await self._register()
-            for intake in self._intakes.values():
-                await intake.give_back_unseen()
         except StoreError as failure:
             _log.warning("drain_unannounced", worker=self.id, error=str(failure))
+        for intake in self._intakes.values():
+            await intake.give_back_unseen()
         await self._wait_for_running()
         for held in self._holdings.all():
             held.stop("drain")
@@ -224,12 +224,13 @@ class Worker:
             group.cancel_scope.cancel()
 
     async def _say_goodbye(self) -> None:
-        self._pulse.stop()
+        await anyio.to_thread.run_sync(self._pulse.stop)
         if self._client is not None:
             await self._client.aclose()
         try:
             with anyio.move_on_after(GOODBYE_S):
-                await self._services.store.call(registry.deregister(self._services.keys, worker=self.id))
+                call = registry.deregister(self._services.keys, worker=self.id)
+                await self._services.store.call(call, patience_s=self._services.settings.redis.command_timeout_s)
         except StoreError as failure:
             _log.warning("goodbye_unheard", worker=self.id, error=str(failure), meaning="the registry forgets it soon")
         _log.info("worker_stopped", worker=self.id, left=len(self._holdings))

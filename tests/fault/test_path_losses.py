@@ -1,0 +1,57 @@
+"""Every reply, and every command, of every actor is lost once, along the whole main path."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.testing.commands import Command, any_work
+from tests.helpers.main_path import check, walk
+from tests.helpers.team import Team
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.testing.faults import Loss
+    from orchestrator.testing.proxy import FaultProxy
+    from orchestrator.testing.servers import RedisServer
+    from tests.helpers.notebook import Notebook
+
+COMMAND_TIMEOUT_S = 0.3
+LOSSES: tuple[Loss, ...] = ("cut", "reset", "truncate", "swallow")
+
+
+def all_but_reads(command: Command) -> bool:
+    """Match what is not a read of a stream; those tell the time they wait, so each of them is a different command."""
+    return any_work(command) and command.name not in {"XREADGROUP", "XREAD"}
+
+
+@pytest.mark.parametrize("how", LOSSES)
+@pytest.mark.parametrize("what", ["reply", "command"])
+async def test_everything_may_be_lost_once(
+    what: str, how: Loss, redis_server: RedisServer, prefix: str, notebook: Notebook, gate: Path
+) -> None:
+    """Each task ends once, as it should, no attempt runs twice, and nothing is left behind."""
+
+    def lossy(proxy: FaultProxy) -> None:
+        lose = proxy.fail_reply if what == "reply" else proxy.fail_command
+        lose(all_but_reads, nth="first-of-each", how=how)
+        for number in (2, 4, 7):
+            lose("XREADGROUP", nth=number, how=how)
+            lose("XREAD", nth=number, how=how)
+
+    timings = {"command_timeout_s": COMMAND_TIMEOUT_S, "drain_s": 0.2}
+    async with Team(redis_server, prefix, notebook, lease_s=3.0, **timings) as team:
+        await team.start_supervisor()
+        worker = await team.start_worker()
+        async with team.open_client() as orc:
+            for proxy in team.proxies:
+                lossy(proxy)
+            story = await walk(team, orc, worker, gate)
+        for proxy in team.proxies:
+            proxy.heal()
+        await team.stop_supervisor()
+        check(story, team)
+        felt = f"fail_{what}"
+        assert all(proxy.felt[felt] >= 4 for proxy in team.proxies[:3]), [proxy.felt for proxy in team.proxies]
