@@ -358,7 +358,7 @@ def test_results_as_deep_as_allowed_can_be_read() -> None:
         skill.dump_result([value], max_bytes=1000)
 
 
-# -------------------------------------------------------------------------------------------------------------- back-off
+# ------------------------------------------------------------------------------------------------------------- back-off
 
 
 def test_delays_grow_under_full_jitter_or_are_fixed() -> None:
