@@ -1,0 +1,120 @@
+"""What the manual shows is true: its Python runs and prints what it says, its commands exist, its links lead somewhere.
+
+The Python blocks of a page run from top to bottom in one namespace, against a real server. Agents that a block declares
+get a worker before the next block runs. A block of `text` right below is what the block above prints; `…` stands for
+anything. A comment `<!-- not run: reason -->` above a block leaves it out.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shlex
+from contextlib import redirect_stdout
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from orchestrator.cli.app import program
+from tests.docs.pages import PAGES, ROOT, Block, anchors, blocks, links
+from tests.helpers.local_team import LocalTeam, local_settings, run_local_team
+from workers import Agent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.testing.servers import RedisServer
+
+WITH_PYTHON: Final = [page for page in PAGES if any(b.language == "python" and b.runs for b in blocks(page))]
+WITH_COMMANDS: Final = [
+    page for page in PAGES if any(b.language == "console" and "$ orc " in b.text for b in blocks(page))
+]
+
+
+class Crew:
+    """The agents of a page and the one worker that hosts them."""
+
+    def __init__(self, team: LocalTeam) -> None:
+        self._team = team
+        self._hosted: dict[Agent, int] = {}
+
+    async def host(self, namespace: dict[str, Any]) -> None:
+        """Start the worker anew when a block has added agents or skills."""
+        found = [value for value in namespace.values() if isinstance(value, Agent)]
+        skilled = {agent: len(agent.skills) for agent in found if agent.skills}
+        if skilled != self._hosted:
+            await self._team.stop_workers()
+            await self._team.work(*skilled)
+            self._hosted = skilled
+
+
+async def run_block(block: Block, namespace: dict[str, Any]) -> str:
+    """Run one block, which may use await at its top level; answer what it printed."""
+    place = f"{block.page} line {block.line}"
+    code = compile("\n" * (block.line - 1) + block.text, place, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    printed = StringIO()
+    with redirect_stdout(printed):
+        pending = eval(code, namespace)
+        if inspect.isawaitable(pending):
+            await pending
+    return printed.getvalue()
+
+
+def fits(printed: str, shown: str) -> bool:
+    """Whether `printed` is what the page shows, with `…` for anything on a line."""
+    pattern = ".*".join(re.escape(part) for part in shown.split("…"))
+    return re.fullmatch(pattern, printed) is not None
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON)
+async def test_python_runs(
+    page: str, redis_server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Every Python block of a page runs, in order, and prints what the page shows."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ORC_REDIS__URL", redis_server.url)
+    monkeypatch.setenv("ORC_PREFIX", prefix)
+    namespace: dict[str, Any] = {"__name__": "manual"}
+    async with run_local_team(local_settings(redis_server.url, prefix)) as team:
+        crew, printed = Crew(team), ""
+        for block in blocks(page):
+            if block.language == "python" and block.runs:
+                printed = await run_block(block, namespace)
+                await crew.host(namespace)
+            elif block.language == "text" and block.follows is not None and block.follows.language == "python":
+                assert fits(printed, block.text), f"{page} line {block.line}: the block above printed\n{printed}"
+
+
+def commands(page: str) -> list[list[str]]:
+    """The words behind `orc` of every command that the console blocks of a page type."""
+    lines = [line for block in blocks(page) if block.language == "console" for line in block.text.splitlines()]
+    typed = [found[1] for line in lines for found in re.finditer(r"(?:^\$ |\| |\$\()orc ([^|)]+)", line)]
+    return [shlex.split(words, comments=True) for words in typed]
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_commands_exist(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every `orc` command in a console block exists and has the options that are used."""
+    for words in commands(page):
+        assert not program().run(["--help"] if words[0].startswith("-") else [words[0], "--help"])
+        shown = capsys.readouterr().out
+        if len(words) > 1 and re.search(rf"^  {re.escape(words[1])}: ", shown, re.MULTILINE):
+            assert not program().run([*words[:2], "--help"])
+            shown = capsys.readouterr().out
+        used = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+        assert [word for word in used if word not in shown] == [], f"{page}: orc {shlex.join(words)}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    """Every link within the project points at a file that is there, and at a heading that it has."""
+    broken = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / path if path else ROOT / page
+        missing = not target.exists()
+        if missing or (anchor and anchor not in anchors(target.resolve().relative_to(ROOT).as_posix())):
+            broken.append(link)
+    assert broken == []
