@@ -423,6 +423,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The starter waits for this process only, and never finds a keeper among its children.
         os._exit(0)
     os.umask(0o077)
+    # Whoever starts us may hold signals back, and redis-server would inherit that and never hear SIGTERM.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     place = DataDir(options.data_dir.resolve())
     keeper_lock_fd = options.keeper_lock_fd if options.keeper_lock_fd is not None else place.take_keeper_lock()
     if keeper_lock_fd is None:
