@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.errors import OrchestratorError, ServerUnavailable
 from orchestrator.tasks import scripts
 
 if TYPE_CHECKING:
@@ -82,8 +82,10 @@ class Batcher:
                 if not answer.done():
                     answer.set_exception(failure)
         except BaseException:
+            lost = ServerUnavailable("the client was closed before the submit was answered", outcome_unknown=True)
             for _, answer in batch:
-                answer.cancel()
+                if not answer.done():
+                    answer.set_exception(lost)
             raise
         else:
             for (_, answer), given in zip(batch, answers, strict=True):
@@ -98,4 +100,6 @@ class Batcher:
     def close(self) -> None:
         """Let nobody wait for a batcher that has stopped."""
         while self._pending:
-            self._pending.popleft()[1].cancel()
+            _, answer = self._pending.popleft()
+            if not answer.done():
+                answer.set_exception(OrchestratorError("the client was closed before the task was sent"))

@@ -222,8 +222,9 @@ class Orchestrator:
         raise OrchestratorError(f"submit answered {answer.status!r} for task {handle.id}")
 
     def _handle(self, id_: str, *, own: bool, skill: object = None) -> TaskHandle[Any]:
+        services = self.services
         read = getattr(skill, "read_result", None)
-        return self._replies.track(TaskHandle(id_, services=self.services, replies=self._replies, own=own, read=read))
+        return self._replies.track(TaskHandle(id_, services=services, replies=self._replies, own=own, read=read))
 
     # ------------------------------------------------------------------------------------------------------ read
 

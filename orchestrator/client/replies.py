@@ -7,6 +7,7 @@ so a lost or trimmed reply costs time, never a result.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 LOOK_EVERY_S: Final = 5.0
 FOREIGN_LOOK_EVERY_S: Final = 0.25
 """A task that another process submitted replies to that process; we look."""
+FRESH_S: Final = 1.0
+"""A task that was submitted longer ago than this is looked up at once when somebody begins to wait for it."""
 LOOK_CHUNK: Final = 500
 
 _log = get_logger(__name__)
@@ -46,6 +49,11 @@ class Awaited(Protocol):
 H = TypeVar("H", bound=Awaited)
 
 
+def _age_s(id_: str) -> float:
+    """How long ago a task id was made: its first 48 bits are milliseconds."""
+    return time.time() - int(id_[:8] + id_[9:13], 16) / 1000
+
+
 class Replies:
     """Settles handles as their tasks end."""
 
@@ -56,6 +64,8 @@ class Replies:
         self._waiting: dict[str, list[asyncio.Future[None]]] = {}
         self._own: set[str] = set()
         self._someone_waits = anyio.Event()
+        self._unlooked: set[str] = set()
+        self._look_now = anyio.Event()
         self._cursor = "0"
 
     def track(self, handle: H) -> H:
@@ -70,6 +80,10 @@ class Replies:
             self._waiting.setdefault(id_, []).append(woken)
             if own:
                 self._own.add(id_)
+            if not own or _age_s(id_) > FRESH_S:
+                # It may have ended before anybody listened: another client's reply, or one that was trimmed since.
+                self._unlooked.add(id_)
+                self._look_now.set()
             self._someone_waits.set()
             try:
                 await woken
@@ -131,14 +145,20 @@ class Replies:
             await self._look(unread)
 
     async def _look_after_waiting(self) -> None:
-        waited_s = 0.0
+        all_looked_s = foreign_looked_s = time.monotonic()
         while True:
-            await anyio.sleep(FOREIGN_LOOK_EVERY_S)
-            waited_s += FOREIGN_LOOK_EVERY_S
-            everyone = waited_s >= self._block_s
-            if everyone:
-                waited_s = 0.0
-            await self._look([id_ for id_ in self._waiting if everyone or id_ not in self._own])
+            with anyio.move_on_after(FOREIGN_LOOK_EVERY_S):
+                await self._look_now.wait()
+            self._look_now = anyio.Event()
+            unlooked, self._unlooked = self._unlooked, set()
+            now_s = time.monotonic()
+            everyone = now_s - all_looked_s >= self._block_s
+            foreign = now_s - foreign_looked_s >= FOREIGN_LOOK_EVERY_S
+            all_looked_s = now_s if everyone else all_looked_s
+            foreign_looked_s = now_s if foreign else foreign_looked_s
+            await self._look(
+                [id_ for id_ in self._waiting if everyone or id_ in unlooked or (foreign and id_ not in self._own)]
+            )
 
     async def _look(self, ids: list[str]) -> None:
         for start in range(0, len(ids), LOOK_CHUNK):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable
+from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable, StoreError
 from orchestrator.store.failures import ScriptMissing
 from orchestrator.store.links import Link, SyncLink
 from orchestrator.store.retry import repeat, repeat_sync
@@ -51,6 +51,7 @@ class Store:
     def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str = "orc") -> None:
         self.keys = keys
         self._endpoint, self._name = endpoint, name
+        self._closed = False
         self._link = Link(
             endpoint.url,
             connect_timeout_s=endpoint.connect_timeout_s,
@@ -71,10 +72,12 @@ class Store:
         try:
             return call.parse(await self._run(call))
         except ServerUnavailable:
-            if not patience_s:
+            if not patience_s or self._closed:
                 raise
 
         async def again() -> T:
+            if self._closed:
+                raise StoreError(f"{call.script} was not repeated: the connection has been closed")
             return call.parse(await self._run(call))
 
         return await repeat(again, patience_s=patience_s)
@@ -168,7 +171,8 @@ class Store:
         return []
 
     async def close(self) -> None:
-        """Close the shared link."""
+        """Close the shared link; calls under way are not repeated."""
+        self._closed = True
         await self._link.close()
 
     async def __aenter__(self) -> Self:
