@@ -1,0 +1,66 @@
+"""The examples run as their first lines say: `orc up` in one terminal, the file or `orc tasks` in another."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.testing.processes import ActorProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+AGENTS = ("my_agents:agent", "rate_limited:agent", "parent_children:team")
+ORC = str(Path(sys.executable).with_name("orc"))
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of a second terminal, while `orc up` runs all examples in the first."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("ORC_")}
+    environ["ORC_DATA_DIR"] = str(tmp_path_factory.mktemp("examples") / "data")
+    with ActorProcess([ORC, "up", *AGENTS], name="orc-up", env=environ, cwd=EXAMPLES) as up:
+        for agent in ("greeter", "oracle", "planner", "counter"):
+            up.wait_output(agent, timeout_s=20)
+        yield environ
+        up.terminate()
+        assert up.wait_exit(20) == 0, up.output
+
+
+def run(environ: dict[str, str], *command: str) -> str:
+    """Type a command in the second terminal; answer what it printed."""
+    done = subprocess.run(command, cwd=EXAMPLES, env=environ, capture_output=True, text=True, timeout=40, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_ten_line_agent(terminal: dict[str, str]) -> None:
+    """A task that is submitted in another terminal shows its result there."""
+    printed = run(terminal, ORC, "tasks", "submit", "greet", "-a", "name=Ada", "--wait")
+    assert printed == '"Hello, Ada! This was attempt 1."\n'
+
+
+def test_rate_limited(terminal: dict[str, str]) -> None:
+    """Fifteen starts at five a second need the rest of three windows: two seconds at least."""
+    printed = run(terminal, sys.executable, "rate_limited.py")
+    found = re.fullmatch(r"15 answers in (\d+\.\d) s; the last one: question 14: yes\n", printed)
+    assert found, printed
+    assert float(found[1]) >= 2.0
+
+
+def test_parent_children(terminal: dict[str, str]) -> None:
+    """The second attempt of a parent finds the children of the first, which run once."""
+    printed = run(terminal, sys.executable, "parent_children.py")
+    assert printed == "6 words, counted in attempt 2\n3 children, executed 3 times\n"
+
+
+def test_examples_have_no_file_without_test() -> None:
+    """Each example is run above."""
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {agent.partition(":")[0] for agent in AGENTS}
