@@ -6,10 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import anyio
-
 from benchmarks.metering import ServerCost, ServerReading, cost_between, read_server
 from benchmarks.processes import ChildFailedError
+from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -54,7 +53,7 @@ class Watched:
 def drain(bench: Bench, team: Team, *, tasks: int, processes: int) -> Drain:
     """Submit all tasks, then let the workers loose on them, and watch until the last is finished."""
     team.prepare()
-    empty, loaded = anyio.run(_load, bench, team, tasks)
+    empty, loaded = run_loop(_load, bench, team, tasks)
     with team.crew(processes) as crew:
         ready = read_server(bench.meter)
         after_ramp_s: list[float] = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from benchmarks.payload import read_waits_ms
+from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -32,7 +33,7 @@ def submit_rate(team: Team, count: int, traffic: Callable[[Client, int], Awaitab
             return count / (time.perf_counter() - started_s)
 
     team.prepare()
-    return anyio.run(run)
+    return run_loop(run)
 
 
 def round_trips_ms(team: Team, count: int) -> list[float]:
@@ -51,7 +52,7 @@ def round_trips_ms(team: Team, count: int) -> list[float]:
     team.prepare()
     with team.crew(1) as crew:
         crew.go()
-        return anyio.run(run)
+        return run_loop(run)
 
 
 def pick_up_waits_ms(team: Team, starts_file: Path, *, rate_per_s: int, duration_s: float) -> list[float]:
@@ -72,7 +73,7 @@ def pick_up_waits_ms(team: Team, starts_file: Path, *, rate_per_s: int, duration
     team.prepare()
     with team.crew(1) as crew:
         crew.go()
-        anyio.run(run)
+        run_loop(run)
         deadline_s = time.monotonic() + _LAST_START_TIMEOUT_S
         while len(waits_ms := read_waits_ms(starts_file)) < count:
             if time.monotonic() > deadline_s:

@@ -9,6 +9,7 @@ import re
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -143,4 +144,5 @@ def _machine() -> str:
 
 
 def _versions() -> list[str]:
-    return [f"{name} {version(name)}" for name in ("redis", "hiredis")]
+    loop = f"uvloop {version('uvloop')}" if find_spec("uvloop") else "asyncio's own loop"
+    return [*(f"{name} {version(name)}" for name in ("redis", "hiredis")), loop]

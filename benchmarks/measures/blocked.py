@@ -11,6 +11,7 @@ from redis.asyncio import Redis
 from benchmarks.figures import Figure
 from benchmarks.metering import read_server
 from benchmarks.processes import ChildFailedError
+from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +27,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     """The reason why a team of a thousand processes is better split into several agents or pools."""
     for readers in _READERS:
         bench.clean()
-        cpu_s = anyio.run(_cost, bench, readers)
+        cpu_s = run_loop(_cost, bench, readers)
         yield Figure("blocked", f"server CPU per XADD, {readers} blocked readers", "µs", cpu_s / _ADDS * 1e6)
 
 

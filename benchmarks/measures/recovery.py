@@ -8,12 +8,11 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-import anyio
-
 from benchmarks.figures import Figure, Goal, median
 from benchmarks.goals import at_most
 from benchmarks.payload import ATTEMPTS_FILE_VARIABLE, Attempt, read_attempts
 from benchmarks.processes import wait_until
+from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +75,7 @@ def _run_one(team: OurTeam, attempts: Path) -> Attempt:
         async with team.client() as client:
             await client.submit_one_by_one(1)
 
-    anyio.run(submit)
+    run_loop(submit)
     wait_until(lambda: len(read_attempts(attempts)) == 1, what="the first attempt")
     # The pulse may be in the middle of its first turn; a task that has just begun is not the usual case.
     time.sleep(1.0)

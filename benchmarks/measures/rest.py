@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import anyio
-
 from benchmarks.figures import Figure
 from benchmarks.goals import at_most
 from benchmarks.metering import SentCommands, cost_between, read_server
 from benchmarks.processes import pss_bytes, rss_bytes
 from benchmarks.sides import our_side
+from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +29,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         team.prepare()
         with team.crew(1) as crew:
             crew.go()
-            anyio.run(_warm_up, team)
+            run_loop(_warm_up, team)
             time.sleep(_SETTLE_S)
             children = [*crew.workers, *crew.helpers]
             cpu_before_s = {child.name: child.cpu_s() for child in children}

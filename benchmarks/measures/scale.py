@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import anyio
-
 from benchmarks.drains import watch
 from benchmarks.figures import Figure
 from benchmarks.goals import at_most
 from benchmarks.metering import cost_between, read_server
 from benchmarks.sides import our_side
+from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +38,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 def _cost(bench: Bench, team: Team, queued: int) -> tuple[float, float]:
     """Microseconds of server time per task, submitted and drained."""
     empty = read_server(bench.meter)
-    anyio.run(_load, team, queued)
+    run_loop(_load, team, queued)
     loaded = read_server(bench.meter)
     stop_at = max(0, queued - _DRAINED)
     with team.crew(1) as crew:

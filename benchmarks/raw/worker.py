@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 
 from benchmarks.payload import RESULT, note_start
 from benchmarks.raw.stream import BATCH, FIELD, GROUP, RESULT_TTL_S, STREAM, reply_key, result_key
+from orchestrator.core.event_loop import run_loop
 
 _BLOCK_MS = 5000
 _encode = msgspec.json.Encoder().encode
@@ -67,7 +68,7 @@ def main() -> None:
     async def run() -> None:
         await serve(options.url, name=options.name, with_results=options.with_results)
 
-    anyio.run(run)
+    run_loop(run)
 
 
 if __name__ == "__main__":
