@@ -1,0 +1,72 @@
+"""The editor: runs an audit from the first look to the printed report, and leaves the work to the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workers import Agent, TaskContext
+from workers.demo.linker import linker
+from workers.demo.models import Audit, AuditResult, FileMeasure, Found, Linked, Loop, Reviewed, Surveyed
+from workers.demo.report import write_report
+from workers.demo.review import worst_files
+from workers.demo.reviewer import RATE
+from workers.demo.timing import Stopwatch
+
+BATCH = 50
+REVIEWS = 20
+
+editor = Agent("editor", concurrency=2)
+
+
+@editor.skill(timeout=600)
+async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = True) -> AuditResult:
+    """Audit the Python source below a folder and write REPORT.md and report.html.
+
+    Children are submitted in a fixed order and then awaited: a retried audit finds the same children again. No agent
+    waits for itself, so no number of audits can block each other.
+
+    Args:
+        ctx: the attempt.
+        path: the folder to audit.
+        out: the folder that the reports go to; made when it is missing.
+        plant_failure: let the linker fail once on purpose.
+    """
+    watch = Stopwatch(ctx, "the audit", joins=True)
+    found = await (await ctx.submit("scan", {"path": path})).result(as_=Found)
+    tree = found.tree
+
+    linking = await ctx.submit("link", {"tree": tree.model_dump(mode="json"), "plant_failure": plant_failure})
+    surveys = [await ctx.submit("survey", {"root": tree.root, "files": batch}) for batch in tree.batches(BATCH)]
+    surveyed = [await survey.result(as_=Surveyed) for survey in surveys]
+    linked = await linking.result(as_=Linked)
+
+    files = [file for batch in surveyed for file in batch.files]
+    loops = linked.graph.loops()
+    worst = worst_files(files, loops, most=REVIEWS)
+    reviews = [await ctx.submit("review", _request(file, loops.get(file.path))) for file in worst]
+    reviewed = [await review.result(as_=Reviewed) for review in reviews]
+
+    spans = (
+        watch.span(),
+        found.span,
+        *(span for batch in surveyed for span in batch.spans),
+        *linked.spans,
+        *(one.span for one in reviewed),
+    )
+    return write_report(
+        Audit(
+            tree=tree,
+            files=tuple(files),
+            graph=linked.graph,
+            remarks=tuple(remark for one in reviewed for remark in one.remarks),
+            reviewed=tuple(file.path for file in worst),
+            review_rate=RATE,
+            planted=linker.name if plant_failure else "",
+            spans=spans,
+        ),
+        Path(out),
+    )
+
+
+def _request(file: FileMeasure, loop: Loop | None) -> dict[str, object]:
+    return {"file": file.model_dump(mode="json"), "loop": loop and loop.model_dump(mode="json")}

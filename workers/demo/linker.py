@@ -1,0 +1,31 @@
+"""The linker: asks the analysts for all imports, builds the graph of who imports whom, and finds its cycles."""
+
+from __future__ import annotations
+
+from workers import Agent, Retry, TaskContext
+from workers.demo.imports import build_graph
+from workers.demo.models import Linked, Listed, Tree
+from workers.demo.timing import Stopwatch
+
+BATCH = 50
+
+linker = Agent("linker", concurrency=2)
+
+
+@linker.skill
+async def link(ctx: TaskContext, tree: Tree, *, plant_failure: bool = False) -> Linked:
+    """Build the import graph of a tree.
+
+    Args:
+        ctx: the attempt.
+        tree: what the scanner found.
+        plant_failure: fail once on purpose, to show what a retry looks like. The second attempt asks for the same
+            children as the first and finds their results: nothing is read twice.
+    """
+    watch = Stopwatch(ctx, "the import graph", joins=True)
+    handles = [await ctx.submit("list_imports", {"root": tree.root, "files": batch}) for batch in tree.batches(BATCH)]
+    listed = [await handle.result(as_=Listed) for handle in handles]
+    if plant_failure and ctx.attempt == 1:
+        raise Retry(delay=0.5, reason="planted failure: shows what a retry looks like")
+    graph = build_graph(tree, [file for batch in listed for file in batch.files])
+    return Linked(graph=graph, spans=(watch.span(), *(batch.span for batch in listed)))

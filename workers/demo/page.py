@@ -1,0 +1,375 @@
+"""The report as one HTML page: style sheet and pictures inside, no script, nothing fetched, light and dark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from workers.demo.charts import graph_svg, histogram_svg, timeline_svg
+from workers.demo.markup import Child, Markup, el, join, raw
+from workers.demo.review import COMPLEXITY_LIMIT, NESTING_LIMIT
+from workers.demo.summary import told_retry
+from workers.demo.wording import count, percent, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from workers.demo.models import Audit, Cycle, Remark
+    from workers.demo.summary import Summary
+
+OPEN_FILES: Final = 5
+MAX_ROWS: Final = 15
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+"""The browser is told to run and fetch nothing, whatever might stand in the page."""
+
+
+def render_page(audit: Audit, summary: Summary) -> str:
+    """The whole document."""
+    head = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", name="color-scheme", content="light dark"),
+        el("title", f"Audit of {summary.name}"),
+        el("style", _style()),
+    )
+    main = el(
+        "main",
+        _header(audit, summary),
+        _review(audit),
+        _imports(audit, summary),
+        _complexity(summary),
+        _docstrings(summary),
+        _problems(audit, summary),
+        _making(audit, summary),
+        _footer(),
+    )
+    return f"<!doctype html>\n{el('html', head, el('body', main), lang='en')}\n"
+
+
+@cache
+def _style() -> Markup:
+    return raw(files("workers.demo").joinpath("style.css").read_text(encoding="utf-8"))
+
+
+# ------------------------------------------------------------------------------------------------------------ head
+
+
+def _header(audit: Audit, summary: Summary) -> Markup:
+    when = datetime.fromtimestamp(summary.started, UTC)
+    complex_ones = summary.more_complex_than(COMPLEXITY_LIMIT)
+    return el(
+        "header",
+        el("h1", f"Audit of {summary.name}"),
+        el(
+            "p",
+            el("code", audit.tree.root),
+            f" · {when:%Y-%m-%d %H:%M} UTC · {count(summary.tasks, 'task')} by {count(len(summary.agents), 'agent')} "
+            f"on {count(summary.workers, 'worker process', 'worker processes')} in {seconds(summary.seconds)}",
+            class_="lead",
+        ),
+        el(
+            "dl",
+            _tile("Files", f"{summary.files:,}", f"{summary.lines:,} lines"),
+            _tile("Lines of code", f"{summary.code_lines:,}", "without blanks, comments, docstrings"),
+            _tile("Functions", f"{summary.functions:,}", f"{complex_ones:,} above complexity {COMPLEXITY_LIMIT}"),
+            _tile("Highest complexity", summary.complexity_max, _worst_name(summary)),
+            _tile("Docstrings", percent(summary.documented, summary.public), f"of {summary.public:,} public names"),
+            _tile(
+                "Import cycles",
+                len(summary.cycles),
+                count(sum(len(cycle.members) for cycle in summary.cycles), "module") + " involved",
+                alarm=bool(summary.cycles),
+            ),
+            class_="tiles",
+        ),
+    )
+
+
+def _tile(name: str, value: Child, note: str, *, alarm: bool = False) -> Markup:
+    return el("div", el("dt", name), el("dd", value, el("small", note)), class_="tile alarm" if alarm else "tile")
+
+
+def _worst_name(summary: Summary) -> str:
+    return summary.worst_functions[0][1].name if summary.worst_functions else "no functions"
+
+
+# ---------------------------------------------------------------------------------------------------------- review
+
+
+def _review(audit: Audit) -> Markup:
+    if not audit.remarks:
+        return _section("Review", "Nothing stands out: no file exceeds a limit.")
+    groups = [(path, list(group)) for path, group in groupby(audit.remarks, key=lambda remark: remark.path)]
+    return _section(
+        "Review",
+        f"The {count(len(groups), 'file')} that need attention most, the worst first. "
+        "Each remark rests on a measured number, shown with its limit.",
+        el(
+            "div",
+            *(_reviewed_file(path, r, opened=n < OPEN_FILES) for n, (path, r) in enumerate(groups)),
+            class_="review",
+        ),
+    )
+
+
+def _reviewed_file(path: str, remarks: Sequence[Remark], *, opened: bool) -> Markup:
+    return el(
+        "details",
+        el("summary", el("code", path), el("span", count(len(remarks), "remark"), class_="soft")),
+        el("ul", *map(_remark, remarks), class_="remarks"),
+        open="" if opened else None,
+    )
+
+
+def _remark(remark: Remark) -> Markup:
+    beyond = remark.measured / remark.limit if remark.limit else 3.0
+    far = "far" if beyond > 2 else "near" if beyond <= 1.3 else "beyond"
+    limit = el("small", f" / {remark.limit:,}") if remark.limit else None
+    return el(
+        "li",
+        el("span", f"line {remark.line}", class_="where"),
+        el("span", remark.rule, el("b", f"{remark.measured:,}", class_=far), limit, class_="badge"),
+        el("span", _sentence(remark.text), class_="text"),
+    )
+
+
+def _sentence(text: str) -> Markup:
+    """A sentence in which `code` stands in backticks."""
+    return join(*(el("code", part) if at % 2 else part for at, part in enumerate(text.split("`"))))
+
+
+# ---------------------------------------------------------------------------------------------------- import graph
+
+
+def _imports(audit: Audit, summary: Summary) -> Markup:
+    graph = audit.graph
+    at_import = sum(edge.when == "import" for edge in graph.edges)
+    others = len(graph.edges) - at_import
+    told = (
+        f"{count(len(graph.modules), 'module')} import each other {count(at_import, 'time')} when they are loaded"
+        + (f", and {count(others, 'time')} only inside functions or for the type checker" if others else "")
+        + (f" ({graph.edges_left_out:,} further ones were left out)" if graph.edges_left_out else "")
+        + "."
+    )
+    picture = (
+        el(
+            "figure",
+            el(
+                "ul",
+                _key("imports the module below", "--c:var(--edge)", "key line"),
+                _key("import inside a knot", "--c:var(--alarm-soft)", "key line"),
+                _key("a shortest way round", "--c:var(--alarm)", "key line"),
+                _key("module in a cycle", "--c:var(--alarm)", "key joins"),
+                class_="legend",
+            ),
+            graph_svg(graph, package=audit.tree.package),
+            el(
+                "figcaption",
+                "A module stands above those it imports; at most 60 are drawn, the best connected. In a dashed frame "
+                "every module reaches every other one. Imports that others imply show when you point at a module.",
+            ),
+        )
+        if at_import
+        else None
+    )
+    return _section("Imports", told, picture, *_cycles(audit, summary))
+
+
+def _cycles(audit: Audit, summary: Summary) -> list[Markup]:
+    said = [el("h3", "Import cycles")]
+    said += [_cycle(audit, cycle) for cycle in summary.cycles] or [el("p", "None: every module can be imported first.")]
+    if summary.deferred:
+        said.append(el("h3", "Held open on purpose"))
+        said.append(
+            el(
+                "p",
+                "These loops close only through imports inside functions or under ",
+                el("code", "TYPE_CHECKING"),
+                ", which do not run when a module is imported.",
+                class_="soft",
+            )
+        )
+        said += [_cycle(audit, cycle) for cycle in summary.deferred]
+    return said
+
+
+def _cycle(audit: Audit, cycle: Cycle) -> Markup:
+    graph = audit.graph
+    way = join(*(el("code", name) for name in graph.loop_names(cycle)), separator=" → ")
+    places = join(
+        *(el("code", f"{graph.modules[edge.importer].path}:{edge.line}") for edge in cycle.loop), separator=", "
+    )
+    more = len(cycle.members) > len(cycle.loop)
+    knot = f"A shortest way round a knot of {len(cycle.members)} modules. " if more else ""
+    return el(
+        "div",
+        el("p", way),
+        el("p", f"{knot}Imports at ", places, class_="soft"),
+        class_="cycle held" if cycle.deferred else "cycle",
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- measurements
+
+
+def _complexity(summary: Summary) -> Markup | None:
+    if not summary.functions:
+        return None
+    rows = [
+        (
+            el("code", function.name),
+            el("code", f"{file.path}:{function.line}"),
+            function.complexity,
+            function.nesting,
+            function.lines or None,
+        )
+        for file, function in summary.worst_functions[:MAX_ROWS]
+    ]
+    share = percent(summary.more_complex_than(COMPLEXITY_LIMIT), summary.functions)
+    return _section(
+        "Complexity",
+        f"{share} of {count(summary.functions, 'function')} exceed {COMPLEXITY_LIMIT}; beyond that a function is hard "
+        "to test path by path.",
+        el(
+            "figure",
+            el(
+                "ul",
+                _key("simple, up to 5", "--c:var(--calm)"),
+                _key("up to 10", "--c:var(--warm)"),
+                _key("up to 20", "--c:var(--hot)"),
+                _key("more", "--c:var(--burning)"),
+                class_="legend",
+            ),
+            histogram_svg(summary.histogram),
+            el(
+                "figcaption",
+                "Number of functions by complexity. Heights grow with the square root of the number, so that the few "
+                "complex ones can be seen beside the many simple ones.",
+            ),
+        ),
+        el("h3", "Most complex functions"),
+        _table(("function", "where", "#complexity", f"#nesting (limit {NESTING_LIMIT})", "#lines"), rows),
+    )
+
+
+def _docstrings(summary: Summary) -> Markup | None:
+    if not summary.public:
+        return None
+    rows = [
+        (
+            el("code", file.path),
+            join(
+                _meter(file.undocumented_count, file.public),
+                f"{file.undocumented_count:,} of {file.public:,}",
+            ),
+            join(*(join(el("code", m.name), f" line {m.line}") for m in file.undocumented[:3]), separator=", "),
+        )
+        for file in summary.least_documented[:MAX_ROWS]
+    ]
+    rest = len(summary.least_documented) - len(rows)
+    return _section(
+        "Docstrings",
+        f"{summary.documented:,} of {count(summary.public, 'public name')} have one: modules, and classes, functions "
+        "and methods whose name does not begin with an underscore.",
+        _table(("file", "without docstring", "first of them"), rows) if rows else None,
+        el("p", f"And {count(rest, 'more file')}; REPORT.md goes on.", class_="soft") if rest else None,
+    )
+
+
+def _meter(part: int, whole: int) -> Markup:
+    return el("span", el("i", style=f"width:{100 * part / max(1, whole):.0f}%"), class_="meter")
+
+
+def _problems(audit: Audit, summary: Summary) -> Markup | None:
+    rows = [(el("code", file.path), file.problem) for file in summary.problems]
+    rows += [(el("code", skipped.path), f"left alone: {skipped.reason}") for skipped in audit.tree.skipped]
+    if audit.tree.truncated:
+        rows.append((el("code", "…"), "the tree is larger than one audit; what comes later was not looked at"))
+    if not rows:
+        return None
+    return _section(
+        "Not measured", "What could not be read as Python is listed, not counted.", _table(("path", "why"), rows)
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- making
+
+
+def _making(audit: Audit, summary: Summary) -> Markup | None:
+    if not audit.spans:
+        return None
+    rows = [
+        (
+            join(_swatch(share.name), share.name),
+            f"{share.tasks:,}",
+            f"{share.attempts:,}",
+            seconds(share.working_s),
+            share.workers,
+        )
+        for share in summary.agents
+    ]
+    retried = [el("p", _sentence(told_retry(span, planted=audit.planted))) for span in summary.retried]
+    return _section(
+        "Who worked when",
+        f"{count(summary.tasks, 'task')} in {count(summary.attempts, 'attempt')} on "
+        f"{count(summary.workers, 'worker process', 'worker processes')}. The reviewer is limited to "
+        f"{audit.review_rate} over all workers together, which is why its bars come in groups.",
+        *retried,
+        el(
+            "figure",
+            el(
+                "ul",
+                *(_key(share.name, "", f"key a-{share.name}") for share in summary.agents),
+                _key("waits for its children", "--c:var(--soft)", "key joins"),
+                _key("↻ retried", "--c:var(--alarm)", "key joins") if retried else None,
+                class_="legend",
+            ),
+            timeline_svg(audit.spans),
+            el(
+                "figcaption",
+                "Each bar is the last attempt of one task, each band a worker process. Seconds since the start.",
+            ),
+        ),
+        _table(("agent", "#tasks", "#attempts", "#working", "#workers"), rows),
+    )
+
+
+def _swatch(agent: str) -> Markup:
+    return el("span", class_=f"key a-{agent}", style="display:inline-block;margin-right:.6rem")
+
+
+def _footer() -> Markup:
+    return el(
+        "footer",
+        el(
+            "p",
+            "Complexity is McCabe's number: 1, and 1 more for each if, elif, for, while, except, case, conditional "
+            "expression, further operand of and/or, and for and if of a comprehension. An import cycle counts when all "
+            "of its imports run while the modules are loaded. Imports with computed names cannot be seen. Nothing that "
+            "was audited was run.",
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------- pieces
+
+
+def _section(title: str, told: str, *content: Child) -> Markup:
+    return el("section", el("h2", title), el("p", told, class_="soft"), *content)
+
+
+def _key(name: str, style: str, kind: str = "key") -> Markup:
+    return el("li", el("span", class_=kind, style=style or None), name)
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[Child]]) -> Markup:
+    """A table; a head that begins with `#` stands over numbers."""
+    kinds = ["number" if head.startswith("#") else None for head in heads]
+    head_row = el("tr", *(el("th", h.lstrip("#"), class_=k, scope="col") for h, k in zip(heads, kinds, strict=True)))
+    body = [el("tr", *(el("td", cell, class_=k) for cell, k in zip(row, kinds, strict=True))) for row in rows]
+    return el("div", el("table", el("thead", head_row), el("tbody", *body)), class_="scroll")

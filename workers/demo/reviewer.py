@@ -1,0 +1,20 @@
+"""The reviewer: remarks on the worst files, a few a second and no more, however many workers there are."""
+
+from __future__ import annotations
+
+from workers import Agent, TaskContext
+from workers.demo.models import FileMeasure, Loop, Reviewed
+from workers.demo.review import remarks_on
+from workers.demo.timing import Stopwatch
+
+RATE = "6/s"
+"""Stands for the quota of a model or a service that a real reviewer would ask."""
+
+reviewer = Agent("reviewer", concurrency=4, rate=RATE)
+
+
+@reviewer.skill
+async def review(ctx: TaskContext, file: FileMeasure, loop: Loop | None = None) -> Reviewed:
+    """Say what is wrong with a file, sentence by sentence, each with its line and its number."""
+    watch = Stopwatch(ctx, file.path)
+    return Reviewed(remarks=tuple(remarks_on(file, loop)), span=watch.span())

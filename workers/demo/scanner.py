@@ -1,0 +1,45 @@
+"""The scanner: finds the files of a tree, and hands them out to the analysts, one task each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.errors import TaskFailed
+from workers import Agent, TaskContext
+from workers.demo.models import FileMeasure, Found, Measured, Surveyed
+from workers.demo.source import scan_tree
+from workers.demo.timing import Stopwatch
+
+if TYPE_CHECKING:
+    from orchestrator.client.handle import TaskHandle
+
+scanner = Agent("scanner", concurrency=4)
+
+
+@scanner.skill
+async def scan(ctx: TaskContext, path: str) -> Found:
+    """Find the Python files below a folder."""
+    watch = Stopwatch(ctx, "the tree")
+    tree = scan_tree(Path(path))
+    ctx.log.info("tree_scanned", files=len(tree.files), skipped=len(tree.skipped))
+    return Found(tree=tree, span=watch.span())
+
+
+@scanner.skill
+async def survey(ctx: TaskContext, root: str, files: list[str]) -> Surveyed:
+    """Have each file measured by an analyst, and join what they found."""
+    watch = Stopwatch(ctx, f"{len(files)} files from {files[0]}", joins=True)
+    handles = [await ctx.submit("measure", {"root": root, "path": path}) for path in files]
+    joined = [await _join(handle, path) for handle, path in zip(handles, files, strict=True)]
+    return Surveyed(
+        files=tuple(one.file if isinstance(one, Measured) else one for one in joined),
+        spans=(watch.span(), *(one.span for one in joined if isinstance(one, Measured))),
+    )
+
+
+async def _join(handle: TaskHandle[Any], path: str) -> Measured | FileMeasure:
+    try:
+        return await handle.result(as_=Measured)
+    except TaskFailed as failed:  # one file that nobody can measure must not spoil the audit
+        return FileMeasure(path=path, problem=f"its task failed: {failed.reason}"[:200])

@@ -1,0 +1,128 @@
+"""What both reports tell of an audit: totals, rankings, shares. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from workers.demo.models import Audit, Cycle, FileMeasure, FunctionMeasure, Span
+
+AGENTS = ("editor", "scanner", "analyst", "linker", "reviewer")
+"""In the order in which the reports name them."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentShare:
+    """What one agent did in the audit.
+
+    Attributes:
+        working_s: all its attempts together, but those that waited for children.
+        workers: how many worker processes it was seen in.
+    """
+
+    name: str
+    tasks: int
+    attempts: int
+    working_s: float
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Totals and rankings over a whole audit."""
+
+    name: str
+    files: int
+    lines: int
+    code_lines: int
+    functions: int
+    histogram: dict[int, int]
+    public: int
+    undocumented: int
+    problems: list[FileMeasure]
+    worst_functions: list[tuple[FileMeasure, FunctionMeasure]]
+    least_documented: list[FileMeasure]
+    cycles: list[Cycle]
+    deferred: list[Cycle]
+    agents: list[AgentShare]
+    workers: int
+    tasks: int
+    attempts: int
+    started: float
+    seconds: float
+    retried: list[Span]
+
+    @property
+    def complexity_max(self) -> int:
+        """Of the most complex function."""
+        return max(self.histogram, default=0)
+
+    @property
+    def documented(self) -> int:
+        """Public names that have a docstring."""
+        return self.public - self.undocumented
+
+    def more_complex_than(self, limit: int) -> int:
+        """How many functions exceed a complexity."""
+        return sum(number for complexity, number in self.histogram.items() if complexity > limit)
+
+
+def summarize(audit: Audit) -> Summary:
+    """Add everything up."""
+    files = audit.files
+    histogram: Counter[int] = Counter()
+    for file in files:
+        histogram.update(file.histogram)
+    functions = [(file, function) for file in files for function in file.worst]
+    functions.sort(key=lambda pair: (-pair[1].complexity, pair[0].path, pair[1].line))
+    started = min((span.started for span in audit.spans), default=0.0)
+    return Summary(
+        name=audit.tree.package or audit.tree.root.rstrip("/").rpartition("/")[2] or "/",
+        files=len(files),
+        lines=sum(file.lines for file in files),
+        code_lines=sum(file.code_lines for file in files),
+        functions=sum(file.functions for file in files),
+        histogram=dict(histogram),
+        public=sum(file.public for file in files),
+        undocumented=sum(file.undocumented_count for file in files),
+        problems=[file for file in files if file.problem],
+        worst_functions=functions,
+        least_documented=sorted(
+            (file for file in files if file.undocumented_count), key=lambda f: (-f.undocumented_count, f.path)
+        ),
+        cycles=[cycle for cycle in audit.graph.cycles if not cycle.deferred],
+        deferred=[cycle for cycle in audit.graph.cycles if cycle.deferred],
+        agents=_shares(audit.spans),
+        workers=len({span.worker for span in audit.spans}),
+        tasks=len(audit.spans),
+        attempts=sum(span.attempt for span in audit.spans),
+        started=started,
+        seconds=max((span.ended for span in audit.spans), default=0.0) - started,
+        retried=[span for span in audit.spans if span.attempt > 1],
+    )
+
+
+def _shares(spans: tuple[Span, ...]) -> list[AgentShare]:
+    known = {span.agent for span in spans}
+    names = [name for name in AGENTS if name in known] + sorted(known.difference(AGENTS))
+    return [_share(name, [span for span in spans if span.agent == name]) for name in names]
+
+
+def _share(name: str, spans: list[Span]) -> AgentShare:
+    return AgentShare(
+        name=name,
+        tasks=len(spans),
+        attempts=sum(span.attempt for span in spans),
+        working_s=sum(span.ended - span.started for span in spans if not span.joins),
+        workers=len({span.worker for span in spans}),
+    )
+
+
+def told_retry(span: Span, *, planted: str) -> str:
+    """What is known of a task that took more than one attempt, as a sentence."""
+    before = "The attempt before failed" if span.attempt == 2 else f"The {span.attempt - 1} attempts before failed"
+    why = " on purpose, to show what a retry looks like (a planted failure)" if span.agent == planted else ""
+    how = ", which found the finished children of the first and read nothing twice" if span.joins else ""
+    return f"`{span.agent}` finished {span.what} at attempt {span.attempt}{how}. {before}{why}."
