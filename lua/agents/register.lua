@@ -31,6 +31,7 @@ if not has_group then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0', 
 for i = 1, #definitions do
   redis.call('HSET', pool .. ':limits', definitions[i][1], whole(definitions[i][2]) .. ' ' .. whole(definitions[i][3]))
 end
+redis.call('HSETNX', worker_key, 'started_ms', whole(now_ms))
 for i = 1, #about do redis.call('HSET', worker_key, about[i][1], about[i][2]) end
 redis.call('HSET', worker_key, 'agent:' .. agent, slots)
 redis.call('EXPIRE', worker_key, alive_s + 3600)
