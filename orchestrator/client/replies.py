@@ -75,6 +75,8 @@ class Replies:
     async def wait(self, handle: Awaited, *, own: bool) -> Outcome:
         """Wait until the task of `handle` has ended."""
         id_ = handle.id
+        if not own:
+            await self._look([id_])  # it may have ended long ago
         while handle.outcome is None:
             woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(id_, []).append(woken)

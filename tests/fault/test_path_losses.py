@@ -8,17 +8,15 @@ import pytest
 
 from orchestrator.testing.commands import Command, any_work
 from tests.helpers.main_path import check, walk
-from tests.helpers.team import Team
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from orchestrator.testing.faults import Loss
     from orchestrator.testing.proxy import FaultProxy
-    from orchestrator.testing.servers import RedisServer
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.team import Team
 
-COMMAND_TIMEOUT_S = 0.3
 LOSSES: tuple[Loss, ...] = ("cut", "reset", "truncate", "swallow")
 
 
@@ -29,9 +27,7 @@ def all_but_reads(command: Command) -> bool:
 
 @pytest.mark.parametrize("how", LOSSES)
 @pytest.mark.parametrize("what", ["reply", "command"])
-async def test_everything_may_be_lost_once(
-    what: str, how: Loss, redis_server: RedisServer, prefix: str, notebook: Notebook, gate: Path
-) -> None:
+async def test_everything_may_be_lost_once(what: str, how: Loss, make_team: Callable[..., Team], gate: Path) -> None:
     """Each task ends once, as it should, no attempt runs twice, and nothing is left behind."""
 
     def lossy(proxy: FaultProxy) -> None:
@@ -41,8 +37,9 @@ async def test_everything_may_be_lost_once(
             lose("XREADGROUP", nth=number, how=how)
             lose("XREAD", nth=number, how=how)
 
-    timings = {"command_timeout_s": COMMAND_TIMEOUT_S, "drain_s": 0.2}
-    async with Team(redis_server, prefix, notebook, lease_s=3.0, **timings) as team:
+    # A swallowed answer costs the time-out of its command, and a blocking one the time that it would have waited.
+    team = make_team(lease_s=2.0, command_timeout_s=0.15, sweep_s=0.5, drain_s=0.2)
+    async with team:
         await team.start_supervisor()
         worker = await team.start_worker()
         async with team.open_client() as orc:

@@ -9,14 +9,13 @@ import pytest
 from orchestrator.store.script_files import all_scripts
 from orchestrator.testing.commands import any_script
 from tests.helpers.main_path import check, walk
-from tests.helpers.team import Team
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from orchestrator.testing.proxy import FaultProxy
-    from orchestrator.testing.servers import RedisServer
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.team import Team
 
 ON_THE_PATH = {
     "agents/beat", "agents/deregister", "agents/lead", "agents/register", "agents/resign", "tasks/adopt",
@@ -33,14 +32,14 @@ def doubled(*proxies: FaultProxy) -> set[str]:
 
 @pytest.mark.parametrize("answer", ["first", "second"])
 async def test_every_script_may_be_sent_twice(
-    answer: Literal["first", "second"], redis_server: RedisServer, prefix: str, notebook: Notebook, gate: Path
+    answer: Literal["first", "second"], make_team: Callable[..., Team], gate: Path
 ) -> None:
     """Whichever of the two answers arrives: each task ends once, as it should, and nothing is left behind."""
 
     def twice(proxy: FaultProxy) -> None:
         proxy.double(any_script, nth="every", answer=answer)
 
-    async with Team(redis_server, prefix, notebook, drain_s=0.2, fault=twice) as team:
+    async with make_team(drain_s=0.2, fault=twice) as team:
         await team.start_supervisor()
         worker = await team.start_worker()
         async with team.open_client() as orc:

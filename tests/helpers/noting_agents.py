@@ -8,6 +8,7 @@ from typing import Final
 
 import anyio
 
+from orchestrator.core.errors import ServerUnavailable
 from tests.helpers.notebook import Note, Notebook
 from workers import Agent, Reject, Snooze, TaskContext
 
@@ -17,7 +18,7 @@ SLOTS_VARIABLE: Final = "NOTING_AGENTS_SLOTS"
 STAMPS_PER_MINUTE: Final = 1000
 
 
-def make_agents(notebook: Notebook, *, lease_s: float, slots: int = 20) -> list[Agent]:
+def make_agents(notebook: Notebook, *, lease_s: float, slots: int = 20) -> list[Agent]:  # noqa: C901 - handlers, no branches
     """Make `scribe`, which does many things, and `clerk`, which is limited in its rate."""
     scribe = Agent("scribe", concurrency=slots, lease=lease_s)
     clerk = Agent("clerk", concurrency=10, lease=lease_s, rate=f"{STAMPS_PER_MINUTE}/min")
@@ -57,14 +58,22 @@ def make_agents(notebook: Notebook, *, lease_s: float, slots: int = 20) -> list[
     @scribe.skill
     async def family(ctx: TaskContext, children: int) -> int:
         note(ctx)
-        handles = [await ctx.submit("echo", {"n": n}) for n in range(children)]
-        return sum([await handle.result() for handle in handles])
+        try:
+            handles = [await ctx.submit("echo", {"n": n}) for n in range(children)]
+            return sum([await handle.result() for handle in handles])
+        except ServerUnavailable:
+            note(ctx, "hurt")
+            raise
+        except anyio.get_cancelled_exc_class():
+            note(ctx, "cancelled")
+            raise
 
     @scribe.skill
     async def pause(ctx: TaskContext, seconds: float) -> str:
         note(ctx)
         await anyio.sleep(seconds)
-        return "paused"
+        note(ctx, "done")
+        return ctx._generation
 
     @scribe.skill(max_deaths=2)
     async def hold(ctx: TaskContext, gate: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -92,11 +92,13 @@ class Team:
         self.server, self.prefix, self.notebook = server, prefix, notebook
         self._lease_s, self._slots, self._timings, self._fault = lease_s, slots, timings, fault
         self.proxies: list[FaultProxy] = []
-        self._stack = AsyncExitStack()
+        # Proxies outlive the actors behind them, also those that are opened later.
+        self._proxies, self._stack = ExitStack(), AsyncExitStack()
         self._tasks: TaskGroup
 
     async def __aenter__(self) -> Self:
         await self._stack.__aenter__()
+        self._stack.enter_context(self._proxies)
         self.direct: redis.Redis = self._stack.enter_context(self.server.client())
         self.client, self.supervisor = self._proxy(), self._proxy()
         self.keys: PoolKeys = pool_keys(self.settings(self.client))
@@ -119,7 +121,7 @@ class Team:
         return make_settings(proxy.url, self.prefix, **self._timings)
 
     def _proxy(self) -> FaultProxy:
-        proxy = self._stack.enter_context(ThreadedProxy(self.server.url))
+        proxy = self._proxies.enter_context(ThreadedProxy(self.server.url))
         self.proxies.append(proxy)
         if self._fault is not None:
             self._fault(proxy)

@@ -1,0 +1,128 @@
+"""A thousand tasks while connections are cut, Redis is killed, scripts are flushed."""
+
+from __future__ import annotations
+
+import itertools
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from orchestrator.client.submission import Submission
+from orchestrator.testing.servers import RedisServer
+from tests.helpers.aftermath import counters, leftovers, records
+from tests.helpers.team import Team
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+    from orchestrator.client.client import Orchestrator
+    from orchestrator.client.handle import TaskHandle
+    from tests.helpers.notebook import Notebook
+
+TASKS = 1000
+
+
+@asynccontextmanager
+async def again_and_again(harm: Callable[[], object], *, every_s: float) -> AsyncIterator[list[object]]:
+    """Do harm every now and then, in a thread, beside what the block does; gives what `harm` returned each time."""
+    done: list[object] = []
+
+    async def run() -> None:
+        while True:
+            await anyio.sleep(every_s)
+            done.append(await anyio.to_thread.run_sync(harm))
+
+    async with anyio.create_task_group() as beside:
+        beside.start_soon(run)
+        yield done
+        beside.cancel_scope.cancel()
+
+
+async def submit_all(orc: Orchestrator) -> dict[str, TaskHandle[Any]]:
+    """Submit half of the tasks one by one beside each other, half together; task number n is to return n."""
+    handles: list[TaskHandle[Any]] = []
+
+    async def one_by_one(numbers: range) -> None:
+        for n in numbers:
+            handles.append(await orc.submit("echo", {"n": n}))
+
+    half, chunk = TASKS // 2, 50
+    async with anyio.create_task_group() as together:
+        for start in range(0, half, chunk):
+            together.start_soon(one_by_one, range(start, start + chunk))
+    for start in range(half, TASKS, chunk):
+        handles += await orc.submit_many([Submission("echo", {"n": n}) for n in range(start, start + chunk)])
+    return {handle.id: handle for handle in handles}
+
+
+async def wait_for_all(handles: dict[str, TaskHandle[Any]]) -> None:
+    """Wait for all results, and see that each task gave its own."""
+    results: list[int] = []
+
+    async def wait(handle: TaskHandle[Any]) -> None:
+        results.append(await handle.result(timeout=30))
+
+    async with anyio.create_task_group() as together:
+        for handle in handles.values():
+            together.start_soon(wait, handle)
+    assert sorted(results) == list(range(TASKS))
+
+
+def check_all(team: Team, handles: dict[str, TaskHandle[Any]], *, reruns: int = 0) -> None:
+    """Each task exists once, ended once, and ran as one attempt, but for at most `reruns` that were fenced."""
+    assert len(handles) == TASKS
+    assert set(records(team.direct, team.keys)) == set(handles)
+    assert team.notebook.attempts_run_twice() == []
+    runs = team.notebook.runs()
+    assert set(runs) == set(handles)
+    assert runs.total() - TASKS <= reruns, [count for count in runs.values() if count > 1]
+    assert leftovers(team.direct, team.keys) == []
+    counted = counters(team.direct, team.keys)
+    assert (counted["submitted"], counted["succeeded"]) == (TASKS, TASKS)
+
+
+@pytest.mark.parametrize("actor", ["client", "supervisor", "worker"])
+async def test_connections_of_one_actor_are_cut_under_load(actor: str, make_team: Callable[..., Team]) -> None:
+    """All connections of one actor end again and again; each task still ends once."""
+    async with make_team(lease_s=15.0) as team:
+        await team.start_supervisor()
+        worker = await team.start_worker()
+        proxy = {"client": team.client, "supervisor": team.supervisor, "worker": worker.proxy}[actor]
+        ways = itertools.cycle([False, True])
+        async with team.open_client() as orc, again_and_again(lambda: proxy.cut(reset=next(ways)), every_s=0.03):
+            handles = await submit_all(orc)
+            await wait_for_all(handles)
+        await worker.drain()
+        check_all(team, handles)
+        assert proxy.felt["cut"] >= 5, "too few connections were cut for a test"
+
+
+async def test_scripts_are_flushed_under_load(make_team: Callable[..., Team]) -> None:
+    """SCRIPT FLUSH again and again: whoever meets a missing script loads it and repeats."""
+    async with make_team(lease_s=15.0) as team:
+        await team.start_supervisor()
+        worker = await team.start_worker()
+        async with team.open_client() as orc, again_and_again(team.direct.script_flush, every_s=0.02) as flushed:
+            handles = await submit_all(orc)
+            await wait_for_all(handles)
+        await worker.drain()
+        check_all(team, handles)
+        assert len(flushed) >= 5
+        assert any(record.arguments[0] == b"LOAD" for record in worker.proxy.commands("SCRIPT")), "nobody missed one"
+
+
+async def test_redis_is_killed_and_restarted_under_load(prefix: str, notebook: Notebook) -> None:
+    """What the append-only file kept goes on where it was: each task ends once, a second run was fenced."""
+    with RedisServer(options={"appendonly": "yes", "appendfsync": "always"}) as server:
+        async with Team(server, prefix, notebook, lease_s=15.0) as team:
+            await team.start_supervisor()
+            worker = await team.start_worker()
+            async with team.open_client() as orc, again_and_again(server.restart, every_s=0.3) as restarts:
+                handles = await submit_all(orc)
+                await wait_for_all(handles)
+            await worker.drain()
+            check_all(team, handles, reruns=TASKS)
+            assert len(restarts) >= 2
