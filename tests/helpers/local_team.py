@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -55,9 +56,10 @@ class LocalTeam:
         self._group, self._stack = group, stack
         self._workers: list[tuple[Worker, anyio.Event]] = []
 
-    async def work(self, *agents: Agent) -> Worker:
-        """Start a worker that hosts `agents`; comes back when it is registered."""
-        worker, ended = Worker(self.services, agents, worker=new_worker_id()), anyio.Event()
+    async def work(self, *agents: Agent, **changed: Any) -> Worker:
+        """Start a worker that hosts `agents`, with changed settings if need be; comes back when it is registered."""
+        services = replace(self.services, settings=self._changed(changed))
+        worker, ended = Worker(services, agents, worker=new_worker_id()), anyio.Event()
 
         async def run() -> None:
             try:
@@ -89,10 +91,12 @@ class LocalTeam:
 
     async def client(self, **changed: Any) -> Orchestrator:
         """Open another client, with changed settings if need be; it is closed with the team."""
+        return await self._stack.enter_async_context(Orchestrator(settings=self._changed(changed)))
+
+    def _changed(self, changed: dict[str, Any]) -> Settings:
         url = self.settings.redis.url
         assert url is not None
-        settings = local_settings(url.get_secret_value(), self.settings.prefix, **changed)
-        return await self._stack.enter_async_context(Orchestrator(settings=settings))
+        return local_settings(url.get_secret_value(), self.settings.prefix, **changed) if changed else self.settings
 
     async def stop(self, worker: Worker) -> None:
         """Drain one worker and wait for its end."""
