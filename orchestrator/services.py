@@ -24,6 +24,7 @@ __all__ = [
     "ServerFacts",
     "Services",
     "SyncStore",
+    "check_answers",
     "describe_embedded",
     "hold_embedded",
     "hold_ephemeral",
@@ -144,6 +145,20 @@ async def server_facts(store: Store) -> ServerFacts:
         append_only=facts.get("aof_enabled") == "1",
         eviction=facts.get("maxmemory_policy", "?"),
     )
+
+
+def check_answers(settings: Settings) -> None:
+    """See that Redis answers. Blocks.
+
+    Raises:
+        ServerUnavailable: it does not.
+    """
+    with reach_server(settings) as where:
+        store = SyncStore(where, pool_keys(settings), name="cli")
+        try:
+            store.execute("PING")
+        finally:
+            store.close()
 
 
 def hold_embedded() -> Attachment:

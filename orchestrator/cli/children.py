@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final
 
 from orchestrator.cli.failures import CONFIGURATION, NOBODY_ANSWERED, USAGE
 from orchestrator.cli.output import say
@@ -53,11 +53,11 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One running part."""
+    """One running part; what it writes goes to `output` if given, else to our own standard output and error."""
 
-    def __init__(self, part: Part, environ: Mapping[str, str]) -> None:
+    def __init__(self, part: Part, environ: Mapping[str, str], *, output: IO[bytes] | None = None) -> None:
         self.part = part
-        self._environ = environ
+        self._environ, self._output = environ, output
         self._quick_deaths = 0
         self._had_started_well = False
         self._due_s = 0.0
@@ -75,6 +75,8 @@ class Child:
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and modules
             self.part.command,
             stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=self._output,
             env=self._environ,
             process_group=0,
             preexec_fn=_child_of_this_process(),  # noqa: PLW1509 - this program has one thread

@@ -59,7 +59,11 @@ class Globals:
         self.name_data_dir()
         given: dict[str, Any] = {"redis.url": self.url, "prefix": self.prefix, "pool": self.pool}
         given |= {name.replace("__", "."): value for name, value in overrides.items()}
-        given["logging.level"] = "debug" if self.debug else None
+        if self.debug:
+            from orchestrator.core.log import configure_logging
+
+            given["logging.level"] = "debug"
+            configure_logging("debug")
         return load_with_places(self.config, given)
 
     def name_data_dir(self) -> None:

@@ -225,7 +225,7 @@ async def wait(
         {
             "id": end.id,
             "state": end.state,
-            "reason": f"has not ended after {timeout}" if end.timed_out else end.reason,
+            "reason": f"has not ended after {timeout}; {end.reason}" if end.timed_out else end.reason,
         }
         for end in ends
     ]
@@ -256,8 +256,9 @@ def _say_submitted(task: str, common: Globals) -> None:
 def _tell_end(end: Ended, common: Globals, timeout: str | None) -> int:
     """Print the result of a task that was waited for, or raise what it came to."""
     if end.timed_out:
+        where = f" ({end.reason})" if end.reason else ""
         raise TimeoutError(
-            f"task {end.id} has not ended after {timeout}; it goes on, `orc tasks wait {end.id}` waits more"
+            f"task {end.id} has not ended after {timeout}{where}; it goes on, `orc tasks wait {end.id}` waits more"
         )
     if end.state is None:
         raise NotFound(f"task {end.id} {end.reason}")

@@ -53,12 +53,21 @@ def up(
     """
     host = worker_command(apps, processes)  # refuses what cannot be meant before anything is started
     settings = common.settings(worker__processes=processes)
-    with blocked_signals() as signals, ExitStack() as held:
-        redis = None if settings.redis.url is not None else held.enter_context(_hold_redis())
+    with ExitStack() as held:
+        redis = None
+        if settings.redis.url is None:
+            redis = held.enter_context(_hold_redis())
+        else:
+            _check_redis(settings)  # one clear line instead of the complaints of every process
         parts = [Part("worker host", host, settings.worker.drain_s + DRAIN_MARGIN_S)] if apps else []
         parts.append(Part("supervisor", supervisor_command(), SUPERVISOR_PATIENCE_S))
         _print_banner(redis, settings, apps)
-        return _run(parts, redis, signals, common)
+        with blocked_signals() as signals:
+            exit_code = _run(parts, redis, signals, common)
+        # From here on Ctrl-C ends the wait, not the server's orderly stop.
+        if redis is not None:
+            _stop_redis(redis)
+    return exit_code
 
 
 def supervisor_command() -> list[str]:
@@ -79,8 +88,6 @@ def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: 
         exit_code = failed.exit_code
     finally:
         orderly = end_in_order(children, signals)
-    if redis is not None:
-        _stop_redis(redis)
     return exit_code if orderly else exit_code or 130
 
 
@@ -103,6 +110,12 @@ def _hold_redis() -> Attachment:
     from orchestrator.services import hold_embedded
 
     return hold_embedded()
+
+
+def _check_redis(settings: Settings) -> None:
+    from orchestrator.services import check_answers
+
+    check_answers(settings)
 
 
 def _stop_redis(redis: Attachment) -> None:

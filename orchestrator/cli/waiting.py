@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from orchestrator.cli.failures import DONE, FAILED, NOT_FOUND, PARTLY_DONE, TIMED_OUT
-from orchestrator.core.errors import ServerUnavailable, StoreError, TaskError
+from orchestrator.cli.output import say
+from orchestrator.core.errors import OrchestratorError, ServerUnavailable, StoreError, TaskError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
@@ -53,23 +55,40 @@ async def patiently(orc: Orchestrator) -> AsyncIterator[None]:
     """
     async with anyio.create_task_group() as group:
         group.start_soon(_watch, orc)
-        yield
+        with _quiet_client():
+            yield
         group.cancel_scope.cancel()
 
 
 async def _watch(orc: Orchestrator) -> None:
-    heard_s = time.monotonic()
+    heard_s, told = time.monotonic(), False
     while True:
         await anyio.sleep(LOOK_EVERY_S)
         try:
             await orc.services.store.execute("PING")
-            heard_s = time.monotonic()
+            heard_s, told = time.monotonic(), False
         except StoreError as silent:
             if time.monotonic() - heard_s > PATIENCE_S:
                 raise ServerUnavailable(
                     f"Redis has not answered for {PATIENCE_S:g} s ({silent}); "
                     "the tasks go on when it is back, ask again with `orc tasks wait`"
                 ) from None
+            if not told:
+                say("Redis does not answer; still waiting")
+                told = True
+
+
+@contextmanager
+def _quiet_client() -> Iterator[None]:
+    """Keep the client from logging every attempt to come back; we say it once. With --debug everything is logged."""
+    logger = logging.getLogger("orchestrator.client")
+    before = logger.level
+    if logging.getLogger().level > logging.DEBUG:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 async def wait_for_end(handle: TaskHandle[Any], timeout_s: float | None) -> Ended:
@@ -78,7 +97,7 @@ async def wait_for_end(handle: TaskHandle[Any], timeout_s: float | None) -> Ende
     try:
         await handle.result(timeout=timeout_s)
     except TimeoutError:
-        return Ended(handle.id, None, timed_out=True)
+        return Ended(handle.id, None, await _whereabouts(handle), timed_out=True)
     except TaskError as without_result:
         reason = str(without_result).removeprefix(f"task {handle.id} ")
     outcome = handle.outcome
@@ -86,6 +105,15 @@ async def wait_for_end(handle: TaskHandle[Any], timeout_s: float | None) -> Ende
     if outcome.state is None:
         return Ended(handle.id, None, "does not exist, or its retention has passed")
     return Ended(handle.id, outcome.state, outcome.reason or reason, outcome.result)
+
+
+async def _whereabouts(handle: TaskHandle[Any]) -> str:
+    """Say in words where a task is that we stopped waiting for."""
+    try:
+        status = await handle.status()
+    except OrchestratorError:  # gone, or no answer: the time is over anyway
+        return ""
+    return f"it is {status.state}: {status.why}" if status.why else f"it is {status.state}"
 
 
 async def wait_for_all(handles: Sequence[TaskHandle[Any]], timeout_s: float | None) -> list[Ended]:

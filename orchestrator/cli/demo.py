@@ -1,0 +1,248 @@
+"""`orc demo`: a team of agents audits a tree of Python source. Redis, supervisor and workers run for real."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from orchestrator.cli import output
+from orchestrator.cli.children import Child, ChildFailed, Part, blocked_signals, end_in_order
+from orchestrator.cli.options import DEFAULTS, Globals
+from orchestrator.cli.parsing import Commands, option, positional
+from orchestrator.cli.up import supervisor_command
+from orchestrator.cli.worker import check_processes, worker_command
+from orchestrator.core.errors import InvalidInput, OrchestratorError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import IO
+
+    from orchestrator.core.settings import Settings
+
+TEAM: Final = "workers.demo.team:team"
+ROOT_SKILL: Final = "audit"
+PROCESSES: Final = 3
+PATIENCE_S: Final = 10.0
+"""How long each part may take to end; what it runs is of no use to anybody."""
+
+commands = Commands(
+    "demo",
+    "Watch a team of agents audit a tree of Python source.",
+    examples="""
+        orc demo
+        orc demo src --out audit
+    """,
+)
+app = commands.app
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What happened, as it is printed at the end."""
+
+    markdown: str
+    html: str
+    files: int
+    functions: int
+    cycles: int
+    remarks: int
+    tasks: int
+    attempts: int
+    retries: int
+    dead: int
+    processes: int
+    seconds: float
+    tasks_per_second: float
+
+
+@commands.itself
+def demo(
+    path: Annotated[str | None, positional("PATH")] = None,
+    /,
+    *,
+    out: Annotated[Path | None, option("--out", metavar="DIR")] = None,
+    processes: Annotated[int, option("--processes", metavar="N")] = PROCESSES,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Watch a team of agents audit a tree of Python source.
+
+    Args:
+        path: A folder of Python source; by default that of the installed redis package.
+        out: Where the report goes (orc-demo in the current folder).
+        processes: Worker processes (3).
+        common: Global options.
+    """
+    check_processes(processes)
+    root = _check_tree(path)
+    folder = _make_folder(out or Path("orc-demo"))
+    settings = common.settings()
+    log = folder / "demo.log"
+    with ExitStack() as held:
+        environ = {**common.environ(), **_place_of_redis(settings, common, held)}
+        # The events of the team would tear the picture apart; they are kept beside the report.
+        environ |= {"ORC_LOGGING__FORMAT": "json"}
+        log_file = held.enter_context(log.open("wb"))
+        audited = _run_team(root, folder, log_file, processes, environ)
+    if isinstance(audited, int):
+        return audited
+    _print_summary(audited, common)
+    return 0
+
+
+def _check_tree(path: str | None) -> str:
+    """Ask the team's own code whether there is something to audit, before anything is started."""
+    command = [sys.executable, "-P", "-m", "workers.demo", *([] if path is None else [path])]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own interpreter and module
+    if answer.returncode:
+        raise SystemExit(answer.returncode)  # it has said why
+    return answer.stdout.decode(errors="surrogateescape").removesuffix("\n")
+
+
+def _make_folder(folder: Path) -> Path:
+    try:
+        folder = folder.expanduser().absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{secrets.token_hex(4)}"
+        probe.touch()
+        probe.unlink()
+    except (OSError, RuntimeError, ValueError) as refused:
+        why = refused.strerror if isinstance(refused, OSError) and refused.strerror else str(refused)
+        raise InvalidInput(f"the report cannot go to {folder}: {why}; name another folder with --out") from None
+    return folder
+
+
+def _place_of_redis(settings: Settings, common: Globals, held: ExitStack) -> dict[str, str]:
+    """Hold a Redis for the demo, and say in variables where it is.
+
+    Without a URL and a data directory it is a server of our own that leaves nothing behind; otherwise the demo keeps
+    to keys of its own.
+    """
+    import os
+
+    from orchestrator.services import check_answers, hold_embedded, hold_ephemeral
+
+    apart = {} if common.prefix else {"ORC_PREFIX": f"orc:demo:{secrets.token_hex(4)}"}
+    if settings.redis.url is not None:
+        check_answers(settings)
+        return apart
+    named = os.environ.get("ORC_DATA_DIR")
+    redis = hold_embedded() if named else hold_ephemeral()
+    held.callback(redis.close, wait_s=PATIENCE_S)
+    os.environ["ORC_DATA_DIR"] = str(redis.data_dir)  # for the client in this process
+    return {"ORC_DATA_DIR": str(redis.data_dir), **(apart if named else {})}
+
+
+def _run_team(root: str, folder: Path, log: IO[bytes], processes: int, environ: Mapping[str, str]) -> Summary | int:
+    """Run supervisor and workers around one audit; answers an exit code when it was interrupted."""
+    import anyio
+
+    output.say(f"audits {root} with {processes} worker processes")
+    parts = [
+        Part("worker host", worker_command((TEAM,), processes), PATIENCE_S),
+        Part("supervisor", supervisor_command(), PATIENCE_S),
+    ]
+    children: list[Child] = []
+    try:
+        children += [Child(part, environ, output=log) for part in parts]
+        return anyio.run(_audit_until_signal, root, folder, processes, environ, children)
+    except ChildFailed as failed:
+        raise DemoFailed(f"{failed}; see {shlex.quote(log.name)}", failed.exit_code) from None
+    finally:
+        with blocked_signals() as signals:
+            end_in_order(children, signals)
+
+
+class DemoFailed(OrchestratorError):
+    """A part of the demo did not start or did not live."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+async def _audit_until_signal(
+    root: str, folder: Path, processes: int, environ: Mapping[str, str], children: list[Child]
+) -> Summary | int:
+    import anyio
+
+    received: list[signal.Signals] = []
+    summary: list[Summary] = []
+
+    async def stop_on_signal() -> None:
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            async for number in signals:
+                received.append(number)
+                group.cancel_scope.cancel()
+
+    async def watch_children() -> None:
+        while True:
+            for child in children:
+                child.look_after()
+            await anyio.sleep(0.2)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(stop_on_signal)
+        group.start_soon(watch_children)
+        summary.append(await _audit(root, folder, processes, environ))
+        group.cancel_scope.cancel()
+    if received and not summary:
+        output.say(f"{received[0].name}: the audit is given up; everything stops")
+        return 128 + received[0]
+    return summary[0]
+
+
+async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, str]) -> Summary:
+    """Submit the root task, show how its children come and go, and sum up."""
+    import anyio
+
+    from orchestrator.cli.progress import Progress
+    from orchestrator.cli.waiting import patiently
+    from orchestrator.client.client import Orchestrator
+    from orchestrator.core.settings import load_settings
+    from orchestrator.tasks import queries
+
+    async with Orchestrator(settings=load_settings(environ=environ)) as orc, patiently(orc):
+        started_s = time.monotonic()
+        handle = await orc.submit(ROOT_SKILL, {"path": root, "out": str(folder)})
+        async with anyio.create_task_group() as group:
+            group.start_soon(Progress(orc.services, started_s).run)
+            audited: dict[str, Any] = await handle.result()
+            group.cancel_scope.cancel()
+        seconds = time.monotonic() - started_s
+        counts = await queries.counters(orc.services.store)
+    tasks, retries = counts.get("succeeded", 0), counts.get("retried", 0)
+    return Summary(
+        **{name: audited[name] for name in ("markdown", "html", "files", "functions", "cycles", "remarks")},
+        tasks=tasks,
+        attempts=tasks + retries,
+        retries=retries,
+        dead=counts.get("dead", 0),
+        processes=processes,
+        seconds=round(seconds, 2),
+        tasks_per_second=round(tasks / seconds, 1),
+    )
+
+
+def _print_summary(found: Summary, common: Globals) -> None:
+    if common.output != "table":
+        output.show_record(common.output, asdict(found), key="markdown")
+        return
+    retried = f"{found.retries} retried (the linker fails once on purpose)" if found.retries else "none retried"
+    cycles = f"{found.cycles} import cycle{'s' * (found.cycles != 1)}"
+    speed = f"{found.seconds:.1f} s, {found.tasks_per_second:g} tasks per second"
+    lines = [
+        ("audited", f"{found.files} files, {found.functions} functions: {cycles}, {found.remarks} remarks"),
+        ("worked", f"{found.tasks} tasks in {found.attempts} attempts, {retried}, {found.dead} dead"),
+        ("took", f"{speed}, with {found.processes} worker processes"),
+        ("report", found.markdown),
+        ("", found.html),
+    ]
+    output.write("".join(f"{output.paint(name.ljust(8), '1')} {output.clean(text)}\n" for name, text in lines))
