@@ -129,8 +129,11 @@ class Store:
         """
 
         async def ask() -> bytes | None:
-            await self.execute("SET", self.keys.format, DATA_FORMAT, "NX")
             stored: bytes | None = await self.execute("GET", self.keys.format)
+            if stored is None:
+                # Only then: a full server refuses every SET, and must still be drained by workers that start now.
+                await self.execute("SET", self.keys.format, DATA_FORMAT, "NX")
+                stored = await self.execute("GET", self.keys.format)
             return stored
 
         check_format(await self._ask_again(ask))

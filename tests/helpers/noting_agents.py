@@ -8,7 +8,7 @@ from typing import Final
 
 import anyio
 
-from orchestrator.core.errors import ServerUnavailable
+from orchestrator.core.errors import ServerFull, ServerUnavailable
 from tests.helpers.notebook import Note, Notebook
 from workers import Agent, Reject, Snooze, TaskContext
 
@@ -61,7 +61,7 @@ def make_agents(notebook: Notebook, *, lease_s: float, slots: int = 20) -> list[
         try:
             handles = [await ctx.submit("echo", {"n": n}) for n in range(children)]
             return sum([await handle.result() for handle in handles])
-        except ServerUnavailable:
+        except (ServerFull, ServerUnavailable):
             note(ctx, "hurt")
             raise
         except anyio.get_cancelled_exc_class():

@@ -1,0 +1,108 @@
+"""A server that is full, that has lost an inbox, or that a worker cannot reach for longer than its lease."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from orchestrator.core.errors import ServerFull
+from orchestrator.testing.servers import RedisServer
+from orchestrator.testing.waiting import wait_for
+from tests.helpers.aftermath import counters, leftovers
+from tests.helpers.team import Team
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.helpers.notebook import Notebook
+
+
+@pytest.mark.both_servers
+async def test_an_inbox_that_vanished_under_an_idle_worker_is_made_again(make_team: Callable[..., Team]) -> None:
+    """The stream and its group are deleted while the worker waits at it; the next task runs."""
+    async with make_team() as team:
+        await team.start_supervisor()
+        await team.start_worker()
+        async with team.open_client() as orc:
+            assert await (await orc.submit("echo", {"n": 1})).result(timeout=5) == 1
+            inbox = team.keys.inbox("scribe")
+            assert team.direct.delete(inbox) == 1
+            assert await (await orc.submit("echo", {"n": 2})).result(timeout=5) == 2
+            assert team.direct.exists(inbox)
+        assert leftovers(team.direct, team.keys) == []
+
+
+async def test_a_full_server_refuses_tasks_and_finishes_those_it_has(
+    prefix: str, notebook: Notebook, gate: Path
+) -> None:
+    """Submit says ServerFull and stores nothing; what runs, and what waits, still ends."""
+    with RedisServer() as server:
+        async with Team(server, prefix, notebook, slots=2) as team:
+            await team.start_supervisor()
+            await team.start_worker()
+            async with team.open_client() as orc:
+                held = [await orc.submit("hold", {"gate": str(gate)}) for _ in range(2)]
+                waiting = [await orc.submit("echo", {"n": n}) for n in range(20)]
+                await wait_for(lambda: len(notebook.notes("begun")) == 2, "both slots to be taken")
+                team.direct.config_set("maxmemory", "1")
+                with pytest.raises(ServerFull, match="out of memory"):
+                    await orc.submit("echo", {"n": 1})
+                with pytest.raises(ServerFull):
+                    await orc.submit("echo", {"n": 1}, delay=60)
+                await anyio.Path(gate).touch()
+                assert [await handle.result(timeout=10) for handle in held] == ["held", "held"]
+                assert [await handle.result(timeout=10) for handle in waiting] == list(range(20))
+                team.direct.config_set("maxmemory", "0")
+                assert await (await orc.submit("echo", {"n": 5})).result(timeout=5) == 5
+            assert counters(team.direct, team.keys)["submitted"] == 23, "a refused submit left something"
+            assert leftovers(team.direct, team.keys) == []
+
+
+async def test_children_that_a_full_server_refuses_cost_no_attempt(prefix: str, notebook: Notebook) -> None:
+    """A worker starts on a full server; its handler is snoozed until there is room, however few attempts it has."""
+    with RedisServer() as server:
+        async with Team(server, prefix, notebook) as team:
+            await team.start_supervisor()
+            async with team.open_client() as orc:
+                family = await orc.submit("family", {"children": 3}, max_attempts=1)
+                team.direct.config_set("maxmemory", "1")
+                worker = await team.start_worker()
+                await wait_for(lambda: len(notebook.notes("hurt")) >= 2, "the parent to be refused twice")
+                team.direct.config_set("maxmemory", "0")
+                assert await family.result(timeout=10) == 3
+            await worker.drain()
+            assert leftovers(team.direct, team.keys) == []
+
+
+async def test_a_worker_out_of_reach_for_longer_than_its_lease_changes_nothing(
+    make_team: Callable[..., Team], notebook: Notebook
+) -> None:
+    """Its peer adopts its tasks; the verdicts that it sends when it is back are stale."""
+    async with make_team(lease_s=1.0, command_timeout_s=0.5) as team:
+        await team.start_supervisor()
+        lost = await team.start_worker()
+        async with team.open_client() as orc:
+            handles = [await orc.submit("pause", {"seconds": 0.4}) for _ in range(3)]
+            await wait_for(lambda: len(notebook.notes("begun")) == 3, "all to run")
+            lost.proxy.blackhole()
+            await wait_for(lambda: len(notebook.notes("done")) == 3, "all to end, unheard")
+            peer = await team.start_worker()
+            results = [await handle.result(timeout=10) for handle in handles]
+            heard = len(lost.proxy.commands("EVALSHA"))
+            lost.proxy.heal()
+            await wait_for(
+                lambda: any(record.outcome == "replied" for record in lost.proxy.commands("EVALSHA")[heard:]),
+                "the lost worker to be heard again",
+            )
+            await lost.drain()
+        for handle, result in zip(handles, results, strict=True):
+            first, second = notebook.notes("begun", task=handle.id)
+            assert int(first.generation) < int(second.generation), "the first run was not fenced"
+            assert result == second.generation, "the verdict of the lost worker stood"
+            assert team.task(handle.id)["deaths"] == b"1"
+        assert counters(team.direct, team.keys)["succeeded"] == 3
+        assert all(member.worker is peer.worker or member.ended.is_set() for member in (lost, peer))
+        assert leftovers(team.direct, team.keys) == []
