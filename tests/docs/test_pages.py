@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from orchestrator.cli.app import program
-from tests.docs.pages import PAGES, ROOT, Block, anchors, blocks, links
+from tests.docs.pages import PAGES, ROOT, Block, anchors, blocks, links, prose
 from tests.helpers.local_team import LocalTeam, local_settings, run_local_team
 from workers import Agent
 
@@ -118,3 +118,18 @@ def test_links_lead_somewhere(page: str) -> None:
         if missing or (anchor and anchor not in anchors(target.resolve().relative_to(ROOT).as_posix())):
             broken.append(link)
     assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_named_files_exist(page: str) -> None:
+    """Every file of ours that a page names is there, and so is the test that it names in it."""
+    named = {
+        code for line in prose(page) for code in re.findall(r"`([\w./]+\.(?:py|lua|md|toml|conf)(?:::\w+)?)`", line)
+    }
+    ours = ("orchestrator/", "workers/", "lua/", "tests/", "docs/", "config/", "examples/", "benchmarks/")
+    wrong = []
+    for name in sorted(name for name in named if name.startswith(ours)):
+        path, _, test = name.partition("::")
+        if not (ROOT / path).is_file() or (test and f"def {test}(" not in (ROOT / path).read_text(encoding="utf-8")):
+            wrong.append(name)
+    assert wrong == []
