@@ -1,0 +1,358 @@
+"""The supervisor: who gets what, in which order, when; and who leads."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from orchestrator.agents import scripts as registry
+from orchestrator.client.submission import Submission
+from orchestrator.core.errors import TaskExpired
+from orchestrator.supervisor.assigner import Assigner
+from orchestrator.supervisor.bell import Bell
+from orchestrator.supervisor.doorbell import Doorbell
+from orchestrator.tasks.model import TaskState
+from tests.helpers.local_team import PATIENCE_S, run_local_team
+from tests.helpers.waiting import wait_for
+from workers import Agent, TaskContext
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import redis
+    from redis.client import Monitor
+
+    from orchestrator.client.handle import TaskHandle
+    from orchestrator.core.settings import Settings
+    from tests.helpers.local_team import LocalTeam
+
+
+def make_agent(name: str, *skills: str, **options: Any) -> tuple[Agent, list[Any]]:
+    """An agent whose skills note their label; and the notes."""
+    agent, notes = Agent(name, **options), list[Any]()
+    for skill in skills:
+
+        @agent.skill(name=skill)
+        async def work(ctx: TaskContext, label: Any = None, pause_s: float = 0.0) -> str:
+            notes.append(label)
+            if pause_s:
+                await anyio.sleep(pause_s)
+            return ctx.agent
+
+    return agent, notes
+
+
+# ---------------------------------------------------------------------------------------------------------- addressing
+
+
+async def test_a_skill_is_served_by_every_agent_that_has_it(team: LocalTeam) -> None:
+    """Two agents share the tasks of a skill; a task for one agent goes to that one only."""
+    one, _ = make_agent("one", "shared", "own", concurrency=2)
+    other, _ = make_agent("other", "shared", concurrency=2)
+    await team.work(one, other)
+    handles = await team.orc.submit_many([Submission("shared", {"pause_s": 0.02}) for _ in range(40)])
+    assert {await handle.result(PATIENCE_S) for handle in handles} == {"one", "other"}
+    handles = await team.orc.submit_many([Submission("shared", agent="other") for _ in range(10)])
+    assert {await handle.result(PATIENCE_S) for handle in handles} == {"other"}
+    assert await (await team.orc.submit("own")).result(PATIENCE_S) == "one"
+
+
+async def test_an_agent_that_comes_later_takes_what_waits(team: LocalTeam) -> None:
+    """Tasks for a skill or an agent that nobody runs yet wait, say why, and run when it registers."""
+    by_skill = await team.orc.submit("late")
+    by_agent = await team.orc.submit("late", agent="latecomer")
+    assert (await by_skill.status()).why == "no live agent has the skill 'late'"
+    assert (await by_agent.status()).why == "agent 'latecomer' has no live worker"
+    agent, _ = make_agent("latecomer", "late")
+    await team.work(agent)
+    for handle in (by_skill, by_agent):
+        assert await handle.result(PATIENCE_S) == "latecomer"
+
+
+async def test_a_task_for_an_agent_without_the_skill_waits_for_it(team: LocalTeam) -> None:
+    """It does not hold up what comes behind it, and runs when a worker with the skill is alone."""
+    old, _ = make_agent("editor", "old")
+    worker = await team.work(old)
+    ahead = await team.orc.submit("new", agent="editor", priority="critical")
+    assert await (await team.orc.submit("old", agent="editor")).result(PATIENCE_S) == "editor"
+    assert (await ahead.status()).why == "agent 'editor' does not have the skill 'new'"
+    newer, _ = make_agent("editor", "old", "new")
+    await team.work(newer)
+    await team.stop(worker)
+    assert await ahead.result(PATIENCE_S) == "editor"
+
+
+async def test_during_an_upgrade_only_shared_skills_are_assigned(team: LocalTeam) -> None:
+    """While one worker of an agent lacks a skill, its tasks wait; they run when the old worker is gone."""
+    old, _ = make_agent("editor", "both")
+    newer, notes = make_agent("editor", "both", "new")
+    worker = await team.work(old)
+    await team.work(newer)
+    waiting = await team.orc.submit("new", {"label": "new"})
+    for _ in range(20):
+        await (await team.orc.submit("both")).result(PATIENCE_S)
+    assert "new" not in notes
+    assert (await waiting.status()).state is TaskState.READY
+    await team.stop(worker)
+    assert await waiting.result(PATIENCE_S) == "editor"
+
+
+# --------------------------------------------------------------------------------------------------------------- order
+
+
+async def _order(team: LocalTeam, submissions: list[Submission]) -> list[Any]:
+    """Submit while nobody works, then let one slot work; answer the labels in the order of their starts."""
+    handles: list[TaskHandle[Any]] = []
+    for submission in submissions:
+        handles.append(await team.orc.submit_one(submission))
+        await _next_millisecond(team)
+    agent, notes = make_agent("single", "work", concurrency=1)
+    await team.work(agent)
+    for handle in handles:
+        await handle.result(PATIENCE_S)
+    return notes
+
+
+async def _next_millisecond(team: LocalTeam) -> None:
+    """Wait until the server's clock shows another millisecond: order is promised between those."""
+
+    async def now_ms() -> int:
+        seconds, micros = await team.services.store.execute("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    before = await now_ms()
+    while await now_ms() == before:
+        pass
+
+
+async def test_first_in_first_out_within_a_level(team: LocalTeam) -> None:
+    """Sixty tasks of one level, submitted one after another, start in that order."""
+    assert await _order(team, [Submission("work", {"label": number}) for number in range(60)]) == list(range(60))
+
+
+async def test_many_at_once_keep_their_order(team: LocalTeam) -> None:
+    """The tasks of one `submit_many` start in the order of the list, over all its chunks."""
+    handles = await team.orc.submit_many([Submission("work", {"label": number}) for number in range(1100)])
+    agent, notes = make_agent("single", "work", concurrency=1)
+    await team.work(agent)
+    for handle in handles:
+        await handle.result(20)
+    assert notes == list(range(1100))
+
+
+async def test_levels_come_before_age(team: LocalTeam) -> None:
+    """Critical, high, 2, 9: by level, whatever came first; agent and skill queues are merged."""
+    wanted: list[str | int] = ["low", "normal", 9, "high", "critical", 5, 0, "normal"]
+    submissions = [
+        Submission("work", {"label": index}, priority=level, agent="single" if index % 2 else None)
+        for index, level in enumerate(wanted)
+    ]
+    assert await _order(team, submissions) == [4, 6, 3, 1, 7, 0, 5, 2]
+
+
+async def test_a_critical_task_passes_those_that_wait(team: LocalTeam) -> None:
+    """Submitted last, behind a hundred that wait for the one slot, it is the next to start."""
+    agent, notes = make_agent("single", "work", concurrency=1)
+    await team.work(agent)
+    normal = Submission("work", {"label": "normal", "pause_s": 0.06})
+    handles = [await team.orc.submit_one(normal) for _ in range(30)]
+    await wait_for(lambda: len(notes) >= 3, "three to have started")
+    critical = await team.orc.submit("work", {"label": "critical"}, priority="critical")
+    await critical.result(PATIENCE_S)
+    assert notes.index("critical") <= 6
+    for handle in handles:
+        await handle.cancel()
+
+
+@pytest.mark.parametrize("settings", [{"queue__aging_s": 0.2}], indirect=True)
+async def test_with_ageing_an_old_low_task_overtakes(team: LocalTeam) -> None:
+    """One level is worth 0.2 s of waiting: a low task that is older than that runs before a fresh normal one."""
+    old = await team.orc.submit("work", {"label": "old low"}, priority="low")
+    born_s = time.monotonic()
+    await wait_for(lambda: time.monotonic() - born_s > 0.25, "the low task to age")
+    assert await _order(
+        team,
+        [
+            Submission("work", {"label": "fresh low"}, priority="low"),
+            Submission("work", {"label": "normal"}),
+            Submission("work", {"label": "critical"}, priority="critical"),
+        ],
+    ) == ["critical", "old low", "normal", "fresh low"]
+    assert await old.result(PATIENCE_S) == "single"
+
+
+# ---------------------------------------------------------------------------------------------------------------- time
+
+
+async def test_delayed_tasks_start_when_they_are_due(team: LocalTeam) -> None:
+    """Not a moment before, and within some ten milliseconds after; also one that is due before those known so far."""
+    agent = Agent("punctual")
+
+    @agent.skill
+    async def work(due_ms: float) -> float:
+        return time.time() * 1000 - due_ms
+
+    await team.work(agent)
+    handles: list[TaskHandle[Any]] = []
+    for delay_s in (0.9, 0.7, 0.5, 0.3, 0.35, 0.1):
+        due_ms = time.time() * 1000 + delay_s * 1000
+        due = datetime.fromtimestamp(due_ms / 1000, UTC)
+        handles.append(await team.orc.submit("work", {"due_ms": due_ms}, at=due))
+    late_ms = sorted([await handle.result(PATIENCE_S) for handle in handles])
+    assert late_ms[0] >= -1.0
+    assert late_ms[2] < 50
+    assert late_ms[-1] < 500  # a busy machine
+
+
+async def test_tasks_that_did_not_start_in_time_expire(team: LocalTeam) -> None:
+    """By `start_by`, whether they wait in a queue or are scheduled later than that; one that starts in time runs on."""
+    soon = datetime.now(UTC) + timedelta(seconds=0.3)
+    waiting = await team.orc.submit("nobody", start_by=soon)
+    scheduled = await team.orc.submit("nobody", delay=60, start_by=soon)
+    past = await team.orc.submit("nobody", start_by=datetime.now(UTC) - timedelta(seconds=1))
+    agent, _ = make_agent("slow", "work")
+    await team.work(agent)
+    started = await team.orc.submit("work", {"pause_s": 0.5}, start_by=soon)
+    for handle in (past, waiting, scheduled):
+        with pytest.raises(TaskExpired, match="did not start in time"):
+            await handle.result(PATIENCE_S)
+    assert await started.result(PATIENCE_S) == "slow"
+    assert datetime.now(UTC) > soon
+
+
+# ----------------------------------------------------------------------------------------------------------- leadership
+
+
+@pytest.fixture
+async def leaderless(settings: Settings) -> AsyncIterator[LocalTeam]:
+    """A team without a supervisor."""
+    async with run_local_team(settings, led=False) as running:
+        yield running
+
+
+async def test_another_supervisor_takes_over(leaderless: LocalTeam) -> None:
+    """Of two supervisors one leads; when it stops, the other leads at once and assigns what came in between."""
+    team = leaderless
+    store, keys = team.services.store, team.services.keys
+    agent, _ = make_agent("steady", "work")
+    await team.work(agent)
+    first = await team.lead()
+
+    async def leader() -> bytes | None:
+        found: bytes | None = await store.execute("GET", keys.leader)
+        return found
+
+    leads = await wait_for(leader, "a leader")
+    await team.lead()
+    assert await (await team.orc.submit("work")).result(PATIENCE_S) == "steady"
+    assert await leader() == leads
+    first.cancel()
+    orphan = await team.orc.submit("work")
+    assert await orphan.result(PATIENCE_S) == "steady"
+    assert await leader() not in {None, leads}
+
+
+async def test_a_supervisor_gives_way_when_its_lease_is_lost(leaderless: LocalTeam) -> None:
+    """One whose lease was taken stops working before long, and leads again when the other is gone."""
+    team = leaderless
+    store, keys = team.services.store, team.services.keys
+    await team.lead()
+
+    async def leads() -> bool:
+        return await store.execute("GET", keys.leader) not in {None, b"somebody else"}
+
+    await wait_for(leads, "the lease")
+    await wait_for(_assigners, "the loops of the leader")
+    await store.execute("SET", keys.leader, "somebody else", "PX", 60_000)
+    await wait_for(lambda: not _assigners(), "the loops of the leader to end", 2.0)
+    agent, notes = make_agent("steady", "work")
+    await team.work(agent)
+    left = await team.orc.submit("work", {"label": 1})
+    with pytest.raises(TimeoutError):
+        await left.result(timeout=0.2)
+    assert notes == []
+    await store.execute("DEL", keys.leader)
+    assert await left.result(PATIENCE_S) == "steady"
+
+
+def _assigners() -> list[str | None]:
+    return [task.name for task in anyio.get_running_tasks() if "Assigner.run" in (task.name or "")]
+
+
+async def test_nothing_is_lost_between_two_that_both_work(team: LocalTeam) -> None:
+    """Two supervisors that both believe to lead do no harm: every task runs exactly once."""
+    agent, notes = make_agent("steady", "work", concurrency=20)
+    await team.work(agent)
+    bell = Bell()
+    async with anyio.create_task_group() as second:
+        second.start_soon(Doorbell(team.services, assigner=bell, promoter=Bell()).run)
+        second.start_soon(Assigner(team.services, bell).run)
+        handles = await team.orc.submit_many([Submission("work", {"label": number}) for number in range(600)])
+        for handle in handles:
+            await handle.result(PATIENCE_S)
+        second.cancel_scope.cancel()
+    assert sorted(notes) == list(range(600))
+
+
+DAILY = {"worker__heartbeat_s": 5.0, "supervisor__leader_lease_s": 10.0, "supervisor__sweep_s": 2.5}
+
+
+@pytest.mark.parametrize("settings", [DAILY], indirect=True)
+async def test_at_rest_redis_is_left_alone(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """Supervisor, worker and a waiting client send at most five commands a second while nothing happens."""
+    agent, _ = make_agent("idle", "work", concurrency=50)
+    await team.work(agent)
+    await (await team.orc.submit("work")).result(PATIENCE_S)
+    waits = await team.orc.submit("work", delay=60)
+
+    async def give_up() -> None:
+        with anyio.move_on_after(4):
+            await waits.result()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(give_up)
+        await anyio.wait_all_tasks_blocked()
+        with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]
+            await anyio.sleep(3.0)
+            redis_client.echo("enough")
+            sent = _until(monitor, "ECHO enough")
+        group.cancel_scope.cancel()
+    assert 1 <= len(sent) <= 15, sent
+
+
+def _until(monitor: Monitor, end: str) -> list[str]:
+    """What clients sent until then, without what scripts called."""
+    sent: list[str] = []
+    while (seen := monitor.next_command())["command"] != end:  # type: ignore[no-untyped-call]
+        if seen["client_type"] != "lua":
+            sent.append(seen["command"][:60])
+    return sent
+
+
+@pytest.mark.parametrize("settings", [{"supervisor__sweep_s": 0.2}], indirect=True)
+async def test_a_silent_worker_is_forgotten(team: LocalTeam) -> None:
+    """A worker that no longer beats leaves the registry at the next sweep, and its agent's tasks say what they miss."""
+    await team.services.store.call(
+        registry.register(
+            team.services.keys,
+            worker="ghost",
+            spec=make_agent("haunted", "work")[0].spec({}),
+            slots=5,
+            backlog=0,
+            about={},
+            alive_s=1,
+        )
+    )
+    keys, store = team.services.keys, team.services.store
+    await store.execute("ZADD", keys.workers, 1, "ghost")  # it beat last in 1970
+    await wait_for(lambda: _forgotten(team, "ghost"), "the next sweep", 3.0)
+    handle = await team.orc.submit("work", agent="haunted")
+    assert (await handle.status()).why == "agent 'haunted' has no live worker"
+
+
+async def _forgotten(team: LocalTeam, worker: str) -> bool:
+    return await team.services.store.execute("ZSCORE", team.services.keys.workers, worker) is None
