@@ -15,6 +15,8 @@ from contextlib import redirect_stdout
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from orchestrator.cli.app import program
@@ -51,11 +53,14 @@ class Crew:
 
 
 async def run_block(block: Block, namespace: dict[str, Any]) -> str:
-    """Run one block, which may use await at its top level; answer what it printed."""
+    """Run one block, which may use await at its top level or be a whole program; answer what it printed."""
     place = f"{block.page} line {block.line}"
     code = compile("\n" * (block.line - 1) + block.text, place, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     printed = StringIO()
     with redirect_stdout(printed):
+        if "anyio.run(" in block.text:
+            await anyio.to_thread.run_sync(eval, code, namespace)
+            return printed.getvalue()
         pending = eval(code, namespace)
         if inspect.isawaitable(pending):
             await pending
