@@ -285,7 +285,7 @@ class Pool:
 
     def entries(self, key: str) -> list[tuple[str, list[str]]]:
         """A whole stream."""
-        return [(entry.decode(), [part.decode() for part in flat]) for entry, flat in self.execute("XRANGE", key, "-", "+")]
+        return [(entry.decode(), [part.decode(errors="replace") for part in flat]) for entry, flat in self.execute("XRANGE", key, "-", "+")]
 
     def rings(self) -> list[str]:
         """What the doorbell said since the last look."""

@@ -1,0 +1,460 @@
+"""What the scripts promise, once more, in plain Python: lists and dictionaries, no Redis, no cleverness.
+
+Every method takes what the script takes and answers what it must answer. Entry ids and the jitter after a death are the
+server's choice; `learn_entries` and `learn_due` tell the model what was chosen, after the caller has checked it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orchestrator.tasks.model import (
+    Assigned,
+    CancelStatus,
+    FinishStatus,
+    LeaseStatus,
+    Promoted,
+    TaskState,
+    Verdict,
+    VerdictKind,
+)
+from tests.lua.pool import LEASE_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from orchestrator.tasks.model import Delivery
+    from orchestrator.tasks.scripts import SubmitRow
+
+FINAL = {"succeeded", "dead", "cancelled", "expired"}
+_AGAIN = {
+    VerdictKind.RETRY: "retried",
+    VerdictKind.SNOOZE: "snoozed",
+    VerdictKind.BACK: "given_back",
+    VerdictKind.UNSTARTED: "given_back",
+}
+MAX_DEATHS = 3
+
+
+@dataclass
+class Task:
+    """One accepted task; `score` is where it stands in its queue, `due` when it leaves `scheduled`."""
+
+    id: str
+    row: SubmitRow
+    state: str
+    gen: int
+    score: int = 0
+    due: int = 0
+    by: int = 0
+    was: int = 0
+    fails: int = 0
+    deaths: int = 0
+    parked: bool = False
+    cancel: bool = False
+
+
+@dataclass
+class Entry:
+    """One inbox entry; `consumer` None: nobody has read it; `aged`: nobody has renewed it for a lease."""
+
+    task: str
+    gen: int
+    attempt: int
+    deaths: int
+    id: str = ""
+    consumer: str | None = None
+    aged: bool = False
+
+
+@dataclass
+class Limit:
+    """One limit: what it allows, and which grants it remembers."""
+
+    count: int
+    window_us: int
+    grants: list[tuple[int, str]] = field(default_factory=list)
+
+    def clock(self, now_us: int) -> int:
+        """Time never runs behind the last grant."""
+        return max([now_us, *[us for us, _ in self.grants]])
+
+    def inside(self, now_us: int) -> list[tuple[int, str]]:
+        """Grants inside the window that ends now."""
+        return sorted(grant for grant in self.grants if grant[0] > self.clock(now_us) - self.window_us)
+
+
+@dataclass
+class Agent:
+    """What the registry derives for one agent, and what adopt remembers of its inbox."""
+
+    name: str
+    slots: int
+    backlog: int
+    skills: frozenset[str]
+    limits: tuple[str, ...] = ()
+    inbox: list[Entry] = field(default_factory=list)
+    looked: int = 0
+    grace: int = 0
+    rest: bool = False
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that it serves."""
+        return [f"agent:{self.name}", *[f"skill:{skill}" for skill in sorted(self.skills)]]
+
+    @property
+    def room(self) -> int:
+        """Entries that still fit."""
+        return self.slots * (1 + self.backlog) - len(self.inbox)
+
+    @property
+    def ring_below(self) -> int:
+        """A marked agent rings when it has fewer entries than this."""
+        return math.ceil(self.slots * (1 + self.backlog / 2))
+
+
+class Model:
+    """A pool."""
+
+    def __init__(self, agents: Iterable[Agent], limits: dict[str, Limit], now_us: int) -> None:
+        self.agents = {agent.name: agent for agent in agents}
+        self.limits = limits
+        self.now_us = now_us
+        self.tasks: dict[str, Task] = {}
+        self.keys: dict[str, tuple[str, str]] = {}
+        self.expiring: set[str] = set()
+        self.counts: Counter[str] = Counter()
+        self.ends: list[tuple[str, str]] = []
+        self.history: dict[str, list[int]] = {}
+
+    @property
+    def now_ms(self) -> int:
+        """The time in milliseconds."""
+        return self.now_us // 1000
+
+    # Places -----------------------------------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> list[Task]:
+        """Ready tasks of a queue, best first."""
+        found = [t for t in self.tasks.values() if t.state == "ready" and t.row.queue == name and not t.parked]
+        return sorted(found, key=lambda task: (task.score, task.id))
+
+    def parked(self, agent: str) -> list[Task]:
+        """Tasks addressed to an agent that lacks their skill."""
+        found = [t for t in self.tasks.values() if t.state == "ready" and t.row.queue == f"agent:{agent}" and t.parked]
+        return sorted(found, key=lambda task: (task.score, task.id))
+
+    def scheduled(self) -> list[Task]:
+        """Scheduled tasks, the next due first."""
+        return sorted([t for t in self.tasks.values() if t.state == "scheduled"], key=lambda task: (task.due, task.id))
+
+    def entry_of(self, task_id: str) -> tuple[Agent, Entry] | None:
+        """The inbox entry of a task's present attempt."""
+        for agent in self.agents.values():
+            for entry in agent.inbox:
+                if entry.task == task_id:
+                    return agent, entry
+        return None
+
+    # Scripts ----------------------------------------------------------------------------------------------------------
+
+    def submit(self, rows: Sequence[SubmitRow], max_tasks: int) -> list[tuple[str, str]]:
+        """lua/tasks/submit.lua."""
+        return [self._submit(row, max_tasks) for row in rows]
+
+    def _submit(self, row: SubmitRow, max_tasks: int) -> tuple[str, str]:
+        if row.id in self.tasks:
+            return "duplicate", row.id
+        if row.idem in self.keys:
+            owner, digest = self.keys[row.idem]
+            return ("duplicate" if digest == row.digest else "conflict"), owner
+        due = max(self.now_ms + row.delay_ms if row.delay_ms else 0, row.at_ms)
+        later = due > self.now_ms
+        if later:
+            length = len(self.scheduled())
+        else:
+            agent = row.queue.removeprefix("agent:")
+            length = len(self.queue(row.queue)) + (len(self.parked(agent)) if row.queue.startswith("agent:") else 0)
+        if length >= max_tasks:
+            return "full", "scheduled" if later else row.queue
+        task = Task(row.id, row, "scheduled" if later else "ready", self.now_ms, by=row.start_by_ms)
+        task.due, task.score = due, row.rank + self.now_ms
+        self.tasks[row.id] = task
+        if row.idem:
+            self.keys[row.idem] = (row.id, row.digest)
+        if row.start_by_ms:
+            self.expiring.add(row.id)
+        self.counts["submitted"] += 1
+        return "created", str(due if later else self.now_ms)
+
+    def promote(self, limit: int) -> Promoted:
+        """lua/tasks/promote.lua."""
+        late = sorted((self.tasks[i].by, i) for i in self.expiring if self.tasks[i].by <= self.now_ms)[:limit]
+        expired = 0
+        for _, task_id in late:
+            if self.tasks[task_id].state in {"ready", "scheduled"}:
+                self._end(self.tasks[task_id], "expired")
+                expired += 1
+            self.expiring.discard(task_id)
+        due = [task for task in self.scheduled() if task.due <= self.now_ms][:limit]
+        for task in due:
+            task.state, task.score = "ready", task.row.rank + task.due
+        waits = [task.due for task in self.scheduled()] + [self.tasks[task_id].by for task_id in self.expiring]
+        wait_ms = max(0, min(waits) - self.now_ms) if waits else None
+        return Promoted(len(due), expired, None if wait_ms is None else wait_ms / 1000, left=wait_ms == 0)
+
+    def assign(self, name: str, limit: int) -> Assigned:
+        """lua/tasks/assign.lua."""
+        agent = self.agents[name]
+        filled = [queue for queue in agent.queues if self.queue(queue)]
+        if not agent.slots or not filled:
+            return Assigned(0, left=False, wait_us=0)
+        want, next_free = min(agent.room, limit), 0
+        if want > 0:
+            want, next_free = self._limit_room(agent, want)
+        if want <= 0:
+            return Assigned(0, left=False, wait_us=max(1, next_free - self.now_us) if next_free else 0)
+        each = want if len(filled) == 1 else max(1, min(want, 1000 // len(filled)))
+        best = sorted((t for queue in filled for t in self.queue(queue)[:each]), key=lambda task: (task.score, task.id))
+        room, count = agent.room, 0
+        for task in best[:each]:
+            if count >= want:
+                break
+            if task.by and task.by <= self.now_ms:
+                self._end(task, "expired")
+                self.expiring.discard(task.id)
+            elif task.row.skill and task.row.skill not in agent.skills:
+                task.parked = True
+            else:
+                self._deliver(agent, task)
+                count += 1
+        self.counts["assigned"] += count
+        remain = any(self.queue(queue) for queue in filled)
+        return Assigned(count, left=remain and count < room, wait_us=0)
+
+    def _deliver(self, agent: Agent, task: Task) -> None:
+        task.state = "assigned"
+        self.expiring.discard(task.id)
+        agent.inbox.append(Entry(task.id, task.gen, task.fails + task.deaths + 1, task.deaths))
+        self._take_slots(agent, task)
+
+    def learn_entries(self, name: str, ids: Sequence[str]) -> None:
+        """Tell the ids of an inbox, in order."""
+        for entry, entry_id in zip(self.agents[name].inbox, ids, strict=True):
+            assert entry.id in {"", entry_id}
+            entry.id = entry_id
+
+    def read(self, name: str, worker: str, limit: int) -> list[Entry]:
+        """XREADGROUP."""
+        unread = [entry for entry in self.agents[name].inbox if entry.consumer is None][:limit]
+        for entry in unread:
+            entry.consumer = worker
+        return unread
+
+    def finish(self, rows: Sequence[tuple[Delivery, Verdict]]) -> list[FinishStatus]:
+        """lua/tasks/finish.lua."""
+        return [self._finish(delivery, verdict) for delivery, verdict in rows]
+
+    def _finish(self, delivery: Delivery, verdict: Verdict) -> FinishStatus:
+        task, gen = self.tasks[delivery.task_id], int(delivery.generation)
+        if task.gen != gen:
+            return FinishStatus.ALREADY if task.was == gen else FinishStatus.STALE
+        if task.state in FINAL:
+            return FinishStatus.ALREADY
+        if task.state != "assigned":
+            return FinishStatus.STALE
+        found = self.entry_of(task.id)
+        assert found is not None
+        agent, entry = found
+        agent.inbox.remove(entry)
+        if verdict.kind == VerdictKind.UNSTARTED:
+            self._return_slots(agent, task)
+        if verdict.kind in _AGAIN and not task.cancel:
+            self._leave(task, verdict)
+        elif verdict.kind == VerdictKind.SUCCEEDED:
+            self._end(task, "succeeded")
+        elif verdict.kind == VerdictKind.DEAD:
+            task.fails += 1
+            self._end(task, "dead")
+        else:
+            self._end(task, "cancelled")
+        return FinishStatus.OK
+
+    def _leave(self, task: Task, verdict: Verdict) -> None:
+        task.was = task.gen
+        self._raise(task)
+        due = max(self.now_ms + verdict.delay_ms if verdict.delay_ms else 0, verdict.at_ms)
+        if verdict.kind == VerdictKind.RETRY:
+            task.fails += 1
+        if task.by and verdict.kind == VerdictKind.UNSTARTED:
+            self.expiring.add(task.id)
+        else:
+            task.by = 0
+        if due > self.now_ms:
+            task.state, task.due = "scheduled", due
+        else:
+            task.state = "ready"
+            if verdict.kind in {VerdictKind.RETRY, VerdictKind.SNOOZE}:
+                task.score = task.row.rank + self.now_ms
+        self.counts[_AGAIN[verdict.kind]] += 1
+
+    def cancel(self, ids: Sequence[str]) -> list[tuple[CancelStatus, TaskState | None]]:
+        """lua/tasks/cancel.lua."""
+        return [self._cancel(self.tasks.get(task_id)) for task_id in ids]
+
+    def _cancel(self, task: Task | None) -> tuple[CancelStatus, TaskState | None]:
+        if task is None:
+            return CancelStatus.UNKNOWN, None
+        if task.state in FINAL:
+            return CancelStatus.ALREADY, TaskState(task.state)
+        found = self.entry_of(task.id)
+        if found:
+            agent, entry = found
+            if entry.consumer:
+                task.cancel = True
+                return CancelStatus.SIGNALLED, TaskState.ASSIGNED
+            agent.inbox.remove(entry)
+            self._return_slots(agent, task)
+        self._end(task, "cancelled")
+        self.expiring.discard(task.id)
+        return CancelStatus.ENDED, TaskState.CANCELLED
+
+    def renew(self, name: str, worker: str, rows: Sequence[Delivery]) -> tuple[int, list[LeaseStatus]]:
+        """lua/tasks/renew.lua."""
+        mine = {entry.id: entry for entry in self.agents[name].inbox if entry.consumer == worker}
+        answers = []
+        for delivery in rows:
+            entry, task = mine.get(delivery.entry), self.tasks[delivery.task_id]
+            if entry is None or task.state != "assigned" or task.gen != int(delivery.generation):
+                answers.append(LeaseStatus.LOST)
+            else:
+                entry.aged = False
+                answers.append(LeaseStatus.CANCELLED if task.cancel else LeaseStatus.KEPT)
+        return len(mine), answers
+
+    def adopt(self, name: str, worker: str, held: Iterable[str], limit: int, *, own: bool) -> list[Entry]:
+        """lua/tasks/adopt.lua. Tasks that go back through `scheduled` have due -1 until `learn_due`."""
+        agent, held = self.agents[name], set(held)
+        stepped_back, gap = self.now_ms < agent.looked, self.now_ms - agent.looked
+        search = agent.rest or stepped_back or gap >= LEASE_MS / 5
+        if search:
+            if stepped_back or gap > LEASE_MS / 3:
+                agent.grace = self.now_ms + LEASE_MS
+            agent.looked = self.now_ms
+        mine = [entry for entry in agent.inbox if entry.consumer == worker]
+        for entry in mine:
+            entry.aged = entry.aged and entry.id not in held
+        lost = [entry for entry in mine if entry.id not in held]
+        chosen = [(entry, False) for entry in lost[:limit]] if own else []
+        if search and self.now_ms >= agent.grace:
+            expired = [entry for entry in agent.inbox if entry.aged and entry.consumer != worker]
+            room = limit - len(chosen)
+            chosen += [(entry, True) for entry in expired[:room]]
+            agent.rest = len(expired) > room or (not own and any(entry.aged for entry in lost))
+        taken = [entry for entry, died in chosen if self._adopt(agent, entry, worker, died=died)]
+        self.counts["adopted"] += len(taken)
+        return taken
+
+    def _adopt(self, agent: Agent, entry: Entry, worker: str, *, died: bool) -> bool:
+        task = self.tasks[entry.task]
+        if not self._take_back(task, died=died):
+            agent.inbox.remove(entry)
+            return False
+        if not died:
+            self._return_slots(agent, task)
+        self._raise(task)
+        again = died and task.deaths >= 2
+        if again or self._limit_room(agent, 1)[0] < 1:
+            agent.inbox.remove(entry)
+            self._go_back(task, scheduled=again)
+            return False
+        self._take_slots(agent, task)
+        entry.consumer, entry.aged, entry.gen = worker, False, task.gen
+        entry.attempt, entry.deaths = task.fails + task.deaths + 1, task.deaths
+        return True
+
+    def abandon(self, name: str, worker: str, limit: int) -> tuple[int, list[tuple[str, str]]]:
+        """lua/tasks/abandon.lua."""
+        agent = self.agents[name]
+        mine = [entry for entry in agent.inbox if entry.consumer == worker][:limit]
+        going_on = []
+        for entry in mine:
+            task = self.tasks[entry.task]
+            agent.inbox.remove(entry)
+            if self._take_back(task, died=True):
+                going_on.append((task.id, str(task.gen)))
+                self._raise(task)
+                self._go_back(task, scheduled=task.deaths >= 2)
+        self.counts["abandoned"] += len(mine)
+        return len(mine), going_on
+
+    def learn_due(self, task_id: str, due: int) -> None:
+        """Tell when a task comes back that died more than once."""
+        task = self.tasks[task_id]
+        assert 0 <= due - self.now_ms <= 1000 * 2 ** (task.deaths - 2)
+        task.due = due
+
+    def change_skills(self, name: str, skills: frozenset[str]) -> None:
+        """All workers of an agent leave and come back with other skills: what was parked gets another look."""
+        self.agents[name].skills = skills
+        for task in self.parked(name):
+            task.parked = False
+
+    # Shared steps -----------------------------------------------------------------------------------------------------
+
+    def _raise(self, task: Task) -> None:
+        task.gen = max(task.gen + 1, self.now_ms)
+
+    def _end(self, task: Task, state: str) -> None:
+        assert task.state not in FINAL
+        task.state, task.parked = state, False
+        self.counts[state] += 1
+        self.ends.append((task.id, state[0]))
+
+    def _take_back(self, task: Task, *, died: bool) -> bool:
+        task.deaths += died
+        if task.cancel:
+            self._end(task, "cancelled")
+        elif died and task.deaths >= MAX_DEATHS:
+            self._end(task, "dead")
+        elif task.by and task.by <= self.now_ms:
+            self._end(task, "expired")
+        else:
+            return True
+        return False
+
+    def _go_back(self, task: Task, *, scheduled: bool) -> None:
+        task.state = "scheduled" if scheduled else "ready"
+        if scheduled:
+            task.due = -1
+        if task.by:
+            self.expiring.add(task.id)
+
+    def _limit_room(self, agent: Agent, want: int) -> tuple[int, int]:
+        room, next_free = want, 0
+        for name in agent.limits:
+            limit = self.limits[name]
+            inside = limit.inside(self.now_us)
+            free = limit.count - len(inside)
+            if free <= 0:
+                next_free = max(next_free, inside[-free][0] + limit.window_us)
+            room = min(room, max(0, free))
+        return room, next_free
+
+    def _take_slots(self, agent: Agent, task: Task) -> None:
+        for name in agent.limits:
+            limit = self.limits[name]
+            us = limit.clock(self.now_us)
+            limit.grants = [*limit.inside(self.now_us), (us, f"{task.id}:{task.gen}")]
+            self.history.setdefault(name, []).append(us)
+
+    def _return_slots(self, agent: Agent, task: Task) -> None:
+        for name in agent.limits:
+            limit = self.limits[name]
+            for grant in [grant for grant in limit.grants if grant[1] == f"{task.id}:{task.gen}"]:
+                limit.grants.remove(grant)
+                self.history[name].remove(grant[0])

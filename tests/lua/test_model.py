@@ -1,0 +1,666 @@
+"""The scripts against a model in plain Python, under random operations; after each step both must agree on everything."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+
+from orchestrator.core.rates import Rate
+from orchestrator.tasks.model import Assigned, TaskState, Verdict, VerdictKind
+from tests.lua.keyspace import without_lifetime
+from tests.lua.model import FINAL, Agent, Limit, Model
+from tests.lua.pool import LEASE_MS, START_US, Pool, Team, rank, row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from orchestrator.tasks.model import Delivery
+    from orchestrator.testing.servers import RedisServer
+
+pytestmark = pytest.mark.both_servers
+
+MAX_TASKS = 12
+SKILLS = ("a", "b", "c")
+QUEUES = (("skill:a", ""), ("skill:b", ""), ("skill:c", ""), ("agent:ed", "a"), ("agent:ed", "b"), ("agent:ann", "b"))
+WORKERS = (("ed", "e1"), ("ed", "e2"), ("ann", "n1"), ("bob", "b1"), ("bob", "b2"))
+# Windows are long, so that the lifetime of a limit's key, which follows the server's clock, never decides.
+RATES = {"@ann": Rate(2, 60_000_000), "shared": Rate(3, 100_000_000)}
+
+TROUBLES = ["crash", "lease_expires", "adopt", "own", "abandon", "finish_old", "cancel", "repeat", "promote"]
+
+EXAMPLES = int(os.environ.get("ORC_TEST_EXAMPLES", "40"))
+MUST_FIRE = [
+    *["submit", "submit_known", "cancel", "promote", "assign", "supervise", "read", "read, reply lost", "crash"],
+    *[f"finish {kind.value}" for kind in VerdictKind],
+    *["finish, stale generation", "renew", "lease_expires", "adopted", "abandoned", "change_skills", "repeat"],
+    *["time_jumps", "time_steps_back"],
+]
+
+fired: Counter[str] = Counter()
+
+
+@dataclass
+class Worker:
+    """What one worker believes to hold."""
+
+    agent: str
+    name: str
+    holds: dict[str, Delivery] = field(default_factory=dict)
+
+
+class Machine(RuleBasedStateMachine):
+    """Clients, supervisors and workers that do anything at any time, crash between calls, and repeat themselves."""
+
+    url: str
+    prefixes: Iterator[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = Pool(self.url, next(self.prefixes))
+        self.model = Model(
+            [
+                Agent("ed", 5, 1, frozenset("ab")),
+                Agent("ann", 3, 0, frozenset("bc"), ("@ann", "shared")),
+                Agent("bob", 4, 0, frozenset("c"), ("shared",)),
+            ],
+            {name: Limit(rate.count, rate.window_us) for name, rate in RATES.items()},
+            START_US,
+        )
+        self.workers = [Worker(agent, name) for agent, name in WORKERS]
+        self.slots = {"e1": 3, "e2": 2, "n1": 3, "b1": 2, "b2": 2}
+        self.past: list[Delivery] = []
+        self.again: Callable[[], None] | None = None
+        self.generations: dict[str, int] = {}
+        self.ended: dict[str, str] = {}
+        self.todo: dict[str, int] = {}
+        self.heard = 0
+
+    @initialize()
+    def start(self) -> None:
+        """Register everybody."""
+        for worker in self.workers:
+            self.register(worker)
+
+    def register(self, worker: Worker) -> None:
+        """Tell the registry of a worker."""
+        agent = self.model.agents[worker.agent]
+        team = Team(
+            worker.agent,
+            agent.skills,
+            rate=RATES.get(f"@{worker.agent}"),
+            limits=("shared",) if "shared" in agent.limits else (),
+            known_limits=tuple(RATES.items()),
+        )
+        self.pool.register(worker.name, team, slots=self.slots[worker.name], backlog=agent.backlog)
+
+    def act(self, name: str, step: Callable[[], None]) -> None:
+        """Do a step, and keep it for `repeat`."""
+        fired[name] += 1
+        self.again = step
+        step()
+
+    @rule()
+    @precondition(lambda self: self.again)
+    def repeat(self) -> None:
+        """The very same call is sent once more."""
+        fired["repeat"] += 1
+        assert self.again is not None
+        self.again()
+
+    # Clients ----------------------------------------------------------------------------------------------------------
+
+    @rule(
+        places=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=5),
+        priority=st.integers(0, 3),
+        aging_ms=st.sampled_from([10**13, 50]),
+        delay_ms=st.sampled_from([0, 0, 0, 30, 500]),
+        at_ms=st.sampled_from([0, 0, 100]),
+        start_in_ms=st.sampled_from([0, 0, 0, 20, 5000]),
+        key=st.sampled_from(["", "", "k1", "k2", "k3"]),
+        digest=st.sampled_from(["d", "d", "e"]),
+    )
+    def submit(
+        self,
+        places: list[tuple[str, str]],
+        priority: int,
+        aging_ms: int,
+        delay_ms: int,
+        at_ms: int,
+        start_in_ms: int,
+        key: str,
+        digest: str,
+    ) -> None:
+        """A client submits a few tasks alike."""
+        now = self.model.now_ms
+        rows = [
+            row(
+                queue=queue,
+                skill=skill,
+                rank=rank(priority, aging_ms),
+                delay_ms=delay_ms,
+                at_ms=at_ms and now + at_ms,
+                start_by_ms=start_in_ms and now + start_in_ms,
+                reply="c1",
+                idem=key,
+                digest=digest if key else "",
+            )
+            for queue, skill in places
+        ]
+
+        def step() -> None:
+            assert self.pool.submit(*rows, max_tasks=MAX_TASKS) == self.model.submit(rows, MAX_TASKS)
+
+        self.act("submit", step)
+
+    @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3))
+    @precondition(lambda self: self.model.tasks)
+    def submit_known(self, which: list[int]) -> None:
+        """A client that heard nothing submits again what was accepted, however long ago."""
+        tasks = list(self.model.tasks.values())
+        rows = [tasks[i % len(tasks)].row for i in which]
+
+        def step() -> None:
+            answers = self.pool.submit(*rows, max_tasks=0)
+            assert answers == self.model.submit(rows, 0) == [("duplicate", each.id) for each in rows]
+
+        self.act("submit_known", step)
+
+    @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3))
+    @precondition(lambda self: self.model.tasks)
+    def cancel(self, which: list[int]) -> None:
+        """A client cancels tasks in whatever state."""
+        ids = [list(self.model.tasks)[i % len(self.model.tasks)] for i in which]
+
+        def step() -> None:
+            assert self.pool.cancel(*ids, "unknown") == self.model.cancel([*ids, "unknown"])
+
+        self.act("cancel", step)
+
+    # Supervisors ------------------------------------------------------------------------------------------------------
+
+    @rule(limit=st.sampled_from([1, 3, 500]))
+    def promote(self, limit: int) -> None:
+        """A promoter ticks."""
+
+        def step() -> None:
+            assert self.pool.promote(limit) == self.model.promote(limit)
+
+        self.act("promote", step)
+
+    @rule(agent=st.sampled_from(["ed", "ann", "bob"]), limit=st.sampled_from([1, 2, 500]))
+    def assign(self, agent: str, limit: int) -> None:
+        """A supervisor calls assign once."""
+        self.act("assign", lambda: self.assign_once(agent, limit) and None)
+
+    def assign_once(self, agent: str, limit: int) -> Assigned:
+        """Compare one assign call, order included."""
+        before = len(self.model.agents[agent].inbox)
+        found = self.pool.assign(agent, limit)
+        assert found == self.model.assign(agent, limit)
+        entries = self.pool.entries(self.pool.keys.inbox(agent))
+        expected = [(entry.task, str(entry.gen)) for entry in self.model.agents[agent].inbox]
+        assert [(fields[1], fields[3]) for _, fields in entries[before:]] == expected[before:], "priority order"
+        self.model.learn_entries(agent, [entry_id for entry_id, _ in entries])
+        if found.left or found.wait_us:
+            self.todo[agent] = self.model.now_us + found.wait_us
+        return found
+
+    @rule()
+    def supervise(self) -> None:
+        """A supervisor does what doorbell and timers tell it, and nothing else; then nothing may be left to assign."""
+        self.act("supervise", self.supervise_once)
+
+    def supervise_once(self) -> None:
+        """Serve all rings and timers that are due."""
+        agents = self.model.agents.values()
+        while True:
+            rings = [fields[1] for _, fields in self.pool.entries(self.pool.keys.doorbell)[self.heard :]]
+            due = {name for name, us in self.todo.items() if us <= self.model.now_us}
+            for what in rings:
+                kind, _, name = what.partition(":")
+                if kind == "queue":
+                    due |= {agent.name for agent in agents if name in agent.queues}
+                elif kind == "agent":
+                    due.add(name)
+                elif kind == "agents":
+                    due |= {agent.name for agent in agents}
+            self.heard += len(rings)
+            if not due:
+                break
+            for name in sorted(due):
+                self.todo.pop(name, None)
+                while self.assign_once(name, 500).left:
+                    pass
+                if self.todo.get(name, 0) <= self.model.now_us:
+                    self.todo.pop(name, None)
+        for agent in agents:
+            waiting = [task.id for queue in agent.queues for task in self.model.queue(queue)]
+            full = len(agent.inbox) >= agent.ring_below and "mark" in self.pool.agent(agent.name)
+            assert full or agent.name in self.todo or not waiting, f"{agent.name} could take {waiting}, but nobody was told"
+
+    @precondition(lambda self: any(task.row.skill for task in self.model.tasks.values()))
+    @rule(agent=st.sampled_from(["ed", "ann"]), skills=st.sampled_from(["a", "ab", "bc", "abc"]))
+    def change_skills(self, agent: str, skills: str) -> None:
+        """All workers of an agent register anew with other skills."""
+
+        def step() -> None:
+            self.model.change_skills(agent, frozenset(skills))
+            for worker in self.workers:
+                if worker.agent == agent:
+                    self.pool.deregister(worker.name)
+            for worker in self.workers:
+                if worker.agent == agent:
+                    self.register(worker)
+
+        self.act("change_skills", step)
+
+    # Workers ----------------------------------------------------------------------------------------------------------
+
+    @rule(size=st.integers(1, 6), kinds=st.lists(st.sampled_from(list(VerdictKind)), max_size=6), reply_lost=st.booleans())
+    def get_to_work(self, size: int, kinds: list[VerdictKind], *, reply_lost: bool) -> None:
+        """What usually happens: tasks come, are assigned, read and finished; so that the other rules meet work."""
+        fired["get_to_work"] += 1
+        rows = [row(queue=queue, skill=skill, reply="c1") for queue, skill in QUEUES[:size]]
+        assert self.pool.submit(*rows, max_tasks=MAX_TASKS) == self.model.submit(rows, MAX_TASKS)
+        self.supervise_once()
+        for i in range(len(self.workers)):
+            self.read(i, 4, reply_lost=reply_lost)
+        for i, kind in enumerate(kinds):
+            if any(worker.holds for worker in self.workers):
+                self.finish(i, [kind], delay_ms=size % 2 * 10, at_ms=0, twice=False)
+
+    @rule(i=st.integers(0, 4), limit=st.integers(1, 4), reply_lost=st.booleans())
+    def read(self, i: int, limit: int, *, reply_lost: bool) -> None:
+        """A worker reads its inbox; the answer may be lost on the way."""
+        worker = self.workers[i]
+
+        def step() -> None:
+            found = self.pool.read(worker.name, agent=worker.agent, limit=limit)
+            expected = self.model.read(worker.agent, worker.name, limit)
+            self.compare(found, expected)
+            if not reply_lost:
+                worker.holds |= {delivery.entry: delivery for delivery in found}
+            elif found:
+                fired["read, reply lost"] += 1
+
+        self.act("read", step)
+
+    @precondition(lambda self: any(worker.holds for worker in self.workers))
+    @rule(i=st.integers(0, 4))
+    def crash(self, i: int) -> None:
+        """A worker forgets all that it holds."""
+        fired["crash"] += bool(self.workers[i].holds)
+        self.workers[i].holds.clear()
+
+    @rule(
+        i=st.integers(0, 4),
+        kinds=st.lists(st.sampled_from(list(VerdictKind)), min_size=1, max_size=3),
+        delay_ms=st.sampled_from([0, 10, 700]),
+        at_ms=st.sampled_from([0, 0, 300]),
+        twice=st.booleans(),
+    )
+    @precondition(lambda self: any(worker.holds for worker in self.workers))
+    def finish(self, i: int, kinds: list[VerdictKind], delay_ms: int, at_ms: int, *, twice: bool) -> None:
+        """A worker sends verdicts of what it holds, sometimes two of one attempt in one call."""
+        busy = [worker for worker in self.workers if worker.holds]
+        worker = busy[i % len(busy)]
+        rows = [
+            (delivery, Verdict(kind, b"r", delay_ms=delay_ms, at_ms=at_ms and self.model.now_ms + at_ms, reason="x"))
+            for delivery, kind in zip(list(worker.holds.values()), kinds, strict=False)
+        ]
+        if twice:
+            rows.append((rows[0][0], Verdict(kinds[-1], b"r", reason="x")))
+        for delivery, verdict in rows:
+            worker.holds.pop(delivery.entry, None)
+            fired[f"finish {verdict.kind.value}"] += 1
+
+        def step() -> None:
+            assert self.pool.finish(*rows) == self.model.finish(rows)
+
+        self.act("finish", step)
+
+    @rule(i=st.integers(0, 10_000), kind=st.sampled_from(list(VerdictKind)))
+    @precondition(lambda self: self.past)
+    def finish_old(self, i: int, kind: VerdictKind) -> None:
+        """A verdict arrives for any attempt that ever was, right or long taken away."""
+        delivery = self.past[i % len(self.past)]
+        stale = self.model.tasks[delivery.task_id].gen != int(delivery.generation)
+        fired["finish, stale generation"] += stale
+
+        def step() -> None:
+            before = self.pool.snapshot() if stale else None
+            rows = [(delivery, Verdict(kind, b"late", delay_ms=5))]
+            assert self.pool.finish(*rows) == self.model.finish(rows)
+            if before is not None:
+                assert self.pool.snapshot() == before
+
+        self.act("finish_old", step)
+
+    @rule(i=st.integers(0, 4), forget=st.booleans())
+    def renew(self, i: int, *, forget: bool) -> None:
+        """A pulse renews what its worker holds, and what it may no longer hold."""
+        worker = self.workers[i]
+        rows = [*worker.holds.values(), *(self.past[-2:] if forget else [])]
+
+        def step() -> None:
+            found = self.pool.renew(rows, worker.name, worker.agent)
+            assert found == self.model.renew(worker.agent, worker.name, rows)
+
+        self.act("renew", step)
+
+    @precondition(lambda self: any(agent.inbox for agent in self.model.agents.values()))
+    @rule(i=st.integers(0, 4))
+    def lease_expires(self, i: int) -> None:
+        """Nobody has renewed the entries of a worker for a lease."""
+        worker = self.workers[i]
+        for entry in self.model.agents[worker.agent].inbox:
+            if entry.consumer == worker.name:
+                fired["lease_expires"] += 1
+                entry.aged = True
+                command = ("XCLAIM", self.pool.keys.inbox(worker.agent), "workers", worker.name, 0, entry.id)
+                self.pool.execute(*command, "IDLE", LEASE_MS + 1000, "JUSTID")
+
+    @precondition(lambda self: any(agent.inbox for agent in self.model.agents.values()))
+    @rule(i=st.integers(0, 4), limit=st.integers(0, 4), own=st.booleans(), looks=st.booleans())
+    def adopt(self, i: int, limit: int, *, own: bool, looks: bool) -> None:
+        """A worker adopts, sometimes after regular looks that ended any grace."""
+        worker = self.workers[i]
+        held = list(worker.holds)
+        if looks:
+            for _ in range(7):
+                self.adopt_once(worker, held, 0, own=False)
+                self.tick(LEASE_MS // 5)
+
+        def step() -> None:
+            for delivery in self.adopt_once(worker, held, limit, own=own):
+                worker.holds[delivery.entry] = delivery
+
+        self.act("adopt", step)
+
+    def adopt_once(self, worker: Worker, held: list[str], limit: int, *, own: bool) -> list[Delivery]:
+        """Compare one adopt call."""
+        found = self.pool.adopt(worker.name, agent=worker.agent, held=held, limit=limit, own=own)
+        expected = self.model.adopt(worker.agent, worker.name, held, limit, own=own)
+        self.learn_dues()
+        self.compare(found, expected)
+        fired["adopted"] += len(found)
+        return found
+
+    @precondition(lambda self: any(agent.inbox for agent in self.model.agents.values()))
+    @rule(i=st.integers(0, 4), limit=st.sampled_from([1, 500]))
+    def abandon(self, i: int, limit: int) -> None:
+        """The host saw a worker die."""
+        worker = self.workers[i]
+        worker.holds.clear()
+
+        def step() -> None:
+            found = self.pool.abandon(worker.name, agent=worker.agent, limit=limit)
+            assert found == self.model.abandon(worker.agent, worker.name, limit)
+            self.learn_dues()
+            fired["abandoned"] += found[0]
+
+        self.act("abandon", step)
+
+    @rule(events=st.lists(st.tuples(st.sampled_from(TROUBLES), st.integers(0, 4)), min_size=2, max_size=8))
+    @precondition(lambda self: any(agent.inbox for agent in self.model.agents.values()))
+    def trouble(self, events: list[tuple[str, int]]) -> None:
+        """Several misfortunes at once: rare alone, they are what the rules of taking work back are for."""
+        for what, i in events:
+            match what:
+                case "crash":
+                    self.crash(i)
+                case "lease_expires":
+                    self.lease_expires(i)
+                case "adopt":
+                    self.adopt(i, limit=4, own=False, looks=True)
+                case "own":
+                    self.adopt(i, limit=i, own=True, looks=False)
+                case "abandon":
+                    self.abandon(i, limit=500)
+                case "finish_old" if self.past:
+                    self.finish_old(-1 - i, list(VerdictKind)[i])
+                case "cancel":
+                    self.cancel([-1 - i])
+                case "repeat":
+                    self.repeat()
+                case "promote":
+                    self.promote(500)
+            self.agree()
+
+    # Time -------------------------------------------------------------------------------------------------------------
+
+    @rule(ms=st.sampled_from([1, 10, 50, 400, 3000]))
+    def time_passes(self, ms: int) -> None:
+        """Time passes."""
+        fired["time_passes"] += 1
+        self.tick(ms)
+
+    @precondition(lambda self: self.model.tasks)
+    @rule(ms=st.sampled_from([20_000, 100_000, 3_600_000]))
+    def time_jumps(self, ms: int) -> None:
+        """The clock steps forward, or everything stood still."""
+        fired["time_jumps"] += 1
+        self.tick(ms)
+
+    @precondition(lambda self: self.model.tasks)
+    @rule(ms=st.sampled_from([1, 200, 30_000]))
+    def time_steps_back(self, ms: int) -> None:
+        """The clock steps back; the next full pass of a supervisor makes up for the timers."""
+        fired["time_steps_back"] += 1
+        self.tick(-ms)
+        self.todo = dict.fromkeys(self.model.agents, 0)
+
+    def tick(self, ms: int) -> None:
+        """Move both clocks."""
+        self.pool.sleep(ms)
+        self.model.now_us += ms * 1000
+
+    # Agreement --------------------------------------------------------------------------------------------------------
+
+    def compare(self, found: list[Delivery], expected: list[Any]) -> None:
+        """What was delivered is what the model delivers."""
+        got = [(d.entry, d.task_id, int(d.generation), d.attempt, d.deaths) for d in found]
+        assert got == [(e.id, e.task, e.gen, e.attempt, e.deaths) for e in expected]
+        self.past += found
+
+    def learn_dues(self) -> None:
+        """Let the model know of jittered due times."""
+        for task in self.model.tasks.values():
+            if task.state == "scheduled" and task.due == -1:
+                due = self.pool.score(self.pool.keys.scheduled, task.id)
+                assert due is not None
+                self.model.learn_due(task.id, due)
+
+    def agree(self) -> None:
+        """Check all that must hold, in the middle of a step."""
+        self.every_task_in_exactly_one_place()
+        self.states_and_generations()
+        self.told_once()
+        self.limits_hold()
+
+    @invariant()
+    def every_task_in_exactly_one_place(self) -> None:
+        """Queues, `scheduled`, parked sets and inboxes hold each waiting or running task once, and nothing else."""
+        pool, model = self.pool, self.model
+        queues = {queue for queue, _ in QUEUES}
+        for queue in queues:
+            found = pool.execute("ZRANGE", pool.keys.queue(queue), 0, -1, "WITHSCORES")
+            expected = [part for task in model.queue(queue) for part in (task.id.encode(), b"%d" % task.score)]
+            assert found == expected, queue
+        index = {name.decode() for name in pool.execute("SMEMBERS", pool.keys.queues)}
+        assert index == {queue for queue in queues if model.queue(queue)}
+        assert pool.members(pool.keys.scheduled) == [task.id for task in model.scheduled()]
+        assert set(pool.members(f"{pool.keys.root}:expiring")) == model.expiring
+        for agent in model.agents.values():
+            assert pool.members(f"{pool.keys.root}:parked:{agent.name}") == [t.id for t in model.parked(agent.name)]
+            assert [entry_id for entry_id, _ in pool.entries(pool.keys.inbox(agent.name))] == [e.id for e in agent.inbox]
+            assert pool.pending(agent.name) == [(e.id, e.consumer) for e in agent.inbox if e.consumer]
+        places = Counter(
+            [task.id for queue in queues for task in model.queue(queue)]
+            + [task.id for task in model.scheduled()]
+            + [task.id for agent in model.agents for task in model.parked(agent)]
+            + [entry.task for agent in model.agents.values() for entry in agent.inbox]
+        )
+        assert places == Counter(task.id for task in model.tasks.values() if task.state not in FINAL)
+
+    @invariant()
+    def states_and_generations(self) -> None:
+        """Stored states are the model's; an end is for ever; a generation only rises."""
+        for task in self.model.tasks.values():
+            if task.id in self.ended:
+                assert task.state == self.ended[task.id]
+            state, gen = self.pool.execute("HMGET", self.pool.keys.task(task.id), "state", "gen")
+            assert (state.decode(), int(gen)) == (task.state, task.gen)
+            assert task.gen >= self.generations.get(task.id, 0)
+            self.generations[task.id] = task.gen
+            if task.state in FINAL:
+                assert TaskState(task.state).final
+                self.ended[task.id] = task.state
+
+    @invariant()
+    def told_once(self) -> None:
+        """Counters, replies and events tell of each end once, in order, and of nothing else."""
+        assert self.pool.stats() == {name: count for name, count in self.model.counts.items() if count}
+        replies = [(task_id, text[0]) for task_id, text in self.pool.replies()]
+        assert sorted(replies) == sorted(self.pool.events()) == sorted(self.model.ends)
+        assert len({task_id for task_id, _ in replies}) == len(replies)
+
+    @invariant()
+    def limits_hold(self) -> None:
+        """In no window of any limit were more starts granted than allowed, whatever the clock did."""
+        for name, limit in self.model.limits.items():
+            flat = self.pool.execute("ZRANGE", self.pool.keys.limit(name), 0, -1, "WITHSCORES")
+            found = sorted((int(us), member.decode()) for member, us in zip(flat[::2], flat[1::2], strict=True))
+            assert found == sorted(limit.grants)
+            times = sorted(self.model.history.get(name, []))
+            for first, last in zip(times, times[limit.count :], strict=False):
+                assert last - first >= limit.window_us, f"{limit.count + 1} grants of {name} in less than its window"
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def teardown(self) -> None:
+        """Everything drains: each task ends, and what is left are keys that are meant to stay or have a lifetime."""
+        try:
+            self.drain()
+        finally:
+            if names := self.pool.names():
+                self.pool.execute("UNLINK", *names)
+            self.pool.close()
+
+    def drain(self) -> None:
+        """Play a well-behaved team until nothing is left."""
+        if self.again is None:
+            return
+        for agent in ("ed", "ann"):
+            self.change_skills(agent, "abc")
+        for worker in self.workers:
+            worker.holds.clear()
+        for _ in range(200):
+            if all(task.state in FINAL for task in self.model.tasks.values()):
+                break
+            self.tick(10_000)
+            self.pool.promote()
+            self.model.promote(500)
+            for name in self.model.agents:
+                self.assign_once(name, 500)
+            for worker in self.workers:
+                self.compare(
+                    self.pool.read(worker.name, agent=worker.agent), self.model.read(worker.agent, worker.name, 100)
+                )
+                deliveries = self.adopt_once(worker, [], 500, own=True)
+                rows = [(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in deliveries]
+                assert self.pool.finish(*rows) == self.model.finish(rows)
+        assert {task.state for task in self.model.tasks.values()} <= FINAL
+        self.agree()
+        assert without_lifetime(self.pool.link, f"{self.pool.keys.prefix}:") == []
+        assert [name for name in self.pool.names() if ":queue" in name or ":parked" in name] == []
+
+
+def machine_on(server: RedisServer, prefix: str) -> type[Machine]:
+    """A machine class whose instances each have a namespace of their own."""
+    fired.clear()
+    return type("Machine", (Machine,), {"url": server.url, "prefixes": (f"{prefix}{number}" for number in count())})
+
+
+def report(capsys: pytest.CaptureFixture[str]) -> None:
+    """Say how often each rule fired."""
+    with capsys.disabled():
+        print("\nhow often each rule fired:", ", ".join(f"{name} {times}" for name, times in sorted(fired.items())))  # noqa: T201
+
+
+@pytest.mark.timeout(400)  # a failure is made small first, which takes its time
+def test_scripts_follow_the_model(redis_server: RedisServer, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever clients, supervisors and workers do, and however often, the scripts keep their promises."""
+    run_state_machine_as_test(
+        machine_on(redis_server, prefix),
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=40,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            print_blob=True,
+            report_multiple_bugs=False,
+        ),
+    )
+    report(capsys)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_long_walk(redis_server: RedisServer, prefix: str, capsys: pytest.CaptureFixture[str], seed: int) -> None:
+    """One long history in which every rule fires, so that rare meetings of old and new attempts happen too."""
+    machine, dice = machine_on(redis_server, prefix)(), random.Random(seed)
+    machine.start()
+    for _ in range(400):
+        walk_one_step(machine, dice)
+        machine.agree()
+    machine.teardown()
+    report(capsys)
+    assert [name for name in MUST_FIRE if not fired[name]] == []
+
+
+def walk_one_step(machine: Machine, dice: random.Random) -> None:
+    """Choose a rule and its arguments."""
+    i, kinds, yes = dice.randrange(5), dice.choices(list(VerdictKind), k=3), dice.random() < 0.5
+    steps: list[Callable[[], None]] = [
+        lambda: machine.submit(
+            places=dice.choices(QUEUES, k=dice.randrange(1, 4)),
+            priority=i,
+            aging_ms=dice.choice([10**13, 50]),
+            delay_ms=dice.choice([0, 0, 30, 500]),
+            at_ms=dice.choice([0, 0, 100]),
+            start_in_ms=dice.choice([0, 0, 20, 5000]),
+            key=dice.choice(["", "", "k1", "k2", f"k{dice.random()}"]),
+            digest=dice.choice("dde"),
+        ),
+        lambda: machine.get_to_work(1 + i, kinds[: dice.randrange(3)], reply_lost=dice.random() < 0.2),
+        lambda: machine.assign(dice.choice(["ed", "ann", "bob"]), dice.choice([1, 2, 500])),
+        lambda: machine.read(i, 1 + i, reply_lost=dice.random() < 0.2),
+        lambda: machine.trouble(list(zip(dice.choices(TROUBLES, k=3), dice.choices(range(5), k=3), strict=True))),
+        lambda: machine.renew(i, forget=yes),
+        lambda: machine.change_skills(dice.choice(["ed", "ann"]), dice.choice(["a", "ab", "bc", "abc"])),
+        lambda: machine.time_passes(dice.choice([1, 10, 50, 400, 3000])),
+        lambda: machine.time_passes(dice.choice([1, 10, 50, 400, 3000])),
+        lambda: machine.time_jumps(dice.choice([20_000, 100_000])),
+        lambda: machine.time_steps_back(dice.choice([1, 200, 30_000])),
+        machine.supervise,
+        machine.supervise,
+        lambda: machine.promote(dice.choice([1, 500])),
+        machine.repeat,
+    ]
+    if any(worker.holds for worker in machine.workers):
+        steps += [lambda: machine.finish(i, kinds, delay_ms=10 * i, at_ms=0, twice=yes)] * 3
+        steps += [lambda: machine.crash(i), lambda: machine.lease_expires(i)]
+    if machine.model.tasks:
+        steps += [lambda: machine.submit_known([-1, -2]), lambda: machine.cancel([-1 - i])]
+    if machine.past:
+        steps += [lambda: machine.finish_old(dice.randrange(10_000), kinds[0])]
+    dice.choice(steps)()
