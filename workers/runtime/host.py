@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from orchestrator.agents import scripts as registry
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import OrchestratorError, StoreError
 from orchestrator.core.event_loop import run_loop
@@ -36,6 +37,9 @@ HEALTHY_AFTER_S: Final = 30.0
 MUST_NOT_RESTART: Final = frozenset({78})
 """Exit status of a configuration error: the next child would find the same."""
 ABANDON_LIMIT: Final = 500
+ASK_AGAIN_S: Final = 1.0
+GRACE_S: Final = 15.0
+"""A child that lives so long after the end of its drain ignores it, and is killed."""
 
 _log = get_logger(__name__)
 
@@ -50,6 +54,21 @@ class Child:
     failures: int
 
 
+@dataclass(slots=True)
+class Departed:
+    """A worker that died: what it held goes back at once, and what its last read swallowed once that has ended.
+
+    Attributes:
+        due_s: when to give back next.
+        answered: whether Redis has taken the first call.
+    """
+
+    worker: str
+    how: str
+    due_s: float
+    answered: bool = False
+
+
 class Host:
     """Keeps `processes` workers running until it is told to stop."""
 
@@ -57,7 +76,11 @@ class Host:
         self._settings, self._agents, self._processes = settings, agents, processes
         self._children: dict[int, Child] = {}
         self._due: list[tuple[float, int]] = []
+        self._departed: list[Departed] = []
+        # As long as a dead child's blocking read may go on in the eyes of Redis.
+        self._last_read_s = max(agent.lease_ms for agent in agents) / 5000 + 1
         self._signals = 0
+        self._kill_at_s: float | None = None
         self._status = 0
         self._backoff = Backoff(base_s=0.05, cap_s=30.0)
         self._store: SyncStore | None = None
@@ -77,13 +100,21 @@ class Host:
             if received is not None and received.si_signo != signal.SIGCHLD:
                 self._pass_on(received.si_signo)
             self._reap()
+            self._give_back_due()
             self._fork_due()
+            self._kill_late()
+        for departed in self._departed:
+            if not departed.answered:
+                self._abandon(departed)
         if self._store is not None:
             self._store.close()
         return self._status
 
     def _until_due_s(self) -> float:
-        return max(0.0, min(due_s for due_s, _ in self._due) - time.monotonic()) if self._due else 3600.0
+        dues = [due_s for due_s, _ in self._due] + [departed.due_s for departed in self._departed]
+        if self._kill_at_s is not None:
+            dues.append(self._kill_at_s)
+        return max(0.0, min(dues) - time.monotonic()) if dues else 3600.0
 
     def _fork(self, *, failures: int) -> None:
         worker = new_worker_id()
@@ -108,8 +139,18 @@ class Host:
         _log.info(
             "host_stopping", signal=signal.Signals(number).name, workers=len(self._children), at_once=self._signals > 1
         )
+        patience_s = GRACE_S + (self._settings.worker.drain_s if self._signals == 1 else 0.0)
+        self._kill_at_s = time.monotonic() + patience_s
         for pid in self._children:
             os.kill(pid, signal.SIGTERM)
+
+    def _kill_late(self) -> None:
+        if self._kill_at_s is None or time.monotonic() < self._kill_at_s:
+            return
+        self._kill_at_s = None
+        for child in self._children.values():
+            _log.error("worker_ignores_its_end", worker=child.worker, pid=child.pid, meaning="it is killed")
+            os.kill(child.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
         while self._children:
@@ -129,9 +170,11 @@ class Host:
             if not self._signals:
                 self._pass_on(signal.SIGTERM)
             return
-        _log.error("worker_died", worker=child.worker, pid=child.pid, how=how)
         self._kill_group(child.pid)
-        self._abandon(child, how)
+        self._departed.append(Departed(child.worker, how, due_s=0.0))
+        if self._signals and code == -signal.SIGTERM:
+            return  # told to stop before it listened, or after it had ended its work
+        _log.error("worker_died", worker=child.worker, pid=child.pid, how=how)
         if self._signals:
             self._status = self._status or 1
             return
@@ -147,7 +190,19 @@ class Host:
         except (ProcessLookupError, PermissionError):
             return
 
-    def _abandon(self, child: Child, how: str) -> None:
+    def _give_back_due(self) -> None:
+        for departed in list(self._departed):
+            if departed.due_s > time.monotonic():
+                continue
+            if not self._abandon(departed):
+                departed.due_s = time.monotonic() + ASK_AGAIN_S
+            elif departed.answered:
+                self._departed.remove(departed)
+            else:
+                departed.answered = True
+                departed.due_s = time.monotonic() + self._last_read_s
+
+    def _abandon(self, departed: Departed) -> bool:
         given_back = 0
         try:
             if self._store is None:
@@ -155,20 +210,22 @@ class Host:
             for agent in self._agents:
                 call = scripts.abandon(
                     self._store.keys,
-                    worker=child.worker,
+                    worker=departed.worker,
                     agent=agent.name,
                     limit=ABANDON_LIMIT,
                     max_deaths={name: skill.options.max_deaths for name, skill in agent.skills.items()},
-                    reason=how,
+                    reason=departed.how,
                     dead_ttl_s=round(self._settings.results.dead_ttl_s),
                 )
                 given_back += self._store.call(call)[0]
+            # Its slots are gone as well: nothing may be assigned for them.
+            self._store.call(registry.deregister(self._store.keys, worker=departed.worker))
         except StoreError as failure:
-            _log.warning(
-                "entries_left", worker=child.worker, error=str(failure), meaning="peers adopt them after a lease"
-            )
-            return
-        _log.info("entries_given_back", worker=child.worker, count=given_back)
+            _log.warning("entries_left", worker=departed.worker, error=str(failure), meaning="asked again soon")
+            return False
+        if given_back or not departed.answered:
+            _log.info("entries_given_back", worker=departed.worker, count=given_back)
+        return True
 
 
 def _open_store(settings: Settings) -> SyncStore:
@@ -193,6 +250,9 @@ def _become_worker(parent: int, work: Callable[[], None]) -> NoReturn:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
                 os._exit(0)
+        # Until the worker listens itself it holds nothing, so it may leave at once.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os._exit(0))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
         work()
         code = 0
