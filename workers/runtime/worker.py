@@ -118,7 +118,13 @@ class Worker:
 
     async def run(self) -> None:
         """Work until told to stop."""
-        await self._register()
+        try:
+            await self._register()
+        except BaseException:
+            # Of several agents the first may be registered already; nobody would run what it is given.
+            with anyio.CancelScope(shield=True):
+                await self._deregister()
+            raise
         self._pulse.start()
         _log.info("worker_started", worker=self.id, agents=[agent.name for agent in self._agents])
         try:
@@ -227,10 +233,13 @@ class Worker:
         await anyio.to_thread.run_sync(self._pulse.stop)
         if self._client is not None:
             await self._client.aclose()
+        await self._deregister()
+        _log.info("worker_stopped", worker=self.id, left=len(self._holdings))
+
+    async def _deregister(self) -> None:
         try:
             with anyio.move_on_after(GOODBYE_S):
                 call = registry.deregister(self._services.keys, worker=self.id)
                 await self._services.store.call(call, patience_s=self._services.settings.redis.command_timeout_s)
         except StoreError as failure:
             _log.warning("goodbye_unheard", worker=self.id, error=str(failure), meaning="the registry forgets it soon")
-        _log.info("worker_stopped", worker=self.id, left=len(self._holdings))
