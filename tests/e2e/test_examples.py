@@ -64,3 +64,11 @@ def test_parent_children(terminal: dict[str, str]) -> None:
 def test_examples_have_no_file_without_test() -> None:
     """Each example is run above."""
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {agent.partition(":")[0] for agent in AGENTS}
+
+
+def test_readme_shows_the_example() -> None:
+    """The ten lines of the README and of the quickstart are those of the example."""
+    example = (EXAMPLES / "my_agents.py").read_text(encoding="utf-8").split("\n\n", 1)[1]
+    assert len(example.splitlines()) == 10
+    for page in ("README.md", "docs/quickstart.md"):
+        assert f"```python\n{example}```\n" in (EXAMPLES.parent / page).read_text(encoding="utf-8")
