@@ -31,4 +31,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'workers' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_HOMES[name]), name)
+    # Also because the function `run` and the module that holds it have one name.
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
