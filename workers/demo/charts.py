@@ -360,14 +360,14 @@ def _band(
 
 def _width_of(span: Span, scale: float) -> float:
     """Width of a bar; even the shortest can be seen."""
-    return max(1.5, (span.ended - span.started) * scale)
+    return max(6.0 if span.attempt > 1 else 1.5, (span.ended - span.started) * scale)
 
 
 def _bar(span: Span, *, x: float, y: float, width: float) -> Markup:
     known = span.agent if span.agent in AGENTS else "other"
     retried = f", attempt {span.attempt}: the one before failed" if span.attempt > 1 else ""
     told = f"{span.agent}: {span.what} ({seconds(span.ended - span.started)}{retried})"
-    kinds = f"bar a-{known}" + (" joins" if span.joins else "") + (" retried" if retried else "")
+    kinds = f"bar a-{known}" + (" joins" if span.joins else "")
     shape = el("rect", el("title", told), x=x, y=y, width=width, height=LANE - 2, rx=1.5, class_=kinds)
     if not retried:
         return shape

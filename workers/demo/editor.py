@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from workers import Agent, TaskContext
+from orchestrator.core.errors import TaskFailed
+from workers import Agent, Reject, TaskContext
 from workers.demo.linker import linker
 from workers.demo.models import Audit, AuditResult, FileMeasure, Found, Linked, Loop, Reviewed, Surveyed
 from workers.demo.report import write_report
@@ -22,8 +23,8 @@ editor = Agent("editor", concurrency=2)
 async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = True) -> AuditResult:
     """Audit the Python source below a folder and write REPORT.md and report.html.
 
-    Children are submitted in a fixed order and then awaited: a retried audit finds the same children again. No agent
-    waits for itself, so no number of audits can block each other.
+    Children are submitted in a fixed order and then awaited, so that a retried audit finds the same children again.
+    Agents wait for other agents alone, never for tasks of their own, so that no number of audits can block each other.
 
     Args:
         ctx: the attempt.
@@ -32,7 +33,11 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
         plant_failure: let the linker fail once on purpose.
     """
     watch = Stopwatch(ctx, "the audit", joins=True)
-    found = await (await ctx.submit("scan", {"path": path})).result(as_=Found)
+    scanning = await ctx.submit("scan", {"path": path})
+    try:
+        found = await scanning.result(as_=Found)
+    except TaskFailed as failed:
+        raise Reject(f"nothing was audited: {failed.reason}") from None
     tree = found.tree
 
     linking = await ctx.submit("link", {"tree": tree.model_dump(mode="json"), "plant_failure": plant_failure})

@@ -7,7 +7,7 @@ from workers.demo.imports import build_graph
 from workers.demo.models import Linked, Listed, Tree
 from workers.demo.timing import Stopwatch
 
-BATCH = 50
+BATCH = 25
 
 linker = Agent("linker", concurrency=2)
 

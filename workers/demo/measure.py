@@ -8,6 +8,7 @@ function is measured on its own; a lambda belongs to the function around it.
 from __future__ import annotations
 
 import ast
+import threading
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
@@ -28,6 +29,9 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Documented = ast.Module | ast.ClassDef | Function
 BLOCKS: Final = (ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Match)
 
+_one_at_a_time = threading.Lock()
+"""Warning filters belong to the whole process; parsing holds the interpreter anyway."""
+
 
 class Unparsable(Exception):
     """Text that is no Python for this interpreter; the message names the line where there is one."""
@@ -40,7 +44,7 @@ def parse(text: str) -> ast.Module:
         Unparsable: a syntax error, or nesting too deep for the parser.
     """
     try:
-        with warnings.catch_warnings():
+        with _one_at_a_time, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what an audited file does wrong is no warning of ours
             return ast.parse(text)
     except SyntaxError as wrong:

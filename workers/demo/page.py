@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 OPEN_FILES: Final = 5
 MAX_ROWS: Final = 15
+MAX_CYCLES: Final = 8
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """The browser is told to run and fetch nothing, whatever might stand in the page."""
 
@@ -68,7 +69,8 @@ def _header(audit: Audit, summary: Summary) -> Markup:
         el(
             "p",
             el("code", audit.tree.root),
-            f" · {when:%Y-%m-%d %H:%M} UTC · {count(summary.tasks, 'task')} by {count(len(summary.agents), 'agent')} "
+            el("br"),
+            f"{when:%Y-%m-%d %H:%M} UTC · {count(summary.tasks, 'task')} by {count(len(summary.agents), 'agent')} "
             f"on {count(summary.workers, 'worker process', 'worker processes')} in {seconds(summary.seconds)}",
             class_="lead",
         ),
@@ -181,20 +183,28 @@ def _imports(audit: Audit, summary: Summary) -> Markup:
 
 
 def _cycles(audit: Audit, summary: Summary) -> list[Markup]:
-    said = [el("h3", "Import cycles")]
-    said += [_cycle(audit, cycle) for cycle in summary.cycles] or [el("p", "None: every module can be imported first.")]
+    said = [el("h3", "Import cycles"), *_cycle_list(audit, summary.cycles)]
+    if not summary.cycles:
+        said.append(el("p", "None: every module can be imported first."))
     if summary.deferred:
-        said.append(el("h3", "Held open on purpose"))
+        said.append(el("h3", "Loops that deferred imports keep open"))
         said.append(
             el(
                 "p",
-                "These loops close only through imports inside functions or under ",
+                "These close only through imports inside functions or under ",
                 el("code", "TYPE_CHECKING"),
                 ", which do not run when a module is imported.",
                 class_="soft",
             )
         )
-        said += [_cycle(audit, cycle) for cycle in summary.deferred]
+        said += _cycle_list(audit, summary.deferred)
+    return said
+
+
+def _cycle_list(audit: Audit, cycles: Sequence[Cycle]) -> list[Markup]:
+    said = [_cycle(audit, cycle) for cycle in cycles[:MAX_CYCLES]]
+    if len(cycles) > MAX_CYCLES:
+        said.append(el("p", f"And {len(cycles) - MAX_CYCLES:,} more; REPORT.md has them all.", class_="soft"))
     return said
 
 
@@ -210,7 +220,7 @@ def _cycle(audit: Audit, cycle: Cycle) -> Markup:
         "div",
         el("p", way),
         el("p", f"{knot}Imports at ", places, class_="soft"),
-        class_="cycle held" if cycle.deferred else "cycle",
+        class_="cycle deferred" if cycle.deferred else "cycle",
     )
 
 
@@ -326,7 +336,7 @@ def _making(audit: Audit, summary: Summary) -> Markup | None:
                 "ul",
                 *(_key(share.name, "", f"key a-{share.name}") for share in summary.agents),
                 _key("waits for its children", "--c:var(--soft)", "key joins"),
-                _key("↻ retried", "--c:var(--alarm)", "key joins") if retried else None,
+                el("li", el("b", "↻ 2", class_="far"), "second attempt") if retried else None,
                 class_="legend",
             ),
             timeline_svg(audit.spans),
@@ -350,8 +360,8 @@ def _footer() -> Markup:
             "p",
             "Complexity is McCabe's number: 1, and 1 more for each if, elif, for, while, except, case, conditional "
             "expression, further operand of and/or, and for and if of a comprehension. An import cycle counts when all "
-            "of its imports run while the modules are loaded. Imports with computed names cannot be seen. Nothing that "
-            "was audited was run.",
+            "of its imports may run while the modules are loaded. Imports with computed names cannot be seen. Nothing "
+            "that was audited was run.",
         ),
     )
 

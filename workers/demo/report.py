@@ -107,8 +107,8 @@ def _cycles(audit: Audit, summary: Summary) -> str:
     )
     if summary.deferred:
         said.append(
-            "Held open on purpose: these loops close only through imports inside functions or under `TYPE_CHECKING`, "
-            "which do not run when a module is imported."
+            "Deferred imports keep these loops open: they close only through imports inside functions or under "
+            "`TYPE_CHECKING`, which do not run when a module is imported."
         )
         said.append("\n".join(_cycle(audit, cycle) for cycle in summary.deferred))
     return "\n\n".join(said)

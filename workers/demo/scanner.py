@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.core.errors import TaskFailed
-from workers import Agent, TaskContext
+from orchestrator.core.errors import InvalidInput, NotFound, TaskFailed
+from workers import Agent, Reject, TaskContext
 from workers.demo.models import FileMeasure, Found, Measured, Surveyed
-from workers.demo.source import scan_tree
+from workers.demo.source import check_tree, scan_tree
 from workers.demo.timing import Stopwatch
 
 if TYPE_CHECKING:
@@ -21,7 +20,10 @@ scanner = Agent("scanner", concurrency=4)
 async def scan(ctx: TaskContext, path: str) -> Found:
     """Find the Python files below a folder."""
     watch = Stopwatch(ctx, "the tree")
-    tree = scan_tree(Path(path))
+    try:
+        tree = scan_tree(check_tree(path))
+    except (InvalidInput, NotFound) as wrong:
+        raise Reject(str(wrong)) from None  # trying again would not help
     ctx.log.info("tree_scanned", files=len(tree.files), skipped=len(tree.skipped))
     return Found(tree=tree, span=watch.span())
 
