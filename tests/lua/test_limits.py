@@ -1,0 +1,334 @@
+"""Rate limits: exact in every window, for granted starts alone, also when many callers ask at once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.agents import scripts as agent_scripts
+from orchestrator.core.errors import StoreError
+from orchestrator.core.rates import Rate
+from orchestrator.store.keys import PoolKeys
+from orchestrator.store.store import Endpoint, Store
+from orchestrator.tasks import scripts as task_scripts
+from orchestrator.tasks.inbox import read_inbox
+from orchestrator.tasks.model import Assigned, Verdict, VerdictKind
+from tests.lua.pool import START_US, Pool, Team, row
+
+if TYPE_CHECKING:
+    from orchestrator.testing.servers import RedisServer
+
+pytestmark = pytest.mark.both_servers
+
+NOTHING = Assigned(0, left=False, wait_us=0)
+
+
+def limited(pool: Pool, count: int, window_ms: int, tasks: int = 20, **fields: Any) -> None:
+    """An agent with one limit and tasks that wait."""
+    pool.register(team=Team(rate=Rate(count, window_ms * 1000), **fields), slots=1000)
+    pool.put(*[row() for _ in range(tasks)])
+
+
+def grants(pool: Pool, name: str = "@ed") -> list[int]:
+    """Grant times that a limit remembers."""
+    return [int(us) for us in pool.execute("ZRANGE", pool.keys.limit(name), 0, -1, "WITHSCORES")[1::2]]
+
+
+def assert_held(times: list[int], rate: Rate) -> None:
+    """No window, wherever it begins, holds more starts than allowed."""
+    ordered = sorted(times)
+    for first, beyond in zip(ordered, ordered[rate.count :], strict=False):
+        assert beyond - first >= rate.window_us, f"{rate.count + 1} starts within {beyond - first} us"
+
+
+def test_window_slides(pool: Pool) -> None:
+    """A slot opens exactly one window after the grant that used it, and the answer says when."""
+    limited(pool, 2, 100)
+    pool.put()
+    assert pool.assign(limit=1).count == 1
+    pool.sleep(30)
+    assert pool.assign() == Assigned(1, left=True, wait_us=0)
+    assert pool.assign() == Assigned(0, left=False, wait_us=70_000)
+    pool.sleep(69.999)
+    assert pool.assign() == Assigned(0, left=False, wait_us=1)
+    pool.sleep(0.001)
+    assert pool.assign() == Assigned(1, left=True, wait_us=0)
+    assert pool.assign() == Assigned(0, left=False, wait_us=30_000)
+
+
+def test_no_wait_without_work(pool: Pool) -> None:
+    """A full limit that holds nothing back is no reason to wake up."""
+    limited(pool, 2, 100, tasks=2)
+    pool.assign()
+    assert pool.assign() == NOTHING
+
+
+def test_full_inbox_is_not_the_limit(pool: Pool) -> None:
+    """Without room no slot is taken and no time is promised."""
+    pool.register(team=Team(rate=Rate(5, 100_000)), slots=2)
+    pool.put(row(), row(), row())
+    assert pool.assign() == Assigned(2, left=False, wait_us=0)
+    assert pool.assign() == NOTHING
+    assert len(grants(pool)) == 2
+
+
+def test_only_granted_starts_count(pool: Pool) -> None:
+    """Expired, parked and torn tasks take no slot, nor do calls that grant nothing."""
+    pool.register(team=Team(rate=Rate(3, 100_000)))
+    pool.put(
+        row(start_by_ms=pool.now_ms),
+        row(queue="agent:ed", skill="other"),
+        row(),
+    )
+    pool.execute("ZADD", pool.keys.queue("skill:sum"), 1, "ghost")
+    while pool.assign().left:
+        pass
+    pool.assign()
+    assert len(grants(pool)) == 1
+
+
+def test_every_limit_of_a_start(pool: Pool) -> None:
+    """A start needs a slot of every limit of its agent; the fullest decides, and so does the last to open."""
+    known = (("a", Rate(3, 100_000)), ("b", Rate(2, 300_000)))
+    pool.register(team=Team(rate=Rate(9, 50_000), limits=("a", "b"), known_limits=known), slots=100)
+    pool.put(*[row() for _ in range(9)])
+    assert pool.assign().count == 2
+    assert pool.assign() == Assigned(0, left=False, wait_us=300_000)
+    pool.sleep(300)
+    assert pool.assign().count == 2
+    assert [len(grants(pool, name)) for name in ("@ed", "a", "b")] == [2, 2, 2]
+
+
+def test_shared_by_agents(pool: Pool) -> None:
+    """A named limit is one budget for all agents that name it."""
+    shared = (("model:x", Rate(3, 100_000)),)
+    for agent in ("a", "b"):
+        pool.register(f"w{agent}", Team(agent=agent, skills=frozenset({agent}), limits=("model:x",), known_limits=shared))
+        pool.put(*[row(queue=f"skill:{agent}") for _ in range(3)])
+    assert pool.assign("a", limit=2).count == 2
+    assert pool.assign("b").count == 1
+    assert pool.assign("a") == Assigned(0, left=False, wait_us=100_000)
+
+
+def test_returned_slots_return(pool: Pool) -> None:
+    """A grant that was never a start gives its slot back, and it is used at once."""
+    limited(pool, 2, 60_000)
+    first, _ = pool.deliver()
+    assert pool.assign().count == 0
+    pool.end(first, VerdictKind.UNSTARTED)
+    assert pool.assign().count == 1
+    assert len(grants(pool)) == 2
+
+
+def test_lowered_rate(pool: Pool) -> None:
+    """A lowered rate counts what was granted before, and promises the moment that enough of it has passed."""
+    limited(pool, 5, 100)
+    for _ in range(5):
+        pool.assign(limit=1)
+        pool.sleep(10)
+    pool.register(team=Team(rate=Rate(2, 100_000)), slots=1000)
+    # Grants at 0, 10, 20, 30, 40; now 50: the fourth of them has to leave the window.
+    assert pool.assign() == Assigned(0, left=False, wait_us=80_000)
+    pool.sleep(79.999)
+    assert pool.assign().count == 0
+    pool.sleep(0.001)
+    assert pool.assign().count == 1
+
+
+def test_raised_rate(pool: Pool) -> None:
+    """A raised rate opens at once, and everybody is told."""
+    limited(pool, 1, 60_000)
+    pool.assign()
+    pool.rings()
+    pool.register(team=Team(rate=Rate(3, 60_000_000)), slots=1000)
+    assert pool.rings() == ["agents"]
+    assert pool.assign().count == 2
+
+
+def test_clock_steps_back(pool: Pool) -> None:
+    """A clock that steps back reopens no window; the wait that is told still ends when a slot opens."""
+    limited(pool, 2, 100)
+    assert pool.assign().count == 2
+    pool.sleep(-1000)
+    answer = pool.assign()
+    assert answer == Assigned(0, left=False, wait_us=1_100_000)
+    pool.sleep(answer.wait_us / 1000)
+    assert pool.assign().count == 2
+    pool.sleep(-50)
+    pool.assign()
+    assert_held(grants(pool), Rate(2, 100_000))
+
+
+def test_grants_in_a_stepped_clock_do_not_hide(pool: Pool) -> None:
+    """Grants made while the clock is behind the last one are counted as made with it."""
+    limited(pool, 3, 100)
+    pool.assign(limit=1)
+    pool.sleep(-500)
+    assert pool.assign().count == 2
+    assert len(set(grants(pool))) == 1
+    pool.sleep(550)
+    assert pool.assign().count == 0
+
+
+def test_lost_definition(pool: Pool) -> None:
+    """A limit whose definition is lost allows nothing, rather than everything."""
+    limited(pool, 5, 100)
+    pool.execute("DEL", pool.keys.limits)
+    assert pool.assign() == NOTHING
+    pool.register(team=Team(rate=Rate(5, 100_000)), slots=1000)
+    assert pool.assign().count == 5
+
+
+def test_lifetime(pool: Pool) -> None:
+    """What a limit remembers goes away a second after its window, and holds no more than a window."""
+    limited(pool, 500, 5_000, tasks=500)
+    pool.assign(limit=300)
+    assert 5_000 < pool.execute("PTTL", pool.keys.limit("@ed")) <= 6_000
+    pool.sleep(5_000)
+    pool.assign(limit=3)
+    assert len(grants(pool)) == 3
+
+
+def test_batch_of_500(pool: Pool) -> None:
+    """A full batch takes its slots of several limits in one call."""
+    known = (("a", Rate(10_000, 1_000_000)), ("b", Rate(10_000, 1_000_000)))
+    pool.register(team=Team(limits=("a", "b"), known_limits=known), slots=500)
+    pool.put(*[row() for _ in range(500)])
+    assert pool.assign().count == 500
+    assert [len(grants(pool, name)) for name in ("a", "b")] == [500, 500]
+
+
+def test_cost_does_not_grow(pool: Pool) -> None:
+    """A grant costs the same whatever the limit remembers."""
+
+    def cost() -> int:
+        before = pool.commands()
+        assert pool.assign(limit=1).count == 1
+        return pool.commands() - before
+
+    limited(pool, 1000, 60_000, tasks=500)
+    first = cost()
+    pool.assign(limit=400)
+    assert cost() <= first
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    count=st.integers(1, 4),
+    window_us=st.integers(1_000, 200_000),
+    steps=st.lists(st.tuples(st.integers(-50_000, 120_000), st.integers(1, 5), st.booleans()), min_size=5, max_size=40),
+)
+def test_any_history(
+    redis_server: RedisServer, prefix: str, count: int, window_us: int, steps: list[tuple[int, int, bool]]
+) -> None:
+    """Whatever the pauses, steps of the clock, sizes of calls and returned grants: no window holds too many starts."""
+    pool = Pool(redis_server.url, f"{prefix}:{count}{window_us}{len(steps)}")
+    try:
+        pool.register(team=Team(rate=Rate(count, window_us)), slots=1000)
+        pool.put(*[row() for _ in range(300)])
+        seen: dict[bytes, int] = {}
+        for pause_us, limit, give_back in steps:
+            pool.now_us = (pool.now_us or START_US) + pause_us
+            pool.assign(limit=limit)
+            flat = pool.execute("ZRANGE", pool.keys.limit("@ed"), 0, -1, "WITHSCORES")
+            seen |= {member: int(us) for member, us in zip(flat[::2], flat[1::2], strict=True)}
+            for delivery in pool.read(limit=1) if give_back else []:
+                pool.end(delivery, VerdictKind.UNSTARTED)
+                seen.pop(f"{delivery.task_id}:{delivery.generation}".encode(), None)
+        assert_held(list(seen.values()), Rate(count, window_us))
+    finally:
+        if names := pool.names():
+            pool.execute("UNLINK", *names)
+        pool.close()
+
+
+RATES = {
+    "@fast": Rate(5, 100_000),
+    "@middle": Rate(20, 500_000),
+    "@slow": Rate(40, 2_000_000),
+    "shared": Rate(7, 250_000),
+}
+AGENTS = {"fast": ("@fast",), "middle": ("@middle", "shared"), "slow": ("@slow",), "free": ("shared",)}
+RUN_S = 2.6
+
+
+async def test_fifty_at_once(redis_server: RedisServer, prefix: str) -> None:
+    """Fifty callers of several supervisors ask at once, over connections of their own: every window of every limit
+    holds, on the server's clock; the limits are used up nevertheless; returned slots are used again."""
+    keys = PoolKeys(prefix, "p")
+    supervisors = [Store(Endpoint(redis_server.url), keys) for _ in range(3)]
+    store, seen = supervisors[0], defaultdict[str, dict[bytes, int]](dict)
+    granted: dict[str, int] = dict.fromkeys(AGENTS, 0)
+    returned: set[bytes] = set()
+
+    def record(assigned: Assigned, names: tuple[str, ...], found: list[Any], agent: str) -> Assigned:
+        granted[agent] += assigned.count
+        for name, flat in zip(names, found, strict=True):
+            seen[name] |= {member: int(us) for member, us in zip(flat[::2], flat[1::2], strict=True)}
+        return assigned
+
+    async def worker(store: Store, agent: str) -> None:
+        names = AGENTS[agent]
+        call = task_scripts.assign(keys, agent=agent, limit=3)
+        reads = [("ZRANGE", keys.limit(name), 0, -1, "WITHSCORES") for name in names]
+        link = store.blocking_link(1)
+        try:
+            while True:
+                # What was granted is read in the same round trip, before it can leave the window.
+                answer, *found = await link.pipeline([call.command(), *reads])
+                assert not isinstance(answer, StoreError), answer
+                assigned = record(call.parse(answer), names, found, agent)
+                if not assigned.count:
+                    await anyio.sleep(min(assigned.wait_us / 1e6, 0.02))
+        finally:
+            await link.close()
+
+    async def returner(agent: str) -> None:
+        link = store.blocking_link(1)
+        try:
+            while True:
+                deliveries = await read_inbox(
+                    link, inbox_key=keys.inbox(agent), agent=agent, worker="w", count=1, block_ms=50
+                )
+                rows = [(delivery, Verdict(VerdictKind.UNSTARTED)) for delivery in deliveries]
+                returned.update(f"{delivery.task_id}:{delivery.generation}".encode() for delivery in deliveries)
+                await store.call(task_scripts.finish(keys, rows=rows, dead_ttl_s=60, max_wait_s=60))
+                await anyio.sleep(0.03)
+        finally:
+            await link.close()
+
+    await store.load_scripts()
+    for agent, names in AGENTS.items():
+        own = RATES.get(f"@{agent}")
+        known = tuple((name, RATES[name]) for name in names if not name.startswith("@"))
+        team = Team(agent, frozenset({agent}), own, tuple(name for name, _ in known), known)
+        await store.call(
+            agent_scripts.register(
+                keys, worker="w", spec=team.spec(), slots=100_000, backlog=0, about={"host": "h"}, alive_s=60
+            )
+        )
+        rows = [row(queue=f"skill:{agent}") for _ in range(400)]
+        await store.call(task_scripts.submit(keys, rows=rows, max_tasks=10_000, max_wait_s=60))
+    with anyio.move_on_after(RUN_S):
+        async with anyio.create_task_group() as group:
+            agents = cycle(AGENTS)
+            for i in range(50):
+                group.start_soon(worker, supervisors[i % 3], next(agents))
+            group.start_soon(returner, "free")
+    for supervisor in supervisors:
+        await supervisor.close()
+
+    for name, rate in RATES.items():
+        assert_held([us for member, us in seen[name].items() if member not in returned], rate)
+    assert returned
+    for agent in ("fast", "middle", "slow"):
+        assert granted[agent] == len(seen[f"@{agent}"]), "every grant was seen"
+    windows = {agent: int(RUN_S * 1e6 // RATES[f"@{agent}"].window_us) for agent in ("fast", "slow")}
+    for agent, full in windows.items():
+        assert granted[agent] >= RATES[f"@{agent}"].count * max(1, full // 2), "a limit must not starve its agent"
