@@ -31,7 +31,7 @@ TEAM: Final = "workers.demo.team:team"
 ROOT_SKILL: Final = "audit"
 PROCESSES: Final = 3
 PATIENCE_S: Final = 10.0
-"""How long each part may take to end; what it runs is of no use to anybody."""
+"""How long each part may take to end."""
 
 commands = Commands(
     "demo",
@@ -87,8 +87,9 @@ def demo(
     log = folder / "demo.log"
     with ExitStack() as held:
         environ = {**common.environ(), **_place_of_redis(settings, common, held)}
+        # What runs when somebody gives up is of no use to anybody.
+        environ |= {"ORC_LOGGING__FORMAT": "json", "ORC_WORKER__DRAIN_S": "0.5"}
         # The events of the team would tear the picture apart; they are kept beside the report.
-        environ |= {"ORC_LOGGING__FORMAT": "json"}
         log_file = held.enter_context(log.open("wb"))
         audited = _run_team(root, folder, log_file, processes, environ)
     if isinstance(audited, int):

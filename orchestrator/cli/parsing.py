@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cyclopts import App, CycloptsError, Group, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
 from orchestrator.core.errors import InvalidInput
 
@@ -86,6 +86,8 @@ class Commands:
             # A lone hyphen would pass for an option.
             arranged = ["@-" if word == "-" else word for word in globals_after_words(tokens)]
             return self.app(arranged, exit_on_error=False, print_error=False, result_action="return_value")
+        except UnusedCliTokensError as wrong:
+            raise InvalidInput(f"too many arguments: {' '.join(wrong.unused_tokens)}; see --help") from None
         except CycloptsError as wrong:
             raise InvalidInput(_sentence(str(wrong))) from None
 

@@ -1,0 +1,180 @@
+"""`orc` without a server: help, version, usage, settings; quick, quiet, and with the right exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.helpers.terminal import ORC, Terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAVY = ("anyio", "hiredis", "msgspec", "pydantic", "pydantic_settings", "redis", "structlog", "tenacity", "workers")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    """A terminal in a folder where nothing runs."""
+    return Terminal(tmp_path)
+
+
+def loaded_modules(*arguments: str) -> set[str]:
+    """The top-level modules that a command loads."""
+    code = (
+        "import sys; from orchestrator.cli.app import main; code = main(sys.argv[1:]); "
+        "sys.stderr.write(' '.join({name.partition('.')[0] for name in sys.modules})); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["version"], ["--version"], ["tasks", "submit", "--help"]])
+def test_loads_little(arguments: list[str]) -> None:
+    """Help and version load nothing heavy; the version not even what lays out help."""
+    heavy = set(HEAVY) if "--help" in arguments else {*HEAVY, "rich"}
+    assert not loaded_modules(*arguments) & heavy
+
+
+def test_public_names_are_lazy() -> None:
+    """Importing the package loads nothing heavy, and every public name is there when asked for."""
+    code = (
+        "import sys, orchestrator; heavy = set(sys.argv[1:]) & set(sys.modules); assert not heavy, heavy; "
+        "assert list(orchestrator.__all__) == sorted(orchestrator.__all__); "
+        "assert all(getattr(orchestrator, name).__name__ == name for name in orchestrator.__all__)"
+    )
+    subprocess.run([sys.executable, "-c", code, *HEAVY], check=True)
+
+
+def test_version(terminal: Terminal) -> None:
+    """The version comes in every form."""
+    assert terminal.orc("version").out.startswith("orc ")
+    assert terminal.orc("-o", "json", "version").json()["version"] == terminal.orc("version", "-o", "id").out.strip()
+
+
+def test_usage_error(terminal: Terminal) -> None:
+    """What cannot be meant is refused with one line and exit code 2."""
+    done = terminal.orc("tasks", "sbmit")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith('error: unknown command "sbmit". Did you mean "submit"?')
+
+
+@pytest.mark.parametrize("typed", ["status", "tasks submit x", "redis info", "supervisor run"])
+def test_nobody_answers(terminal: Terminal, typed: str) -> None:
+    """Without a server: exit code 69, one line with the sentence to type, and no folder is made."""
+    done = terminal.orc(*typed.split())
+    assert done.code == 69, done
+    assert "orc up" in done.err
+    assert done.err.count("\n") == 1
+    assert not (terminal.folder / "data").exists()
+
+
+def test_unreachable_url(terminal: Terminal) -> None:
+    """A server that is named and does not answer: exit code 69, from `up` too, and the password stays secret."""
+    for typed in ("status", "up my_agents:agent", "demo ."):
+        done = terminal.orc(*typed.split(), ORC_REDIS__URL="redis://:hunter2@127.0.0.1:1/0")
+        assert done.code == 69, done
+        assert done.err.count("error: ") == 1
+        assert "hunter2" not in done.err
+        assert "Traceback" not in done.err
+
+
+def test_debug_shows_traceback(terminal: Terminal) -> None:
+    """With --debug an error says where it came from."""
+    assert "Traceback" in terminal.orc("status", "--debug").err
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+
+def test_config_show(terminal: Terminal) -> None:
+    """Every setting is listed with its value and its origin; secrets are masked."""
+    (terminal.folder / "orc.toml").write_text("[worker]\nprocesses = 3\n")
+    done = terminal.orc(
+        *("config", "show", "--sources", "-o", "json", "--config", "orc.toml", "--pool", "mine"),
+        ORC_REDIS__URL="redis://:hunter2@localhost/0",
+    )
+    rows = {row["name"]: row for row in done.json()["items"]}
+    assert rows["worker.processes"]["value"] == 3
+    assert "orc.toml" in rows["worker.processes"]["source"]
+    assert (rows["pool"]["value"], rows["pool"]["source"]) == ("mine", "option")
+    assert rows["redis.url"]["source"] == "environment ORC_REDIS__URL"
+    assert "hunter2" not in done.out + terminal.orc("config", "show", ORC_REDIS__URL="redis://:hunter2@h/0").out
+
+
+@pytest.mark.parametrize(
+    ("toml", "code", "said"),
+    [
+        ("[worker]\nprocesses = 3\n", 0, "fine"),
+        ("[worker]\nprocesess = 3\n", 78, "did you mean worker.processes?"),
+        ("[worker]\nprocesses = 0\n", 78, "worker.processes"),
+        ("[worker", 78, "not valid TOML"),
+        (None, 78, "cannot be read"),
+    ],
+)
+def test_config_validate(terminal: Terminal, toml: str | None, code: int, said: str) -> None:
+    """A file is checked as a whole; what is wrong is named with exit code 78."""
+    if toml is not None:
+        (terminal.folder / "orc.toml").write_text(toml)
+    done = terminal.orc("config", "validate", "orc.toml")
+    assert done.code == code, done
+    assert said in done.err
+    assert not done.out
+
+
+def test_unknown_variable(terminal: Terminal) -> None:
+    """A misspelt variable stops every command with exit code 78 and the right name."""
+    done = terminal.orc("status", ORC_POOOL="x")
+    assert done.code == 78
+    assert "ORC_POOL" in done.err
+
+
+# -------------------------------------------------------------------------------------------------------------- output
+
+
+def test_closed_pipe(terminal: Terminal) -> None:
+    """A reader that goes away ends the command without a word."""
+    with subprocess.Popen(
+        [ORC, "config", "show", "-o", "json"], env=terminal.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as command:
+        assert command.stdout is not None
+        assert command.stderr is not None
+        command.stdout.close()
+        assert command.stderr.read() == b""
+    assert command.returncode == 141
+
+
+def test_full_disk(terminal: Terminal) -> None:
+    """Output that cannot be written is a failure that says so."""
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - not a file one would make
+        done = subprocess.run([ORC, "version"], env=terminal.environ, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert done.returncode == 1
+    assert done.stderr.decode().startswith("error: standard output cannot be written")
+
+
+def test_no_standard_streams(terminal: Terminal) -> None:
+    """A command works with its standard streams closed."""
+    for closed in (">&-", "2>&-", "<&-", "<&- >&- 2>&-"):
+        done = subprocess.run(["/bin/sh", "-c", f"{ORC} version {closed}"], env=terminal.environ, check=False)
+        assert done.returncode == 0
+
+
+def test_json_is_one_document(terminal: Terminal) -> None:
+    """`-o json` prints one document, `-o jsonl` one object a line, `-o id` bare names."""
+    names = [row["name"] for row in terminal.orc("config", "show", "-o", "json").json()["items"]]
+    lines = terminal.orc("config", "show", "-o", "jsonl").out.splitlines()
+    assert [json.loads(line)["name"] for line in lines] == names
+    assert terminal.orc("config", "show", "-o", "id").out.split() == names
+
+
+def test_python_m(terminal: Terminal) -> None:
+    """`python -m orchestrator` is the same program, also where files have the names of ours."""
+    (terminal.folder / "orchestrator.py").write_text("raise RuntimeError('not ours')")
+    command = [sys.executable, "-P", "-m", "orchestrator", "version"]
+    done = subprocess.run(command, cwd=terminal.folder, env=os.environ, capture_output=True, text=True, check=True)
+    assert done.stdout == terminal.orc("version").out

@@ -1,0 +1,113 @@
+"""A terminal in which `orc` is typed: its folder, its variables, what came out, and which processes it left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.testing.processes import ActorProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ORC = str(Path(sys.executable).with_name("orc"))
+
+AGENTS = '''
+"""Agents of the tests of the command line."""
+
+import anyio
+
+from workers import Agent, Reject, TaskContext
+
+agent = Agent("greeter", concurrency=4)
+
+
+@agent.skill
+async def greet(name: str = "you") -> str:
+    return f"Hello, {name}"
+
+
+@agent.skill
+async def echo(value: object) -> object:
+    return value
+
+
+@agent.skill
+async def nap(seconds: float) -> str:
+    await anyio.sleep(seconds)
+    return "rested"
+
+
+@agent.skill
+async def refuse(reason: str) -> None:
+    raise Reject(reason)
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """What it printed, read as JSON."""
+        return json.loads(self.out)
+
+
+class Terminal:
+    """Runs commands in a folder with a data directory of its own.
+
+    Args:
+        folder: where commands are typed; agents lie there as `my_agents.py`.
+        variables: added to the environment, from which all of ours are removed.
+    """
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder = folder
+        self.environ = {name: value for name, value in os.environ.items() if not name.startswith("ORC_")}
+        self.environ |= {"ORC_DATA_DIR": str(folder / "data"), **variables}
+        (folder / "my_agents.py").write_text(AGENTS)
+
+    def orc(self, *arguments: str, stdin: str = "", timeout_s: float = 30.0, **variables: str) -> Done:
+        """Type a command and wait for its end."""
+        done = subprocess.run(
+            [ORC, *arguments],
+            cwd=self.folder,
+            env={**self.environ, **variables},
+            input=stdin.encode("utf-8", "surrogateescape"),
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def start(self, *arguments: str) -> ActorProcess:
+        """Describe a command that goes on; use it in a `with` statement."""
+        return ActorProcess([ORC, *arguments], name=f"orc-{arguments[0]}", env=self.environ, cwd=self.folder)
+
+    def processes(self) -> dict[int, str]:
+        """The living processes that know this terminal's data directory, by id: all that was started here."""
+        return processes_with({"ORC_DATA_DIR": self.environ["ORC_DATA_DIR"]})
+
+
+def processes_with(variables: Mapping[str, str]) -> dict[int, str]:
+    """The living processes whose environment holds these variables, with their command lines. Linux only."""
+    wanted = [f"{name}={value}".encode() for name, value in variables.items()]
+    found: dict[int, str] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):  # it ended while we looked, or is somebody else's
+            environ = (entry / "environ").read_bytes().split(b"\0")
+            if all(pair in environ for pair in wanted):
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    return found

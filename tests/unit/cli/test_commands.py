@@ -1,0 +1,85 @@
+"""Every command explains itself, and refuses what cannot be meant before it asks a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.cli.app import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COMMANDS = (
+    ["demo"],
+    ["up"],
+    ["status"],
+    ["tasks"],
+    ["tasks", "submit"],
+    ["tasks", "list"],
+    ["tasks", "show"],
+    ["tasks", "result"],
+    ["tasks", "wait"],
+    ["agents", "list"],
+    ["agents", "show"],
+    ["workers", "list"],
+    ["queues", "list"],
+    ["supervisor", "run"],
+    ["worker", "run"],
+    ["redis", "run"],
+    ["redis", "info"],
+    ["config", "show"],
+    ["config", "validate"],
+    ["version"],
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Help is on standard output, and has examples."""
+    assert main([*command, "--help"]) == 0
+    printed, said = capsys.readouterr()
+    assert printed.startswith(f"Usage: orc {' '.join(command)}")
+    assert "Examples:" in printed
+    assert not said
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "nonsense",
+        "tasks sbmit",
+        "tasks submit",
+        "tasks submit x --nonsense",
+        "tasks submit x {}  {}",
+        "tasks submit x [1]",
+        "tasks submit x {",
+        "tasks submit x -a 5",
+        "tasks submit x @missing.json",
+        "tasks submit x --delay soon",
+        "tasks submit x --at tomorrow",
+        "tasks submit x --timeout 5s",
+        "tasks submit x --max-attempts many",
+        "tasks list --state lost",
+        "tasks list --limit 0",
+        "tasks show",
+        "tasks show not-an-id",
+        "tasks wait",
+        "worker run",
+        "worker run a:b --processes 0",
+        "up a:b --processes x",
+        "-o yaml status",
+    ],
+)
+def test_usage_errors(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What cannot be meant is refused with one line and exit code 2, before anything is asked of a server."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ORC_REDIS__URL", "redis://127.0.0.1:1/0")  # asking it would be another error
+    assert main(typed.split()) == 2
+    printed, said = capsys.readouterr()
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert not printed
