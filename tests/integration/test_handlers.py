@@ -205,6 +205,7 @@ ODD: dict[str, tuple[Callable[[], None], str]] = {
     "surrogate": (_raise(ValueError("half \ud800 of it")), "ValueError: half . of it"),
     "endless": (_raise(ValueError("x" * 1_000_000)), "ValueError: xxx"),
     "system exit": (_raise(SystemExit(3)), "SystemExit: 3"),
+    "generator exit": (_raise(GeneratorExit()), "GeneratorExit"),
     "keyboard": (_raise(KeyboardInterrupt()), "KeyboardInterrupt"),
     "cancelled": (_raise(asyncio.CancelledError("by itself")), "CancelledError: by itself"),
     "rude": (_raise(Rude("no manners")), "Rude: no manners"),

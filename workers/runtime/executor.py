@@ -205,8 +205,6 @@ class Executor:
             with scope:
                 value = await skill.handler(**values)
                 returned = True
-        except GeneratorExit:
-            raise
         except BaseException as raised:
             # A handler may raise what it likes, also SystemExit or a cancellation that nobody asked for.
             if isinstance(raised, asyncio.CancelledError) and _worker_ends():
