@@ -53,13 +53,13 @@ def test_public_names_are_lazy() -> None:
 
 def test_version(terminal: Terminal) -> None:
     """The version comes in every form."""
-    assert terminal.orc("version").out.startswith("orc ")
+    assert terminal.process("version").out.startswith("orc ")
     assert terminal.orc("-o", "json", "version").json()["version"] == terminal.orc("version", "-o", "id").out.strip()
 
 
 def test_usage_error(terminal: Terminal) -> None:
     """What cannot be meant is refused with one line and exit code 2."""
-    done = terminal.orc("tasks", "sbmit")
+    done = terminal.process("tasks", "sbmit")
     assert (done.code, done.out) == (2, "")
     assert done.err.startswith('error: unknown command "sbmit". Did you mean "submit"?')
 
@@ -77,7 +77,7 @@ def test_nobody_answers(terminal: Terminal, typed: str) -> None:
 def test_unreachable_url(terminal: Terminal) -> None:
     """A server that is named and does not answer: exit code 69, from `up` too, and the password stays secret."""
     for typed in ("status", "up my_agents:agent", "demo ."):
-        done = terminal.orc(*typed.split(), ORC_REDIS__URL="redis://:hunter2@127.0.0.1:1/0")
+        done = terminal.process(*typed.split(), ORC_REDIS__URL="redis://:hunter2@127.0.0.1:1/0")
         assert done.code == 69, done
         assert done.err.count("error: ") == 1
         assert "hunter2" not in done.err

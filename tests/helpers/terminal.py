@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.cli.app import main
 from orchestrator.testing.processes import ActorProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 ORC = str(Path(sys.executable).with_name("orc"))
 
@@ -77,13 +80,29 @@ class Terminal:
         self.environ |= {"ORC_DATA_DIR": str(folder / "data"), **variables}
         (folder / "my_agents.py").write_text(AGENTS)
 
-    def orc(self, *arguments: str, stdin: str = "", timeout_s: float = 30.0, **variables: str) -> Done:
-        """Type a command and wait for its end."""
+    def orc(self, *arguments: str, stdin: str = "", **variables: str) -> Done:
+        """Run a command inside this process, which takes a tenth of the time of `process`."""
+        out, err = _stream(b""), _stream(b"")
+        before, folder = dict(os.environ), Path.cwd()
+        os.environ.clear()
+        os.environ.update(self.environ | variables)
+        os.chdir(self.folder)
+        try:
+            with redirect_stdout(out), redirect_stderr(err), _stdin(stdin):
+                code = main(arguments)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            os.chdir(folder)
+        return Done(code, _text(out), _text(err))
+
+    def process(self, *arguments: str, stdin: str = "", timeout_s: float = 30.0, **variables: str) -> Done:
+        """Type a command, as a process of its own, and wait for its end."""
         done = subprocess.run(
             [ORC, *arguments],
             cwd=self.folder,
             env={**self.environ, **variables},
-            input=stdin.encode("utf-8", "surrogateescape"),
+            input=stdin.encode(),
             capture_output=True,
             timeout=timeout_s,
             check=False,
@@ -111,3 +130,21 @@ def processes_with(variables: Mapping[str, str]) -> dict[int, str]:
             if all(pair in environ for pair in wanted):
                 found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return found
+
+
+def _stream(data: bytes) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", write_through=True)
+
+
+def _text(stream: io.TextIOWrapper) -> str:
+    stream.seek(0)
+    return stream.read()
+
+
+@contextlib.contextmanager
+def _stdin(text: str) -> Iterator[None]:
+    before, sys.stdin = sys.stdin, _stream(text.encode())
+    try:
+        yield
+    finally:
+        sys.stdin = before
