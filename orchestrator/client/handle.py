@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import anyio
 
+from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks import queries, scripts
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orchestrator.client.replies import Replies
+    from orchestrator.core.durations import Duration
     from orchestrator.services import Services
     from orchestrator.tasks.queries import Outcome
 
@@ -43,32 +45,31 @@ class TaskHandle(Generic[T]):
         return f"TaskHandle({self.id!r})"
 
     @overload
-    async def result(self, timeout: float | None = None) -> T: ...
+    async def result(self, timeout: Duration | None = None) -> T: ...
 
     @overload
-    async def result(self, timeout: float | None = None, *, as_: type[M]) -> M: ...
+    async def result(self, timeout: Duration | None = None, *, as_: type[M]) -> M: ...
 
-    async def result(self, timeout: float | None = None, *, as_: type[Any] | None = None) -> Any:
+    async def result(self, timeout: Duration | None = None, *, as_: type[Any] | None = None) -> Any:
         """Wait for the end of the task and return its result.
 
         Args:
-            timeout: seconds to wait; None waits as long as it takes. The task goes on when the waiting ends.
+            timeout: seconds or timedelta; None waits as long as it takes. The task goes on when the waiting ends.
             as_: a type that the result is validated as.
 
         Raises:
             TaskFailed: it became a dead letter.
             TaskCancelled: it was cancelled.
             TaskExpired: it did not start in time, or its record is gone.
-            TimeoutError: it had not ended after `timeout` seconds.
+            TimeoutError: it had not ended after `timeout`.
+            InvalidInput: `timeout` is no duration.
         """
+        timeout_s = None if timeout is None else to_seconds("timeout", timeout)
         if self.outcome is None:
-            if timeout is None:
+            with anyio.move_on_after(timeout_s):
                 await self._replies.wait(self, own=self._own)
-            else:
-                with anyio.move_on_after(timeout):
-                    await self._replies.wait(self, own=self._own)
-                if self.outcome is None:
-                    raise TimeoutError(f"task {self.id} has not ended after {timeout:g} s; it goes on, ask again")
+            if self.outcome is None:
+                raise TimeoutError(f"task {self.id} has not ended after {timeout_s:g} s; it goes on, ask again")
         return self._unpack(as_)
 
     def _unpack(self, as_: type[Any] | None) -> Any:

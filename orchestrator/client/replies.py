@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 import anyio
 
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import OrchestratorError, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
 from orchestrator.tasks import queries
@@ -65,6 +65,7 @@ class Replies:
         self._own: set[str] = set()
         self._someone_waits = anyio.Event()
         self._unlooked: set[str] = set()
+        self._closed = False
         self._look_now = anyio.Event()
         self._cursor = "0"
 
@@ -78,6 +79,8 @@ class Replies:
         if not own:
             await self._look([id_])  # it may have ended long ago
         while handle.outcome is None:
+            if self._closed:
+                raise OrchestratorError(f"the client that made this handle is closed; ask an open one for task {id_}")
             woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.setdefault(id_, []).append(woken)
             if own:
@@ -182,7 +185,8 @@ class Replies:
                 woken.set_result(None)
 
     def fail_all(self, failure: BaseException) -> None:
-        """Let nobody wait for a client that has closed."""
+        """Let nobody wait for a client that has closed, now or later."""
+        self._closed = True
         waiters: Iterable[list[asyncio.Future[None]]] = list(self._waiting.values())
         for woken in [one for many in waiters for one in many]:
             if not woken.done():
