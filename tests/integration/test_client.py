@@ -499,6 +499,27 @@ async def test_closing_ends_every_submit(settings: Settings, redis_client: redis
     assert [isinstance(error, OrchestratorError) for error in told] == [True, True, True], told
 
 
+async def test_a_submit_given_up_harms_no_other(orc: Orchestrator, redis_client: redis.Redis) -> None:
+    """Of submits that travel together some are cancelled, also the one that sends: the others get their tasks."""
+    ids: dict[int, str] = {}
+    scopes = [anyio.CancelScope() for _ in range(6)]
+
+    async def submit(number: int) -> None:
+        with scopes[number]:
+            ids[number] = (await orc.submit("double", {"x": number})).id
+
+    redis_client.client_pause(200, all=True)
+    async with anyio.create_task_group() as group:
+        for number in range(6):
+            group.start_soon(submit, number)
+        await anyio.wait_all_tasks_blocked()
+        scopes[0].cancel()  # sends its own
+        scopes[3].cancel()  # waits behind it
+    assert sorted(ids) == [1, 2, 4, 5]
+    for number, id_ in ids.items():
+        assert (await orc.task(id_).info()).args == f'{{"x":{number}}}'.encode()
+
+
 async def test_a_wait_given_up_leaves_nothing_behind(orc: Orchestrator) -> None:
     """Waits that are cancelled are forgotten; the handle still works."""
     handle = await orc.submit("double", {"x": 1})
