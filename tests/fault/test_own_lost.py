@@ -38,10 +38,11 @@ async def test_a_lost_read_comes_back_well_below_a_lease(
         worker = await team.start_worker()
         async with team.open_client() as orc:
             fault = worker.proxy.fail_reply(reads("scribe"), nth="every", how=how)
-            begun_s = time.monotonic()
+            await wait_for(lambda: fault.fired, "the end of the read that was under way before")
+            begun_s, fired = time.monotonic(), fault.fired
             handles = [await orc.submit("echo", {"n": n}) for n in range(5)]
             await wait_for(lambda: pending(team, worker), "a delivery that nobody saw")
-            await wait_for(lambda: fault.fired, "the loss of its reply")
+            await wait_for(lambda: fault.fired > fired, "the loss of its reply")
             fault.stop()
             assert [await handle.result(timeout=10) for handle in handles] == list(range(5))
             assert time.monotonic() - begun_s < LEASE_S / 2

@@ -225,7 +225,7 @@ async def test_workers_end_by_themselves_when_their_host_is_killed(open_pool: Ca
         await anyio.Path(gate).touch()
         assert [await handle.result(timeout=10) for handle in handles] == ["held"] * 4
         await wait_for(lambda: not any(alive(pid) for pid in pids), "the orphans to end", 10)
-        assert pool.workers() == {}
+        assert pool.workers() == {}, pool.host.output
         pool.check()
 
 

@@ -38,6 +38,7 @@ def make_settings(
     *,
     command_timeout_s: float = 5.0,
     drain_s: float = 5.0,
+    heartbeat_s: float = 0.5,
     leader_lease_s: float = 5.0,
     sweep_s: float = 5.0,
 ) -> Settings:

@@ -30,7 +30,7 @@ from workers.runtime.pulse import Pulse
 from workers.runtime.tempo import Tempo
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
@@ -118,32 +118,31 @@ class Worker:
 
     async def run(self) -> None:
         """Work until told to stop."""
-        try:
+        # Listening begins before the registry knows us and ends after it has forgotten us.
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
             await self._register()
-        except BaseException:
-            # Of several agents the first may be registered already; nobody would run what it is given.
-            with anyio.CancelScope(shield=True):
-                await self._deregister()
-            raise
-        self._pulse.start()
-        _log.info("worker_started", worker=self.id, agents=[agent.name for agent in self._agents])
-        try:
-            async with anyio.create_task_group() as whole:
-                whole.start_soon(self._outbox.run)
-                whole.start_soon(self._watch_signals)
-                whole.start_soon(self._register_again)
-                for executor in self._executors.values():
-                    whole.start_soon(executor.run)
-                async with anyio.create_task_group() as intakes:
-                    for intake in self._intakes.values():
-                        intakes.start_soon(intake.run)
-                    await self._stop.wait()
-                    intakes.cancel_scope.cancel()
-                await self._drain()
-                whole.cancel_scope.cancel()
-        finally:
-            with anyio.CancelScope(shield=True):
-                await self._say_goodbye()
+            self._pulse.start()
+            _log.info("worker_started", worker=self.id, agents=[agent.name for agent in self._agents])
+            try:
+                await self._work(received)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._say_goodbye()
+
+    async def _work(self, received: AsyncIterator[signal.Signals]) -> None:
+        async with anyio.create_task_group() as whole:
+            whole.start_soon(self._outbox.run)
+            whole.start_soon(self._watch_signals, received)
+            whole.start_soon(self._register_again)
+            for executor in self._executors.values():
+                whole.start_soon(executor.run)
+            async with anyio.create_task_group() as intakes:
+                for intake in self._intakes.values():
+                    intakes.start_soon(intake.run)
+                await self._stop.wait()
+                intakes.cancel_scope.cancel()
+            await self._drain()
+            whole.cancel_scope.cancel()
 
     def stop(self) -> None:
         """Drain and end; a second call ends at once."""
@@ -151,11 +150,10 @@ class Worker:
             self._stop_now.set()
         self._stop.set()
 
-    async def _watch_signals(self) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
-            async for _ in received:
-                _log.info("worker_stopping", worker=self.id, running=len(self._holdings), at_once=self._stop.is_set())
-                self.stop()
+    async def _watch_signals(self, received: AsyncIterator[signal.Signals]) -> None:
+        async for _ in received:
+            _log.info("worker_stopping", worker=self.id, running=len(self._holdings), at_once=self._stop.is_set())
+            self.stop()
 
     # ------------------------------------------------------------------------------------------------ registry
 
