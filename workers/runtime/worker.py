@@ -120,7 +120,13 @@ class Worker:
         """Work until told to stop."""
         # Listening begins before the registry knows us and ends after it has forgotten us.
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
-            await self._register()
+            try:
+                await self._register()
+            except BaseException:
+                # Of several agents the first may be registered already; nobody would run what it is given.
+                with anyio.CancelScope(shield=True):
+                    await self._deregister()
+                raise
             self._pulse.start()
             _log.info("worker_started", worker=self.id, agents=[agent.name for agent in self._agents])
             try:
