@@ -227,19 +227,19 @@ def test_found_from_below(terminal: Terminal) -> None:
 
 def test_interrupted_wait(terminal: Terminal) -> None:
     """Ctrl-C ends the wait with exit code 130 and no traceback; the task goes on."""
-    with terminal.start("tasks", "submit", "nap", "-a", "seconds=1.5", "--wait", "--key", "nap") as waiting:
-        wait_until(lambda: "nap" in terminal.orc("tasks", "list", "--state", "running").out, "the nap", 10.0)
+    nap = ("nap", "-a", "seconds=1.5", "--session", "sofa", "--key", "nap")
+    with terminal.start("tasks", "submit", *nap, "--wait") as waiting:
+        wait_until(lambda: "sofa" in terminal.orc("tasks", "list", "--state", "running").out, "the nap", 10.0)
         waiting.signal(signal.SIGINT)
         assert waiting.wait_exit() == 130
         assert waiting.output == "interrupted\n"
-    again = submit(terminal, "nap", "-a", "seconds=1.5", "--key", "nap")
-    assert terminal.orc("tasks", "wait", again).code == 0
+    assert terminal.orc("tasks", "wait", submit(terminal, *nap)).code == 0
 
 
 def test_redis_dies_while_waiting(terminal: Terminal) -> None:
     """A wait outlives a killed server: it is started again, nothing is lost, and the result comes."""
-    with terminal.start("tasks", "submit", "nap", "-a", "seconds=1", "--wait") as waiting:
-        wait_until(lambda: "nap" in terminal.orc("tasks", "list", "--state", "running").out, "the nap", 10.0)
+    with terminal.start("tasks", "submit", "nap", "-a", "seconds=1", "--session", "deck chair", "--wait") as waiting:
+        wait_until(lambda: "deck chair" in terminal.orc("tasks", "list", "--state", "running").out, "the nap", 10.0)
         os.kill(terminal.orc("redis", "info", "-o", "json").json()["pid"], signal.SIGKILL)
         assert waiting.wait_exit(30) == 0, waiting.output
         assert waiting.output.endswith('"rested"\n')

@@ -1,0 +1,146 @@
+"""`orc up` as a parent: what starts, what is restarted, what stops and in which order, whichever way it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.testing.waiting import wait_until
+from tests.helpers.terminal import Terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.testing.processes import ActorProcess
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    """A terminal in a folder of its own; another supervisor may lead after two seconds."""
+    return Terminal(tmp_path, ORC_WORKER__DRAIN_S="10", ORC_SUPERVISOR__LEADER_LEASE_S="2")
+
+
+def ready(up: ActorProcess) -> ActorProcess:
+    """Wait until tasks are assigned and run."""
+    up.wait_output("worker_started", timeout_s=20)
+    up.wait_output("leading", timeout_s=20)
+    return up
+
+
+def pid_of(terminal: Terminal, part: str) -> int:
+    """The oldest process whose command line holds these words."""
+    return min(pid for pid, command in terminal.processes().items() if part in command)
+
+
+def start_nap(terminal: Terminal, seconds: float) -> str:
+    """Submit a task and wait until it runs."""
+    task = terminal.orc("tasks", "submit", "nap", "-a", f"seconds={seconds}", "-o", "id").out.strip()
+    wait_until(
+        lambda: terminal.orc("tasks", "list", "--state", "running", "-o", "id").out.strip() == task, "the nap", 10.0
+    )
+    return task
+
+
+def test_ctrl_c_finishes_what_runs(terminal: Terminal) -> None:
+    """After Ctrl-C a running task ends well, then everything stops in order; the data is there the next time."""
+    with terminal.start("up", "my_agents:agent", "--processes", "2") as up:
+        assert str(terminal.folder / "data") in ready(up).output
+        task = start_nap(terminal, 1.0)
+        up.signal(signal.SIGINT)
+        assert up.wait_exit(20) == 0, up.output
+        said = up.output
+    assert said.index("worker_stopped") < said.index("supervisor_stopping") < said.index("everything has stopped")
+    assert not terminal.processes()
+    with terminal.start("redis", "run") as redis:
+        redis.wait_output("Ctrl-C stops it")
+        assert terminal.orc("tasks", "result", task).out == '"rested"\n'
+        redis.terminate()
+        assert redis.wait_exit() == 0
+
+
+def test_second_ctrl_c_hurries(terminal: Terminal) -> None:
+    """A second Ctrl-C does not wait for what runs; the task is given back without an attempt."""
+    with terminal.start("up", "my_agents:agent") as up:
+        ready(up)
+        task = start_nap(terminal, 60)
+        up.signal(signal.SIGINT)
+        up.wait_output("worker_stopping")
+        up.signal(signal.SIGINT)
+        # A share of ours, so that the server outlives them.
+        with terminal.start("redis", "run") as redis:
+            redis.wait_output("Ctrl-C stops it")
+            assert up.wait_exit(8) == 130, up.output
+            assert "redis goes on: others use it" in up.output
+            shown = terminal.orc("tasks", "show", task, "-o", "json").json()
+            assert (shown["state"], shown["attempts"]) == ("ready", 0)
+            redis.terminate()
+            assert redis.wait_exit() == 0
+    assert not terminal.processes()
+
+
+def test_killed_up_leaves_nothing(terminal: Terminal) -> None:
+    """After kill -9 of `orc up` supervisor, workers and Redis end by themselves; what ran is not lost."""
+    with terminal.start("up", "my_agents:agent", "--processes", "2") as up:
+        ready(up)
+        task = start_nap(terminal, 0.5)
+        up.kill()
+        wait_until(lambda: not terminal.processes(), lambda: f"an end of {terminal.processes()}", 20.0)
+    with terminal.start("up", "my_agents:agent") as up:
+        ready(up)
+        assert terminal.orc("tasks", "wait", task, "--timeout", "15s").code == 0
+        up.terminate()
+        assert up.wait_exit(20) == 0
+
+
+@pytest.mark.parametrize("part", ["supervisor run", "-m workers", "store.keeper"])
+def test_killed_part_comes_back(terminal: Terminal, part: str) -> None:
+    """A part that is killed is started again, and work goes on."""
+    with terminal.start("up", "my_agents:agent") as up:
+        ready(up)
+        os.kill(pid_of(terminal, part), signal.SIGKILL)
+        up.wait_output("it is started again")
+        done = terminal.orc("tasks", "submit", "greet", "--wait", "--timeout", "20s")
+        assert (done.code, done.out) == (0, '"Hello, you"\n'), up.output
+        up.terminate()
+        assert up.wait_exit(20) == 0, up.output
+    assert not terminal.processes()
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        ("my_agents:nobody", "my_agents.py has no 'nobody'; it has agent"),
+        ("broken:agent", "cannot be imported: RuntimeError: on purpose"),
+    ],
+)
+def test_wrong_app(terminal: Terminal, app: str, said: str) -> None:
+    """Agents that cannot be loaded stop everything with exit code 78 and one clear line."""
+    (terminal.folder / "broken.py").write_text("raise RuntimeError('on purpose')\n")
+    done = terminal.process("up", app)
+    assert done.code == 78, done
+    assert said in done.err
+    assert "Traceback" not in done.err
+    assert not terminal.processes()
+
+
+def test_worker_run_alone(terminal: Terminal) -> None:
+    """Supervisor and workers run as services of their own, on a server that somebody else holds."""
+    with terminal.start("redis", "run") as redis:
+        redis.wait_output("Ctrl-C stops it")
+        with (
+            terminal.start("worker", "run", "my_agents:agent") as worker,
+            terminal.start("supervisor", "run") as supervisor,
+        ):
+            worker.wait_output("worker_started", timeout_s=20)
+            supervisor.wait_output("leading", timeout_s=20)
+            assert terminal.orc("tasks", "submit", "greet", "--wait", "--timeout", "10s").code == 0
+            for part in (supervisor, worker, redis):
+                part.terminate()
+                assert part.wait_exit(20) == 0, part.output
+    assert not terminal.processes()
