@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from orchestrator.client.submission import Arguments, Duration, NamedSkill, Parent, Submission
+from orchestrator.client.submission import (
+    Arguments,
+    Duration,
+    NamedSkill,
+    Parent,
+    Submission,
+    SubmitOptions,
+    TypedSkill,
+)
 from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
@@ -14,6 +22,8 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
     from orchestrator.tasks.model import Delivery, Envelope
+
+T = TypeVar("T")
 
 _log = get_logger("agent")
 
@@ -66,6 +76,16 @@ class TaskContext:
         if self._logger is None:
             self._logger = _log.bind(agent=self.agent, worker=self.worker, task=self.task_id, attempt=self.attempt)
         return self._logger
+
+    @overload
+    async def submit(
+        self, skill: TypedSkill[T], args: Arguments = None, **options: Unpack[SubmitOptions]
+    ) -> TaskHandle[T]: ...
+
+    @overload
+    async def submit(
+        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[SubmitOptions]
+    ) -> TaskHandle[Any]: ...
 
     async def submit(
         self,

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 import anyio
 
 from orchestrator.client.batcher import BATCH_BYTES, BATCH_ROWS, Batcher
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.replies import Replies
-from orchestrator.client.submission import Arguments, Door, Duration, NamedSkill, Parent, Submission
+from orchestrator.client.submission import (
+    Arguments,
+    Door,
+    Duration,
+    NamedSkill,
+    Parent,
+    Submission,
+    SubmitOptions,
+    TypedSkill,
+)
 from orchestrator.core.errors import (
     KeyConflict,
     OrchestratorError,
@@ -27,6 +36,8 @@ if TYPE_CHECKING:
 
     from orchestrator.core.settings import Settings
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
+
+T = TypeVar("T")
 
 
 class Orchestrator:
@@ -126,6 +137,16 @@ class Orchestrator:
         return self._services
 
     # ---------------------------------------------------------------------------------------------------- submit
+
+    @overload
+    async def submit(
+        self, skill: TypedSkill[T], args: Arguments = None, **options: Unpack[SubmitOptions]
+    ) -> TaskHandle[T]: ...
+
+    @overload
+    async def submit(
+        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[SubmitOptions]
+    ) -> TaskHandle[Any]: ...
 
     async def submit(
         self,

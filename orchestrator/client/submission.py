@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, TypeVar, runtime_checkable
 
 from orchestrator.core.durations import instant_ms, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput
@@ -26,6 +26,9 @@ STRICT_AGING_MS: Final = 10**13
 Duration: TypeAlias = float | timedelta
 
 
+T_co = TypeVar("T_co", covariant=True)
+
+
 @runtime_checkable
 class NamedSkill(Protocol):
     """Anything with the name of a skill: `workers.Skill` is one."""
@@ -33,6 +36,14 @@ class NamedSkill(Protocol):
     @property
     def name(self) -> str:
         """The skill's name."""
+        ...
+
+
+class TypedSkill(NamedSkill, Protocol[T_co]):
+    """A skill that also knows the type of its results."""
+
+    def read_result(self, data: bytes) -> T_co:
+        """Read a result as what the handler returns."""
         ...
 
 
@@ -80,6 +91,22 @@ class Submission:
     max_attempts: int | None = None
     tags: Sequence[str] = field(default=())
     result_ttl: Duration | None = None
+
+
+class SubmitOptions(TypedDict, total=False):
+    """The keyword arguments of a submit, for type checkers; what each means is told by `Submission`."""
+
+    agent: str | None
+    session: str | None
+    priority: str | int
+    delay: Duration | None
+    at: datetime | None
+    start_by: datetime | None
+    key: str | None
+    timeout: Duration | None
+    max_attempts: int | None
+    tags: Sequence[str]
+    result_ttl: Duration | None
 
 
 @dataclass(frozen=True, slots=True)

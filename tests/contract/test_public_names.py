@@ -13,7 +13,7 @@ import pytest
 import orchestrator
 import workers
 from orchestrator.client.client import Orchestrator
-from orchestrator.client.submission import Submission
+from orchestrator.client.submission import Submission, SubmitOptions
 from orchestrator.core import errors
 from workers import TaskContext
 
@@ -51,6 +51,7 @@ def test_a_task_is_submitted_with_the_same_arguments_everywhere() -> None:
     assert list(_parameters(Orchestrator.submit)) == list(_parameters(TaskContext.submit)) == list(wanted)
     wanted["tags"] = ()
     assert _parameters(Orchestrator.submit) == _parameters(TaskContext.submit) == wanted
+    assert list(SubmitOptions.__annotations__) == list(wanted)
 
 
 @pytest.mark.parametrize("module", ["orchestrator", "workers"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_type
 
 import anyio
 import pytest
@@ -99,12 +99,26 @@ async def orc(settings: Settings) -> AsyncIterator[Orchestrator]:
 async def test_results_come_in_the_form_asked_for(team: LocalTeam) -> None:
     """Plain JSON by name, a model with `as_`, the handler's own type when the skill itself is submitted."""
     agent = make_editor()
+
+    @agent.skill
+    async def shorten(text: str) -> Summary:
+        return Summary(text=text[:1], words=1)
+
+    @agent.skill
+    async def delegate(ctx: TaskContext, text: str) -> int:
+        summary = await (await ctx.submit(shorten, {"text": text}, tags=["child"])).result()
+        assert_type(summary, Summary)
+        return len(summary.text)
+
     await team.work(agent)
     named = await team.orc.submit("summarize", {"text": "a b"})
     assert await named.result(PATIENCE_S) == {"text": "A B", "words": 2}
     assert await named.result(as_=Summary) == Summary(text="A B", words=2)
-    typed = await team.orc.submit(agent.skills["summarize"], {"text": "c"})
-    assert await typed.result(PATIENCE_S) == Summary(text="C", words=1)
+    typed = await team.orc.submit(shorten, {"text": "abc"}, priority="high")
+    summary = await typed.result(PATIENCE_S)
+    assert_type(summary, Summary)
+    assert summary == Summary(text="a", words=1)
+    assert await (await team.orc.submit(delegate, {"text": "abc"})).result(PATIENCE_S) == 1
 
 
 async def test_ends_without_a_result_have_their_own_errors(team: LocalTeam) -> None:
