@@ -6,6 +6,7 @@ from collections.abc import Mapping  # noqa: TC003
 from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003
 
+from orchestrator.core.errors import InvalidInput
 from orchestrator.core.rates import Rate  # noqa: TC001
 
 
@@ -27,6 +28,10 @@ class AgentSpec:
     limits: tuple[str, ...] = ()
     known_limits: Mapping[str, Rate] = field(default_factory=dict)
     lease_ms: int = 15_000
+
+    def __post_init__(self) -> None:
+        if self.name.endswith(":workers"):
+            raise InvalidInput(f"agent {self.name!r} would share a key with another agent; end its name differently")
 
     @property
     def limit_names(self) -> tuple[str, ...]:

@@ -43,7 +43,13 @@ SAMPLES: dict[str, Call[Any]] = {
     "tasks/adopt": task_scripts.adopt(KEYS, worker="w", lease_ms=1, held=["1-1"], own=True, **_TAKE_BACK),
     "tasks/abandon": task_scripts.abandon(KEYS, worker="w", reason="r", **_TAKE_BACK),
     "agents/register": agent_scripts.register(
-        KEYS, worker="w", spec=AgentSpec("ed", frozenset({"s"}), rate=Rate(1, 2)), slots=1, backlog=0, about={"pid": 1}, alive_s=1
+        KEYS,
+        worker="w",
+        spec=AgentSpec("ed", frozenset({"s"}), rate=Rate(1, 2)),
+        slots=1,
+        backlog=0,
+        about={"pid": 1},
+        alive_s=1,
     ),
     "agents/beat": agent_scripts.beat(KEYS, worker="w", backlogs=[("ed", 1)], alive_s=1),
     "agents/deregister": agent_scripts.deregister(KEYS, worker="w"),
@@ -59,7 +65,7 @@ each_include = pytest.mark.parametrize("path", INCLUDES, ids=[path.stem for path
 def header(script: ScriptFile) -> list[str]:
     """The comment that opens a script."""
     lines = (LUA / f"{script.name}.lua").read_text().splitlines()[1:]
-    return [line for line in lines[: next(i for i, line in enumerate(lines) if not line.startswith("--"))]]
+    return lines[: next(i for i, line in enumerate(lines) if not line.startswith("--"))]
 
 
 def wrappers() -> set[str]:
@@ -216,7 +222,10 @@ def test_keys_are_built_from_the_root() -> None:
     for script in all_scripts().values():
         for key in re.findall(r"redis\.call\('[A-Z]+', ([^,)]+)", script.text):
             word = key.split(" ..")[0].strip()
-            assert re.fullmatch(r"pool|\w+_keys?|key|unpack\(\w+_keys|task_keys\[i\]|'\w+'|limit_key", word), (script.name, key)
+            assert re.fullmatch(r"pool|\w+_keys?|key|unpack\(\w+_keys|task_keys\[i\]|'\w+'|limit_key", word), (
+                script.name,
+                key,
+            )
 
 
 def _stem(suffix: str) -> str:

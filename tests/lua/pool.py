@@ -1,4 +1,4 @@
-"""A pool for script tests: short calls with the wrappers behind them, one clock that a test moves, reads of the truth."""
+"""A pool for script tests: short calls with the wrappers behind them, a clock that a test moves, reads of the truth."""
 
 from __future__ import annotations
 
@@ -90,7 +90,12 @@ class Team:
     def spec(self) -> AgentSpec:
         """The value that registration takes."""
         return AgentSpec(
-            self.agent, self.skills, rate=self.rate, limits=self.limits, known_limits=dict(self.known_limits), lease_ms=LEASE_MS
+            self.agent,
+            self.skills,
+            rate=self.rate,
+            limits=self.limits,
+            known_limits=dict(self.known_limits),
+            lease_ms=LEASE_MS,
         )
 
 
@@ -128,7 +133,7 @@ class Pool:
     ) -> list[tuple[str, str]]:
         """Submit rows; pairs of status and detail."""
         call = task_scripts.submit(self.keys, rows=rows, max_tasks=max_tasks, max_wait_s=max_wait_s)
-        return [tuple(answer) for answer in self.call(call)]
+        return [(answer.status, answer.detail) for answer in self.call(call)]
 
     def put(self, *rows: task_scripts.SubmitRow, **options: int) -> list[str]:
         """Submit rows that must be accepted; their ids."""
@@ -156,9 +161,7 @@ class Pool:
         """Run cancel."""
         return self.call(task_scripts.cancel(self.keys, ids=ids, reason=reason))
 
-    def renew(
-        self, rows: Iterable[Delivery], worker: str = "w1", agent: str = "ed"
-    ) -> tuple[int, list[LeaseStatus]]:
+    def renew(self, rows: Iterable[Delivery], worker: str = "w1", agent: str = "ed") -> tuple[int, list[LeaseStatus]]:
         """Run renew."""
         triples = [(d.entry, d.task_id, d.generation) for d in rows]
         return self.call(task_scripts.renew(self.keys, worker=worker, agent=agent, rows=triples))
@@ -210,7 +213,7 @@ class Pool:
     ) -> None:
         """Run register."""
         spec = (team or Team()).spec()
-        about = {"host": "h", "pid": 1}
+        about: dict[str, str | int] = {"host": "h", "pid": 1}
         self.call(
             agent_scripts.register(
                 self.keys, worker=worker, spec=spec, slots=slots, backlog=backlog, about=about, alive_s=alive_s
@@ -283,9 +286,10 @@ class Pool:
         found = self.execute("ZSCORE", key, member)
         return None if found is None else int(found)
 
-    def entries(self, key: str) -> list[tuple[str, list[str]]]:
-        """A whole stream."""
-        return [(entry.decode(), [part.decode(errors="replace") for part in flat]) for entry, flat in self.execute("XRANGE", key, "-", "+")]
+    def entries(self, key: str, after: str = "-") -> list[tuple[str, list[str]]]:
+        """A whole stream, or what came after an entry."""
+        found = self.execute("XRANGE", key, after if after == "-" else f"({after}", "+")
+        return [(entry.decode(), [part.decode(errors="replace") for part in flat]) for entry, flat in found]
 
     def rings(self) -> list[str]:
         """What the doorbell said since the last look."""
@@ -323,7 +327,7 @@ class Pool:
         return [(entry.decode(), consumer.decode()) for entry, consumer, _, _ in found]
 
     def age(self, ms: int, agent: str = "ed") -> None:
-        """Let delivered entries look as if nobody had renewed them for so long: idle times follow the server's clock."""
+        """Let delivered entries look as if nobody had renewed them for so long: idle times follow the real clock."""
         for entry, consumer in self.pending(agent):
             self.execute("XCLAIM", self.keys.inbox(agent), GROUP, consumer, 0, entry, "IDLE", ms, "JUSTID")
 
@@ -352,7 +356,11 @@ class Pool:
         """How many commands the server has run so far, those inside scripts included."""
         lines: Sequence[str] = self.execute("INFO", "commandstats").decode().splitlines()
         ignored = ("cmdstat_info", "cmdstat_script")
-        return sum(int(line.split("calls=")[1].split(",")[0]) for line in lines if line.startswith("cmdstat") and not line.startswith(ignored))
+        return sum(
+            int(line.split("calls=")[1].split(",")[0])
+            for line in lines
+            if line.startswith("cmdstat") and not line.startswith(ignored)
+        )
 
     def close(self) -> None:
         """Close the connection."""

@@ -109,7 +109,9 @@ def test_shared_by_agents(pool: Pool) -> None:
     """A named limit is one budget for all agents that name it."""
     shared = (("model:x", Rate(3, 100_000)),)
     for agent in ("a", "b"):
-        pool.register(f"w{agent}", Team(agent=agent, skills=frozenset({agent}), limits=("model:x",), known_limits=shared))
+        pool.register(
+            f"w{agent}", Team(agent=agent, skills=frozenset({agent}), limits=("model:x",), known_limits=shared)
+        )
         pool.put(*[row(queue=f"skill:{agent}") for _ in range(3)])
     assert pool.assign("a", limit=2).count == 2
     assert pool.assign("b").count == 1
@@ -258,77 +260,82 @@ AGENTS = {"fast": ("@fast",), "middle": ("@middle", "shared"), "slow": ("@slow",
 RUN_S = 2.6
 
 
-async def test_fifty_at_once(redis_server: RedisServer, prefix: str) -> None:
-    """Fifty callers of several supervisors ask at once, over connections of their own: every window of every limit
-    holds, on the server's clock; the limits are used up nevertheless; returned slots are used again."""
-    keys = PoolKeys(prefix, "p")
-    supervisors = [Store(Endpoint(redis_server.url), keys) for _ in range(3)]
-    store, seen = supervisors[0], defaultdict[str, dict[bytes, int]](dict)
-    granted: dict[str, int] = dict.fromkeys(AGENTS, 0)
-    returned: set[bytes] = set()
+class Rush:
+    """Many callers at once, and what they were granted."""
 
-    def record(assigned: Assigned, names: tuple[str, ...], found: list[Any], agent: str) -> Assigned:
-        granted[agent] += assigned.count
-        for name, flat in zip(names, found, strict=True):
-            seen[name] |= {member: int(us) for member, us in zip(flat[::2], flat[1::2], strict=True)}
-        return assigned
+    def __init__(self, url: str, keys: PoolKeys) -> None:
+        self.keys = keys
+        self.supervisors = [Store(Endpoint(url), keys) for _ in range(3)]
+        self.seen: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
+        self.granted: dict[str, int] = dict.fromkeys(AGENTS, 0)
+        self.returned: set[bytes] = set()
 
-    async def worker(store: Store, agent: str) -> None:
-        names = AGENTS[agent]
-        call = task_scripts.assign(keys, agent=agent, limit=3)
-        reads = [("ZRANGE", keys.limit(name), 0, -1, "WITHSCORES") for name in names]
+    async def prepare(self) -> None:
+        """Register the agents and give each more tasks than it may start."""
+        store = self.supervisors[0]
+        await store.load_scripts()
+        for agent, names in AGENTS.items():
+            known = tuple((name, RATES[name]) for name in names if not name.startswith("@"))
+            spec = Team(
+                agent, frozenset({agent}), RATES.get(f"@{agent}"), tuple(name for name, _ in known), known
+            ).spec()
+            facts: dict[str, Any] = {"slots": 100_000, "backlog": 0, "about": {}, "alive_s": 60}
+            await store.call(agent_scripts.register(self.keys, worker="w", spec=spec, **facts))
+            rows = [row(queue=f"skill:{agent}") for _ in range(400)]
+            await store.call(task_scripts.submit(self.keys, rows=rows, max_tasks=10_000, max_wait_s=60))
+
+    async def ask(self, store: Store, agent: str) -> None:
+        """Call assign for one agent over a connection of its own, for ever."""
+        call = task_scripts.assign(self.keys, agent=agent, limit=3)
+        reads = [("ZRANGE", self.keys.limit(name), 0, -1, "WITHSCORES") for name in AGENTS[agent]]
         link = store.blocking_link(1)
         try:
             while True:
                 # What was granted is read in the same round trip, before it can leave the window.
                 answer, *found = await link.pipeline([call.command(), *reads])
                 assert not isinstance(answer, StoreError), answer
-                assigned = record(call.parse(answer), names, found, agent)
+                assigned = call.parse(answer)
+                self.granted[agent] += assigned.count
+                for name, flat in zip(AGENTS[agent], found, strict=True):
+                    self.seen[name] |= {member: int(us) for member, us in zip(flat[::2], flat[1::2], strict=True)}
                 if not assigned.count:
                     await anyio.sleep(min(assigned.wait_us / 1e6, 0.02))
         finally:
             await link.close()
 
-    async def returner(agent: str) -> None:
+    async def give_back(self, agent: str) -> None:
+        """Read a task now and then and give it back unstarted."""
+        store, keys = self.supervisors[0], self.keys
         link = store.blocking_link(1)
         try:
             while True:
-                deliveries = await read_inbox(
-                    link, inbox_key=keys.inbox(agent), agent=agent, worker="w", count=1, block_ms=50
-                )
-                rows = [(delivery, Verdict(VerdictKind.UNSTARTED)) for delivery in deliveries]
-                returned.update(f"{delivery.task_id}:{delivery.generation}".encode() for delivery in deliveries)
+                inbox_key = keys.inbox(agent)
+                found = await read_inbox(link, inbox_key=inbox_key, agent=agent, worker="w", count=1, block_ms=50)
+                self.returned.update(f"{delivery.task_id}:{delivery.generation}".encode() for delivery in found)
+                rows = [(delivery, Verdict(VerdictKind.UNSTARTED)) for delivery in found]
                 await store.call(task_scripts.finish(keys, rows=rows, dead_ttl_s=60, max_wait_s=60))
                 await anyio.sleep(0.03)
         finally:
             await link.close()
 
-    await store.load_scripts()
-    for agent, names in AGENTS.items():
-        own = RATES.get(f"@{agent}")
-        known = tuple((name, RATES[name]) for name in names if not name.startswith("@"))
-        team = Team(agent, frozenset({agent}), own, tuple(name for name, _ in known), known)
-        await store.call(
-            agent_scripts.register(
-                keys, worker="w", spec=team.spec(), slots=100_000, backlog=0, about={"host": "h"}, alive_s=60
-            )
-        )
-        rows = [row(queue=f"skill:{agent}") for _ in range(400)]
-        await store.call(task_scripts.submit(keys, rows=rows, max_tasks=10_000, max_wait_s=60))
+
+async def test_fifty_at_once(redis_server: RedisServer, prefix: str) -> None:
+    """However many ask at once, every window of every limit holds on the server's clock, and no limit goes unused."""
+    rush = Rush(redis_server.url, PoolKeys(prefix, "p"))
+    await rush.prepare()
     with anyio.move_on_after(RUN_S):
         async with anyio.create_task_group() as group:
-            agents = cycle(AGENTS)
-            for i in range(50):
-                group.start_soon(worker, supervisors[i % 3], next(agents))
-            group.start_soon(returner, "free")
-    for supervisor in supervisors:
+            for i, agent in zip(range(50), cycle(AGENTS), strict=False):
+                group.start_soon(rush.ask, rush.supervisors[i % 3], agent)
+            group.start_soon(rush.give_back, "free")
+    for supervisor in rush.supervisors:
         await supervisor.close()
-
     for name, rate in RATES.items():
-        assert_held([us for member, us in seen[name].items() if member not in returned], rate)
-    assert returned
+        assert_held([us for member, us in rush.seen[name].items() if member not in rush.returned], rate)
+    assert rush.returned
     for agent in ("fast", "middle", "slow"):
-        assert granted[agent] == len(seen[f"@{agent}"]), "every grant was seen"
-    windows = {agent: int(RUN_S * 1e6 // RATES[f"@{agent}"].window_us) for agent in ("fast", "slow")}
-    for agent, full in windows.items():
-        assert granted[agent] >= RATES[f"@{agent}"].count * max(1, full // 2), "a limit must not starve its agent"
+        assert rush.granted[agent] == len(rush.seen[f"@{agent}"]), "every grant was seen"
+    for agent in ("fast", "slow"):
+        rate = RATES[f"@{agent}"]
+        windows = max(1, int(RUN_S * 1e6) // rate.window_us // 2)
+        assert rush.granted[agent] >= rate.count * windows, "a limit must not starve its agent"

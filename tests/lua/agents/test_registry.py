@@ -31,7 +31,10 @@ class TestRegister:
     def test_new(self, pool: Pool) -> None:
         """The first worker makes inbox, group and agent; everybody is told."""
         pool.register(team=Team(skills=frozenset({"b", "a"})), slots=4, backlog=1)
-        assert pool.agent().items() >= {"slots": "4", "backlog": "1", "skills": "a b", "limits": "", "lease_ms": "15000"}.items()
+        assert (
+            pool.agent().items()
+            >= {"slots": "4", "backlog": "1", "skills": "a b", "limits": "", "lease_ms": "15000"}.items()
+        )
         assert pool.score(pool.keys.workers, "w1") == pool.score(pool.keys.agents, "ed") == pool.now_ms
         assert pool.members(pool.keys.skill("a")) == pool.members(pool.keys.skill("b")) == ["ed"]
         assert pool.execute("HGET", pool.keys.worker("w1"), "host") == b"h"
@@ -140,7 +143,9 @@ class TestDeregister:
         pool.deregister()
         assert pool.agent().items() >= {"slots": "0", "skills": "", "backlog": "0"}.items()
         assert pool.members(pool.keys.workers) == []
-        assert pool.execute("EXISTS", pool.keys.worker("w1"), pool.keys.agent_workers("ed"), pool.keys.skill("sum")) == 0
+        assert (
+            pool.execute("EXISTS", pool.keys.worker("w1"), pool.keys.agent_workers("ed"), pool.keys.skill("sum")) == 0
+        )
         assert pool.members(pool.keys.agents) == ["ed"]
         assert consumers(pool) == []
         assert pool.rings() == ["agents"]
@@ -264,7 +269,7 @@ class TestExpire:
 
 def test_lead_and_resign(pool: Pool) -> None:
     """One supervisor leads until it resigns or its lease runs out; keeping it is repeating it."""
-    from orchestrator.agents import scripts  # noqa: PLC0415 - the only test of these two
+    from orchestrator.agents import scripts
 
     def lead(who: str) -> bool:
         return pool.call(scripts.lead(pool.keys, supervisor=who, lease_ms=5000))

@@ -36,7 +36,12 @@ def test_assigns(pool: Pool) -> None:
     pool.put(task)
     assert pool.assign() == Assigned(1, left=False, wait_us=0)
     (delivery,) = pool.read()
-    assert (delivery.task_id, delivery.generation, delivery.attempt, delivery.deaths) == (task.id, str(pool.now_ms), 1, 0)
+    assert (delivery.task_id, delivery.generation, delivery.attempt, delivery.deaths) == (
+        task.id,
+        str(pool.now_ms),
+        1,
+        0,
+    )
     assert opaque(delivery.envelope) == task.envelope
     found = pool.task(task.id)
     assert (found["state"], found["at"]) == ("assigned", f"ed {delivery.entry} {rank(2) + pool.now_ms}")

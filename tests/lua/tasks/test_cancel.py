@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,6 +11,8 @@ from orchestrator.tasks.model import CancelStatus, TaskState, VerdictKind
 from tests.lua.pool import Team, row
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.lua.pool import Pool
 
 pytestmark = pytest.mark.both_servers
@@ -19,7 +21,7 @@ ENDED = (CancelStatus.ENDED, TaskState.CANCELLED)
 
 
 @pytest.mark.parametrize("fields", [{}, {"delay_ms": 50}], ids=["ready", "scheduled"])
-def test_ends_what_waits(pool: Pool, fields: dict[str, int]) -> None:
+def test_ends_what_waits(pool: Pool, fields: dict[str, Any]) -> None:
     """A waiting task ends at once, leaves every index, and its client hears of it."""
     task = row(reply="c1", idem="k", digest="d", start_by_ms=pool.now_ms + 99, **fields)
     pool.put(task)
@@ -68,7 +70,7 @@ def test_signals_what_runs(pool: Pool) -> None:
 
 
 def test_ends_what_lies_unread(pool: Pool) -> None:
-    """A task that no worker has read yet ends at once; its entry and its limit slots are free again (protocol rule 14)."""
+    """A task that no worker has read yet ends at once; its entry and its limit slots are free again (rule 14)."""
     pool.register(team=Team(rate=Rate(2, 60_000_000)))
     read, unread = pool.put(row(), row(reply="c1"))
     pool.assign()
@@ -109,7 +111,8 @@ def test_lost_inbox(pool: Pool, lost: str) -> None:
 def test_goes_nowhere_afterwards(pool: Pool) -> None:
     """A marked task ends when it is taken back, whichever way (protocol rule 8)."""
     pool.register()
-    for i, take_back in enumerate((lambda: pool.abandon("w1"), lambda: pool.adopt("w1", own=True))):
+    ways: list[Callable[[], object]] = [lambda: pool.abandon("w1"), lambda: pool.adopt("w1", own=True)]
+    for i, take_back in enumerate(ways):
         pool.put()
         delivery = pool.one()
         pool.cancel(delivery.task_id, reason="why")

@@ -267,10 +267,19 @@ def test_batch_of_500(pool: Pool, kind: VerdictKind) -> None:
     pool.register(slots=250)
     pool.register("w1", Team(agent="other", rate=Rate(500, 1_000_000)), slots=250)
     for agent in ("ed", "other"):
-        pool.put(*[
-            row(queue=f"agent:{agent}", skill="sum", reply=f"c{i % 7}", idem=f"{agent}{i}", digest="d", start_by_ms=pool.now_ms + 9)
-            for i in range(250)
-        ])
+        pool.put(
+            *[
+                row(
+                    queue=f"agent:{agent}",
+                    skill="sum",
+                    reply=f"c{i % 7}",
+                    idem=f"{agent}{i}",
+                    digest="d",
+                    start_by_ms=pool.now_ms + 9,
+                )
+                for i in range(250)
+            ]
+        )
     deliveries = pool.deliver(limit=250) + pool.deliver(agent="other", limit=250)
     rows = [(delivery, Verdict(kind, b"x" * 2000, delay_ms=5, reason="r")) for delivery in deliveries]
     assert pool.finish(*rows) == [OK] * 500

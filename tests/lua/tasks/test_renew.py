@@ -36,7 +36,10 @@ def test_kept(pool: Pool) -> None:
     pool.age(LEASE_MS + 1)
     with pool.unchanged():
         assert pool.renew([first, second]) == (3, [KEPT, KEPT])
-    idle = {entry.decode(): ms for entry, _, ms, _ in pool.execute("XPENDING", pool.keys.inbox("ed"), "workers", "-", "+", 9)}
+    idle = {
+        entry.decode(): ms
+        for entry, _, ms, _ in pool.execute("XPENDING", pool.keys.inbox("ed"), "workers", "-", "+", 9)
+    }
     assert [ms < 5000 for ms in idle.values()] == [True, True, False]
 
 
@@ -52,7 +55,10 @@ def test_lost(pool: Pool) -> None:
     pool.age(LEASE_MS + 1)
     rows = [theirs, older, ended, unknown, replace(fine, entry="1-1"), fine]
     assert pool.renew(rows) == (2, [LOST, LOST, LOST, LOST, LOST, KEPT])
-    idle = {entry.decode(): ms for entry, _, ms, _ in pool.execute("XPENDING", pool.keys.inbox("ed"), "workers", "-", "+", 9)}
+    idle = {
+        entry.decode(): ms
+        for entry, _, ms, _ in pool.execute("XPENDING", pool.keys.inbox("ed"), "workers", "-", "+", 9)
+    }
     assert {entry for entry, ms in idle.items() if ms < 5000} == {fine.entry}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -81,7 +81,7 @@ def test_key_lives_as_long_as_its_task(pool: Pool) -> None:
 
 
 def test_full(pool: Pool) -> None:
-    """A queue at its cap refuses, also in the middle of a call; other queues and the scheduled ones have their own cap."""
+    """A queue at its cap refuses, also in the middle of a call; other queues and `scheduled` have caps of their own."""
     tasks = [row(), row(), row(), row(queue="skill:b"), row(delay_ms=1), row(delay_ms=1), row(delay_ms=1)]
     statuses = pool.submit(*tasks, max_tasks=2)
     assert [status for status, _ in statuses] == ["created", "created", "full", "created", "created", "created", "full"]
@@ -139,7 +139,7 @@ def test_stale_parent(pool: Pool) -> None:
     pool.register()
     pool.put()
     parent = pool.one()
-    child = {"parent": parent.task_id, "parent_generation": parent.generation}
+    child: dict[str, Any] = {"parent": parent.task_id, "parent_generation": parent.generation}
     assert pool.submit(row(**child))[0][0] == "created"
     with pool.unchanged():
         older = {**child, "parent_generation": str(int(parent.generation) - 1)}
@@ -154,7 +154,15 @@ def test_stale_parent(pool: Pool) -> None:
 def test_batch_of_500_with_everything(pool: Pool) -> None:
     """A full batch with keys, delays, `start_by` and clients fits into one call."""
     tasks = [
-        row(delay_ms=i % 2, start_by_ms=pool.now_ms + 9, idem=f"k{i}", digest="d", reply="c1", skill="sum", queue="agent:ed")
+        row(
+            delay_ms=i % 2,
+            start_by_ms=pool.now_ms + 9,
+            idem=f"k{i}",
+            digest="d",
+            reply="c1",
+            skill="sum",
+            queue="agent:ed",
+        )
         for i in range(500)
     ]
     pool.put(*tasks)

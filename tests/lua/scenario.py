@@ -1,0 +1,75 @@
+"""The main path of every script, once: for servers that are special as a whole (a cluster, one without memory)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.agents import scripts as agent_scripts
+from orchestrator.core.rates import Rate
+from orchestrator.store.script_files import all_scripts
+from orchestrator.tasks.model import CancelStatus, FinishStatus, Verdict, VerdictKind
+from tests.lua.pool import LEASE_MS, Team, row
+
+if TYPE_CHECKING:
+    from orchestrator.store.calls import Call
+    from tests.lua.pool import Pool
+
+TEAM = Team(rate=Rate(1000, 60_000_000), limits=("x",), known_limits=(("x", Rate(1000, 1_000_000)),))
+
+
+def play(pool: Pool, *, client: str = "c1", key: str = "k") -> set[str]:
+    """Run every script with every verdict, so that each kind of key is written; the names of the scripts that ran."""
+    ran: set[str] = set()
+    call = pool.call
+
+    def noted(made: Call[object]) -> object:
+        ran.add(made.script)
+        return call(made)
+
+    pool.call = noted  # type: ignore[method-assign, assignment]
+    try:
+        _play(pool, client, key)
+    finally:
+        pool.call = call  # type: ignore[method-assign]
+    return ran
+
+
+def _play(pool: Pool, client: str, key: str) -> None:
+    pool.call(agent_scripts.lead(pool.keys, supervisor="s", lease_ms=5000))
+    pool.register("w1", TEAM, slots=500)
+    pool.register("w2", TEAM, slots=500)
+    pool.beat("w1")
+    rows = [row(reply=client, idem=f"{key}{i}", digest="d", start_by_ms=pool.now_ms + 10**9) for i in range(9)]
+    rows += [row(queue="agent:ed", skill="sum", delay_ms=5), row(queue="agent:ed", skill="other"), row(reply=client)]
+    pool.put(*rows)
+    pool.put(row(start_by_ms=pool.now_ms + 1, reply=client, delay_ms=50))
+    pool.sleep(5)
+    pool.promote()
+    deliveries = pool.deliver("w1", limit=9)
+    verdicts = [(delivery, Verdict(kind, b"x" * 10)) for delivery, kind in zip(deliveries, VerdictKind, strict=False)]
+    assert set(pool.finish(*verdicts)) == {FinishStatus.OK}
+    pool.renew(deliveries[7:])
+    pool.cancel(deliveries[7].task_id)
+    parked = next(each.id for each in rows if each.skill == "other")
+    assert pool.cancel(parked)[0][0] == CancelStatus.ENDED
+    pool.look("w2")
+    pool.age(LEASE_MS + 1)
+    pool.adopt("w2")
+    pool.adopt("w2", own=True)
+    pool.abandon("w2")
+    pool.sleep(2000)
+    pool.promote()
+    while deliveries := pool.deliver("w2"):
+        pool.finish(*[(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in deliveries])
+    pool.deregister("w1")
+    pool.sleep(3_600_000)
+    assert pool.expire() == ["w2"]
+    pool.call(agent_scripts.resign(pool.keys, supervisor="s"))
+    assert {each.id for each in rows if pool.state(each.id) in {"succeeded", "dead", "cancelled"}} == {
+        e.id for e in rows
+    }
+
+
+def every_script() -> set[str]:
+    """Names of all scripts."""
+    return set(all_scripts())

@@ -1,0 +1,142 @@
+"""On a server in cluster mode: one slot per pool, every key of a script in it, and no id that could change that."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.agents.model import AgentSpec
+from orchestrator.core.errors import InvalidInput, ServerRefused
+from orchestrator.core.ids import check_name, decode_foreign, encode_foreign
+from orchestrator.store.calls import Call
+from orchestrator.store.keys import POOL_KEYS, PoolKeys
+from orchestrator.store.script_files import all_scripts
+from orchestrator.testing.servers import RedisServer
+from orchestrator.testing.waiting import wait_until
+from tests.lua.pool import Pool, row
+from tests.lua.scenario import every_script, play
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HOSTILE = [
+    *[
+        "{",
+        "}",
+        "{}",
+        "}:{pool:q}",
+        "{pool:q}",
+        "a b",
+        "a/b",
+        "a:b",
+        "a\r\nDEL x\r\n",
+        "\x00",
+        "\t",
+        "%7D",
+        "*",
+        "[a-z]",
+    ],
+    *["~", "naïve", "日本語", "\u202e", "🙂", "'", '"', "\\", "$(id)", "a" * 256, " ", "task", "..", "limit:@ed"],
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RedisServer]:
+    """One server that is a whole cluster."""
+    # The cluster's own bus needs a port, though nobody connects to it.
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        bus = str(probe.getsockname()[1])
+    with RedisServer(options={"cluster-enabled": "yes", "cluster-port": bus}) as server, server.client() as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        wait_until(
+            lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True),
+            "a whole cluster",
+        )
+        yield server
+
+
+@pytest.fixture
+def cluster_pool(cluster: RedisServer, request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """An empty pool on it."""
+    pool = Pool(cluster.url, f"{request.node.name.partition('[')[0]}:c:t")
+    yield pool
+    for name in pool.names():
+        pool.execute("UNLINK", name)
+    pool.close()
+
+
+def slots_of(pool: Pool) -> set[int]:
+    """Slots of all keys in the pool's namespace."""
+    return {pool.execute("CLUSTER", "KEYSLOT", name) for name in pool.names()}
+
+
+def test_every_script_stays_in_one_slot(cluster_pool: Pool) -> None:
+    """The whole life of tasks, in all scripts: no undeclared slot is touched, every key hashes to the pool's slot."""
+    assert play(cluster_pool) == every_script()
+    assert slots_of(cluster_pool) == {cluster_pool.execute("CLUSTER", "KEYSLOT", cluster_pool.keys.root)}
+
+
+def test_pools_have_slots_of_their_own(cluster: RedisServer) -> None:
+    """Two pools of one prefix may live on different servers; one pool with two prefixes shares its slot."""
+    pool = Pool(cluster.url, "p:q:r")
+    slots = [pool.execute("CLUSTER", "KEYSLOT", PoolKeys("p:q:r", name).root) for name in ("a", "b")]
+    assert slots[0] != slots[1]
+    pool.close()
+
+
+def test_another_slot_is_refused(cluster_pool: Pool) -> None:
+    """The shebang makes the server itself refuse a script that leaves its slot."""
+    text = "#!lua\nreturn redis.call('SET', KEYS[1] .. 'x', 1)"
+    sha = cluster_pool.execute("SCRIPT", "LOAD", text)
+    with pytest.raises(ServerRefused, match=r"non local key|undeclared key|Script attempted to access"):
+        cluster_pool.execute("EVALSHA", sha, 1, "elsewhere")
+
+
+@pytest.mark.parametrize("foreign", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_ids_do_no_harm(cluster_pool: Pool, foreign: str) -> None:
+    """Any text as idempotency key and client: encoded reversibly, in the pool's slot, in a key of its own."""
+    pool = cluster_pool
+    encoded = encode_foreign("key", foreign)
+    assert decode_foreign(encoded) == foreign
+    pool.register()
+    first, second = (
+        row(idem=encoded, digest="d", reply=encoded),
+        row(idem=encode_foreign("key", foreign[:255] + "b"), digest="d"),
+    )
+    assert [status for status, _ in pool.submit(first, second)] == ["created", "created"]
+    assert pool.submit(row(idem=encoded, digest="d"), row(idem=encoded, digest="e")) == [
+        ("duplicate", first.id),
+        ("conflict", first.id),
+    ]
+    for delivery in pool.deliver():
+        pool.end(delivery, payload=b"1")
+    assert pool.replies(encoded) == [(first.id, "s1")]
+    assert slots_of(pool) == {pool.execute("CLUSTER", "KEYSLOT", pool.keys.root)}
+    stems = {kind.suffix.split(":")[0] for kind in POOL_KEYS}
+    assert {name.removeprefix(f"{pool.keys.root}:").split(":")[0] for name in pool.names()} <= stems
+
+
+@pytest.mark.parametrize("name", [text for text in HOSTILE if text not in {"a:b", "task", "limit:@ed"}], ids=ascii)
+def test_hostile_names_are_refused(name: str) -> None:
+    """Names that we hand out are refused with a clear error when they could change a key."""
+    with pytest.raises(InvalidInput, match="is not a valid name"):
+        check_name("agent", name)
+    with pytest.raises(InvalidInput):
+        PoolKeys("a:b:c", name)
+
+
+def test_no_agent_shares_a_key_with_another() -> None:
+    """A name that reads like a part of another agent's keys is refused."""
+    assert PoolKeys("a:b:c", "p").agent("ed:workers") == PoolKeys("a:b:c", "p").agent_workers("ed")
+    with pytest.raises(InvalidInput, match="share a key with another agent"):
+        AgentSpec("ed:workers", frozenset())
+
+
+def test_scripts_fit_the_servers_language(cluster_pool: Pool) -> None:
+    """Every script compiles under the hash that the loader computed."""
+    for script in all_scripts().values():
+        assert cluster_pool.execute("SCRIPT", "LOAD", script.text).decode() == script.sha
+    assert Call("tasks/submit", {}, lambda reply: reply).sha == all_scripts()["tasks/submit"].sha

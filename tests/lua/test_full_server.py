@@ -1,0 +1,80 @@
+"""On a server whose memory is full: new work is refused in clear words, what runs can end, so the server drains."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.core.errors import ServerFull
+from orchestrator.core.rates import Rate
+from orchestrator.store.calls import opaque
+from orchestrator.store.server_binary import find_server_binary
+from orchestrator.tasks.model import CancelStatus, FinishStatus, LeaseStatus, Verdict, VerdictKind
+from orchestrator.testing.servers import RedisServer, find_binary_of_line
+from tests.lua.pool import LEASE_MS, Pool, Team, row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=["newest", "redis7"])
+def full_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """A pool with running, waiting and lost tasks on a server that takes no more."""
+    binary = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
+    if binary is None:
+        pytest.skip("needs a redis-server 7.x on the PATH")
+    with RedisServer(binary) as server:
+        pool = Pool(server.url, "full:t:t")
+        pool.register(team=Team(rate=Rate(10_000, 1_000_000)), slots=20)
+        pool.put(
+            *[row(reply="c1", envelope=opaque(b"x" * 1000)) for _ in range(40)],
+            row(delay_ms=5),
+            row(start_by_ms=pool.now_ms + 5),
+        )
+        pool.assign()
+        pool.execute("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        pool.execute("CONFIG", "SET", "maxmemory", 100_000)
+        yield pool
+        pool.close()
+
+
+def test_submit_is_refused(full_pool: Pool) -> None:
+    """A submit is refused as a whole and nothing of it is stored."""
+    with full_pool.unchanged(), pytest.raises(ServerFull, match=r"out of memory; raise maxmemory"):
+        full_pool.submit(row())
+
+
+def test_everything_else_works(full_pool: Pool) -> None:
+    """Workers read, renew, finish, adopt and beat; supervisors assign, promote and give back; clients cancel."""
+    pool = full_pool
+    deliveries = pool.read(limit=20)
+    assert pool.renew(deliveries) == (20, [LeaseStatus.KEPT] * 20)
+    rows = [(delivery, Verdict(kind, b"r" * 100)) for delivery, kind in zip(deliveries, VerdictKind, strict=False)]
+    assert pool.finish(*rows) == [FinishStatus.OK] * len(VerdictKind)
+    assert pool.cancel(deliveries[-1].task_id)[0][0] == CancelStatus.SIGNALLED
+    assert pool.cancel(pool.queue()[-1])[0][0] == CancelStatus.ENDED
+    pool.look("w2")
+    pool.age(LEASE_MS + 1)
+    pool.register("w2", Team(rate=Rate(10_000, 1_000_000)), slots=20)
+    assert pool.adopt("w2", limit=3)
+    assert pool.abandon("w2")[0] == 3
+    assert pool.beat("w1")
+    assert pool.promote().promoted >= 1
+    assert pool.assign().count > 0
+    pool.deregister("w2")
+    pool.sleep(30_000)
+    assert pool.expire() == ["w1"]
+
+
+def test_drains(full_pool: Pool) -> None:
+    """Working on drains the server, and then it takes new tasks."""
+    pool = full_pool
+    pool.sleep(10)
+    for _ in range(10):
+        pool.promote()
+        pool.finish(*[(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in pool.deliver()])
+    assert pool.queue() == []
+    assert pool.inbox_length() == 0
+    pool.execute("CONFIG", "SET", "maxmemory", 0)
+    pool.put()

@@ -1,0 +1,59 @@
+"""docs/data-model.md explains every field that real records have, and no field that none ever has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.tasks.model import VerdictKind
+from tests.lua.pool import row
+from tests.lua.scenario import play
+
+if TYPE_CHECKING:
+    from tests.lua.pool import Pool
+
+PAGE = (Path(__file__).parents[2] / "docs/data-model.md").read_text(encoding="utf-8")
+
+
+def section(title: str) -> str:
+    """One section of the page."""
+    return PAGE.partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def explained(title: str) -> set[str]:
+    """First column of the table in a section."""
+    return set(re.findall(r"^\| `([^`]+)` \|", section(title), re.MULTILINE))
+
+
+def test_fields_and_counters(pool: Pool) -> None:
+    """What tasks, agents and counters hold, over a life in which everything happens once, is what the page explains."""
+    task_fields: set[str] = set()
+    agent_fields: set[str] = set()
+
+    def look() -> None:
+        for name, (contents, _) in pool.snapshot().items():
+            fields = (
+                {re.sub(r":\d+$", ":N", field.decode()) for field in contents} if isinstance(contents, dict) else set()
+            )
+            if ":task:" in name:
+                task_fields.update(fields)
+            elif name.endswith(":agent:ed"):
+                agent_fields.update(fields)
+
+    pool.register(slots=1)
+    pool.put(row(start_by_ms=pool.now_ms + 500), row())
+    delivery = pool.one()
+    pool.cancel(delivery.task_id)
+    pool.adopt()
+    look()
+    pool.end(delivery, VerdictKind.RETRY)
+    delivery = pool.one()
+    pool.end(delivery, VerdictKind.SNOOZE)
+    pool.put(row(start_by_ms=pool.now_ms))
+    pool.promote()
+    play(pool)
+    look()
+    assert task_fields == explained("Fields of a task")
+    assert agent_fields == explained("Fields of an agent")
+    assert set(pool.stats()) == set(re.findall(r"`(\w+)`", section("Counters").partition("count ")[2]))
