@@ -141,8 +141,10 @@ class Host:
         )
         patience_s = GRACE_S + (self._settings.worker.drain_s if self._signals == 1 else 0.0)
         self._kill_at_s = time.monotonic() + patience_s
+        # Another number the second time: two of the same kind may arrive as one.
+        wish = signal.SIGTERM if self._signals == 1 else signal.SIGINT
         for pid in self._children:
-            os.kill(pid, signal.SIGTERM)
+            os.kill(pid, wish)
 
     def _kill_late(self) -> None:
         if self._kill_at_s is None or time.monotonic() < self._kill_at_s:
@@ -172,7 +174,7 @@ class Host:
             return
         self._kill_group(child.pid)
         self._departed.append(Departed(child.worker, how, due_s=0.0))
-        if self._signals and code == -signal.SIGTERM:
+        if self._signals and code in {-signal.SIGTERM, -signal.SIGINT}:
             return  # told to stop before it listened, or after it had ended its work
         _log.error("worker_died", worker=child.worker, pid=child.pid, how=how)
         if self._signals:
@@ -256,6 +258,8 @@ def _become_worker(parent: int, work: Callable[[], None]) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
         work()
         code = 0
+    except KeyboardInterrupt:
+        code = 0  # a signal that came when the work had ended
     except OrchestratorError as refused:
         sys.stderr.write(f"error: {refused}\n")
         code = refused.exit_code
