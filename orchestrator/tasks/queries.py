@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import DecodeError
+
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
-from orchestrator.tasks.inbox import GROUP
+from orchestrator.tasks.inbox import GROUP, GroupMissing
 from orchestrator.tasks.model import STATE_OF_LETTER, Envelope, TaskInfo, TaskState, decode_envelope
 
 if TYPE_CHECKING:
@@ -58,11 +60,14 @@ async def info(store: Store, id_: str) -> TaskInfo:
     record = _fields(await store.execute("HGETALL", store.keys.task(id_)))
     if "state" not in record:
         raise NotFound(f"task {id_} does not exist, or its retention has passed")
-    envelope = decode_envelope(record["env"])
+    envelope = _envelope(record["env"])
     state, agent, worker = TaskState(record["state"].decode()), None, None
     if state is TaskState.ASSIGNED:
         agent, entry, _ = record["at"].decode().split(" ")
-        pending = await store.execute("XPENDING", store.keys.inbox(agent), GROUP, entry, entry, 1)
+        try:
+            pending = await store.execute("XPENDING", store.keys.inbox(agent), GROUP, entry, entry, 1)
+        except GroupMissing:  # the stream was lost: nobody can be running it
+            pending = []
         if pending:
             state, worker = TaskState.RUNNING, pending[0][1].decode()
     elif record.get("at") and state.final:
@@ -159,7 +164,15 @@ async def summaries(store: Store, ids: Iterable[str]) -> dict[str, Envelope]:
     """The envelopes of tasks, for lists; those that are gone are left out."""
     listed = list(ids)
     replies = await store.pipeline([("HGET", store.keys.task(id_), "env") for id_ in listed])
-    return {id_: decode_envelope(reply) for id_, reply in zip(listed, replies, strict=True) if isinstance(reply, bytes)}
+    return {id_: _envelope(reply) for id_, reply in zip(listed, replies, strict=True) if isinstance(reply, bytes)}
+
+
+def _envelope(data: bytes) -> Envelope:
+    """An envelope to be shown: one that was damaged must not hide the other tasks of a list."""
+    try:
+        return decode_envelope(data)
+    except DecodeError:
+        return Envelope(skill="(unreadable)", args=b"")
 
 
 @dataclass(frozen=True, slots=True)
