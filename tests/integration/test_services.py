@@ -1,0 +1,96 @@
+"""The ground that clients, supervisors and workers stand on: settings, server, data format, scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import orchestrator
+from orchestrator import ConfigError, FormatMismatch, InvalidInput, Orchestrator, ServerUnavailable
+from orchestrator.services import open_services, resolve_settings
+from orchestrator.supervisor.daemon import run_supervisor
+from orchestrator.testing.servers import RedisServer
+from tests.helpers.local_team import PATIENCE_S, local_settings
+from workers import Agent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.core.settings import Settings
+    from tests.helpers.local_team import LocalTeam
+
+
+def test_what_the_caller_names_overrides_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """URL, pool and prefix given to a client stand above the environment; they exclude whole settings."""
+    monkeypatch.setenv("ORC_POOL", "from-environment")
+    monkeypatch.setenv("ORC_PREFIX", "a:b:c")
+    settings = resolve_settings(url="redis://localhost:1/0", pool="mine")
+    assert (settings.pool, settings.prefix) == ("mine", "a:b:c")
+    assert resolve_settings(settings=settings) is settings
+    with pytest.raises(ConfigError, match="either settings= or url="):
+        resolve_settings(settings=settings, pool="other")
+    with pytest.raises(ConfigError, match="pool"):
+        Orchestrator(pool="a b")
+    with pytest.raises(ConfigError, match=r"redis\.url"):
+        Orchestrator("localhost:6379")
+
+
+async def test_without_any_server_the_error_says_what_to_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No URL, no setting and no embedded server near by: the error names the ways out."""
+    for name in ("ORC_REDIS__URL", "ORC_DATA_DIR", "ORC_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ServerUnavailable, match="orc up"):
+        await Orchestrator().open()
+
+
+async def test_newer_data_is_left_alone(team: LocalTeam) -> None:
+    """A program that is older than the data refuses to touch it."""
+    store, keys = team.services.store, team.services.keys
+    await store.execute("SET", keys.format, 99)
+    with pytest.raises(FormatMismatch, match="format 99"):
+        await team.client()
+
+
+@pytest.mark.parametrize("pool", ["default", "mail"])
+async def test_pools_are_worlds_of_their_own(team: LocalTeam, settings: Settings, pool: str) -> None:
+    """A task of one pool is not seen by another one."""
+    handle = await team.orc.submit("nobody")
+    async with Orchestrator(settings=settings.model_copy(update={"pool": pool})) as orc:
+        found = orc.task(handle.id)
+        if pool == "default":
+            assert (await found.info()).skill == "nobody"
+        else:
+            with pytest.raises(orchestrator.NotFound):
+                await found.info()
+
+
+async def test_scripts_that_the_server_forgot_are_loaded_again(team: LocalTeam) -> None:
+    """After SCRIPT FLUSH everything goes on: submit, assign, finish, beat."""
+    agent = Agent("steady")
+
+    @agent.skill
+    async def work() -> int:
+        return 1
+
+    await team.work(agent)
+    for _ in range(3):
+        await team.services.store.execute("SCRIPT", "FLUSH")
+        assert await (await team.orc.submit("work")).result(PATIENCE_S) == 1
+
+
+async def test_a_server_that_may_evict_is_refused(prefix: str) -> None:
+    """The supervisor does not start on a server that may throw tasks away, unless that is meant."""
+    with RedisServer(options={"maxmemory": "100mb", "maxmemory-policy": "allkeys-lru"}) as server:
+        settings = local_settings(server.url, prefix)
+        with pytest.raises(ConfigError, match=r"allkeys-lru.*noeviction"):
+            await run_supervisor(settings)
+        async with open_services(settings, name="test") as services:
+            assert "append-only" in (await services.store.check_server(allow_eviction=True))[0]
+
+
+def test_input_errors_are_value_errors() -> None:
+    """Whoever catches the builtin catches ours."""
+    assert issubclass(InvalidInput, ValueError)
+    assert issubclass(orchestrator.NotFound, LookupError)
