@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 
 from orchestrator.cli.failures import CONFIGURATION, NOBODY_ANSWERED, USAGE
@@ -26,8 +27,8 @@ END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HEALTHY_AFTER_S: Final = 10.0
 """A child that lived so long had started well; what kills it later is worth another try."""
 MAX_QUICK_DEATHS: Final = 5
-HURRY_S: Final = 7.0
-"""How long a child that was told twice may take before it is killed."""
+HURRY_S: Final = 20.0
+"""How long a child that was told twice may take before it is killed: a worker host kills its workers before that."""
 
 _HOPELESS: Final = frozenset({USAGE, CONFIGURATION})
 _HOPELESS_AT_START: Final = frozenset({USAGE, CONFIGURATION, NOBODY_ANSWERED})
@@ -61,6 +62,7 @@ class Child:
         self._quick_deaths = 0
         self._had_started_well = False
         self._due_s = 0.0
+        self._asked = False
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -114,15 +116,26 @@ class Child:
 
     def ask_to_end(self) -> None:
         """Ask it to end in good order; asked a second time it hurries."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
+        if self.runs and self._process is not None:
+            # Another number the second time: two of the same kind may arrive as one.
+            self._process.send_signal(signal.SIGINT if self._asked else signal.SIGTERM)
+            self._asked = True
 
     def kill(self) -> None:
-        """End it now, and what else is in its group."""
-        if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        """End it now, and its own children, which lead groups of their own."""
+        if self.runs and self._process is not None:
+            for pid in (self._process.pid, *_children_of(self._process.pid)):
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
             self._process.wait()
+
+
+def _children_of(pid: int) -> list[int]:
+    """The ids of a process's children, where the system tells."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 class Signals:

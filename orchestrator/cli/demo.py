@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 TEAM: Final = "workers.demo.team:team"
 ROOT_SKILL: Final = "audit"
 PROCESSES: Final = 3
-PATIENCE_S: Final = 10.0
-"""How long each part may take to end."""
+PATIENCE_S: Final = 20.0
+"""How long each part may take to end; a worker host kills its workers before that."""
 
 commands = Commands(
     "demo",

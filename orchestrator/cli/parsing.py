@@ -87,7 +87,7 @@ class Commands:
             arranged = ["@-" if word == "-" else word for word in globals_after_words(tokens)]
             return self.app(arranged, exit_on_error=False, print_error=False, result_action="return_value")
         except UnusedCliTokensError as wrong:
-            raise InvalidInput(f"too many arguments: {' '.join(wrong.unused_tokens)}; see --help") from None
+            raise InvalidInput(f"too many arguments: {' '.join(wrong.unused_tokens or ())}; see --help") from None
         except CycloptsError as wrong:
             raise InvalidInput(_sentence(str(wrong))) from None
 

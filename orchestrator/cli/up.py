@@ -23,8 +23,8 @@ REDIS_LOOK_S: Final = 1.0
 STOP_PATIENCE_S: Final = 40.0
 """How long Redis may take to stop: it writes its data first."""
 SUPERVISOR_PATIENCE_S: Final = 15.0
-DRAIN_MARGIN_S: Final = 15.0
-"""What a worker host may take beyond the drain time of its workers."""
+DRAIN_MARGIN_S: Final = 20.0
+"""What a worker host may take beyond the drain time of its workers; before that it kills them itself."""
 
 commands = Commands(
     "up",
@@ -124,7 +124,8 @@ def _stop_redis(redis: Attachment) -> None:
 
 
 def _print_banner(redis: Attachment | None, settings: Settings, apps: tuple[str, ...]) -> None:
-    workers = f"{settings.worker.processes} worker process(es) for {', '.join(apps)}" if apps else "no workers"
+    count = settings.worker.processes
+    workers = f"{count} worker process{'es' * (count > 1)} for {', '.join(apps)}" if apps else "no workers"
     lines = [f"running      supervisor, {workers}"]
     if redis is not None:
         lines += [f"redis        {redis.version} at {redis.url}", f"data in      {redis.data_dir}"]
