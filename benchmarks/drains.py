@@ -21,13 +21,22 @@ _SAMPLE_S = 0.005
 # Until a twentieth is done, readers wake up, pipelines fill, and caches warm.
 _RAMP_SHARE = 0.05
 _STALL_S = 20.0
+# They fill buffers, tables and caches whose size does not grow with the queue.
+_FIRST_TASKS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What one pass showed; costs of the server are totals over `tasks`, those of processes over `timed_tasks`."""
+    """What one pass showed; each total belongs to another number of tasks.
+
+    Attributes:
+        tasks: all of them; what `drain_cost` is for.
+        loaded_tasks: those after the first ones; what `load_cost` and `memory_bytes` are for.
+        timed_tasks: those after the ramp; what the processor time of the processes is for.
+    """
 
     tasks: int
+    loaded_tasks: int
     timed_tasks: int
     rate_per_s: float
     memory_bytes: int
@@ -53,7 +62,7 @@ class Watched:
 def drain(bench: Bench, team: Team, *, tasks: int, processes: int) -> Drain:
     """Submit all tasks, then let the workers loose on them, and watch until the last is finished."""
     team.prepare()
-    empty, loaded = run_loop(_load, bench, team, tasks)
+    before, loaded = run_loop(_load, bench, team, tasks)
     with team.crew(processes) as crew:
         ready = read_server(bench.meter)
         after_ramp_s: list[float] = []
@@ -67,10 +76,11 @@ def drain(bench: Bench, team: Team, *, tasks: int, processes: int) -> Drain:
         done = read_server(bench.meter)
         return Drain(
             tasks=tasks,
+            loaded_tasks=tasks - _FIRST_TASKS,
             timed_tasks=watched.tasks,
             rate_per_s=watched.rate_per_s,
-            memory_bytes=loaded.memory_bytes - empty.memory_bytes,
-            load_cost=cost_between(empty, loaded),
+            memory_bytes=loaded.memory_bytes - before.memory_bytes,
+            load_cost=cost_between(before, loaded),
             drain_cost=cost_between(ready, done),
             worker_cpu_s=sum(used_s[: len(crew.workers)]),
             helper_cpu_s=sum(used_s[len(crew.workers) :]),
@@ -111,6 +121,7 @@ def watch(
 async def _load(bench: Bench, team: Team, tasks: int) -> tuple[ServerReading, ServerReading]:
     # Both readings see the client's connections open: those it closed are missing from the server's counts.
     async with team.client() as client:
-        empty = read_server(bench.meter)
-        await client.submit_many(tasks)
-        return empty, read_server(bench.meter)
+        await client.submit_many(_FIRST_TASKS)
+        before = read_server(bench.meter)
+        await client.submit_many(tasks - _FIRST_TASKS)
+        return before, read_server(bench.meter)

@@ -57,14 +57,14 @@ def at_most(bound: float) -> Goal:
     return Goal(f"≤ {bound:g}", bound, at_most=True)
 
 
-def at_least_raw(factor: float, raw: float) -> Goal:
+def at_least_raw(factor: float) -> Goal:
     """At least so many times the raw loop."""
-    return Goal(f"≥ {factor:g} x raw", factor * raw, at_most=False)
+    return Goal(f"≥ {factor:g} x raw", factor, at_most=False, of_ratio=True)
 
 
-def at_most_raw(factor: float, raw: float) -> Goal:
+def at_most_raw(factor: float) -> Goal:
     """At most so many times the raw loop."""
-    return Goal(f"≤ {factor:g} x raw", factor * raw, at_most=True)
+    return Goal(f"≤ {factor:g} x raw", factor, at_most=True, of_ratio=True)
 
 
 def at_least_peer(factor: float, peer: PeerHere) -> Goal:

@@ -58,7 +58,7 @@ def as_markdown(run: Run) -> str:
     lines = [
         conditions,
         "",
-        "| measure | | value | rounds | ratio to raw | goal | |",
+        "| measure | | value | rounds | ratio | goal | |",
         "|---|---|--:|---|--:|---|---|",
         *(_row(figure) for figure in run.figures),
         "",
@@ -127,9 +127,12 @@ def _row(figure: Figure) -> str:
 
 
 def _distance(figure: Figure) -> str:
-    missed = [goal for goal in figure.goals if not goal.met_by(figure.value)]
+    missed = [goal for goal in figure.goals if not goal.met_by(figure)]
     return "; ".join(
-        f"{_number(figure.value)} {figure.unit}, goal {goal.text} = {_number(goal.bound)}" for goal in missed
+        f"ratio {figure.ratio:.2f}, goal {goal.text}"
+        if goal.of_ratio
+        else f"{_number(figure.value)} {figure.unit}, goal {goal.text} = {_number(goal.bound)}"
+        for goal in missed
     )
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.drains import Drain, drain
-from benchmarks.figures import Figure, Goal, median
+from benchmarks.figures import Figure, Goal, figure_of
 from benchmarks.goals import at_most
 from benchmarks.harness import say
 from benchmarks.metering import SentCommands
@@ -16,26 +16,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from benchmarks.harness import Bench
+    from benchmarks.metering import ServerCost
 
 _US = 1e6
+
+
+def _whole_life(one: Drain, part: Callable[[ServerCost], float]) -> float:
+    return part(one.load_cost) / one.loaded_tasks + part(one.drain_cost) / one.tasks
+
 
 _COSTS: tuple[tuple[str, str, Callable[[Drain], float], tuple[Goal, ...]], ...] = (
     (
         "calls per task, those inside scripts too",
         "calls",
-        lambda d: (d.load_cost.calls + d.drain_cost.calls) / d.tasks,
+        lambda d: _whole_life(d, lambda cost: cost.calls),
         (),
     ),
     (
         "server CPU per task, whole life",
         "µs",
-        lambda d: (d.load_cost.cpu_s + d.drain_cost.cpu_s) / d.tasks * _US,
+        lambda d: _whole_life(d, lambda cost: cost.cpu_s) * _US,
         (at_most(40),),
     ),
-    ("server CPU per task, submit", "µs", lambda d: d.load_cost.cpu_s / d.tasks * _US, ()),
+    ("server CPU per task, submit", "µs", lambda d: d.load_cost.cpu_s / d.loaded_tasks * _US, ()),
     ("server CPU per task, draining", "µs", lambda d: d.drain_cost.cpu_s / d.tasks * _US, (at_most(30),)),
-    ("network per task", "bytes", lambda d: (d.load_cost.net_bytes + d.drain_cost.net_bytes) / d.tasks, ()),
-    ("memory per queued task", "bytes", lambda d: d.memory_bytes / d.tasks, (at_most(420),)),
+    ("network per task", "bytes", lambda d: _whole_life(d, lambda cost: cost.net_bytes), ()),
+    ("memory per queued task", "bytes", lambda d: d.memory_bytes / d.loaded_tasks, (at_most(420),)),
     ("worker CPU per 1000 tasks", "s", lambda d: d.worker_cpu_s / d.timed_tasks * 1000, (at_most(0.06),)),
     ("supervisor CPU per 1000 tasks", "s", lambda d: d.helper_cpu_s / d.timed_tasks * 1000, ()),
 )
@@ -51,12 +57,11 @@ def measure(bench: Bench) -> Iterator[Figure]:
         }
     )
     for name, unit, per_task, goals in _COSTS:
-        values = {side: tuple(per_task(one) for one in passes) for side, passes in taken.items()}
-        raw = median(values["raw"])
+        values = {side: [per_task(one) for one in passes] for side, passes in taken.items()}
         if ours := values.get("ours"):
-            yield Figure("cost", name, unit, median(ours), raw, goals, ours)
+            yield figure_of("cost", name, unit, ours, values["raw"], goals=goals)
         else:
-            yield Figure("cost", f"{name}, raw loop", unit, raw, rounds=values["raw"])
+            yield figure_of("cost", f"{name}, raw loop", unit, values["raw"])
 
 
 def _commands_sent(bench: Bench) -> Iterator[Figure]:
@@ -70,6 +75,8 @@ def _commands_sent(bench: Bench) -> Iterator[Figure]:
             drain(bench, team, tasks=bench.sizes.drain_tasks, processes=1)
         sent[side] = counter.count / bench.sizes.drain_tasks
     if "ours" in sent:
-        yield Figure("cost", "commands sent per task", "commands", sent["ours"], sent["raw"], (at_most(0.2),))
+        yield figure_of(
+            "cost", "commands sent per task", "commands", [sent["ours"]], [sent["raw"]], goals=(at_most(0.2),)
+        )
     else:
-        yield Figure("cost", "commands sent per task, raw loop", "commands", sent["raw"])
+        yield figure_of("cost", "commands sent per task, raw loop", "commands", [sent["raw"]])

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.drains import drain
-from benchmarks.figures import Figure, median
+from benchmarks.figures import Figure, figure_of, median
 from benchmarks.goals import FASTEST_DRAIN_1, FASTEST_DRAIN_2, at_least_peer, at_least_raw
 from benchmarks.raw.team import RawTeam
 from benchmarks.sides import both_sides
@@ -29,13 +29,12 @@ def measure(bench: Bench) -> Iterator[Figure]:
     rates = bench.in_turns(passes)
     for processes, (raw_share, peer_share, peer) in _GOALS.items():
         words = "1 worker process" if processes == 1 else f"{processes} worker processes"
-        raw = median(rates["raw", processes])
+        raw = rates["raw", processes]
         if ours := rates.get(("ours", processes)):
-            goals = (at_least_raw(raw_share, raw), at_least_peer(peer_share, bench.peer(peer, raw)))
-            yield Figure("drain", words, "tasks/s", median(ours), raw, goals, tuple(ours))
-        yield Figure("drain", f"{words}, raw loop with results", "tasks/s", raw, rounds=tuple(rates["raw", processes]))
-        bare = rates["bare", processes]
-        yield Figure("drain", f"{words}, raw loop without results", "tasks/s", median(bare), raw, rounds=tuple(bare))
+            goals = (at_least_raw(raw_share), at_least_peer(peer_share, bench.peer(peer, median(raw))))
+            yield figure_of("drain", words, "tasks/s", ours, raw, goals=goals)
+        yield figure_of("drain", f"{words}, raw loop with results", "tasks/s", raw)
+        yield figure_of("drain", f"{words}, raw loop without results", "tasks/s", rates["bare", processes], raw)
 
 
 def _rate(bench: Bench, team: Team, processes: int) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks import goals
 from benchmarks.drains import watch
-from benchmarks.figures import Figure, median, percentiles
+from benchmarks.figures import Figure, figure_of, median, percentiles
 from benchmarks.peers.ardiq import REQUIREMENT, Ardiq
 from benchmarks.peers.environment import peer_python
 
@@ -32,12 +32,12 @@ def measure(bench: Bench) -> Iterator[Figure]:
     )
     for reference, values in rates.items():
         bench.measured_peers[reference] = median(values)
-        yield Figure("peers", f"ardiq, {reference.figure}", "tasks/s", median(values), rounds=tuple(values))
+        yield figure_of("peers", f"ardiq, {reference.figure}", "tasks/s", values)
     trips = [percentiles(values) for values in bench.in_turns({"ardiq trips": partial(_trips_ms, peer)})["ardiq trips"]]
     for reference, name in ((goals.FASTEST_END_TO_END_P50, "p50"), (goals.FASTEST_END_TO_END_P99, "p99")):
         values = [getattr(latencies, name) for latencies in trips]
         bench.measured_peers[reference] = median(values)
-        yield Figure("peers", f"ardiq, {reference.figure}", "ms", median(values), rounds=tuple(values))
+        yield figure_of("peers", f"ardiq, {reference.figure}", "ms", values)
 
 
 def _drain_rate(peer: Ardiq, processes: int) -> float:

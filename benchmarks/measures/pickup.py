@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.figures import Figure, median, percentiles
+from benchmarks.figures import Figure, figure_of, median, percentiles
 from benchmarks.goals import FASTEST_PICK_UP_P50, FASTEST_PICK_UP_P99, at_most_peer
 from benchmarks.passes import pick_up_waits_ms
 from benchmarks.payload import STARTS_FILE_VARIABLE
@@ -28,9 +28,9 @@ def measure(bench: Bench) -> Iterator[Figure]:
     taken = bench.in_turns({side: partial(one_pass, team, starts_file) for side, team in teams.items()})
     rounds = {side: [percentiles(values) for values in passes] for side, passes in taken.items()}
     for name, peer in _GOALS.items():
-        values = {side: tuple(getattr(latencies, name) for latencies in passes) for side, passes in rounds.items()}
-        raw = median(values["raw"])
+        values = {side: [getattr(latencies, name) for latencies in passes] for side, passes in rounds.items()}
+        goals = (at_most_peer(1.0, bench.peer(peer, median(values["raw"]))),)
         words = f"pick-up at {_RATE_PER_S} tasks/s, {name}"
         if ours := values.get("ours"):
-            yield Figure("pickup", words, "ms", median(ours), raw, (at_most_peer(1.0, bench.peer(peer, raw)),), ours)
-        yield Figure("pickup", f"{words}, raw loop", "ms", raw, rounds=values["raw"])
+            yield figure_of("pickup", words, "ms", ours, values["raw"], goals=goals)
+        yield figure_of("pickup", f"{words}, raw loop", "ms", values["raw"])

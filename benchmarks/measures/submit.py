@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.figures import Figure, Goal, median
+from benchmarks.figures import Figure, Goal, figure_of, median
 from benchmarks.goals import (
     FASTEST_SUBMIT_100,
     FASTEST_SUBMIT_MANY,
@@ -36,7 +36,7 @@ class _Traffic:
 
     def goals(self, bench: Bench, raw: float) -> tuple[Goal, ...]:
         against_peer = at_least_peer(self.peer_share, bench.peer(self.peer, raw))
-        return (against_peer,) if self.raw_share is None else (at_least_raw(self.raw_share, raw), against_peer)
+        return (against_peer,) if self.raw_share is None else (at_least_raw(self.raw_share), against_peer)
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
@@ -76,7 +76,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         rounds_factor=3,
     )
     for kind in kinds:
-        raw = median(rates["raw", kind.name])
+        raw = rates["raw", kind.name]
         if ours := rates.get(("ours", kind.name)):
-            yield Figure("submit", kind.name, "tasks/s", median(ours), raw, kind.goals(bench, raw), tuple(ours))
-        yield Figure("submit", f"{kind.name}, raw XADD", "tasks/s", raw, rounds=tuple(rates["raw", kind.name]))
+            yield figure_of("submit", kind.name, "tasks/s", ours, raw, goals=kind.goals(bench, median(raw)))
+        yield figure_of("submit", f"{kind.name}, raw XADD", "tasks/s", raw)
