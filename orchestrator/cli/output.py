@@ -219,8 +219,8 @@ def span(seconds: float) -> str:
 def _field(name: str, value: Any, width: int) -> str:
     label = paint(name.replace("_", " ").ljust(width), "1")
     if isinstance(value, tuple | list) and any("\n" in str(item) for item in value):
-        blocks = [clean_lines(str(item)).rstrip().replace("\n", "\n    ") for item in value]
-        return f"{label}\n" + "".join(f"    {block}\n" for block in blocks)
+        blocks = [clean_lines(str(item)).rstrip().replace("\n", "\n     ") for item in value]
+        return f"{label.rstrip()}\n" + "".join(f"  {number}. {block}\n" for number, block in enumerate(blocks, 1))
     cell = _cell(value)
     return f"{label}  {paint(cell, _COLOURS.get(cell, ''))}\n"
 

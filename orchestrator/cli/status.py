@@ -90,13 +90,19 @@ def _print_screen(found: Status) -> None:
         ),
         ("pool", f"{found.pool} ({found.prefix})"),
         ("supervisor", found.supervisor or "none leads"),
-        ("tasks", ", ".join(f"{count} {name}" for name, count in sorted(found.tasks.items())) or "none yet"),
+        ("tasks", ", ".join(f"{found.tasks[name]} {name}" for name in _in_order(found.tasks)) or "none yet"),
     ]
     output.write("".join(f"{output.paint(name.ljust(10), '1')}  {output.clean(text)}\n" for name, text in facts))
     agents = [{**agent, "workers": len(agent["workers"])} for agent in found.agents]
     _print_table(agents, ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills"), title="agent")
     _print_table(found.workers, ("id", "pid", "last_seen_at", "agents"), title="worker")
     _print_table(found.queues, ("queue", "tasks", "agents"), title="queue")
+
+
+def _in_order(counters: dict[str, int]) -> list[str]:
+    """The names of counters in the order of a task's life; those that are not listed here come last."""
+    order = ("submitted", "assigned", "succeeded", "retried", "snoozed", "dead", "cancelled", "expired")
+    return sorted(counters, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 
 def _print_table(rows: list[dict[str, Any]], columns: tuple[str, ...], *, title: str) -> None:
