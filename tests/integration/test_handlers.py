@@ -22,6 +22,7 @@ from orchestrator.tasks.model import CancelStatus, TaskState
 from tests.helpers.local_team import PATIENCE_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Reject, Retry, Snooze, TaskContext
+from workers.runtime import holdings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -367,6 +368,45 @@ async def test_a_handler_may_finish_although_it_was_cancelled(team: LocalTeam) -
     await started.wait()
     await handle.cancel()
     assert await handle.result(PATIENCE_S) == "tidied up"
+
+
+@pytest.mark.parametrize("how", ["timeout", "cancel"])
+async def test_a_handler_that_does_not_stop_is_left_behind(
+    team: LocalTeam, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """After its grace the attempt ends without the handler, whose slot is replaced; its late result changes nothing."""
+    monkeypatch.setattr(holdings, "GRACE_S", 0.2)
+    agent, release, ends = Agent("stubborn", concurrency=1), anyio.Event(), list[str]()
+    started = anyio.Event()
+
+    @agent.skill(timeout=0.1 if how == "timeout" else None, max_attempts=1)
+    async def work() -> str:
+        started.set()
+        with anyio.CancelScope(shield=True):
+            await release.wait()
+        ends.append("late")
+        return "late"
+
+    @agent.skill
+    async def fine() -> str:
+        return "fine"
+
+    await team.work(agent)
+    handle = await team.orc.submit("work")
+    await started.wait()
+    if how == "cancel":
+        await handle.cancel("enough")
+        with pytest.raises(TaskCancelled, match="enough"):
+            await handle.result(PATIENCE_S)
+    else:
+        with pytest.raises(TaskFailed, match=r"timeout of 0\.1 s, and its handler did not stop"):
+            await handle.result(PATIENCE_S)
+    for _ in range(3):
+        assert await (await team.orc.submit("fine")).result(PATIENCE_S) == "fine"
+    release.set()
+    await wait_for(lambda: ends, "the handler to end")
+    assert await (await team.orc.submit("fine")).result(PATIENCE_S) == "fine"
+    assert (await handle.info()).result is None
 
 
 async def test_a_failure_during_a_cancellation_is_the_cancellation(team: LocalTeam) -> None:

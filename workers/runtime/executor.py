@@ -12,6 +12,7 @@ import time
 import traceback
 from collections import deque
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -23,6 +24,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import envelope_bytes
 from workers.context import TaskContext
+from workers.runtime import holdings as held_entries
 from workers.signals import Reject, Retry, Snooze
 
 if TYPE_CHECKING:
@@ -123,14 +125,23 @@ class Executor:
             try:
                 await self._run(held)
             finally:
-                self._free += 1
-                if self._free == 1:
-                    self._freed.set()
+                if not held.abandoned:
+                    self._slot_is_free()
+            if held.abandoned:
+                return
             if await _cancelled_itself() or contextvars.copy_context() != clean:
                 # Context variables cannot be unset from outside: the next attempt gets a task of its own.
-                self._soiled += 1
-                self._slot_ended.set()
+                self._replace_slot()
                 return
+
+    def _slot_is_free(self) -> None:
+        self._free += 1
+        if self._free == 1:
+            self._freed.set()
+
+    def _replace_slot(self) -> None:
+        self._soiled += 1
+        self._slot_ended.set()
 
     async def _run(self, held: Held) -> None:
         if held.delivery.deaths == 0:
@@ -200,7 +211,8 @@ class Executor:
         value: Any = None
         returned = False
         scope = anyio.CancelScope() if timeout_s is None else anyio.move_on_after(timeout_s)
-        held.scope = scope
+        held.scope, held.unstopped = scope, partial(self._abandon, held, skill, envelope, timeout_s)
+        grace = timeout_s and asyncio.get_running_loop().call_later(timeout_s + held_entries.GRACE_S, held.unstopped)
         try:
             with scope:
                 value = await skill.handler(**values)
@@ -212,6 +224,10 @@ class Executor:
             failure = raised
         finally:
             held.scope = None
+            if grace:
+                grace.cancel()
+        if held.abandoned:
+            return None
         if returned:
             return self._succeeded(skill, value)
         if failure is None or (held.why and scope.cancel_called):
@@ -220,6 +236,25 @@ class Executor:
                 return stopped
             failure = failure or TimeoutError(f"the attempt took longer than its timeout of {timeout_s:g} s")
         return self._failed(held.delivery, skill, envelope, failure)
+
+    def _abandon(self, held: Held, skill: Skill[Any, Any], envelope: Envelope, timeout_s: float | None) -> None:
+        """End an attempt without its handler, which ignores its cancellation; a fresh slot takes its place."""
+        if held.scope is None or held.abandoned:
+            return
+        held.abandoned = True
+        one = held.delivery
+        _log.error(
+            "handler_ignores_cancellation", task=one.task_id, agent=one.agent, attempt=one.attempt,
+            meaning="its attempt has ended without it; it still runs in this process",
+        )  # fmt: skip
+        verdict = self._stopped(held)
+        if verdict is None and held.why != "lost":
+            late = f"the attempt took longer than its timeout of {timeout_s or 0:g} s, and its handler did not stop"
+            verdict = self._failed(one, skill, envelope, TimeoutError(late))
+        if verdict is not None:
+            self._outbox.put(one, verdict)
+        self._slot_is_free()
+        self._replace_slot()
 
     def _succeeded(self, skill: Skill[Any, Any], value: Any) -> Verdict:
         try:

@@ -5,17 +5,22 @@ The loop writes, the pulse thread reads; a task and generation that is held is n
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.tasks.model import Delivery
     from workers.context import TaskContext
 
+GRACE_S: Final = 10.0
+"""A handler that was cancelled gets so long to end; then its attempt ends without it."""
 
 _log = get_logger(__name__)
 
@@ -28,12 +33,16 @@ class Held:
         scope: cancels the running handler; None before it runs and after.
         context: of the running attempt.
         why: the reason it was cancelled for: `cancelled`, `lost` or `drain`; empty while it runs undisturbed.
+        unstopped: called when the handler has not ended `GRACE_S` after it was cancelled.
+        abandoned: the attempt has ended without its handler.
     """
 
     delivery: Delivery
     scope: anyio.CancelScope | None = None
     context: TaskContext | None = None
     why: str = ""
+    unstopped: Callable[[], None] | None = None
+    abandoned: bool = False
 
     def told_to_stop(self) -> bool:
         """Whether somebody asked for its end."""
@@ -49,6 +58,8 @@ class Held:
             if why == "lost":
                 task = self.delivery
                 _log.warning("lease_lost", task=task.task_id, agent=task.agent, attempt=task.attempt)
+            if self.unstopped is not None and not self.scope.cancel_called:
+                asyncio.get_running_loop().call_later(GRACE_S, self.unstopped)
             self.scope.cancel()
 
 
