@@ -81,7 +81,7 @@ class TaskHandle(Generic[T]):
                 if as_ is not None:
                     from pydantic import TypeAdapter
 
-                    return TypeAdapter(as_).validate_json(data)
+                    return TypeAdapter(as_).validate_json(data, by_alias=True, by_name=True)
                 return self._read(data) if self._read else decode_json(data)
             case TaskState.DEAD:
                 raise TaskFailed(self.id, outcome.reason, outcome.errors)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, assert_type
 
 import anyio
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from orchestrator.client import replies
 from orchestrator.client.client import Orchestrator
@@ -47,6 +47,13 @@ class Summary(BaseModel):
 
     text: str
     words: int
+
+
+class Renamed(BaseModel, extra="ignore"):
+    """A model that has other names in Python than in JSON, and takes both."""
+
+    count: int = Field(alias="words")
+    content: str = Field(default="", alias="contentOfIt")
 
 
 def make_editor(concurrency: int = 10) -> Agent:
@@ -110,10 +117,18 @@ async def test_results_come_in_the_form_asked_for(team: LocalTeam) -> None:
         assert_type(summary, Summary)
         return len(summary.text)
 
+    @agent.skill
+    async def rename() -> Renamed:
+        return Renamed(words=3, contentOfIt="x")
+
     await team.work(agent)
     named = await team.orc.submit("summarize", {"text": "a b"})
     assert await named.result(PATIENCE_S) == {"text": "A B", "words": 2}
     assert await named.result(as_=Summary) == Summary(text="A B", words=2)
+    assert (await named.result(as_=Renamed)).count == 2
+    renamed = await team.orc.submit("rename")
+    assert await renamed.result(PATIENCE_S) == {"count": 3, "content": "x"}
+    assert await renamed.result(as_=Renamed) == Renamed(words=3, contentOfIt="x")
     typed = await team.orc.submit(shorten, {"text": "abc"}, priority="high")
     summary = await typed.result(PATIENCE_S)
     assert_type(summary, Summary)
