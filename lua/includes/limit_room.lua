@@ -8,11 +8,8 @@ local function limit_room(pool, names, now, want)
     local count, window = string.match(spec, '^(%d+) (%d+)$')
     count, window = tonumber(count), tonumber(window)
     local limit_key = pool .. ':limit:' .. name
-    -- A clock that stepped back must not reopen a window: time never runs behind the last grant.
-    local last = redis.call('ZRANGE', limit_key, -1, -1, 'WITHSCORES')
-    local clock = now
-    if last[2] and tonumber(last[2]) > clock then clock = tonumber(last[2]) end
-    local open_after = string.format('(%.0f', clock - window)
+    -- Open above, so that a clock which stepped back reopens nothing: grants of what is now the future count too.
+    local open_after = string.format('(%.0f', now - window)
     local used = redis.call('ZCOUNT', limit_key, open_after, '+inf')
     local free = count - used
     if free <= 0 then

@@ -3,6 +3,7 @@ local function take_slots(pool, names, now, grants)
   for name in string.gmatch(names, '%S+') do
     local limit_key = pool .. ':limit:' .. name
     local window = tonumber(string.match(redis.call('HGET', pool .. ':limits', name), ' (%d+)$'))
+    -- Time never runs behind the last grant, so that the window of a clock that stepped back ends where it should.
     local last = redis.call('ZRANGE', limit_key, -1, -1, 'WITHSCORES')
     local clock = now
     if last[2] and tonumber(last[2]) > clock then clock = tonumber(last[2]) end

@@ -95,8 +95,8 @@ def test_only_granted_starts_count(pool: Pool) -> None:
 
 def test_every_limit_of_a_start(pool: Pool) -> None:
     """A start needs a slot of every limit of its agent; the fullest decides, and so does the last to open."""
-    known = (("a", Rate(3, 100_000)), ("b", Rate(2, 300_000)))
-    pool.register(team=Team(rate=Rate(9, 50_000), limits=("a", "b"), known_limits=known), slots=100)
+    known = (("a", Rate(2, 100_000)), ("b", Rate(2, 300_000)))
+    pool.register(team=Team(rate=Rate(9, 50_000), limits=("b", "a"), known_limits=known), slots=100)
     pool.put(*[row() for _ in range(9)])
     assert pool.assign().count == 2
     assert pool.assign() == Assigned(0, left=False, wait_us=300_000)

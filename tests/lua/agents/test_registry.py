@@ -255,6 +255,14 @@ class TestExpire:
         assert pool.expire() == ["w1"]
         assert pool.agent()["slots"] == "3"
 
+    def test_unused_agent_whose_workers_rows_are_gone(self, pool: Pool) -> None:
+        """An agent leaves no skill behind although its workers' records went before anybody looked."""
+        pool.register()
+        pool.execute("DEL", pool.keys.worker("w1"), pool.keys.agent_workers("ed"))
+        pool.sleep(HOUR_MS)
+        pool.expire()
+        assert pool.execute("EXISTS", pool.keys.skill("sum")) == 0
+
     def test_agent_loses_and_finds_skill(self, pool: Pool) -> None:
         """When the last worker with a lesser set of skills vanishes, the others' skills count again."""
         pool.register("old", Team(skills=frozenset({"a"})))

@@ -317,15 +317,16 @@ class TestLimits:
 def test_removes_what_is_no_attempt(pool: Pool) -> None:
     """Entries whose task is gone, ended, moved on, or that were deleted under way, are removed and change no task."""
     pool.register(slots=9)
-    gone, ended, moved, deleted = pool.put(row(), row(), row(), row())
+    gone, ended, moved, deleted, elsewhere = ids = pool.put(row(), row(), row(), row(), row())
     by_id = {delivery.task_id: delivery for delivery in pool.deliver()}
     pool.execute("DEL", pool.keys.task(gone))
     pool.execute("HSET", pool.keys.task(ended), "state", "succeeded")
     pool.execute("HSET", pool.keys.task(moved), "at", "ed 1-1 5")
     pool.execute("XDEL", pool.keys.inbox("ed"), by_id[deleted].entry)
-    tasks = [pool.task(task_id) for task_id in (gone, ended, moved, deleted)]
+    pool.execute("HSET", pool.keys.task(elsewhere), "at", f"other {by_id[elsewhere].entry} 5")
+    tasks = [pool.task(task_id) for task_id in ids]
     assert pool.adopt("w1", own=True) == []
-    assert [pool.task(task_id) for task_id in (gone, ended, moved, deleted)] == tasks
+    assert [pool.task(task_id) for task_id in ids] == tasks
     assert (pool.pending(), pool.inbox_length()) == ([], 0)
 
 

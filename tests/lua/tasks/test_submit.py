@@ -47,6 +47,13 @@ def test_duplicate_id(pool: Pool) -> None:
         assert pool.submit(task) == [("duplicate", task.id)]
 
 
+def test_same_id_twice_in_one_call(pool: Pool) -> None:
+    """A row that stands twice in one call is accepted once."""
+    task = row()
+    assert pool.submit(task, task) == [("created", str(pool.now_ms)), ("duplicate", task.id)]
+    assert pool.stats() == {"submitted": 1}
+
+
 def test_duplicate_of_an_ended_task(pool: Pool) -> None:
     """A repeat that comes after the end is still answered with the id, and runs nothing."""
     pool.register()
