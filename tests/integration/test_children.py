@@ -77,7 +77,10 @@ async def test_a_child_may_have_a_key_of_its_own(team: LocalTeam) -> None:
 
     @agent.skill(max_attempts=1)
     async def careless(ctx: TaskContext, what: str) -> None:
-        await ctx.submit("child", **{what: ""})  # type: ignore[arg-type]
+        if what == "key":
+            await ctx.submit("child", key="")
+        else:
+            await ctx.submit("child", session="")
 
     await team.work(agent)
     handles = [await team.orc.submit("parent") for _ in range(3)]
