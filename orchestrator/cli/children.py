@@ -23,7 +23,6 @@ from orchestrator.cli.output import say
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-END_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 HEALTHY_AFTER_S: Final = 10.0
 """A child that lived so long had started well; what kills it later is worth another try."""
 MAX_QUICK_DEATHS: Final = 5
@@ -138,11 +137,17 @@ def _children_of(pid: int) -> list[int]:
         return []
 
 
+def end_signals() -> tuple[signal.Signals, ...]:
+    """The signals that ask us to end; a lost terminal does not when we were started with `nohup`."""
+    hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGINT, signal.SIGTERM, *hang_up)
+
+
 class Signals:
     """Waits for signals that are blocked while this is in use, so that none is lost and none interrupts."""
 
     def __init__(self) -> None:
-        self._watched = {*END_SIGNALS, signal.SIGCHLD}
+        self._watched = {*end_signals(), signal.SIGCHLD}
 
     def wait(self, timeout_s: float) -> signal.Signals | None:
         """Wait for a signal that asks us to end; None when the time is over or a child has changed."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shlex
-import signal
 import subprocess
 import sys
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli import output
-from orchestrator.cli.children import Child, ChildFailed, Part, blocked_signals, end_in_order
+from orchestrator.cli.children import Child, ChildFailed, Part, blocked_signals, end_in_order, end_signals
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
 from orchestrator.cli.up import supervisor_command
@@ -22,6 +21,7 @@ from orchestrator.cli.worker import check_processes, worker_command
 from orchestrator.core.errors import InvalidInput, OrchestratorError
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Mapping
     from typing import IO
 
@@ -178,7 +178,7 @@ async def _audit_until_signal(
     summary: list[Summary] = []
 
     async def stop_on_signal() -> None:
-        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+        with anyio.open_signal_receiver(*end_signals()) as signals:
             async for number in signals:
                 received.append(number)
                 group.cancel_scope.cancel()

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orchestrator.testing.processes import ActorProcess
 from orchestrator.testing.waiting import wait_until
-from tests.helpers.terminal import Terminal
+from tests.helpers.terminal import ORC, Terminal
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from orchestrator.testing.processes import ActorProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 
@@ -96,6 +95,24 @@ def test_killed_up_leaves_nothing(terminal: Terminal) -> None:
         assert terminal.orc("tasks", "wait", task, "--timeout", "15s").code == 0
         up.terminate()
         assert up.wait_exit(20) == 0
+
+
+def test_nohup(terminal: Terminal) -> None:
+    """Started with `nohup` it outlives its terminal; without, it stops in order."""
+    (terminal.folder / "nohup.sh").write_text(f'trap "" HUP; exec {ORC} up\n')
+    with ActorProcess(["/bin/sh", "nohup.sh"], name="nohup", env=terminal.environ, cwd=terminal.folder) as up:
+        up.wait_output("leading", timeout_s=20)
+        up.signal(signal.SIGHUP)
+        assert terminal.orc("status").code == 0
+        assert up.returncode is None
+        up.terminate()
+        assert up.wait_exit(20) == 0
+        assert "SIGHUP" not in up.output
+    with terminal.start("up") as up:
+        up.wait_output("leading", timeout_s=20)
+        up.signal(signal.SIGHUP)
+        assert up.wait_exit(20) == 0
+    assert not terminal.processes()
 
 
 @pytest.mark.parametrize("part", ["supervisor run", "-m workers", "store.keeper"])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.app import main
 
-if TYPE_CHECKING:
-    from pathlib import Path
+MANUAL = Path(__file__).parents[3] / "docs" / "cli.md"
 
 COMMANDS = (
     ["demo"],
@@ -83,3 +82,9 @@ def test_usage_errors(
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert not printed
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != ["tasks"]], ids=" ".join)
+def test_in_manual(command: list[str]) -> None:
+    """The manual has every command."""
+    assert f"`orc {' '.join(command)}" in MANUAL.read_text()
