@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from typing import Final
 
-VOID: Final = frozenset({"meta", "br", "hr", "img", "input", "link"})
+VOID: Final = frozenset({"meta", "br", "hr", "wbr", "img", "input", "link"})
 
 
 class Page(HTMLParser):

@@ -6,14 +6,16 @@ from pathlib import Path
 
 from orchestrator.core.errors import TaskFailed
 from workers import Agent, Reject, TaskContext
-from workers.demo.linker import linker
-from workers.demo.models import Audit, AuditResult, FileMeasure, Found, Linked, Loop, Reviewed, Surveyed
+from workers.demo.linker import link, linker
+from workers.demo.models import Audit, AuditResult, FileMeasure, Loop
 from workers.demo.report import write_report
 from workers.demo.review import worst_files
-from workers.demo.reviewer import RATE
+from workers.demo.reviewer import RATE, review
+from workers.demo.scanner import scan, survey
 from workers.demo.timing import Stopwatch
 
 BATCH = 50
+"""Files per survey: so many measures of the largest kind fit into one result (1 MiB)."""
 REVIEWS = 20
 
 editor = Agent("editor", concurrency=2)
@@ -33,23 +35,23 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
         plant_failure: let the linker fail once on purpose.
     """
     watch = Stopwatch(ctx, "the audit", joins=True)
-    scanning = await ctx.submit("scan", {"path": path})
+    scanning = await ctx.submit(scan, {"path": path})
     try:
-        found = await scanning.result(as_=Found)
+        found = await scanning.result()
     except TaskFailed as failed:
         raise Reject(f"nothing was audited: {failed.reason}") from None
     tree = found.tree
 
-    linking = await ctx.submit("link", {"tree": tree.model_dump(mode="json"), "plant_failure": plant_failure})
-    surveys = [await ctx.submit("survey", {"root": tree.root, "files": batch}) for batch in tree.batches(BATCH)]
-    surveyed = [await survey.result(as_=Surveyed) for survey in surveys]
-    linked = await linking.result(as_=Linked)
+    linking = await ctx.submit(link, {"tree": tree.model_dump(mode="json"), "plant_failure": plant_failure})
+    surveys = [await ctx.submit(survey, {"root": tree.root, "files": batch}) for batch in tree.batches(BATCH)]
+    surveyed = [await handle.result() for handle in surveys]
+    linked = await linking.result()
 
     files = [file for batch in surveyed for file in batch.files]
     loops = linked.graph.loops()
     worst = worst_files(files, loops, most=REVIEWS)
-    reviews = [await ctx.submit("review", _request(file, loops.get(file.path))) for file in worst]
-    reviewed = [await review.result(as_=Reviewed) for review in reviews]
+    reviews = [await ctx.submit(review, _request(file, loops.get(file.path))) for file in worst]
+    reviewed = [await handle.result() for handle in reviews]
 
     spans = (
         watch.span(),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from workers import Agent, Retry, TaskContext
+from workers.demo.analyst import list_imports
 from workers.demo.imports import build_graph
-from workers.demo.models import Linked, Listed, Tree
+from workers.demo.models import Linked, Tree
 from workers.demo.timing import Stopwatch
 
 BATCH = 25
+"""Files per task: so many import lists of the largest kind fit into one result (1 MiB)."""
 
 linker = Agent("linker", concurrency=2)
 
@@ -23,8 +25,8 @@ async def link(ctx: TaskContext, tree: Tree, *, plant_failure: bool = False) -> 
             children as the first and finds their results: nothing is read twice.
     """
     watch = Stopwatch(ctx, "the import graph", joins=True)
-    handles = [await ctx.submit("list_imports", {"root": tree.root, "files": batch}) for batch in tree.batches(BATCH)]
-    listed = [await handle.result(as_=Listed) for handle in handles]
+    handles = [await ctx.submit(list_imports, {"root": tree.root, "files": batch}) for batch in tree.batches(BATCH)]
+    listed = [await handle.result() for handle in handles]
     if plant_failure and ctx.attempt == 1:
         raise Retry(delay=0.5, reason="planted failure: shows what a retry looks like")
     graph = build_graph(tree, [file for batch in listed for file in batch.files])

@@ -92,12 +92,14 @@ def _header(audit: Audit, summary: Summary) -> Markup:
     )
 
 
-def _tile(name: str, value: Child, note: str, *, alarm: bool = False) -> Markup:
+def _tile(name: str, value: Child, note: Child, *, alarm: bool = False) -> Markup:
     return el("div", el("dt", name), el("dd", value, el("small", note)), class_="tile alarm" if alarm else "tile")
 
 
-def _worst_name(summary: Summary) -> str:
-    return summary.worst_functions[0][1].name if summary.worst_functions else "no functions"
+def _worst_name(summary: Summary) -> Markup:
+    if not summary.worst_functions:
+        return join("no functions")
+    return join(*summary.worst_functions[0][1].name.split("."), separator=el("wbr") + ".")
 
 
 # ---------------------------------------------------------------------------------------------------------- review
@@ -342,7 +344,7 @@ def _making(audit: Audit, summary: Summary) -> Markup | None:
             timeline_svg(audit.spans),
             el(
                 "figcaption",
-                "Each bar is the last attempt of one task, each band a worker process. Seconds since the start.",
+                "Each bar is the last attempt of one task, each band a worker process; point at one to read of it.",
             ),
         ),
         _table(("agent", "#tasks", "#attempts", "#working", "#workers"), rows),

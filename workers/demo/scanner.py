@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import InvalidInput, NotFound, TaskFailed
 from workers import Agent, Reject, TaskContext
+from workers.demo.analyst import measure
 from workers.demo.models import FileMeasure, Found, Measured, Surveyed
 from workers.demo.source import check_tree, scan_tree
 from workers.demo.timing import Stopwatch
@@ -32,7 +33,7 @@ async def scan(ctx: TaskContext, path: str) -> Found:
 async def survey(ctx: TaskContext, root: str, files: list[str]) -> Surveyed:
     """Have each file measured by an analyst, and join what they found."""
     watch = Stopwatch(ctx, f"{len(files)} files from {files[0]}", joins=True)
-    handles = [await ctx.submit("measure", {"root": root, "path": path}) for path in files]
+    handles = [await ctx.submit(measure, {"root": root, "path": path}) for path in files]
     joined = [await _join(handle, path) for handle, path in zip(handles, files, strict=True)]
     return Surveyed(
         files=tuple(one.file if isinstance(one, Measured) else one for one in joined),
@@ -40,8 +41,8 @@ async def survey(ctx: TaskContext, root: str, files: list[str]) -> Surveyed:
     )
 
 
-async def _join(handle: TaskHandle[Any], path: str) -> Measured | FileMeasure:
+async def _join(handle: TaskHandle[Measured], path: str) -> Measured | FileMeasure:
     try:
-        return await handle.result(as_=Measured)
+        return await handle.result()
     except TaskFailed as failed:  # one file that nobody can measure must not spoil the audit
         return FileMeasure(path=path, problem=f"its task failed: {failed.reason}"[:200])
