@@ -311,7 +311,7 @@ def timeline_svg(spans: Sequence[Span]) -> Markup:
     bands: list[Markup] = []
     y = 8.0
     for number, worker in enumerate(_by_first_start(drawn), 1):
-        lanes = _lanes([span for span in drawn if span.worker == worker], apart=1.5 / scale)
+        lanes = _lanes([span for span in drawn if span.worker == worker])
         height = len(lanes) * LANE + 8
         bands.append(_band(number, worker, lanes, y=y, height=height, start=start, scale=scale))
         y += height + 8
@@ -330,11 +330,11 @@ def _by_first_start(spans: Sequence[Span]) -> list[str]:
     return list(dict.fromkeys(span.worker for span in sorted(spans, key=lambda span: span.started)))
 
 
-def _lanes(spans: Sequence[Span], *, apart: float) -> list[list[Span]]:
-    """Bars that overlap go into lanes of their own: those that wait for others first, then each into the first free."""
+def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
+    """What runs at once goes into different lanes: what waits for children first, then each into the first free."""
     lanes: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: (not span.joins, span.started)):
-        free = next((lane for lane in lanes if lane[-1].ended + apart <= span.started), None)
+        free = next((lane for lane in lanes if lane[-1].ended <= span.started), None)
         if free is None:
             lanes.append([span])
         else:
