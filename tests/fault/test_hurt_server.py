@@ -106,3 +106,23 @@ async def test_a_worker_out_of_reach_for_longer_than_its_lease_changes_nothing(
         assert counters(team.direct, team.keys)["succeeded"] == 3
         assert all(member.worker is peer.worker or member.ended.is_set() for member in (lost, peer))
         assert leftovers(team.direct, team.keys) == []
+
+
+async def test_a_verdict_that_is_refused_holds_up_no_other(
+    make_team: Callable[..., Team], notebook: Notebook, gate: Path
+) -> None:
+    """Another type lies where one task's record was: its verdict is refused for ever, those of its neighbours are not."""
+    async with make_team(lease_s=15.0) as team:
+        await team.start_supervisor()
+        worker = await team.start_worker()
+        async with team.open_client() as orc:
+            handles = [await orc.submit("hold", {"gate": str(gate)}) for _ in range(4)]
+            await wait_for(lambda: len(notebook.notes("begun")) == 4, "all to run")
+            broken = team.keys.task(handles[0].id)
+            team.direct.delete(broken)
+            team.direct.set(broken, "not ours", ex=60)
+            await anyio.Path(gate).touch()
+            assert [await handle.result(timeout=10) for handle in handles[1:]] == ["held"] * 3
+        team.direct.delete(broken)
+        await worker.drain()
+        assert team.direct.xlen(team.keys.inbox("scribe")) == 1, "only the entry of the broken one is left"

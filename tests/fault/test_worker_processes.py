@@ -141,7 +141,7 @@ async def test_sigterm_lets_running_tasks_finish(open_pool: Callable[..., Any], 
         await wait_for(lambda: "worker_stopping" in pool.host.output, "the drain to begin")
         await anyio.Path(gate).touch()
         assert [await handle.result(timeout=10) for handle in running] == ["held"] * 4
-        assert await anyio.to_thread.run_sync(pool.host.wait_exit) == 0
+        assert await anyio.to_thread.run_sync(pool.host.wait_exit) == 0, pool.host.output
         assert pool.workers() == {}
         assert all(count == 1 for count in pool.notebook.runs().values())
         for handle in waiting:
@@ -162,7 +162,7 @@ async def test_a_second_sigterm_ends_at_once(open_pool: Callable[..., Any], gate
         assert pool.host.returncode is None, "a drain waits"
         asked_s = time.monotonic()
         pool.host.terminate()
-        assert await anyio.to_thread.run_sync(pool.host.wait_exit) == 0
+        assert await anyio.to_thread.run_sync(pool.host.wait_exit) == 0, pool.host.output
         assert time.monotonic() - asked_s < 5
         assert len(pool.notebook.notes("cancelled")) == 4
         for handle in handles:
