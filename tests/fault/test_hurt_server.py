@@ -111,7 +111,7 @@ async def test_a_worker_out_of_reach_for_longer_than_its_lease_changes_nothing(
 async def test_a_verdict_that_is_refused_holds_up_no_other(
     make_team: Callable[..., Team], notebook: Notebook, gate: Path
 ) -> None:
-    """Another type lies where one task's record was: its verdict is refused for ever, those of its neighbours are not."""
+    """Another type lies where a task's record was: its verdict is refused again and again, its neighbours' are not."""
     async with make_team(lease_s=15.0) as team:
         await team.start_supervisor()
         worker = await team.start_worker()
