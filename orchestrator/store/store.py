@@ -72,12 +72,10 @@ class Store:
         try:
             return call.parse(await self._run(call))
         except ServerUnavailable:
-            if not patience_s or self._closed:
+            if not patience_s:
                 raise
 
         async def again() -> T:
-            if self._closed:
-                raise StoreError(f"{call.script} was not repeated: the connection has been closed")
             return call.parse(await self._run(call))
 
         return await repeat(again, patience_s=patience_s)
@@ -85,18 +83,26 @@ class Store:
     async def _run(self, call: Call[Any]) -> Any:
         command = call.command()
         try:
-            return await self._link.execute(*command)
+            return await self.execute(*command)
         except ScriptMissing:
-            await self._link.execute("SCRIPT", "LOAD", all_scripts()[call.script].text)
-            return await self._link.execute(*command)
+            await self.execute("SCRIPT", "LOAD", all_scripts()[call.script].text)
+            return await self.execute(*command)
 
     async def execute(self, *command: Argument) -> Any:
         """Send one plain command."""
+        self._check_open(command)
         return await self._link.execute(*command)
 
     async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send plain commands together; an error reply stands in its place as a `StoreError`."""
+        if commands:
+            self._check_open(commands[0])
         return await self._link.pipeline(commands)
+
+    def _check_open(self, command: Sequence[Argument]) -> None:
+        # The link would open itself again, and nobody would close it.
+        if self._closed:
+            raise StoreError(f"{command[0]!s} was not sent: the connection has been closed")
 
     def blocking_link(self, block_s: float, *, name: str = "block") -> Link:
         """A link of one's own for reads that block up to `block_s`."""

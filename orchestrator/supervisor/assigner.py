@@ -12,8 +12,9 @@ from orchestrator.agents.queries import skills_by_agent
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
-from orchestrator.supervisor.doorbell import EVERYTHING
+from orchestrator.supervisor.doorbell import EVERYTHING, REGISTRY
 from orchestrator.tasks import scripts
+from orchestrator.tasks.queries import any_ready
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -42,13 +43,14 @@ class Assigner:
             except StoreError as failure:
                 _log.warning("assign_interrupted", error=str(failure))
                 await anyio.sleep(self._pauses.next_s())
-                self._bell.ring(EVERYTHING)
+                self._bell.ring(EVERYTHING, REGISTRY)
 
     def _until_next_s(self) -> float | None:
         return max(0.0, min(self._opens_s.values()) - time.monotonic()) if self._opens_s else None
 
     async def _touched(self, rings: set[str]) -> deque[str]:
-        if EVERYTHING in rings or "agents" in rings:
+        # A sweep over empty queues costs one call, however many agents there are.
+        if REGISTRY in rings or (EVERYTHING in rings and await any_ready(self._services.store)):
             self._agents = await skills_by_agent(self._services.store)
             self._opens_s = {agent: at_s for agent, at_s in self._opens_s.items() if agent in self._agents}
             return deque(self._agents)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from orchestrator.supervisor.bell import Bell
 
 EVERYTHING: Final = "*"
+REGISTRY: Final = "agents"
+"""What `lua/includes/recount.lua` rings when agents or their skills change."""
 READ_COUNT: Final = 1000
 """As many as the stream is sure to keep: a full answer means that others may have been trimmed away unread."""
 _log = get_logger(__name__)
@@ -44,6 +46,7 @@ class Doorbell:
                         # The position first, the full pass after it: what rings in between is heard.
                         last = await link.execute("XREVRANGE", doorbell_key, "+", "-", "COUNT", 1)
                         cursor = last[0][0].decode() if last else "0-0"
+                        self._assigner.ring(REGISTRY)
                         self._look_at_everything()
                     reply = await link.execute(
                         "XREAD", "COUNT", READ_COUNT, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor
@@ -56,6 +59,7 @@ class Doorbell:
                 pauses.reset()
                 rings = reply[0][1] if reply else ()
                 if len(rings) == READ_COUNT:
+                    self._assigner.ring(REGISTRY)
                     self._look_at_everything()
                 for entry, fields in rings:
                     cursor = entry.decode()

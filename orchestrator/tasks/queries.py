@@ -236,6 +236,11 @@ async def queue_lengths(store: Store) -> dict[str, int]:
     return dict(zip([*queues, "scheduled"], counts, strict=True))
 
 
+async def any_ready(store: Store) -> bool:
+    """Whether any queue holds a task."""
+    return bool(await store.execute("EXISTS", store.keys.queues))
+
+
 async def counters(store: Store) -> dict[str, int]:
     """The pool's counters since the beginning: submitted, assigned, succeeded, dead, retried, ..."""
     return {

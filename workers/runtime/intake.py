@@ -83,12 +83,23 @@ class Intake:
         await anyio.sleep(pause_s)
 
     async def _turn(self) -> None:
-        free = await self._executor.wait_free()
-        if self._outcome_unseen or time.monotonic() - self._looked_s >= self._look_every_s:
+        free = self._executor.free
+        if free == 0:
+            await self._wait_while_full()
+        elif self._outcome_unseen or time.monotonic() - self._looked_s >= self._look_every_s:
             await self._adopt(free)
         else:
             await self._read(free)
             self._pauses.reset()
+
+    async def _wait_while_full(self) -> None:
+        # Also a worker that can take nothing looks: else nobody would have looked while all are busy, and the gap
+        # would start the grace that an outage starts. It does not count as its own look, so the next free slot takes
+        # at once what has run out.
+        with anyio.move_on_after(self._look_every_s):
+            await self._executor.wait_free()
+            return
+        await self._lost_and_expired(0)
 
     async def _read(self, free: int) -> None:
         block_s = max(0.001, self._look_every_s - (time.monotonic() - self._looked_s))
