@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
+import anyio.to_thread
 from pydantic import SecretStr
 
 from orchestrator.client.client import Orchestrator
@@ -99,7 +100,7 @@ class Team:
 
     async def __aenter__(self) -> Self:
         await self._stack.__aenter__()
-        self._stack.enter_context(self._proxies)
+        self._stack.push_async_callback(self._close_proxies)
         self.direct: redis.Redis = self._stack.enter_context(self.server.client())
         self.client, self.supervisor = self._proxy(), self._proxy()
         self.keys: PoolKeys = pool_keys(self.settings(self.client))
@@ -116,6 +117,11 @@ class Team:
             return await self._stack.__aexit__(kind, error, traceback)
         await self._stack.__aexit__(None, None, None)
         return None  # the test's own failure comes out as it is, not inside a group
+
+    async def _close_proxies(self) -> None:
+        # In a thread: their threads may take a while to end, and the loop is watched.
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(self._proxies.close)
 
     def settings(self, proxy: FaultProxy) -> Settings:
         """The settings of an actor behind `proxy`."""
