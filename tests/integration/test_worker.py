@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from orchestrator.agents import scripts as registry
 from orchestrator.client.submission import Submission
+from orchestrator.tasks.inbox import read_inbox
 from orchestrator.tasks.model import TaskState
 from orchestrator.testing.processes import ActorProcess
 from tests.helpers.local_team import PATIENCE_S
@@ -203,6 +205,33 @@ async def test_a_slow_handler_keeps_its_lease(team: LocalTeam) -> None:
     handle = await team.orc.submit("work")
     assert await handle.result(PATIENCE_S) == 1
     assert len(runs) == 1
+
+
+async def test_a_full_worker_keeps_looking_for_what_the_dead_left(team: LocalTeam) -> None:
+    """Entries of a vanished worker are adopted as soon as a survivor that was busy all the time has a slot again."""
+    gate = Gate(concurrency=1)
+    gate.agent.lease_ms = 1000
+    keys, store = team.services.keys, team.services.store
+    ghost = registry.register(keys, worker="ghost", spec=gate.agent.spec({}), slots=1, backlog=0, about={}, alive_s=60)
+    await store.call(ghost)
+    left = await team.orc.submit("work")
+    link = store.blocking_link(PATIENCE_S)
+    inbox_key = keys.inbox("gated")
+    taken = await read_inbox(link, inbox_key=inbox_key, agent="gated", worker="ghost", count=1, block_ms=5000)
+    await link.close()
+    assert [one.task_id for one in taken] == [left.id]
+    await team.work(gate.agent)
+    busy = await team.orc.submit("work")
+    await gate.wait_started(1)
+
+    async def seen_while_full() -> bool:
+        return bool(await store.execute("HGET", keys.agent("gated"), "rest") == b"1")
+
+    await wait_for(seen_while_full, "the full worker sees that a lease ran out")
+    gate.opened.set()
+    assert await busy.result(PATIENCE_S) == 1
+    assert await left.result(PATIENCE_S) == 2
+    assert (await left.info()).deaths[0].split(" ")[1] == "ghost"
 
 
 USER_FILE = """
