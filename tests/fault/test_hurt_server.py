@@ -112,9 +112,9 @@ async def test_a_verdict_that_is_refused_holds_up_no_other(
     make_team: Callable[..., Team], notebook: Notebook, gate: Path
 ) -> None:
     """Another type lies where a task's record was: its verdict is refused again and again, its neighbours' are not."""
-    async with make_team(lease_s=15.0) as team:
+    async with make_team(lease_s=3.0) as team:
         await team.start_supervisor()
-        worker = await team.start_worker()
+        await team.start_worker()
         async with team.open_client() as orc:
             handles = [await orc.submit("hold", {"gate": str(gate)}) for _ in range(4)]
             await wait_for(lambda: len(notebook.notes("begun")) == 4, "all to run")
@@ -124,5 +124,5 @@ async def test_a_verdict_that_is_refused_holds_up_no_other(
             await anyio.Path(gate).touch()
             assert [await handle.result(timeout=10) for handle in handles[1:]] == ["held"] * 3
         team.direct.delete(broken)
-        await worker.drain()
-        assert team.direct.xlen(team.keys.inbox("scribe")) == 1, "only the entry of the broken one is left"
+        # What the refused calls left half done is cleared away at the worker's next looks.
+        await wait_for(lambda: not team.direct.xlen(team.keys.inbox("scribe")), "the inbox to be empty", 10)

@@ -44,11 +44,12 @@ def leftovers(direct: redis.Redis, keys: PoolKeys) -> list[str]:
 def records(direct: redis.Redis, keys: PoolKeys) -> dict[str, dict[bytes, bytes]]:
     """All task records by id."""
     stem = keys.task("")
-    found: dict[str, Any] = {}
-    for key in keys_of(direct, keys.prefix):
-        if key.startswith(stem):
-            found[key.removeprefix(stem)] = direct.hgetall(key)
-    return found
+    found = [key for key in keys_of(direct, keys.prefix) if key.startswith(stem)]
+    with direct.pipeline(transaction=False) as pipeline:
+        for key in found:
+            pipeline.hgetall(key)
+        stored: list[dict[bytes, bytes]] = pipeline.execute()
+    return {key.removeprefix(stem): record for key, record in zip(found, stored, strict=True)}
 
 
 def ended_states(direct: redis.Redis, keys: PoolKeys) -> dict[str, list[str]]:

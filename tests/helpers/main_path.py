@@ -10,6 +10,8 @@ import anyio
 
 from orchestrator.client.submission import Submission
 from orchestrator.core.errors import TaskCancelled, TaskFailed
+from orchestrator.store.script_files import all_scripts
+from orchestrator.testing.commands import script
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.aftermath import counters, leftovers, records
 
@@ -79,6 +81,8 @@ async def walk(team: Team, orc: Orchestrator, worker: Member, gate: Path, *, pat
     held = await orc.submit("hold", {"gate": str(gate)})
     expect(held, "held")
     await wait_for(lambda: team.notebook.notes("begun", task=held.id), "the held task to run", patience_s)
+    renewals = worker.proxy.watch(script(all_scripts()["tasks/renew"].sha), lambda _: None)
+    await wait_for(lambda: renewals.seen, "its lease to be renewed", patience_s)
     other = await team.start_worker()
     await worker.drain()
     assert team.notebook.notes("cancelled", task=held.id), "the drain gave the held task back"
