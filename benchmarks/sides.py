@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from benchmarks.ours.team import FREE, LIMITED, OurTeam
 from benchmarks.raw.team import RawTeam
 
 if TYPE_CHECKING:
@@ -22,6 +23,4 @@ def our_side(bench: Bench, env: Mapping[str, str] | None = None, *, limited: boo
     """Ours by name, or nothing when only the raw loop is wanted."""
     if not bench.ours:
         return {}
-    from benchmarks.ours.team import FREE, LIMITED, OurTeam
-
     return {"ours": OurTeam(bench, LIMITED if limited else FREE, env or {})}

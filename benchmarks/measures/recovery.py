@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.figures import Figure, Goal, figure_of
 from benchmarks.goals import at_most
+from benchmarks.ours.team import HELD, OurTeam
 from benchmarks.payload import ATTEMPTS_FILE_VARIABLE, Attempt, read_attempts
 from benchmarks.processes import wait_until
 from orchestrator.core.event_loop import run_loop
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.harness import Bench
-    from benchmarks.ours.team import OurTeam
-
 _LEASE_S = 15.0
 
 
@@ -28,8 +27,6 @@ def measure(bench: Bench) -> Iterator[Figure]:
     """Kill with SIGKILL while a task runs, and wait for the next start of the same task."""
     if not bench.ours:
         return
-    from benchmarks.ours.team import HELD, OurTeam
-
     attempts = bench.folder / "attempts"
     team = OurTeam(bench, HELD, {ATTEMPTS_FILE_VARIABLE: str(attempts)})
     for name, processes, goal_s in (("with a sibling", 2, 0.3), ("alone under its host", 1, 0.5)):
