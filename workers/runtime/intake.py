@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from orchestrator.services import Services
     from workers.agent import Agent
-    from workers.runtime.executor import Executor
     from workers.runtime.holdings import Holdings
     from workers.runtime.outbox import Outbox
+    from workers.runtime.slots import Slots
 
 LIMITED_MAX_AGE_MS: Final = 1000
 """A start is its grant: a limited entry that waited longer than this goes back (protocol rule 14)."""
@@ -35,20 +35,20 @@ _log = get_logger(__name__)
 
 
 class Intake:
-    """Feeds the executor of one agent."""
+    """Feeds the slots of one agent."""
 
     def __init__(
         self,
         agent: Agent,
         *,
         services: Services,
-        executor: Executor,
+        slots: Slots,
         holdings: Holdings,
         outbox: Outbox,
         worker: str,
         register: Callable[[], Awaitable[None]],
     ) -> None:
-        self._agent, self._services, self._executor = agent, services, executor
+        self._agent, self._services, self._slots = agent, services, slots
         self._holdings, self._outbox, self._worker, self._register = holdings, outbox, worker, register
         self._lease_s = agent.lease_ms / 1000
         # An inbox is looked through every fifth of a lease, also when nothing arrives (protocol rule 10).
@@ -83,7 +83,7 @@ class Intake:
         await anyio.sleep(pause_s)
 
     async def _turn(self) -> None:
-        free = self._executor.free
+        free = self._slots.free
         if free == 0:
             await self._wait_while_full()
         elif self._outcome_unseen or time.monotonic() - self._looked_s >= self._look_every_s:
@@ -97,7 +97,7 @@ class Intake:
         # would start the grace that an outage starts. It does not count as its own look, so the next free slot takes
         # at once what has run out.
         with anyio.move_on_after(self._look_every_s):
-            await self._executor.wait_free()
+            await self._slots.wait_free()
             return
         await self._lost_and_expired(0)
 
@@ -151,7 +151,7 @@ class Intake:
         for delivery in deliveries:
             held = self._holdings.add(delivery)
             if held is not None:
-                self._executor.start(held)
+                self._slots.start(held)
 
     async def _still_ours(self, deliveries: list[Delivery], *, younger_than_s: float) -> list[Delivery]:
         """Drop what is somebody else's by now: the process may have slept with the answer in its socket (rule 13)."""

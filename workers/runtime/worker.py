@@ -95,7 +95,7 @@ class Worker:
             agent.name: Intake(
                 agent,
                 services=services,
-                executor=self._executors[agent.name],
+                slots=self._executors[agent.name].slots,
                 holdings=self._holdings,
                 outbox=self._outbox,
                 worker=worker,
@@ -141,7 +141,7 @@ class Worker:
             whole.start_soon(self._watch_signals, received)
             whole.start_soon(self._register_again)
             for executor in self._executors.values():
-                whole.start_soon(executor.run)
+                whole.start_soon(executor.slots.run)
             async with anyio.create_task_group() as intakes:
                 for intake in self._intakes.values():
                     intakes.start_soon(intake.run)

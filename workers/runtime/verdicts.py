@@ -1,0 +1,93 @@
+"""What an exception means for a task: from whatever a handler raised to the verdict that is stored."""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.core.errors import ServerFull, ServerUnavailable
+from orchestrator.core.log import get_logger
+from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind
+from workers.signals import Reject, Retry, Snooze
+
+if TYPE_CHECKING:
+    from orchestrator.core.backoff import Backoff
+    from workers.skill import Skill
+
+ERROR_BYTES: Final = 8192
+"""A traceback is cut to this, in the middle: its ends say most."""
+REASON_CHARS: Final = 500
+
+HURT_SERVER_STEP: Final = 3
+"""A task that met a hurt server comes back after the delay of this many failures."""
+
+_log = get_logger(__name__)
+
+
+def rejected(reason: str) -> Verdict:
+    """A dead letter at once: another attempt would end the same way."""
+    return Verdict(VerdictKind.DEAD, _cut(reason), reason=one_line(reason))
+
+
+def failed(
+    failure: BaseException, delivery: Delivery, *, skill: Skill[Any, Any], envelope: Envelope, backoff: Backoff
+) -> Verdict:
+    """The verdict of an attempt whose handler raised `failure`.
+
+    Args:
+        failure: a signal (`Retry`, `Snooze`, `Reject`) or anything else.
+        delivery: the attempt.
+        skill: decides about attempts and delays, unless the task does.
+        envelope: of the task.
+        backoff: the delays of a skill that says nothing else.
+    """
+    if isinstance(failure, Snooze):
+        reason = one_line(failure.reason)
+        return Verdict(VerdictKind.SNOOZE, delay_ms=failure.delay_ms, at_ms=failure.at_ms, reason=reason)
+    if isinstance(failure, Reject):
+        return rejected(failure.reason)
+    reason = _describe(failure)
+    if isinstance(failure, ServerFull | ServerUnavailable):
+        # Redis was hurt, not the task: no attempt counted (protocol rule 25).
+        return Verdict(VerdictKind.SNOOZE, delay_ms=round(backoff.delay_s(HURT_SERVER_STEP) * 1000), reason=reason)
+    log = _log.bind(task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
+    failures = delivery.attempt - delivery.deaths
+    if failures >= (envelope.max_attempts or skill.options.max_attempts):
+        log.error("task_failed", reason=reason)
+        return Verdict(VerdictKind.DEAD, _traceback(failure), reason=reason)
+    delay_ms = failure.delay_ms if isinstance(failure, Retry) else None
+    if delay_ms is None:
+        delay_ms = skill.retry_after_ms(failures, backoff)
+    log.warning("attempt_failed", reason=reason, retry_in_ms=delay_ms)
+    return Verdict(VerdictKind.RETRY, _traceback(failure), delay_ms=delay_ms, reason=reason)
+
+
+def one_line(text: str) -> str:
+    """A text for people, on one line and cut to a bearable length."""
+    return " ".join(text.encode(errors="replace").decode().split())[:REASON_CHARS]
+
+
+def _describe(failure: BaseException) -> str:
+    """One line about an exception, even about one whose text cannot be made."""
+    try:
+        text = str(failure)
+    except Exception:  # noqa: BLE001 - handlers may raise anything
+        text = "(its message could not be made)"
+    name = type(failure).__name__
+    return one_line(f"{name}: {text}" if text else name)
+
+
+def _traceback(failure: BaseException) -> bytes:
+    try:
+        text = "".join(traceback.format_exception(failure))
+    except Exception:  # noqa: BLE001 - handlers may raise anything
+        text = f"{type(failure).__name__}: (its traceback could not be made)"
+    return _cut(text)
+
+
+def _cut(text: str) -> bytes:
+    data = text.encode(errors="replace")
+    if len(data) <= ERROR_BYTES:
+        return data
+    half = ERROR_BYTES // 2
+    return data[:half] + b"\n...\n" + data[-half:]
