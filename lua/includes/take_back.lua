@@ -4,6 +4,7 @@
 --@include bury
 --@include end_task
 --@include keep_alive
+--@include skill_queue
 local function take_back(pool, ending, agent, entry, id, died, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'reply', 'idem', 'fails', 'deaths',
@@ -11,7 +12,7 @@ local function take_back(pool, ending, agent, entry, id, died, max_deaths, dead_
   local held_agent, held_entry, score
   if found[3] then held_agent, held_entry, score = string.match(found[3], '^(%S+) (%S+) (%S+)$') end
   if found[1] ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
-  local task = {gen = found[2], queue = found[4], score = score, reply = found[6], idem = found[7],
+  local task = {gen = found[2], queue = found[4] or skill_queue(found[12]), score = score, reply = found[6], idem = found[7],
     fails = tonumber(found[8] or 0), deaths = tonumber(found[9] or 0), by = found[10], env = found[12], died = died}
   if died then
     task.deaths = task.deaths + 1

@@ -9,6 +9,7 @@ local reason  = ARGV[2]                   -- str: who or why, shown to the clien
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include now_us
 --@include lifetime
+--@include skill_queue
 --@include leave_queue
 --@include take_out
 --@include return_slots
@@ -29,8 +30,8 @@ end
 
 local function cancel(id)
   local task_key = pool .. ':task:' .. id
-  local found = redis.call('HMGET', task_key, 'state', 'queue', 'ttl', 'reply', 'idem', 'by', 'at', 'gen')
-  local state, queue = found[1], found[2]
+  local found = redis.call('HMGET', task_key, 'state', 'queue', 'ttl', 'reply', 'idem', 'by', 'at', 'gen', 'env')
+  local state = found[1]
   if not state then return 'unknown', '' end
   if state ~= 'assigned' and state ~= 'ready' and state ~= 'scheduled' then return 'already', state end
   local agent, entry
@@ -43,7 +44,7 @@ local function cancel(id)
   end
   end_task(pool, ending, id, {reply = found[4], idem = found[5]}, 'cancelled', lifetime(found[3]), {'reason', reason})
   if state == 'ready' then
-    leave_queue(pool, queue, id)
+    leave_queue(pool, found[2] or skill_queue(found[9]), id)
   elseif state == 'scheduled' then
     redis.call('ZREM', pool .. ':scheduled', id)
   else

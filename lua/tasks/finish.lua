@@ -15,6 +15,8 @@ local now_arg    = ARGV[4]                   -- time: test override, microsecond
 --@include whole
 --@include raise
 --@include lifetime
+--@include rank_of
+--@include skill_queue
 --@include came_from
 --@include line_up
 --@include start_waiting
@@ -66,10 +68,10 @@ local function leave_attempt(task_key, row, task)
     waiting.scheduled[#waiting.scheduled + 1] = whole(due)
     waiting.scheduled[#waiting.scheduled + 1] = id
   else
-    local score = whole(tonumber(task[4]) + now_ms)
+    local score = whole(rank_of(task[4]) + now_ms)
     -- Given back: to the very place it came from, ahead of all that waited behind it.
     if verdict == 'back' or verdict == 'unstarted' then score = came_from(task_key) end
-    line_up(waiting.ready, task[3], score, id)
+    line_up(waiting.ready, task[3] or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
   end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
 end

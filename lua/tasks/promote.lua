@@ -11,6 +11,8 @@ local now_arg = ARGV[2]             -- time: test override, microseconds
 --@include leave_queue
 --@include line_up
 --@include lifetime
+--@include rank_of
+--@include skill_queue
 --@include start_endings
 --@include end_task
 --@include flush_endings
@@ -24,12 +26,12 @@ local expired = 0
 local late = redis.call('ZRANGE', expiring_key, '-inf', now_text, 'BYSCORE', 'LIMIT', 0, limit)
 for i = 1, #late do
   local id = late[i]
-  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'reply', 'idem')
+  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'reply', 'idem', 'env')
   if found[1] == 'ready' or found[1] == 'scheduled' then
     local task = {reply = found[4], idem = found[5]}
     end_task(pool, ending, id, task, 'expired', lifetime(found[3]), {'reason', 'did not start in time'})
     if found[1] == 'ready' then
-      leave_queue(pool, found[2], id)
+      leave_queue(pool, found[2] or skill_queue(found[6]), id)
     else
       redis.call('ZREM', scheduled_key, id)
     end
@@ -43,10 +45,10 @@ local ids, ready, promoted = {}, {}, 0
 for i = 1, #due, 2 do
   local id, due_ms = due[i], tonumber(due[i + 1])
   ids[#ids + 1] = id
-  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'rank')
+  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env')
   if found[1] == 'scheduled' then
     redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
-    line_up(ready, found[2], whole(tonumber(found[3]) + due_ms), id)
+    line_up(ready, found[2] or skill_queue(found[4]), whole(rank_of(found[3]) + due_ms), id)
     promoted = promoted + 1
   end
 end

@@ -10,6 +10,9 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include now_us
 --@include whole
 --@include line_up
+--@include lifetime
+--@include rank_of
+--@include skill_queue
 --@include put_ready
 --@include put_due
 --@include tally
@@ -71,12 +74,16 @@ local ready, scheduled, expiring = {}, {}, {}
 local born = whole(now_ms)
 for i = 1, #accepted do
   local row, due, task_key = accepted[i][1], accepted[i][2], accepted[i][3]
-  local fields = {'env', row[11], 'gen', born, 'queue', row[2], 'rank', whole(row[3]), 'ttl', row[7]}
+  local fields = {'env', row[11], 'gen', born}
   local n = #fields
   local function field(name, value)
     fields[n + 1], fields[n + 2] = name, value
     n = n + 2
   end
+  -- What most tasks have in common is not stored: it would be a third of a small record.
+  if row[2] ~= skill_queue(row[11]) then field('queue', row[2]) end
+  if row[3] ~= rank_of(nil) then field('rank', whole(row[3])) end
+  if row[7] ~= lifetime(nil) then field('ttl', row[7]) end
   local keep_s = max_wait_s
   if due > 0 then
     field('state', 'scheduled')

@@ -36,7 +36,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     """What travels with a task and never changes: our fields, and the arguments as JSON bytes that nobody rewrites.
 
     Attributes:
-        skill: name of the handler.
+        skill: name of the handler; first, because the scripts read it there (`lua/includes/skill_queue.lua`).
         args: JSON object, UTF-8.
         priority: 0-9, lower first; for display, the rank decides.
         session: the conversation it belongs to.
@@ -60,8 +60,15 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     depth: int = 0
 
 
-encode_envelope = msgspec.msgpack.Encoder().encode
 decode_envelope = msgspec.msgpack.Decoder(Envelope).decode
+_pack = msgspec.msgpack.Encoder().encode
+_NO_OPTIONS = msgspec.structs.astuple(Envelope("", b""))[2:]
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    """Pack an envelope; that of a task without options ends after the arguments, and the decoder fills in the rest."""
+    values = msgspec.structs.astuple(envelope)
+    return _pack(values[:2] if values[2:] == _NO_OPTIONS else values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ async def _why(store: Store, state: TaskState, record: dict[str, bytes], envelop
         return "assigned, waits for a free slot of a worker"
     if state is not TaskState.READY:
         return ""
-    queue = record["queue"].decode()
+    queue = record["queue"].decode() if "queue" in record else f"skill:{envelope.skill}"
     kind, _, name = queue.partition(":")
     if kind == "skill":
         live = await store.execute("ZCARD", store.keys.skill(name))

@@ -42,7 +42,7 @@ def test_fields_and_counters(pool: Pool) -> None:
                 agent_fields.update(fields)
 
     pool.register(slots=1)
-    pool.put(row(start_by_ms=pool.now_ms + 500), row())
+    pool.put(row(start_by_ms=pool.now_ms + 500), row(priority=3))
     delivery = pool.one()
     pool.cancel(delivery.task_id)
     pool.adopt()

@@ -19,7 +19,8 @@ def test_created(pool: Pool) -> None:
     """An accepted task is stored, queued by rank and time, indexed, announced and counted."""
     task = row(priority=1)
     assert pool.submit(task) == [("created", str(pool.now_ms))]
-    assert pool.task(task.id).items() >= {"state": "ready", "gen": str(pool.now_ms), "queue": "skill:sum"}.items()
+    stored = {"state": "ready", "gen": str(pool.now_ms), "rank": str(rank(1)), "ttl": "3600"}
+    assert pool.task(task.id).items() >= stored.items()
     assert pool.score(pool.keys.queue("skill:sum"), task.id) == rank(1) + pool.now_ms
     assert pool.execute("SMEMBERS", pool.keys.queues) == [b"skill:sum"]
     assert pool.rings() == ["queue:skill:sum"]

@@ -1,0 +1,75 @@
+"""What a queued task costs in memory, with the server's settings that the project ships."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import orchestrator.store
+from orchestrator.client.submission import Door, Submission
+from orchestrator.core.settings import Settings
+from orchestrator.store.keys import PoolKeys
+from orchestrator.store.store import Endpoint, SyncStore
+from orchestrator.tasks.scripts import submit
+from orchestrator.testing.servers import RedisServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.tasks.scripts import SubmitRow
+
+SHIPPED = Path(orchestrator.store.__file__).with_name("redis.conf").read_text(encoding="utf-8")
+MAX_BYTES = 420
+# Enough for fixed costs not to count, and few enough for tables of 2**16 that do not grow during the measurement.
+FIRST, TASKS = 1000, 60_000
+
+
+@pytest.fixture
+def store() -> Iterator[SyncStore]:
+    """The default pool on an empty server that keeps hashes as the shipped settings say."""
+    settings = Settings()
+    keys = PoolKeys(settings.prefix, settings.pool)
+    with RedisServer(options=dict(re.findall(r"^(hash-\S+) (\S+)$", SHIPPED, re.MULTILINE))) as server:
+        store = SyncStore(Endpoint(server.url), keys, name="test")
+        yield store
+        store.close()
+
+
+def usual(door: Door, number: int) -> SubmitRow:
+    """A task without options and with 100 bytes of arguments."""
+    url = f"https://example.org/articles/2024/11/redis-streams/{number:05}"
+    return door.row(Submission("summarise", {"url": url, "style": "short", "words": 123456789}))
+
+
+def fill(store: SyncStore, door: Door, count: int) -> None:
+    """Submit so many tasks in calls of 500."""
+    for start in range(0, count, 500):
+        rows = [usual(door, number) for number in range(start, start + 500)]
+        store.call(submit(store.keys, rows=rows, max_tasks=10**6, max_wait_s=1_209_600))
+
+
+def used_bytes(store: SyncStore) -> int:
+    """Memory that the server uses, without the buffers of its clients."""
+    lines = store.execute("INFO", "memory").decode().splitlines()
+    facts = dict(line.split(":") for line in lines if ":" in line)
+    return int(facts["used_memory"]) - int(facts["mem_clients_normal"])
+
+
+def test_bytes_per_queued_task(store: SyncStore) -> None:
+    """A queued task with 100 bytes of arguments takes at most 420 bytes, its places in all indexes included."""
+    door = Door(Settings(), reply_to="")
+    # The first ones fill what does not grow with the queue.
+    fill(store, door, FIRST)
+    before = used_bytes(store)
+    fill(store, door, TASKS)
+    assert (used_bytes(store) - before) / TASKS <= MAX_BYTES
+
+
+def test_usual_values_are_not_stored(store: SyncStore) -> None:
+    """What the scripts take for usual is what the default settings send: none of it stands in the record."""
+    row = usual(Door(Settings(), reply_to=""), 1)
+    store.call(submit(store.keys, rows=[row], max_tasks=1, max_wait_s=60))
+    assert sorted(store.execute("HKEYS", store.keys.task(row.id))) == [b"env", b"gen", b"state"]
