@@ -23,15 +23,16 @@ app = commands.app
         ORC_REDIS__URL=redis://localhost:6379/0 orc supervisor run
     """,
 )
-async def run(*, common: Globals = DEFAULTS) -> None:
+def run(*, common: Globals = DEFAULTS) -> None:
     """Assign tasks until SIGTERM or Ctrl-C. Several may run: one leads, the others stand by.
 
     Args:
         common: Global options.
     """
+    from orchestrator.core.event_loop import run_loop
     from orchestrator.core.log import configure_logging
     from orchestrator.supervisor.daemon import run_supervisor
 
     settings = common.settings()
     configure_logging(level=settings.logging.level, format=settings.logging.format)
-    await run_supervisor(settings)
+    run_loop(run_supervisor, settings)

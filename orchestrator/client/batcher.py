@@ -47,7 +47,8 @@ class Batcher:
         try:
             return (await self.send([row]))[0]
         finally:
-            self._busy = False
+            # While others wait, the lead goes to `run`: whoever submits in a loop would take it again and again.
+            self._busy = bool(self._pending)
             if self._pending:
                 self._wake.set()
 
@@ -56,12 +57,9 @@ class Batcher:
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
-            while self._pending and not self._busy:
-                self._busy = True
-                try:
-                    await self._send_pending()
-                finally:
-                    self._busy = False
+            while self._pending:
+                await self._send_pending()
+            self._busy = False
 
     def _take_pending(self) -> list[tuple[SubmitRow, asyncio.Future[SubmitAnswer]]]:
         batch: list[tuple[SubmitRow, asyncio.Future[SubmitAnswer]]] = []

@@ -358,6 +358,22 @@ async def test_one_key_many_times_at_once_is_one_task(orc: Orchestrator) -> None
 # ----------------------------------------------------------------------------------------------------------- many, caps
 
 
+async def test_callers_that_submit_again_and_again_travel_together(
+    orc: Orchestrator, redis_client: redis.Redis
+) -> None:
+    """Callers that submit in a loop share calls too: whoever is first does not keep the lead for itself."""
+    counter = CommandCounter(redis_client)
+
+    async def caller() -> None:
+        for _ in range(10):
+            await orc.submit("work")
+
+    async with anyio.create_task_group() as callers:
+        for _ in range(50):
+            callers.start_soon(caller)
+    assert counter.scripts() < 60
+
+
 async def test_concurrent_submits_travel_together(orc: Orchestrator, redis_client: redis.Redis) -> None:
     """Three hundred concurrent submits need a handful of calls; one alone needs one."""
     counter = CommandCounter(redis_client)

@@ -57,6 +57,7 @@ class Intake:
         self._outcome_unseen = False
         self._pauses = Pauses()
         self._limited = agent.rate is not None or bool(agent.limits)
+        self._server_ahead_ms = 0.0
         self._link = services.store.blocking_link(self._look_every_s, name=f"inbox:{agent.name}")
 
     async def run(self) -> None:
@@ -121,6 +122,8 @@ class Intake:
         self._outcome_unseen = False
 
     async def _adopt(self, free: int) -> None:
+        if self._limited:
+            await self._ask_server_clock()
         asked_s = time.monotonic()
         self._outcome_unseen = True
         deliveries = await self._lost_and_expired(free)
@@ -163,14 +166,23 @@ class Intake:
         return [one for one, status in zip(deliveries, statuses, strict=True) if status is not LeaseStatus.LOST]
 
     async def _fresh(self, deliveries: list[Delivery]) -> list[Delivery]:
-        now_ms = await server_ms(self._services.store)
+        """Give back limited entries whose grant is too old to be a start (protocol rule 14)."""
+        now_ms = time.monotonic() * 1000 + self._server_ahead_ms
+        if now_ms - _granted_ms(deliveries[0]) > LIMITED_MAX_AGE_MS / 2:
+            # The offset may be a look old: only the server's own clock may send something back.
+            now_ms = await self._ask_server_clock()
         fresh: list[Delivery] = []
         for one in deliveries:
-            if now_ms - int(one.entry.partition("-")[0]) <= LIMITED_MAX_AGE_MS:
+            if now_ms - _granted_ms(one) <= LIMITED_MAX_AGE_MS:
                 fresh.append(one)
             elif self._holdings.add(one) is not None:
                 self._outbox.put(one, Verdict(VerdictKind.UNSTARTED, reason="waited too long for its rate-limit grant"))
         return fresh
+
+    async def _ask_server_clock(self) -> float:
+        now_ms = float(await server_ms(self._services.store))
+        self._server_ahead_ms = now_ms - time.monotonic() * 1000
+        return now_ms
 
     def look_for_lost(self) -> None:
         """Ask for own lost entries at the next turn."""
@@ -187,3 +199,8 @@ class Intake:
         for delivery in deliveries:
             if self._holdings.add(delivery) is not None:
                 self._outbox.put(delivery, Verdict(VerdictKind.UNSTARTED, reason="its worker stopped"))
+
+
+def _granted_ms(delivery: Delivery) -> int:
+    """When the entry was appended, by the server's clock: its id begins with that."""
+    return int(delivery.entry.partition("-")[0])
