@@ -68,12 +68,12 @@ def test_second_ctrl_c_hurries(terminal: Terminal) -> None:
     with terminal.start("up", "my_agents:agent") as up:
         ready(up)
         task = start_nap(terminal, 60)
-        up.signal(signal.SIGINT)
-        up.wait_output("worker_stopping")
-        up.signal(signal.SIGINT)
         # A share of ours, so that the server outlives them.
         with terminal.start("redis", "run") as redis:
             redis.wait_output("Ctrl-C stops it")
+            up.signal(signal.SIGINT)
+            up.wait_output("worker_stopping")
+            up.signal(signal.SIGINT)
             assert up.wait_exit(8) == 130, up.output
             assert "redis goes on: others use it" in up.output
             shown = terminal.orc("tasks", "show", task, "-o", "json").json()

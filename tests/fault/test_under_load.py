@@ -120,9 +120,9 @@ async def test_redis_is_killed_and_restarted_under_load(prefix: str, notebook: N
         async with Team(server, prefix, notebook, lease_s=15.0) as team:
             await team.start_supervisor()
             worker = await team.start_worker()
-            async with team.open_client() as orc, again_and_again(server.restart, every_s=0.3) as restarts:
+            async with team.open_client() as orc, again_and_again(server.restart, every_s=0.1) as restarts:
                 handles = await submit_all(orc)
                 await wait_for_all(handles)
             await worker.drain()
             await anyio.to_thread.run_sync(check_all, team, handles, TASKS)
-            assert len(restarts) >= 2
+            assert restarts, "the work was done before the server was killed once"
