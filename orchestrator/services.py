@@ -46,10 +46,6 @@ class Services:
     keys: PoolKeys
     store: Store
 
-    def sync_store(self, name: str) -> SyncStore:
-        """A door of one's own for a thread."""
-        return SyncStore(self.endpoint, self.keys, name=name)
-
 
 def pool_keys(settings: Settings) -> PoolKeys:
     """The keys of the pool that the settings name."""

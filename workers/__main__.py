@@ -19,7 +19,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         settings = load_settings(arguments.config, {"worker.processes": arguments.processes})
-        configure_logging(level=settings.logging.level, format=settings.logging.format)
+        configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
         from workers.runtime.host import Host
         from workers.runtime.loading import load_agents
 

@@ -41,8 +41,9 @@ for i = 1, #max_deaths do deaths_allowed[max_deaths[i][1]] = max_deaths[i][2] en
 local seen = redis.call('HMGET', agent_key, 'looked', 'grace', 'limits', 'rest')
 local looked, grace, limits, rest = tonumber(seen[1] or 0), tonumber(seen[2] or 0), seen[3] or '', seen[4] == '1'
 local stepped_back = now_ms < looked
--- One look in a fifth of a lease serves all workers, unless it had to leave some behind.
-local search = rest or stepped_back or now_ms - looked >= lease_ms / 5
+-- One look serves all workers for a tenth of a lease, unless it had to leave some behind. With a look of each worker
+-- every fifth, searches are then at most three tenths apart: less than the third that counts as an outage.
+local search = rest or stepped_back or now_ms - looked >= lease_ms / 10
 -- Nobody could renew while nobody could look: give every holder one lease to come back (protocol rule 10).
 if search and (stepped_back or now_ms - looked > lease_ms / 3) then grace = now_ms + lease_ms end
 local may_take = search and now_ms >= grace

@@ -34,5 +34,5 @@ def run(*, common: Globals = DEFAULTS) -> None:
     from orchestrator.supervisor.daemon import run_supervisor
 
     settings = common.settings()
-    configure_logging(level=settings.logging.level, format=settings.logging.format)
+    configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
     run_loop(run_supervisor, settings)

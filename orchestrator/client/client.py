@@ -76,6 +76,7 @@ class Orchestrator:
         if self._main is not None:
             raise OrchestratorError("this client is open already")
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._closing = anyio.Event()  # a fresh one: an open that failed has set it
         # The one task of our own: its task group may be opened and closed from different tasks of the caller.
         self._main = asyncio.create_task(self._run(opened), name="orchestrator-client")
         try:
@@ -98,7 +99,8 @@ class Orchestrator:
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._batcher.run)
                     group.start_soon(self._replies.run)
-                    opened.set_result(None)
+                    if not opened.done():  # else its caller was cancelled and closes
+                        opened.set_result(None)
                     await self._closing.wait()
                     group.cancel_scope.cancel()
         except BaseException as failure:

@@ -16,6 +16,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeAlias
+from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
@@ -219,6 +220,12 @@ class Settings(BaseSettings):
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()
     logging: LoggingSettings = LoggingSettings()
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must never be written anywhere: the password of the server, as given and decoded."""
+        password = urlsplit(self.redis.url.get_secret_value()).password if self.redis.url else None
+        return tuple({password, unquote(password)}) if password else ()
 
     @classmethod
     def settings_customise_sources(

@@ -71,11 +71,14 @@ class Store:
         """
         try:
             return call.parse(await self._run(call))
-        except ServerUnavailable:
+        except ServerUnavailable as failure:
             if not patience_s:
                 raise
+            first = failure
 
         async def again() -> T:
+            if self._closed:
+                raise StoreError(str(first)) from first
             return call.parse(await self._run(call))
 
         return await repeat(again, patience_s=patience_s)

@@ -45,6 +45,19 @@ async def test_without_any_server_the_error_says_what_to_type(tmp_path: Path, mo
         await Orchestrator().open()
 
 
+async def test_a_client_that_could_not_open_opens_later() -> None:
+    """The first open finds no server; the second, when one runs, gives a client that works."""
+    server = RedisServer(port=0)
+    orc = Orchestrator(f"redis://127.0.0.1:{server.port}/0", prefix="later:test:t")
+    with pytest.raises(ServerUnavailable):
+        await orc.open()
+    with server:
+        await orc.open()
+        handle = await orc.submit("nobody")
+        assert (await handle.status()).state == "ready"
+        await orc.aclose()
+
+
 async def test_newer_data_is_left_alone(team: LocalTeam) -> None:
     """A program that is older than the data refuses to touch it."""
     store, keys = team.services.store, team.services.keys

@@ -185,8 +185,9 @@ async def test_a_worker_reads_no_further_than_its_free_slots(team: LocalTeam) ->
     assert [await handle.result(PATIENCE_S) for handle in handles] == [1] * 6
 
 
+@pytest.mark.parametrize("settings", [{}, {"worker__stuck_after_s": 0.2}], indirect=True, ids=["usual", "strict"])
 async def test_a_slow_handler_keeps_its_lease(team: LocalTeam) -> None:
-    """A task that runs longer than its agent's lease stays with its worker."""
+    """A task that runs longer than its agent's lease stays with its worker, however soon a loop counts as stuck."""
     runs: list[str] = []
 
     def make() -> Agent:

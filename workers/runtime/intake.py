@@ -54,6 +54,8 @@ class Intake:
         # An inbox is looked through every fifth of a lease, also when nothing arrives (protocol rule 10).
         self._look_every_s = self._lease_s / 5
         self._looked_s = 0.0
+        self._seen_s = 0.0
+        """When it last looked at all, be it without room to take anything."""
         self._outcome_unseen = False
         self._pauses = Pauses()
         self._limited = agent.rate is not None or bool(agent.limits)
@@ -97,10 +99,11 @@ class Intake:
         # Also a worker that can take nothing looks: else nobody would have looked while all are busy, and the gap
         # would start the grace that an outage starts. It does not count as its own look, so the next free slot takes
         # at once what has run out.
-        with anyio.move_on_after(self._look_every_s):
+        with anyio.move_on_after(max(0.0, self._seen_s + self._look_every_s - time.monotonic())):
             await self._slots.wait_free()
             return
         await self._lost_and_expired(0)
+        self._seen_s = time.monotonic()
 
     async def _read(self, free: int) -> None:
         block_s = max(0.001, self._look_every_s - (time.monotonic() - self._looked_s))
@@ -127,7 +130,7 @@ class Intake:
         asked_s = time.monotonic()
         self._outcome_unseen = True
         deliveries = await self._lost_and_expired(free)
-        self._looked_s = time.monotonic()
+        self._looked_s = self._seen_s = time.monotonic()
         if deliveries:
             _log.info("entries_adopted", agent=self._agent.name, count=len(deliveries))
             self._start(await self._still_ours(deliveries, younger_than_s=self._looked_s - asked_s))

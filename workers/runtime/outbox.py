@@ -38,21 +38,17 @@ class Outbox:
         self._verdicts: deque[tuple[Delivery, Verdict]] = deque()
         self._rows = BATCH_ROWS
         self._wake = anyio.Event()
-        self._idle = anyio.Event()
-        self._idle.set()
 
     def put(self, delivery: Delivery, verdict: Verdict) -> None:
         """Take a verdict; it will be stored."""
         self._verdicts.append((delivery, verdict))
         if len(self._verdicts) == 1:
-            self._idle = anyio.Event() if self._idle.is_set() else self._idle
             self._wake.set()
 
     async def run(self) -> None:
         """Store verdicts as they come, until cancelled."""
         while True:
             if not self._verdicts:
-                self._idle.set()
                 self._wake = anyio.Event()
                 await self._wake.wait()
                 # One turn of the loop: handlers that end in the same turn share a call.
@@ -87,8 +83,3 @@ class Outbox:
                     "verdict_stale", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt,
                     verdict=verdict.kind.value, meaning="the task was taken away; nothing was changed",
                 )  # fmt: skip
-
-    async def flushed(self) -> None:
-        """Wait until everything is stored."""
-        while self._verdicts:
-            await self._idle.wait()

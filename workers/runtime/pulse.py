@@ -58,7 +58,7 @@ class Pulse:
         self._stuck_after_s = services.settings.worker.stuck_after_s
         self._stopping = threading.Event()
         self._poked = threading.Event()
-        self._turned_s = time.monotonic()
+        self._asked_s: float | None = None
         self._surplus: dict[str, int] = {}
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
@@ -103,19 +103,24 @@ class Pulse:
             store.close()
 
     def _stuck(self) -> bool:
-        self._ask_loop_to_turn()
-        stuck_s = time.monotonic() - self._turned_s
+        stuck_s = time.monotonic() - self._ask_loop_to_turn()
         if stuck_s <= self._stuck_after_s:
             return False
         _log.error("loop_stuck", worker=self._worker, seconds=round(stuck_s), meaning="leases are not renewed")
         return True
 
-    def _ask_loop_to_turn(self) -> None:
-        def turned() -> None:
-            self._turned_s = time.monotonic()
+    def _ask_loop_to_turn(self) -> float:
+        """Ask the loop for a sign, unless it still owes one; answer when it was asked."""
 
-        with contextlib.suppress(RuntimeError):  # the loop has closed
-            self._loop.call_soon_threadsafe(turned)
+        def turned() -> None:
+            self._asked_s = None
+
+        asked_s = self._asked_s
+        if asked_s is None:
+            asked_s = self._asked_s = time.monotonic()
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(turned)
+        return asked_s
 
     def _beat(self, store: SyncStore) -> None:
         for agent in self._agents:

@@ -30,7 +30,7 @@ from workers.runtime.pulse import Pulse
 from workers.runtime.tempo import Tempo
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
@@ -210,27 +210,36 @@ class Worker:
 
     async def _drain(self) -> None:
         self._draining = True
-        try:
-            await self._register()
-        except StoreError as failure:
-            _log.warning("drain_unannounced", worker=self.id, error=str(failure))
-        for intake in self._intakes.values():
-            await intake.give_back_unseen()
-        await self._wait_for_running()
+        await self._unless_told_again(self._quieten)
+        await self._unless_told_again(self._wait_for_running)
         for held in self._holdings.all():
             held.stop("drain")
         with anyio.move_on_after(GOODBYE_S):
             await self._holdings.empty()
 
+    async def _quieten(self) -> None:
+        try:
+            await self._register()
+        except StoreError as failure:
+            _log.warning("drain_unannounced", worker=self.id, error=str(failure))
+        async with anyio.create_task_group() as group:
+            for intake in self._intakes.values():
+                group.start_soon(intake.give_back_unseen)
+
     async def _wait_for_running(self) -> None:
+        with anyio.move_on_after(self._services.settings.worker.drain_s):
+            await self._holdings.empty()
+
+    async def _unless_told_again(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Run a step of the drain; the second signal ends it."""
+
         async def until_told() -> None:
             await self._stop_now.wait()
             group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
             group.start_soon(until_told)
-            with anyio.move_on_after(self._services.settings.worker.drain_s):
-                await self._holdings.empty()
+            await step()
             group.cancel_scope.cancel()
 
     async def _say_goodbye(self) -> None:

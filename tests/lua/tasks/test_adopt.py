@@ -132,16 +132,29 @@ def test_a_full_worker_leaves_the_look_to_others(pool: Pool) -> None:
     assert len(pool.adopt("w3")) == 1
 
 
-def test_one_look_in_a_fifth_of_a_lease(pool: Pool) -> None:
-    """Many workers ask, one look in a fifth of a lease is enough."""
+def test_one_look_in_a_tenth_of_a_lease(pool: Pool) -> None:
+    """Many workers ask, one look in a tenth of a lease is enough."""
     lose(pool)
     pool.age(0)
     pool.adopt("w2")
     pool.age(LEASE_MS + 1)
-    pool.sleep(LEASE_MS / 5 - 1)
+    pool.sleep(LEASE_MS / 10 - 1)
     assert pool.adopt("w3") == []
     pool.sleep(1)
     assert len(pool.adopt("w3")) == 1
+
+
+def test_survivors_that_look_in_turn_start_no_grace(pool: Pool) -> None:
+    """Whatever the survivor's place between the dead worker's looks, the gap it leaves is no outage."""
+    lose(pool)
+    grace = pool.agent()["grace"]
+    for behind in (0.05, 0.1, 0.15, 0.19):
+        pool.adopt("dies", limit=0)
+        pool.sleep(LEASE_MS * behind)
+        for _ in range(3):
+            pool.adopt("survives", limit=0)
+            pool.sleep(LEASE_MS / 5)
+    assert pool.agent()["grace"] == grace
 
 
 class TestGrace:

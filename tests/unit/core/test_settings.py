@@ -332,3 +332,10 @@ def test_secrets_do_not_show_in_the_tree() -> None:
     """Neither printing nor dumping settings shows the password."""
     settings = Settings(redis=RedisSettings(url=SecretStr(f"redis://:{CANARY}@localhost")))
     assert CANARY not in f"{settings} {settings!r} {settings.model_dump()} {settings.model_dump_json()}"
+
+
+def test_the_password_of_the_server_is_known_as_a_secret() -> None:
+    """Logging masks the password however it is written: as in the URL, and decoded."""
+    settings = load_settings(environ={"ORC_REDIS__URL": "redis://ada:caf%C3%A9@localhost:6379/0"})
+    assert set(settings.secrets) == {"caf%C3%A9", "café"}
+    assert load_settings(environ={}).secrets == ()
