@@ -146,7 +146,8 @@ def test_one_look_in_a_tenth_of_a_lease(pool: Pool) -> None:
 
 def test_survivors_that_look_in_turn_start_no_grace(pool: Pool) -> None:
     """Whatever the survivor's place between the dead worker's looks, the gap it leaves is no outage."""
-    lose(pool)
+    pool.register()
+    pool.look()
     grace = pool.agent()["grace"]
     for behind in (0.05, 0.1, 0.15, 0.19):
         pool.adopt("dies", limit=0)
