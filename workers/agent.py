@@ -74,6 +74,11 @@ class Agent:
         return f"Agent({self.name!r})"
 
     @property
+    def limited(self) -> bool:
+        """Whether a rate limit holds its starts."""
+        return self.rate is not None or bool(self.limits)
+
+    @property
     def skills(self) -> Mapping[str, Skill[Any, Any]]:
         """Its skills by name."""
         return self._skills

@@ -32,13 +32,13 @@ class Outcome:
 async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, Outcome]:
     """Of `ids`, those that have ended or are gone, in one round trip."""
     replies = await store.pipeline(
-        [("HMGET", store.keys.task(id_), "state", "result", "reason", "fails", "deaths") for id_ in ids]
+        [("HMGET", store.keys.task(id_), "state", "result", "reason", "fails") for id_ in ids]
     )
     found: dict[str, Outcome] = {}
     for id_, reply in zip(ids, replies, strict=True):
         if isinstance(reply, StoreError):
             raise reply
-        state, result, reason, fails, _ = reply
+        state, result, reason, fails = reply
         if state is None:
             found[id_] = Outcome(None)
         elif state != b"assigned" and TaskState(state.decode()).final:

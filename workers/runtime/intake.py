@@ -58,7 +58,6 @@ class Intake:
         """When it last looked at all, be it without room to take anything."""
         self._outcome_unseen = False
         self._pauses = Pauses()
-        self._limited = agent.rate is not None or bool(agent.limits)
         self._server_ahead_ms = 0.0
         self._link = services.store.blocking_link(self._look_every_s, name=f"inbox:{agent.name}")
 
@@ -118,14 +117,14 @@ class Intake:
             block_ms=max(1, int(block_s * 1000)),
         )
         if deliveries:
-            deliveries = await self._still_ours(deliveries, younger_than_s=time.monotonic() - asked_s - block_s)
-            if self._limited:
+            deliveries = await self._still_ours(deliveries, age_s=time.monotonic() - asked_s)
+            if self._agent.limited:
                 deliveries = await self._fresh(deliveries)
             self._start(deliveries)
         self._outcome_unseen = False
 
     async def _adopt(self, free: int) -> None:
-        if self._limited:
+        if self._agent.limited:
             await self._ask_server_clock()
         asked_s = time.monotonic()
         self._outcome_unseen = True
@@ -133,7 +132,7 @@ class Intake:
         self._looked_s = self._seen_s = time.monotonic()
         if deliveries:
             _log.info("entries_adopted", agent=self._agent.name, count=len(deliveries))
-            self._start(await self._still_ours(deliveries, younger_than_s=self._looked_s - asked_s))
+            self._start(await self._still_ours(deliveries, age_s=self._looked_s - asked_s))
         self._outcome_unseen = False
 
     async def _lost_and_expired(self, limit: int, *, patience_s: float = 0.0) -> list[Delivery]:
@@ -159,9 +158,9 @@ class Intake:
             if held is not None:
                 self._slots.start(held)
 
-    async def _still_ours(self, deliveries: list[Delivery], *, younger_than_s: float) -> list[Delivery]:
+    async def _still_ours(self, deliveries: list[Delivery], *, age_s: float) -> list[Delivery]:
         """Drop what is somebody else's by now: the process may have slept with the answer in its socket (rule 13)."""
-        if younger_than_s <= self._lease_s / 2:
+        if age_s <= self._lease_s / 2:
             return deliveries
         rows = [(one.entry, one.task_id, one.generation) for one in deliveries]
         call = scripts.renew(self._services.keys, worker=self._worker, agent=self._agent.name, rows=rows)

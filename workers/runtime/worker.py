@@ -74,10 +74,7 @@ class Worker:
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
         alone = anyio.Lock()
-        self._tempos = {
-            agent.name: Tempo(limited=agent.rate is not None or bool(agent.limits), changed=self._tempo_changed)
-            for agent in agents
-        }
+        self._tempos = {agent.name: Tempo(limited=agent.limited, changed=self._tempo_changed) for agent in agents}
         self._executors = {
             agent.name: Executor(
                 agent,
