@@ -29,7 +29,7 @@ def envelope_of(row: SubmitRow) -> Envelope:
 
 
 def test_a_plain_task_has_the_defaults(door: Door) -> None:
-    """A name alone gives a normal task for the skill's queue, for now, with empty arguments."""
+    """A name alone gives a normal task for the skill's queue, due at once, with empty arguments."""
     row = door.row(Submission("work"))
     assert (row.queue, row.rank, row.delay_ms, row.at_ms, row.start_by_ms) == (
         "skill:work",
