@@ -7,11 +7,9 @@ them to end when it dies. One thread, and signals are waited for rather than han
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from orchestrator.cli.failures import CONFIGURATION, NOBODY_ANSWERED, USAGE
 from orchestrator.cli.output import say
+from orchestrator.core.parentage import end_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +30,6 @@ HURRY_S: Final = 20.0
 
 _HOPELESS: Final = frozenset({USAGE, CONFIGURATION})
 _HOPELESS_AT_START: Final = frozenset({USAGE, CONFIGURATION, NOBODY_ANSWERED})
-_PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +193,10 @@ def end_in_order(children: Sequence[Child], signals: Signals) -> bool:
 
 def _child_of_this_process() -> Callable[[], None]:
     """Return what a child does before exec: take signals again, and on Linux end with this process."""
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    parent = os.getpid()
+    ask_to_end = end_with_parent(signal.SIGTERM)  # so that workers give back what they hold
 
     def prepare() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        if libc is not None:
-            # SIGTERM, so that workers give back what they hold.
-            libc.prctl(_PR_SET_PDEATHSIG, *map(ctypes.c_ulong, (signal.SIGTERM, 0, 0, 0)))
-            if os.getppid() != parent:  # it died in between
-                os._exit(1)
+        ask_to_end()
 
     return prepare

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -36,12 +35,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError, OrchestratorError, ServerUnavailable
+from orchestrator.core.parentage import end_with_parent
 from orchestrator.store import probe
 from orchestrator.store.data_dir import DataDir, ServerRecord, is_same_file
 from orchestrator.store.server_binary import WHAT_TO_INSTALL, ServerBinary, find_server_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 REDIS_CONF = Path(__file__).with_name("redis.conf")
 
@@ -56,7 +56,6 @@ RESTART_DELAY_S = 0.05
 _READY_POLL_S = 0.005
 _READY_POLL_MAX_S = 0.1
 _LOG_TAIL_LINES = 12
-_PR_SET_PDEATHSIG = 1
 
 
 class Stopped(Exception):
@@ -229,7 +228,7 @@ class Keeper:
                 stdout=log,
                 stderr=log,
                 pass_fds=(self._server_lock_fd,),
-                preexec_fn=_die_with_this_process(),  # noqa: PLW1509 - it calls prctl and nothing that could need a lock
+                preexec_fn=end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - it calls prctl and nothing that could need a lock
             )
         return self._server, log_start
 
@@ -333,23 +332,6 @@ class Keeper:
             while server.poll() is None and time.monotonic() < reminder_s:
                 self._pause(STOP_REMINDER_S)
         self._socket_path.unlink(missing_ok=True)
-
-
-def _die_with_this_process() -> Callable[[], None] | None:
-    """Return what a child calls before exec, so that Linux stops it when the keeper is killed; elsewhere nothing."""
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None)
-    keeper_pid = os.getpid()
-
-    def ask_for_death_signal() -> None:
-        libc.prctl(
-            _PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGTERM), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)
-        )
-        if os.getppid() != keeper_pid:  # it died in between
-            os._exit(1)
-
-    return ask_for_death_signal
 
 
 def _ending(exit_code: int) -> str:

@@ -6,7 +6,6 @@ Ctrl-C reaches the host alone and whatever a dead child had started dies with it
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from orchestrator.core.errors import OrchestratorError, StoreError
 from orchestrator.core.event_loop import run_loop
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
+from orchestrator.core.parentage import end_with_parent
 from orchestrator.services import pool_keys, reach_server
 from orchestrator.tasks import scripts
 from workers.runtime.worker import run_worker
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from orchestrator.services import SyncStore
     from workers.agent import Agent
 
-PR_SET_PDEATHSIG: Final = 1
 HEALTHY_AFTER_S: Final = 30.0
 """A child that lived so long died of something new: the back-off starts again."""
 MUST_NOT_RESTART: Final = frozenset({78})
@@ -120,10 +119,10 @@ class Host:
         worker = new_worker_id()
         sys.stdout.flush()
         sys.stderr.flush()
-        parent = os.getpid()
+        ask_to_end = end_with_parent(signal.SIGTERM)
         pid = os.fork()
         if pid == 0:
-            _become_worker(parent, lambda: run_loop(run_worker_as, self._settings, self._agents, worker))
+            _become_worker(ask_to_end, lambda: run_loop(run_worker_as, self._settings, self._agents, worker))
         self._children[pid] = Child(pid, worker, time.monotonic(), failures)
 
     def _fork_due(self) -> None:
@@ -242,16 +241,13 @@ async def run_worker_as(settings: Settings, agents: Sequence[Agent], worker: str
     await run_worker(settings, agents, worker=worker)
 
 
-def _become_worker(parent: int, work: Callable[[], None]) -> NoReturn:
+def _become_worker(ask_to_end: Callable[[], None], work: Callable[[], None]) -> NoReturn:
     """In the child: leave the host's process group, die with the host, work, and never return."""
     code = 1
     try:
         os.setpgid(0, 0)
-        if sys.platform == "linux":
-            # The host is gone: finish what runs and stop, as if told to.
-            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:
-                os._exit(0)
+        # When the host is gone: finish what runs and stop, as if told to.
+        ask_to_end()
         # Until the worker listens itself it holds nothing, so it may leave at once.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os._exit(0))
