@@ -21,7 +21,6 @@ __all__ = [
     "Attachment",
     "EmbeddedInfo",
     "Endpoint",
-    "ServerFacts",
     "Services",
     "SyncStore",
     "check_answers",
@@ -33,7 +32,6 @@ __all__ = [
     "reach_server",
     "resolve_settings",
     "run_embedded",
-    "server_facts",
 ]
 
 
@@ -111,36 +109,6 @@ def resolve_settings(
 
 
 # --------------------------------------------------------------------------------------- what the command line needs
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What `orc status` shows of the server."""
-
-    version: str
-    uptime_s: int
-    clients: int
-    memory_bytes: int
-    append_only: bool
-    eviction: str
-
-
-async def server_facts(store: Store) -> ServerFacts:
-    """Ask the server about itself."""
-    facts: dict[str, str] = {}
-    for reply in await store.pipeline([("INFO", part) for part in ("server", "clients", "memory", "persistence")]):
-        if isinstance(reply, Exception):
-            raise reply
-        lines = (line.partition(":") for line in reply.decode(errors="replace").splitlines())
-        facts |= {name: value for name, _, value in lines if value}
-    return ServerFacts(
-        version=facts.get("redis_version", "?"),
-        uptime_s=int(facts.get("uptime_in_seconds", 0)),
-        clients=int(facts.get("connected_clients", 0)),
-        memory_bytes=int(facts.get("used_memory", 0)),
-        append_only=facts.get("aof_enabled") == "1",
-        eviction=facts.get("maxmemory_policy", "?"),
-    )
 
 
 def check_answers(settings: Settings) -> None:

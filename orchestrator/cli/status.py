@@ -64,7 +64,6 @@ async def status(*, common: Globals = DEFAULTS) -> int:
 async def _ask(services: Services) -> Status:
     from orchestrator.agents import queries as registry
     from orchestrator.cli.queues import queue_rows
-    from orchestrator.services import server_facts
     from orchestrator.tasks import queries as tasks
 
     store = services.store
@@ -72,7 +71,7 @@ async def _ask(services: Services) -> Status:
         pool=services.settings.pool,
         prefix=services.settings.prefix,
         supervisor=await registry.leader(store),
-        server=asdict(await server_facts(store)),
+        server=asdict(await store.server_info()),
         agents=[asdict(agent) for agent in await registry.agents(store)],
         workers=[asdict(worker) for worker in await registry.workers(store)],
         queues=await queue_rows(services),

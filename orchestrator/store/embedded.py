@@ -198,9 +198,9 @@ def info(data_dir: Path | None) -> EmbeddedInfo:
             pid=record.pid,
             keeper_pid=record.keeper_pid,
             started_at_ms=record.started_at_ms,
-            clients=int(facts.get("connected_clients", 0)),
-            memory_bytes=int(facts.get("used_memory", 0)),
-            aof_bytes=int(facts.get("aof_current_size", 0)),
+            clients=facts.clients,
+            memory_bytes=facts.memory_bytes,
+            aof_bytes=facts.aof_bytes,
         )
 
 

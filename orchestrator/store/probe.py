@@ -9,8 +9,12 @@ import enum
 import socket
 from typing import TYPE_CHECKING
 
+from orchestrator.store.server_info import read_info
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from orchestrator.store.server_info import ServerInfo
 
 TIMEOUT_S = 1.0
 
@@ -33,14 +37,13 @@ def health(socket_path: Path, *, timeout_s: float = TIMEOUT_S) -> Health:
     return Health.LOADING if reply.startswith("LOADING") else Health.UP
 
 
-def info(socket_path: Path, *, timeout_s: float = TIMEOUT_S) -> dict[str, str]:
-    """Return what INFO says.
+def info(socket_path: Path, *, timeout_s: float = TIMEOUT_S) -> ServerInfo:
+    """Return what the server says about itself.
 
     Raises:
         OSError: nobody answers on the socket.
     """
-    lines = ask(socket_path, "INFO", timeout_s=timeout_s).splitlines()
-    return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
+    return read_info(ask(socket_path, "INFO", timeout_s=timeout_s))
 
 
 def ask(socket_path: Path, *words: str, timeout_s: float = TIMEOUT_S) -> str:

@@ -14,12 +14,14 @@ from orchestrator.store.failures import ScriptMissing
 from orchestrator.store.links import Link, SyncLink
 from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.script_files import all_scripts
+from orchestrator.store.server_info import SECTIONS, read_info
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from orchestrator.store.calls import Argument, Call
     from orchestrator.store.keys import PoolKeys
+    from orchestrator.store.server_info import ServerInfo
 
 T = TypeVar("T")
 
@@ -165,22 +167,26 @@ class Store:
         Raises:
             ConfigError: the server is older than 7.0, or may evict our keys.
         """
-        server, memory, persistence = await self.pipeline(
-            [("INFO", "server"), ("INFO", "memory"), ("INFO", "persistence")]
-        )
-        facts = _facts(server) | _facts(memory) | _facts(persistence)
-        version = facts.get("redis_version", "0")
-        if int(version.partition(".")[0]) < 7:
-            raise ConfigError(f"Redis {version} is too old; 7.0 or newer is needed")
-        policy = facts.get("maxmemory_policy", "noeviction")
-        if policy != "noeviction" and not allow_eviction:
+        info = await self.server_info()
+        if info.line < (7, 0):
+            raise ConfigError(f"Redis {info.version} is too old; 7.0 or newer is needed")
+        if info.eviction not in {"noeviction", "?"} and not allow_eviction:
             raise ConfigError(
-                f"Redis may evict keys (maxmemory-policy {policy}), which loses tasks; "
+                f"Redis may evict keys (maxmemory-policy {info.eviction}), which loses tasks; "
                 "set maxmemory-policy noeviction, or redis.allow_eviction = true if that is meant"
             )
-        if facts.get("aof_enabled") == "0":
+        if not info.append_only:
             return ["Redis has no append-only file: what was accepted is lost when Redis stops (set appendonly yes)"]
         return []
+
+    async def server_info(self) -> ServerInfo:
+        """Ask the server about itself."""
+        # By section: a server that knows no list of sections (before 7.0) is to be recognised as such.
+        replies = await self.pipeline([("INFO", section) for section in SECTIONS])
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise reply
+        return read_info("".join(reply.decode(errors="replace") for reply in replies))
 
     async def close(self) -> None:
         """Close the shared link; calls under way are not repeated."""
@@ -239,10 +245,3 @@ def check_format(stored: bytes | None) -> None:
         raise FormatMismatch(
             f"the data in Redis has format {int(stored)}, this program knows {DATA_FORMAT}; install the newer version"
         )
-
-
-def _facts(info: Any) -> dict[str, str]:
-    if isinstance(info, Exception):
-        raise info
-    lines = info.decode().splitlines()
-    return {name: value for name, _, value in (line.partition(":") for line in lines) if value}

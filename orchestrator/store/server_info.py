@@ -1,0 +1,70 @@
+"""Reads what a server says about itself in INFO. The one place that knows INFO's names; loads nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+SECTIONS: Final = ("server", "clients", "memory", "persistence", "stats", "replication", "cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What is asked about a server. Texts are as Redis words them; `?` stands for what it did not say.
+
+    Attributes:
+        memory_limit_bytes: `maxmemory`; 0 = none.
+        eviction: `maxmemory-policy`.
+        append_only: whether there is an append-only file.
+        aof_write, aof_rewrite, snapshot: how the last of its kind went, `ok` or `err`.
+        role: `master` or `slave`, in Redis' words.
+    """
+
+    version: str
+    uptime_s: int
+    clients: int
+    max_clients: int
+    memory_bytes: int
+    memory_limit_bytes: int
+    eviction: str
+    evicted_keys: int
+    append_only: bool
+    aof_bytes: int
+    aof_write: str
+    aof_rewrite: str
+    snapshot: str
+    role: str
+    cluster: bool
+
+    @property
+    def line(self) -> tuple[int, int]:
+        """Major and minor version."""
+        major, minor, *_ = [*(int(part) for part in self.version.split(".") if part.isdigit()), 0, 0]
+        return major, minor
+
+
+def read_info(text: str) -> ServerInfo:
+    """Read the text of one INFO reply, or of several one after another."""
+    facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line and not line.startswith("#"))
+
+    def number(name: str) -> int:
+        value = facts.get(name, "0")
+        return int(value) if value.isdigit() else 0
+
+    return ServerInfo(
+        version=facts.get("redis_version", "?"),
+        uptime_s=number("uptime_in_seconds"),
+        clients=number("connected_clients"),
+        max_clients=number("maxclients"),
+        memory_bytes=number("used_memory"),
+        memory_limit_bytes=number("maxmemory"),
+        eviction=facts.get("maxmemory_policy", "?"),
+        evicted_keys=number("evicted_keys"),
+        append_only=facts.get("aof_enabled") == "1",
+        aof_bytes=number("aof_current_size"),
+        aof_write=facts.get("aof_last_write_status", "?"),
+        aof_rewrite=facts.get("aof_last_bgrewrite_status", "?"),
+        snapshot=facts.get("rdb_last_bgsave_status", "?"),
+        role=facts.get("role", "?"),
+        cluster=facts.get("cluster_enabled") == "1",
+    )

@@ -1,0 +1,33 @@
+"""What a server says of itself, read once for everybody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.store.probe import info
+from orchestrator.store.server_info import read_info
+
+if TYPE_CHECKING:
+    from orchestrator.testing.servers import RedisServer
+
+
+@pytest.mark.both_servers
+def test_a_real_server(redis_server: RedisServer) -> None:
+    """Every fact that we know by name is there on each version."""
+    found = info(redis_server.directory / "redis.sock")
+    assert found.version == redis_server.version
+    assert found.line == tuple(int(part) for part in redis_server.version.split(".")[:2])
+    assert found.memory_bytes > 0
+    assert found.clients > 0
+    assert found.max_clients > 0
+    assert (found.eviction, found.append_only, found.role, found.cluster) == ("noeviction", False, "master", False)
+    assert found.aof_write == found.aof_rewrite == found.snapshot == "ok"
+
+
+def test_what_a_server_does_not_say_is_not_invented() -> None:
+    """Nothing, half a line and foreign values are no error."""
+    found = read_info("# Server\r\nredis_version:9\r\nused_memory:much\r\nnonsense\r\n")
+    assert (found.version, found.line, found.memory_bytes, found.eviction) == ("9", (9, 0), 0, "?")
+    assert read_info("").line == (0, 0)
