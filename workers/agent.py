@@ -10,10 +10,13 @@ from orchestrator.core.durations import to_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 from orchestrator.core.rates import Rate, parse_rate
-from workers.skill import Skill, make_options
+from workers.skill import PlainSkill, Skill, make_options, make_skill
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from workers.context import TaskContext
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -26,8 +29,27 @@ MAX_CONCURRENCY: Final = 500
 class Decorator(Protocol):
     """What `@agent.skill(...)` returns."""
 
-    def __call__(self, handler: Callable[P, Awaitable[T]], /) -> Skill[P, T]:
-        """Make the handler a skill."""
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # an awaitable is meant as an `async def`
+        self, handler: Callable[P, Awaitable[T]], /
+    ) -> Skill[P, T]: ...
+
+    @overload
+    def __call__(self, handler: Callable[P, T], /) -> PlainSkill[P, T]: ...
+
+
+class CallNext(Protocol):
+    """The rest of an attempt, as a middleware sees it: the middlewares after it, then the handler."""
+
+    async def __call__(self, context: TaskContext | None = None, /) -> Any:
+        """Run the rest once and return what the handler returned; the context may be passed along."""
+
+
+class Middleware(Protocol):
+    """Wraps every attempt of an agent: `async def middleware(ctx, call_next)`; the arguments have been checked."""
+
+    async def __call__(self, ctx: TaskContext, call_next: CallNext, /) -> Any:
+        """Return the result: what `await call_next(ctx)` returned, or something else."""
 
 
 class Agent:
@@ -39,6 +61,9 @@ class Agent:
         rate: starts per sliding window over all workers: `"10/min"` or `(10, timedelta(minutes=1))`; None = no limit.
         limits: names of further limits (settings, `[limits]`) that every start must also fit into.
         lease: seconds or timedelta until a vanished worker's task is given to another.
+        lifespan: `lifespan(agent)` is an async context manager that each worker enters before its first task and leaves
+            after its last; what it yields is `ctx.state`.
+        middleware: wrapped around every attempt, the first one outermost.
 
     Raises:
         InvalidInput: with the option and what it may be.
@@ -52,6 +77,8 @@ class Agent:
         rate: str | tuple[int, timedelta] | Rate | None = None,
         limits: Sequence[str] = (),
         lease: float | timedelta = 15.0,
+        lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
+        middleware: Sequence[Middleware] = (),
     ) -> None:
         self.name = check_name("agent", name)
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= MAX_CONCURRENCY:
@@ -68,6 +95,16 @@ class Agent:
         self.lease_ms = to_ms("lease", lease)
         if self.lease_ms < 1000:
             raise InvalidInput(f"lease of agent {name!r} must be at least 1 second, not {self.lease_ms / 1000:g}")
+        if lifespan is not None and not callable(lifespan):
+            raise InvalidInput(
+                f"lifespan of agent {name!r} must be a function that takes the agent and returns an async context "
+                "manager: decorate an async generator with contextlib.asynccontextmanager"
+            )
+        self.lifespan = lifespan
+        self.middleware = tuple(middleware)
+        for one in self.middleware:
+            if not callable(one):
+                raise InvalidInput(f"middleware of agent {name!r} must be `async def mw(ctx, call_next)`, not {one!r}")
         self._skills: dict[str, Skill[Any, Any]] = {}
 
     def __repr__(self) -> str:
@@ -84,7 +121,12 @@ class Agent:
         return self._skills
 
     @overload
-    def skill(self, handler: Callable[P, Awaitable[T]], /) -> Skill[P, T]: ...
+    def skill(  # type: ignore[overload-overlap]  # an awaitable is meant as an `async def`
+        self, handler: Callable[P, Awaitable[T]], /
+    ) -> Skill[P, T]: ...
+
+    @overload
+    def skill(self, handler: Callable[P, T], /) -> PlainSkill[P, T]: ...
 
     @overload
     def skill(
@@ -94,9 +136,11 @@ class Agent:
         *,
         name: str | None = None,
         timeout: float | timedelta | None = None,
+        silence: float | timedelta | None = None,
         max_attempts: int = 3,
         backoff: str | float = "exponential",
         max_deaths: int = 3,
+        process: bool = False,
     ) -> Decorator: ...
 
     def skill(
@@ -106,29 +150,40 @@ class Agent:
         *,
         name: str | None = None,
         timeout: float | timedelta | None = None,
+        silence: float | timedelta | None = None,
         max_attempts: int = 3,
         backoff: str | float = "exponential",
         max_deaths: int = 3,
+        process: bool = False,
     ) -> Any:
-        """Make an `async def` a skill of this agent; use it bare or called.
+        """Make a function a skill of this agent; use it bare or called.
 
-        A parameter annotated `TaskContext` receives the context; all others are validated from the task's arguments.
+        An `async def` runs in the event loop of the worker, a `def` in a thread. A parameter annotated `TaskContext`
+        receives the context; all others are validated from the task's arguments.
 
         Args:
             handler: the function, when used bare.
             name: name of the skill; the function's name by default.
             timeout: seconds or timedelta that one attempt may take; None = no limit.
+            silence: seconds or timedelta that an attempt may go without a sign of life (`ctx.heartbeat`, `progress`,
+                `emit`, `extend`); None = no limit.
             max_attempts: failures until the task is a dead letter.
             backoff: `"exponential"` with full jitter, or a fixed number of seconds between attempts.
             max_deaths: workers that may die with a task until it is a dead letter.
+            process: run it in a process of its own, for code that holds the interpreter or may crash it; it takes no
+                context and must stand at the top of a module.
 
         Raises:
             InvalidInput: a name twice, a handler or an option that cannot work.
         """
-        options = make_options(timeout=timeout, max_attempts=max_attempts, max_deaths=max_deaths, backoff=backoff)
+        options = make_options(
+            timeout=timeout, silence=silence, max_attempts=max_attempts, max_deaths=max_deaths, backoff=backoff
+        )
+        if silence is not None and process:
+            raise InvalidInput("silence= needs a context to give signs of life with; a process=True handler has none")
 
-        def decorate(function: Callable[..., Awaitable[Any]]) -> Skill[Any, Any]:
-            made = Skill(function, name=name or function.__name__, options=options)
+        def decorate(function: Callable[..., Any]) -> Skill[Any, Any]:
+            made: Skill[Any, Any] = make_skill(function, name=name, options=options, process=process)
             if made.name in self._skills:
                 raise InvalidInput(f"agent {self.name!r} has two skills named {made.name!r}; give one of them name=")
             self._skills[made.name] = made

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
+
+from anyio import lowlevel
 
 from orchestrator.client.submission import (
     Arguments,
@@ -13,6 +16,7 @@ from orchestrator.client.submission import (
     SubmitOptions,
     TypedSkill,
 )
+from orchestrator.core.durations import to_seconds
 from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
@@ -28,6 +32,16 @@ T = TypeVar("T")
 _log = get_logger("agent")
 
 
+class TimeLimits(Protocol):
+    """What watches over the time of an attempt."""
+
+    def extend(self, seconds: float) -> None:
+        """Move the deadline."""
+
+    def sign(self) -> None:
+        """Note a sign of life."""
+
+
 class TaskContext:
     """One attempt, as its handler sees it.
 
@@ -40,12 +54,13 @@ class TaskContext:
         session: the conversation that the task belongs to.
         tags: labels given at submit.
         deadline: when the attempt is cancelled, or None.
+        state: what the agent's `lifespan` yielded, or None.
         cancelled: True once somebody asked the task to stop, or it was taken away.
     """
 
     __slots__ = (
-        "_children", "_client", "_depth", "_generation", "_logger", "agent", "attempt", "cancelled", "deadline",
-        "idempotency_key", "session", "tags", "task_id", "worker",
+        "_children", "_client", "_depth", "_generation", "_limits", "_logger", "agent", "attempt", "cancelled",
+        "deadline", "idempotency_key", "session", "state", "tags", "task_id", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +71,7 @@ class TaskContext:
         worker: str,
         deadline: datetime | None,
         client: Callable[[], Awaitable[Orchestrator]],
+        state: Any = None,
     ) -> None:
         self.task_id = delivery.task_id
         self.idempotency_key = envelope.key or delivery.task_id
@@ -65,7 +81,9 @@ class TaskContext:
         self.session = envelope.session
         self.tags = envelope.tags
         self.deadline = deadline
+        self.state = state
         self.cancelled = False
+        self._limits: TimeLimits | None = None
         self._generation, self._depth = delivery.generation, envelope.depth
         self._client, self._children = client, 0
         self._logger: Any = None
@@ -76,6 +94,38 @@ class TaskContext:
         if self._logger is None:
             self._logger = _log.bind(agent=self.agent, worker=self.worker, task=self.task_id, attempt=self.attempt)
         return self._logger
+
+    async def extend(self, seconds: Duration) -> None:
+        """Give this attempt more time: its deadline moves by so much. Without a time limit only a sign of life.
+
+        Args:
+            seconds: seconds or timedelta on top of what is left.
+
+        Raises:
+            InvalidInput: that is no duration.
+        """
+        more_s = to_seconds("extend", seconds)
+        if self.deadline is not None:
+            self.deadline += timedelta(seconds=more_s)
+        if self._limits is not None:
+            self._limits.extend(more_s)
+        await self.heartbeat()
+
+    async def heartbeat(self) -> None:
+        """Give a sign of life, so that the skill's `silence` limit begins anew, as `progress` and `emit` do.
+
+        Cheap: nothing is sent. The worker proves to Redis by itself that it lives.
+        """
+        self._sign()
+        await lowlevel.checkpoint()
+
+    def watched_by(self, limits: TimeLimits) -> None:
+        """Let `extend` and `heartbeat` reach what watches the attempt's time; for worker code."""
+        self._limits = limits
+
+    def _sign(self) -> None:
+        if self._limits is not None:
+            self._limits.sign()
 
     @overload
     async def submit(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from dataclasses import dataclass
 from datetime import timedelta  # noqa: TC003 - part of public signatures
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
@@ -28,33 +30,58 @@ RESULT_DEPTH: Final = 128
 """Levels of lists and objects within a result; pydantic reads no more than 200."""
 
 
+class HandlerKind(StrEnum):
+    """Where a handler runs."""
+
+    LOOP = "loop"
+    """`async def`: in the worker's event loop."""
+    THREAD = "thread"
+    """`def`: in a thread of the worker."""
+    PROCESS = "process"
+    """`process=True`: in a process of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class SkillOptions:
     """How attempts of a skill are limited and retried.
 
     Attributes:
         timeout_s: one attempt may take so long; None = no limit.
+        silence_s: it may go so long without a sign of life; None = no limit.
         max_attempts: failures until the task is a dead letter.
         max_deaths: workers that may die with it until it is a dead letter.
         backoff: `exponential` (full jitter), or a fixed number of seconds.
     """
 
     timeout_s: float | None
+    silence_s: float | None
     max_attempts: int
     max_deaths: int
     backoff: str | float
 
 
 class Skill(Generic[P, T]):
-    """A handler with a name. Calling it calls the handler, so that a test needs no server."""
+    """A handler with a name. Calling it calls the handler, so that a test needs no server.
 
-    def __init__(self, handler: Callable[P, Awaitable[T]], *, name: str, options: SkillOptions) -> None:
+    Attributes:
+        kind: where the handler runs.
+    """
+
+    def __init__(
+        self, handler: Callable[P, Awaitable[T] | T], *, name: str, options: SkillOptions, process: bool = False
+    ) -> None:
         self.name = check_name("skill", name)
         self.handler = handler
         self.options = options
-        self.__doc__ = handler.__doc__
+        self.kind = _kind(handler, name, process=process)
+        functools.update_wrapper(self, handler, updated=())
         signature = _readable_signature(handler, name)
         self._context_name, parameters = _split_context(signature, name)
+        if process and self._context_name is not None:
+            raise InvalidInput(
+                f"handler {name!r} runs in a process of its own, where there is no context; leave the parameter "
+                f"{self._context_name!r} out, or process=True"
+            )
         # Fields have names that no attribute of a model has; outside they go by the parameter's name.
         self._parameters = {f"argument {number}": parameter for number, parameter in enumerate(parameters)}
         fields: dict[str, Any] = {
@@ -72,12 +99,12 @@ class Skill(Generic[P, T]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
         """Call the handler itself."""
-        return self.handler(*args, **kwargs)
+        return self.handler(*args, **kwargs)  # type: ignore[return-value]  # `PlainSkill` for what is no coroutine
 
     def __repr__(self) -> str:
         return f"Skill({self.name!r})"
 
-    def bind(self, args: bytes, context: TaskContext) -> dict[str, Any]:
+    def bind(self, args: bytes, context: TaskContext | None) -> dict[str, Any]:
         """Check JSON arguments against the handler's signature; answer what to call it with.
 
         Raises:
@@ -121,9 +148,33 @@ class Skill(Generic[P, T]):
         return round((backoff.delay_s(failures) if isinstance(fixed, str) else fixed) * 1000)
 
 
+class PlainSkill(Skill[P, T]):
+    """A skill whose handler is a plain `def`: calling it answers the value itself."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:  # type: ignore[override]
+        """Call the handler itself."""
+        return self.handler(*args, **kwargs)  # type: ignore[return-value]
+
+
+def make_skill(
+    handler: Callable[..., Any], *, name: str | None, options: SkillOptions, process: bool
+) -> Skill[Any, Any]:
+    """Make the kind of skill that the handler asks for; its name is the function's by default.
+
+    Raises:
+        InvalidInput: the handler cannot be one.
+    """
+    name = name or getattr(handler, "__name__", None)
+    if not name:
+        raise InvalidInput(f"{handler!r} has no name of its own; give the skill one: @agent.skill(name=…)")
+    kind = Skill if inspect.iscoroutinefunction(handler) else PlainSkill
+    return kind(handler, name=name, options=options, process=process)
+
+
 def make_options(
     *,
     timeout: float | timedelta | None,
+    silence: float | timedelta | None,
     max_attempts: int,
     max_deaths: int,
     backoff: str | float,
@@ -138,15 +189,20 @@ def make_options(
             raise InvalidInput(f"{name} must be a whole number from 1 to 1000, not {count!r}")
     if isinstance(backoff, str) and backoff != "exponential":
         raise InvalidInput(f'backoff must be "exponential" or a number of seconds, not {backoff!r}')
-    timeout_s = None if timeout is None else to_seconds("timeout", timeout)
-    if timeout_s == 0:
-        raise InvalidInput("timeout must be more than 0 seconds; leave it out for no limit")
     return SkillOptions(
-        timeout_s=timeout_s,
+        timeout_s=_limit_s("timeout", timeout),
+        silence_s=_limit_s("silence", silence),
         max_attempts=max_attempts,
         max_deaths=max_deaths,
         backoff=backoff if isinstance(backoff, str) else to_seconds("backoff", backoff),
     )
+
+
+def _limit_s(name: str, value: float | timedelta | None) -> float | None:
+    seconds = None if value is None else to_seconds(name, value)
+    if seconds == 0:
+        raise InvalidInput(f"{name} must be more than 0 seconds; leave it out for no limit")
+    return seconds
 
 
 def _result_adapter(returned: Any) -> TypeAdapter[Any]:
@@ -159,9 +215,23 @@ def _result_adapter(returned: Any) -> TypeAdapter[Any]:
         return TypeAdapter(returned)  # a model has its own configuration
 
 
+def _kind(handler: Callable[..., object], name: str, *, process: bool) -> HandlerKind:
+    if not callable(handler):
+        raise InvalidInput(f"handler {name!r} must be a function, not {handler!r}")
+    if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
+        raise InvalidInput(
+            f"handler {name!r} is a generator; a task has one result, so return that, and `await ctx.emit(…)` the rest"
+        )
+    if not process:
+        return HandlerKind.LOOP if inspect.iscoroutinefunction(handler) else HandlerKind.THREAD
+    if "<" in getattr(handler, "__qualname__", "<") or not getattr(handler, "__module__", None):
+        raise InvalidInput(
+            f"handler {name!r} runs in a process of its own, which finds it by name; define it at the top of a module"
+        )
+    return HandlerKind.PROCESS
+
+
 def _readable_signature(handler: Callable[..., object], name: str) -> inspect.Signature:
-    if not inspect.iscoroutinefunction(handler):
-        raise InvalidInput(f"handler {name!r} must be an `async def`")
     try:
         return inspect.signature(handler, eval_str=True)
     except Exception as unknown:

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 from msgspec import DecodeError
@@ -21,9 +21,11 @@ from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import envelope_bytes
 from workers.context import TaskContext
-from workers.runtime import holdings as held_entries
+from workers.runtime.calling import Caller, Serialised
 from workers.runtime.slots import Slots, slot_ends
+from workers.runtime.time_limits import TimeLimits
 from workers.runtime.verdicts import failed, rejected
+from workers.skill import HandlerKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -48,6 +50,7 @@ class Attempt:
     held: Held
     envelope: Envelope
     skill: Skill[Any, Any]
+    context: TaskContext
     values: dict[str, Any]
     timeout_s: float | None
 
@@ -75,6 +78,9 @@ class Executor:
         took: Callable[[float], None],
     ) -> None:
         self.slots = Slots(agent.concurrency, attempt=self._run)
+        self.state: Any = None
+        """What the agent's `lifespan` yielded."""
+        self.caller = Caller(agent, settings=services.settings)
         self._agent, self._services, self._holdings, self._outbox = agent, services, holdings, outbox
         self._worker, self._client, self._alone, self._took = worker, client, alone, took
         retry = services.settings.retry
@@ -123,7 +129,9 @@ class Executor:
         timeout_s = envelope.timeout_s if envelope.timeout_s is not None else skill.options.timeout_s
         context = held.context = self._context(delivery, envelope, timeout_s)
         try:
-            return Attempt(held, envelope, skill, skill.bind(envelope.args, context), timeout_s)
+            # A handler's process checks its arguments itself.
+            values = {} if skill.kind is HandlerKind.PROCESS else skill.bind(envelope.args, context)
+            return Attempt(held, envelope, skill, context, values, timeout_s)
         except InvalidInput as misfit:
             return rejected(str(misfit))
 
@@ -135,34 +143,55 @@ class Executor:
 
     def _context(self, delivery: Delivery, envelope: Envelope, timeout_s: float | None) -> TaskContext:
         deadline = None if timeout_s is None else datetime.now(UTC) + timedelta(seconds=timeout_s)
-        return TaskContext(delivery, envelope, worker=self._worker, deadline=deadline, client=self._client)
+        return TaskContext(
+            delivery, envelope, worker=self._worker, deadline=deadline, client=self._client, state=self.state
+        )
 
     async def _perform(self, attempt: Attempt) -> Verdict | None:
         """Run the handler; None: the attempt ended without a verdict of its own (taken away, or left behind)."""
-        held, timeout_s = attempt.held, attempt.timeout_s
-        scope = anyio.CancelScope() if timeout_s is None else anyio.move_on_after(timeout_s)
-        held.scope, held.unstopped = scope, partial(self._leave_behind, attempt)
-        grace = timeout_s and asyncio.get_running_loop().call_later(timeout_s + held_entries.GRACE_S, held.unstopped)
+        held = attempt.held
+        scope = held.scope = anyio.CancelScope()
+        held.unstopped = partial(self._leave_behind, attempt)
+        limits = self._watch(attempt)
         try:
             ended = await self._call(attempt, scope)
         finally:
             held.scope = None
-            if grace:
-                grace.cancel()
+            if limits is not None:
+                limits.close()
         if held.abandoned:
             return None
         if isinstance(ended, Returned):
             return self._succeeded(attempt, ended.value)
-        if ended is not None and not (held.why and scope.cancel_called):
+        if ended is not None and not scope.cancel_called:
             return self._failed(attempt, ended)
-        return self._stopped(attempt, ended or TimeoutError(_late(attempt)))
+        return self._stopped(attempt, ended)
 
     @staticmethod
-    async def _call(attempt: Attempt, scope: anyio.CancelScope) -> Returned | BaseException | None:
+    def _watch(attempt: Attempt) -> TimeLimits | None:
+        """Start the limits of an attempt; most have none, and pay for none."""
+        held, silence_s = attempt.held, attempt.skill.options.silence_s
+        if attempt.timeout_s is None and silence_s is None:
+            return None
+
+        def over(why: Literal["late", "silent"], allowed_s: float) -> None:
+            held.allowed_s = allowed_s
+            held.stop(why)
+
+        limits = TimeLimits(timeout_s=attempt.timeout_s, silence_s=silence_s, over=over)
+        attempt.context.watched_by(limits)
+        return limits
+
+    async def _call(self, attempt: Attempt, scope: anyio.CancelScope) -> Returned | BaseException | None:
         """Call the handler; None: it was cancelled from here and has stopped."""
+        held = attempt.held
         try:
             with scope:
-                return Returned(await attempt.skill.handler(**attempt.values))
+                return Returned(
+                    await self.caller.call(
+                        attempt.skill, attempt.values, args=attempt.envelope.args, context=attempt.context, held=held
+                    )
+                )
         except BaseException as raised:
             # A handler may raise what it likes, also SystemExit or a cancellation that nobody asked for.
             if isinstance(raised, asyncio.CancelledError) and slot_ends():
@@ -171,6 +200,8 @@ class Executor:
         return None
 
     def _succeeded(self, attempt: Attempt, value: Any) -> Verdict:
+        if isinstance(value, Serialised):
+            return Verdict(VerdictKind.SUCCEEDED, value.json)
         try:
             return Verdict(VerdictKind.SUCCEEDED, attempt.skill.dump_result(value, max_bytes=self._max_bytes))
         except InvalidInput as misfit:
@@ -181,8 +212,8 @@ class Executor:
             failure, attempt.held.delivery, skill=attempt.skill, envelope=attempt.envelope, backoff=self._backoff
         )
 
-    def _stopped(self, attempt: Attempt, failure: BaseException) -> Verdict | None:
-        """The verdict of an attempt that was cancelled from here; `failure` counts if only its time was over."""
+    def _stopped(self, attempt: Attempt, raised: BaseException | None) -> Verdict | None:
+        """The verdict of an attempt that was cancelled from here; what it `raised` counts if only its time was over."""
         match attempt.held.why:
             case "drain":
                 return _BACK
@@ -191,7 +222,7 @@ class Executor:
             case "lost":
                 self._holdings.drop(attempt.held.delivery)
                 return None
-        return self._failed(attempt, failure)
+        return self._failed(attempt, raised or TimeoutError(_overrun(attempt.held)))
 
     def _leave_behind(self, attempt: Attempt) -> None:
         """End an attempt without its handler, which ignores its cancellation; a fresh slot takes its place."""
@@ -206,11 +237,15 @@ class Executor:
             attempt=held.delivery.attempt,
             meaning="its attempt has ended without it; it still runs in this process",
         )
-        verdict = self._stopped(attempt, TimeoutError(f"{_late(attempt)}, and its handler did not stop"))
+        verdict = self._stopped(attempt, TimeoutError(f"{_overrun(held)}, and its handler did not stop"))
         if verdict is not None:
             self._outbox.put(held.delivery, verdict)
         self.slots.give_up()
+        if held.leave is not None:
+            held.leave()
 
 
-def _late(attempt: Attempt) -> str:
-    return f"the attempt took longer than its timeout of {attempt.timeout_s or 0:g} s"
+def _overrun(held: Held) -> str:
+    if held.why == "silent":
+        return f"the attempt gave no sign of life for {held.allowed_s:g} s"
+    return f"the attempt took longer than its timeout of {held.allowed_s:g} s"

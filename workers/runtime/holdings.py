@@ -32,8 +32,10 @@ class Held:
     Attributes:
         scope: cancels the running handler; None before it runs and after.
         context: of the running attempt.
-        why: the reason it was cancelled for: `cancelled`, `lost` or `drain`; empty while it runs undisturbed.
+        why: the reason it was cancelled for: `cancelled`, `lost`, `drain`, `late` or `silent`; empty while it runs
+            undisturbed.
         unstopped: called when the handler has not ended `GRACE_S` after it was cancelled.
+        leave: frees the slot from a handler that cannot be cancelled, because it runs in a thread.
         abandoned: the attempt has ended without its handler.
     """
 
@@ -42,7 +44,10 @@ class Held:
     context: TaskContext | None = None
     why: str = ""
     unstopped: Callable[[], None] | None = None
+    leave: Callable[[], None] | None = None
     abandoned: bool = False
+    allowed_s: float = 0.0
+    """The limit that ended it, when that was `late` or `silent`."""
 
     def told_to_stop(self) -> bool:
         """Whether somebody asked for its end."""

@@ -24,6 +24,18 @@ HURT_SERVER_STEP: Final = 3
 _log = get_logger(__name__)
 
 
+class Misfit(Exception):
+    """Arguments or a result that do not fit, found in a handler's process: another attempt would end the same way."""
+
+
+class HandlerRaised(Exception):
+    """What a handler raised in its process, as texts: one line, and the traceback."""
+
+    def __init__(self, line: str, trace: bytes) -> None:
+        super().__init__(line)
+        self.line, self.trace = line, trace
+
+
 def rejected(reason: str) -> Verdict:
     """A dead letter at once: another attempt would end the same way."""
     return Verdict(VerdictKind.DEAD, _cut(reason), reason=one_line(reason))
@@ -46,7 +58,9 @@ def failed(
         return Verdict(VerdictKind.SNOOZE, delay_ms=failure.delay_ms, at_ms=failure.at_ms, reason=reason)
     if isinstance(failure, Reject):
         return rejected(failure.reason)
-    reason = _describe(failure)
+    if isinstance(failure, Misfit):
+        return rejected(str(failure))
+    reason = describe(failure)
     if isinstance(failure, ServerFull | ServerUnavailable):
         # Redis was hurt, not the task: no attempt counted (protocol rule 25).
         return Verdict(VerdictKind.SNOOZE, delay_ms=round(backoff.delay_s(HURT_SERVER_STEP) * 1000), reason=reason)
@@ -54,12 +68,12 @@ def failed(
     failures = delivery.attempt - delivery.deaths
     if failures >= (envelope.max_attempts or skill.options.max_attempts):
         log.error("task_failed", reason=reason)
-        return Verdict(VerdictKind.DEAD, _traceback(failure), reason=reason)
+        return Verdict(VerdictKind.DEAD, traceback_of(failure), reason=reason)
     delay_ms = failure.delay_ms if isinstance(failure, Retry) else None
     if delay_ms is None:
         delay_ms = skill.retry_after_ms(failures, backoff)
     log.warning("attempt_failed", reason=reason, retry_in_ms=delay_ms)
-    return Verdict(VerdictKind.RETRY, _traceback(failure), delay_ms=delay_ms, reason=reason)
+    return Verdict(VerdictKind.RETRY, traceback_of(failure), delay_ms=delay_ms, reason=reason)
 
 
 def one_line(text: str) -> str:
@@ -67,8 +81,10 @@ def one_line(text: str) -> str:
     return " ".join(text.encode(errors="replace").decode().split())[:REASON_CHARS]
 
 
-def _describe(failure: BaseException) -> str:
+def describe(failure: BaseException) -> str:
     """One line about an exception, even about one whose text cannot be made."""
+    if isinstance(failure, HandlerRaised):
+        return failure.line
     try:
         text = str(failure)
     except Exception:  # noqa: BLE001 - handlers may raise anything
@@ -77,7 +93,10 @@ def _describe(failure: BaseException) -> str:
     return one_line(f"{name}: {text}" if text else name)
 
 
-def _traceback(failure: BaseException) -> bytes:
+def traceback_of(failure: BaseException) -> bytes:
+    """The traceback as text, cut to a bearable size."""
+    if isinstance(failure, HandlerRaised):
+        return failure.trace
     try:
         text = "".join(traceback.format_exception(failure))
     except Exception:  # noqa: BLE001 - handlers may raise anything

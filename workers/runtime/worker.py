@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import socket
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
@@ -117,20 +118,35 @@ class Worker:
         """Work until told to stop."""
         # Listening begins before the registry knows us and ends after it has forgotten us.
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
-            try:
-                await self._register()
-            except BaseException:
-                # Of several agents the first may be registered already; nobody would run what it is given.
-                with anyio.CancelScope(shield=True):
-                    await self._deregister()
-                raise
-            self._pulse.start()
-            _log.info("worker_started", worker=self.id, agents=[agent.name for agent in self._agents])
-            try:
-                await self._work(received)
-            finally:
-                with anyio.CancelScope(shield=True):
-                    await self._say_goodbye()
+            async with self._lifespans():
+                await self._run(received)
+
+    @asynccontextmanager
+    async def _lifespans(self) -> AsyncIterator[None]:
+        """Enter the lifespans of all agents before the first task, leave them after the last."""
+        async with AsyncExitStack() as entered:
+            for agent in self._agents:
+                executor = self._executors[agent.name]
+                entered.push_async_callback(executor.caller.close)
+                if agent.lifespan is not None:
+                    executor.state = await entered.enter_async_context(agent.lifespan(agent))
+            yield
+
+    async def _run(self, received: AsyncIterator[signal.Signals]) -> None:
+        try:
+            await self._register()
+        except BaseException:
+            # Of several agents the first may be registered already; nobody would run what it is given.
+            with anyio.CancelScope(shield=True):
+                await self._deregister()
+            raise
+        self._pulse.start()
+        _log.info("worker_started", worker=self.id, agents=[agent.name for agent in self._agents])
+        try:
+            await self._work(received)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._say_goodbye()
 
     async def _work(self, received: AsyncIterator[signal.Signals]) -> None:
         async with anyio.create_task_group() as whole:
@@ -211,6 +227,12 @@ class Worker:
         await self._unless_told_again(self._wait_for_running)
         for held in self._holdings.all():
             held.stop("drain")
+        with anyio.move_on_after(GOODBYE_S):
+            await self._holdings.empty()
+        # What ignores that, a thread above all, goes back without its handler: this process is about to end.
+        for held in self._holdings.all():
+            if held.unstopped is not None:
+                held.unstopped()
         with anyio.move_on_after(GOODBYE_S):
             await self._holdings.empty()
 

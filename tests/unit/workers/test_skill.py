@@ -6,6 +6,7 @@ import enum
 import functools
 import json
 import math
+import os
 from collections.abc import Awaitable, Callable  # noqa: TC003 - annotations of handlers are read
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -28,7 +29,8 @@ CONTEXT = cast("TaskContext", object())
 
 def skill_of(handler: Callable[..., Awaitable[Any]], **options: Any) -> Skill[..., Any]:
     """Make a skill of a handler."""
-    return Agent("editor").skill(**options)(handler)
+    made: Skill[..., Any] = Agent("editor").skill(**options)(handler)
+    return made
 
 
 def bind(skill: Skill[..., Any], args: object) -> dict[str, Any]:
@@ -125,17 +127,55 @@ def test_handlers_that_cannot_be_called_by_name_are_refused() -> None:
             skill_of(handler)
 
 
-def test_handlers_that_are_not_async_are_refused() -> None:
-    """A plain function, a generator, a class or a lambda is no `async def`."""
+def test_the_kind_of_a_handler_says_where_it_runs() -> None:
+    """`async def` in the loop, `def` in a thread, `process=True` in a process."""
 
-    def plain() -> None: ...
+    async def waits() -> None: ...
+    def blocks() -> None: ...
 
-    async def generator() -> Any:
+    assert skill_of(waits).kind == "loop"
+    assert skill_of(cast("Any", blocks)).kind == "thread"
+    assert skill_of(cast("Any", functools.partial(blocks)), name="partly").kind == "thread"
+    assert skill_of(cast("Any", os.getpid), name="pid", process=True).kind == "process"
+
+
+def test_handlers_that_cannot_run_are_refused() -> None:
+    """A generator has no result, a value is no function, and what has no name needs one."""
+
+    async def stream() -> Any:
         yield 1
 
-    for handler in (plain, generator, lambda: None, int, functools.partial(plain)):
-        with pytest.raises(InvalidInput, match="must be an `async def`"):
+    def plain_stream() -> Any:
+        yield 1
+
+    for handler, told in (
+        (stream, "generator"),
+        (plain_stream, "generator"),
+        (3, "must be a function"),
+        (int, "cannot be read"),
+    ):
+        with pytest.raises(InvalidInput, match=told):
             skill_of(cast("Any", handler), name="x")
+    with pytest.raises(InvalidInput, match="no name of its own"):
+        skill_of(cast("Any", functools.partial(plain_stream)))
+
+
+def test_handlers_that_no_other_process_could_find_are_refused() -> None:
+    """With process=True a handler stands at the top of a module, takes no context and gives no signs of life."""
+
+    def local() -> None: ...
+    def needs_context(ctx: TaskContext) -> None: ...
+
+    needs_context.__qualname__ = "needs_context"
+    for handler, options, told in (
+        (local, {}, "top of a module"),
+        (lambda: None, {}, "top of a module"),
+        (functools.partial(os.getpid), {}, "top of a module"),
+        (needs_context, {}, "no context"),
+        (os.getpid, {"silence": 5}, "silence= needs a context"),
+    ):
+        with pytest.raises(InvalidInput, match=told):
+            skill_of(cast("Any", handler), name="x", process=True, **cast("Any", options))
 
 
 def test_annotations_that_cannot_be_used_are_refused() -> None:

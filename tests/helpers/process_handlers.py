@@ -1,0 +1,122 @@
+"""Handlers that run in processes: they must stand at the top of a module that another process can import."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from workers import Agent, Reject, Retry, Snooze
+
+cruncher = Agent("cruncher", concurrency=3, lease=2.0)
+
+
+class Point(BaseModel):
+    """A value that arrives as a model and leaves as one."""
+
+    x: int
+    y: int
+
+
+@cruncher.skill(process=True)
+def swap(point: Point, times: int = 1) -> Point:
+    """Answer the point with its coordinates swapped."""
+    assert isinstance(point, Point)
+    return Point(x=point.y, y=point.x) if times % 2 else point
+
+
+@cruncher.skill(process=True)
+def where() -> dict[str, int]:
+    """Answer process and thread."""
+    return {"pid": os.getpid(), "threads": threading.active_count()}
+
+
+@cruncher.skill(process=True)
+async def wait_there() -> int:
+    """An `async def` gets an event loop of its own."""
+    import asyncio
+
+    await asyncio.sleep(0)
+    return os.getpid()
+
+
+@cruncher.skill(process=True, max_attempts=2, backoff=0)
+def crash(how: str, marker: str) -> str:
+    """Crash in the first attempt, leaving a mark; succeed in the second."""
+    mark = Path(marker)
+    if mark.exists():
+        return "second"
+    mark.write_text("here")
+    match how:
+        case "exit":
+            os._exit(3)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "fault":
+            ctypes.string_at(0)
+        case "orphan":  # what it has started keeps its files open, and lives on
+            if os.fork() == 0:
+                time.sleep(3)
+                os._exit(0)
+            os._exit(4)
+    return "never"
+
+
+@cruncher.skill(process=True, timeout=0.3, max_attempts=1)
+def spin() -> None:
+    """Hold the interpreter for ever."""
+    while True:
+        pass
+
+
+@cruncher.skill(process=True)
+def hold(marker: str) -> None:
+    """Say who runs it, then sleep."""
+    Path(marker).write_text(str(os.getpid()))
+    time.sleep(60)
+
+
+class Unreadable(Exception):
+    """An exception that cannot be shown."""
+
+    def __repr__(self) -> str:
+        """Fail."""
+        raise RuntimeError("no repr")
+
+    __str__ = __repr__
+
+
+_RAISED = {
+    "retry": Retry(delay=0, reason="once more"),
+    "reject": Reject("not like this"),
+    "snooze": Snooze(3600, reason="tomorrow"),
+    "raise": ValueError("broken there"),
+    "leave": SystemExit("left"),
+    "unreadable": Unreadable(),
+}
+
+
+@cruncher.skill(process=True, max_attempts=1)
+def end(how: str) -> Any:
+    """End an attempt in every other way."""
+    if how in _RAISED:
+        raise _RAISED[how]
+    match how:
+        case "unpicklable":
+            return threading.Lock()
+        case "lambda":
+            return lambda: None
+        case "large":
+            return "x" * 2 * 1024 * 1024
+        case "noisy":
+            print("a handler prints")  # noqa: T201
+            subprocess.run(["echo", "so does its child"], check=True)
+            return "quiet"
+    return None

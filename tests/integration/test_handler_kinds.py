@@ -1,0 +1,254 @@
+"""Handlers in threads and in processes."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+from anyio import from_thread
+
+from orchestrator.core.errors import TaskCancelled, TaskFailed
+from orchestrator.tasks.model import TaskState
+from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.process_handlers import Point, cruncher, swap
+from tests.helpers.waiting import wait_for
+from workers import Agent, Reject, Retry, TaskContext
+from workers.runtime import holdings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.helpers.local_team import LocalTeam
+
+PROCESS_PATIENCE_S = 20.0
+"""A process has to be started first, and the machine is shared."""
+
+
+# ----------------------------------------------------------------------------------------------------------- threads
+
+
+async def test_a_plain_def_runs_in_a_thread_of_its_own(team: LocalTeam) -> None:
+    """It may block: the event loop turns meanwhile, and its value is the result."""
+    agent = Agent("blocker")
+
+    @agent.skill
+    def work(ctx: TaskContext, text: str) -> dict[str, Any]:
+        return {"text": text.upper(), "main": threading.current_thread() is threading.main_thread(), "try": ctx.attempt}
+
+    await team.work(agent)
+    handle = await team.orc.submit(work, {"text": "hello"})
+    assert await handle.result(PATIENCE_S) == {"text": "HELLO", "main": False, "try": 1}
+
+
+async def test_every_slot_has_a_thread(team: LocalTeam) -> None:
+    """As many plain handlers block at once as the agent has slots, however many that is."""
+    agent, together = Agent("blocker", concurrency=60), threading.Barrier(60)
+
+    @agent.skill
+    def work() -> int:
+        return together.wait(PATIENCE_S)
+
+    await team.work(agent)
+    handles = [await team.orc.submit(work) for _ in range(60)]
+    assert sorted([await handle.result(PATIENCE_S) for handle in handles]) == list(range(60))
+
+
+async def test_a_thread_decides_how_its_attempt_ends(team: LocalTeam) -> None:
+    """Signals and failures of a plain handler mean what they mean elsewhere."""
+    agent = Agent("blocker")
+
+    @agent.skill
+    def work(ctx: TaskContext, how: str) -> str:
+        if how == "reject":
+            raise Reject("no")
+        if ctx.attempt == 1:
+            raise Retry(delay=0) if how == "retry" else ValueError("broken")
+        if how == "exit":
+            raise SystemExit(3)
+        return f"attempt {ctx.attempt}"
+
+    await team.work(agent)
+    assert await (await team.orc.submit(work, {"how": "retry"})).result(PATIENCE_S) == "attempt 2"
+    assert await (await team.orc.submit(work, {"how": "fail"})).result(PATIENCE_S) == "attempt 2"
+    for how, told in (("reject", "no"), ("exit", "SystemExit: 3")):
+        with pytest.raises(TaskFailed, match=told):
+            await (await team.orc.submit(work, {"how": how})).result(PATIENCE_S)
+
+
+async def test_a_thread_sees_that_its_task_was_cancelled(team: LocalTeam) -> None:
+    """A thread cannot be stopped; one that looks at `ctx.cancelled` ends by itself, and its task is cancelled."""
+    agent, started, seen = Agent("blocker"), threading.Event(), threading.Event()
+
+    @agent.skill
+    def work(ctx: TaskContext) -> None:
+        started.set()
+        while not ctx.cancelled:
+            from_thread.run(ctx.heartbeat)
+            time.sleep(0.01)
+        seen.set()
+        raise InterruptedError("told to stop")
+
+    await team.work(agent)
+    handle = await team.orc.submit(work)
+    await wait_for(started.is_set, "the start")
+    await handle.cancel("enough")
+    with pytest.raises(TaskCancelled, match="enough"):
+        await handle.result(PATIENCE_S)
+    assert seen.is_set()
+
+
+async def test_a_thread_that_never_returns_is_left_behind(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its attempt fails when its grace is over, the only slot is free again, and the worker goes on and ends."""
+    monkeypatch.setattr(holdings, "GRACE_S", 0.1)
+    agent, release, left = Agent("blocker", concurrency=1), threading.Event(), threading.Event()
+
+    @agent.skill(timeout=0.1, max_attempts=1)
+    def work() -> None:
+        release.wait(30)
+        left.set()
+
+    @agent.skill
+    def other() -> str:
+        return "done"
+
+    await team.work(agent)
+    try:
+        handles = [await team.orc.submit(work) for _ in range(3)]
+        for handle in handles:
+            with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.1 s, and its handler did not stop"):
+                await handle.result(PATIENCE_S)
+        assert await (await team.orc.submit(other)).result(PATIENCE_S) == "done"
+        assert not left.is_set()
+    finally:
+        release.set()
+
+
+async def test_a_worker_ends_although_a_thread_does_not(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What still runs when the drain is over goes back without burning an attempt."""
+    monkeypatch.setattr("workers.runtime.worker.GOODBYE_S", 0.2)
+    agent, started, release = Agent("blocker"), threading.Event(), threading.Event()
+
+    @agent.skill
+    def work(ctx: TaskContext) -> int:
+        if not started.is_set():
+            started.set()
+            release.wait(30)
+        return ctx.attempt
+
+    worker = await team.work(agent, worker__drain_s=0.1)
+    handle = await team.orc.submit(work)
+    try:
+        await wait_for(started.is_set, "the start")
+        with anyio.fail_after(PATIENCE_S):
+            await team.stop(worker)
+        assert (await handle.status()).state is TaskState.READY
+        await team.work(agent)
+        assert await handle.result(PATIENCE_S) == 1
+    finally:
+        release.set()
+
+
+# --------------------------------------------------------------------------------------------------------- processes
+
+
+async def test_a_process_handler_gets_and_returns_its_types(team: LocalTeam) -> None:
+    """Models arrive as models and come back as models; other arguments have their defaults."""
+    await team.work(cruncher)
+    handle = await team.orc.submit(swap, {"point": {"x": 1, "y": 2}})
+    assert await handle.result(PROCESS_PATIENCE_S) == Point(x=2, y=1)
+    with pytest.raises(TaskFailed, match=r"arguments do not fit 'swap': point.x"):
+        await (await team.orc.submit(swap, {"point": {"x": "much"}})).result(PROCESS_PATIENCE_S)
+    assert swap(Point(x=1, y=2)) == Point(x=2, y=1)
+
+
+async def test_processes_are_kept_and_end_with_the_worker(team: LocalTeam) -> None:
+    """One after another runs in the same process, which is not ours and is gone when the worker is."""
+    worker = await team.work(cruncher)
+    answers = [await (await team.orc.submit("where")).result(PROCESS_PATIENCE_S) for _ in range(3)]
+    pids = {answer["pid"] for answer in answers} | {await (await team.orc.submit("wait_there")).result(PATIENCE_S)}
+    assert len(pids) == 1
+    assert os.getpid() not in pids
+    await team.stop(worker)
+    (pid,) = pids
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("exit", "exit status 3"),
+        ("kill", "signal SIGKILL"),
+        ("fault", "signal SIGSEGV"),
+        ("orphan", "exit status 4"),
+    ],
+)
+async def test_the_crash_of_a_process_is_one_failed_attempt(
+    team: LocalTeam, tmp_path: Path, how: str, told: str
+) -> None:
+    """It is told how, the next attempt gets a fresh process, and a neighbour's call is not disturbed."""
+    await team.work(cruncher)
+    neighbour = await team.orc.submit("hold", {"marker": str(tmp_path / "neighbour")})
+    handle = await team.orc.submit("crash", {"how": how, "marker": str(tmp_path / "mark")})
+    assert await handle.result(PROCESS_PATIENCE_S) == "second"
+    info = await handle.info()
+    assert (info.attempts, info.deaths) == (2, ())
+    assert f"the process of the handler died before it had answered: {told}" in info.errors[0]
+    assert (await neighbour.status()).state is TaskState.RUNNING
+    await neighbour.cancel()
+
+
+async def test_a_process_that_takes_too_long_is_killed(team: LocalTeam, tmp_path: Path) -> None:
+    """Code that holds the interpreter for ever is stopped on time; so is one whose task is cancelled."""
+    await team.work(cruncher)
+    with pytest.raises(TaskFailed, match="longer than its timeout"):
+        await (await team.orc.submit("spin")).result(PROCESS_PATIENCE_S)
+    marker = tmp_path / "pid"
+    handle = await team.orc.submit("hold", {"marker": str(marker)})
+    await wait_for(lambda: marker.exists() and marker.read_text() != "", "the start", PROCESS_PATIENCE_S)
+    await handle.cancel("enough")
+    with pytest.raises(TaskCancelled, match="enough"):
+        await handle.result(PATIENCE_S)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(marker.read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("retry", "once more"),
+        ("reject", "not like this"),
+        ("raise", "ValueError: broken there"),
+        ("leave", "SystemExit: left"),
+        ("unreadable", r"Unreadable: \(its message could not be made\)"),
+        ("unpicklable", "does not fit its type or JSON"),
+        ("lambda", "does not fit its type or JSON"),
+        ("large", "larger than 1048576 bytes|at most 1048576|2097154 bytes"),
+    ],
+)
+async def test_every_end_of_a_process_handler_is_told(team: LocalTeam, how: str, told: str) -> None:
+    """Signals, failures and results that cannot be kept come back as what they are; the process stays."""
+    await team.work(cruncher)
+    handle = await team.orc.submit("end", {"how": how})
+    with pytest.raises(TaskFailed, match=told) as failed:
+        await handle.result(PROCESS_PATIENCE_S)
+    if how == "raise":
+        assert "in end" in failed.value.errors[0]  # the traceback from over there
+    assert await (await team.orc.submit("end", {"how": "noisy"})).result(PROCESS_PATIENCE_S) == "quiet"
+
+
+async def test_a_process_handler_may_snooze(team: LocalTeam) -> None:
+    """Its wish travels: the task is scheduled, no attempt counted."""
+    await team.work(cruncher)
+    handle = await team.orc.submit("end", {"how": "snooze"})
+
+    async def scheduled() -> bool:
+        return (await handle.status()).state is TaskState.SCHEDULED
+
+    await wait_for(scheduled, "the snooze", PROCESS_PATIENCE_S)
+    info = await handle.info()
+    assert (info.attempts, info.reason) == (0, "tomorrow")

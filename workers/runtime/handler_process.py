@@ -1,0 +1,175 @@
+"""The other side of `handler_processes`: a process that waits for calls on a socket, runs them one by one, answers.
+
+Frames are a length (4 bytes, big endian) and MessagePack. The handler is found by module and name, its arguments are
+checked here, its result is serialised here: nothing but JSON and texts travels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import importlib
+import inspect
+import runpy
+import signal
+import socket
+import sys
+import types
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Literal, NoReturn, TypeVar
+
+import msgspec
+
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.log import configure_logging
+from workers.runtime.verdicts import HandlerRaised, Misfit, describe, traceback_of
+from workers.signals import AttemptSignal, Reject, Retry, Snooze
+from workers.skill import Skill, make_options, make_skill
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+M = TypeVar("M")
+
+_HEAD: Final = 4
+_SCRIPT: Final = "__mp_main__"
+"""Name under which a script that was started directly is imported again, so that its `if __name__` part stays quiet."""
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """The first frame: `main` is the file of the script that runs the worker, if there is one."""
+
+    main: str | None
+    level: Literal["debug", "info", "warning", "error"]
+    format: Literal["auto", "console", "json"]
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    """One call."""
+
+    module: str
+    qualname: str
+    skill: str
+    args: bytes
+    max_bytes: int
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """What came of it: a result as JSON, or in words what was raised."""
+
+    kind: Literal["returned", "misfit", "retry", "snooze", "reject", "raised"]
+    data: bytes = b""
+    text: str = ""
+    delay_ms: int | None = None
+    at_ms: int = 0
+
+
+# ---------------------------------------------------------------------------------------------- the worker's side
+
+
+def write_frame(writer: asyncio.StreamWriter, value: msgspec.Struct) -> None:
+    """Write one frame."""
+    data = msgspec.msgpack.encode(value)
+    writer.write(len(data).to_bytes(_HEAD, "big") + data)
+
+
+async def read_frame(reader: asyncio.StreamReader, kind: type[M]) -> M:
+    """Read one frame."""
+    size = int.from_bytes(await reader.readexactly(_HEAD), "big")
+    return msgspec.msgpack.decode(await reader.readexactly(size), type=kind)
+
+
+def raise_failure(answer: Answer) -> NoReturn:
+    """Raise what the handler raised over there."""
+    match answer.kind:
+        case "misfit":
+            raise Misfit(answer.text)
+        case "reject":
+            raise Reject(answer.text)
+        case "retry":
+            retry = Retry(reason=answer.text)
+            retry.delay_ms = answer.delay_ms
+            raise retry
+        case "snooze":
+            snooze = Snooze(0, reason=answer.text)
+            snooze.delay_ms, snooze.at_ms = answer.delay_ms or 0, answer.at_ms
+            raise snooze
+    raise HandlerRaised(answer.text, answer.data)
+
+
+# ------------------------------------------------------------------------------------------- the process' own side
+
+
+def serve(number: int) -> None:
+    """Answer calls on the socket with this file number until the worker closes it."""
+    # Ctrl-C and SIGTERM are the worker's business; it closes the socket or kills.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(fileno=number) as connection:
+        connection.set_inheritable(False)
+        frames = connection.makefile("rb")
+        hello = _receive(frames, Hello)
+        if hello is None:
+            return
+        configure_logging(level=hello.level, format=hello.format)
+        while (request := _receive(frames, Request)) is not None:
+            data = msgspec.msgpack.encode(_answer(request, hello.main))
+            connection.sendall(len(data).to_bytes(_HEAD, "big") + data)
+
+
+def _receive(frames: BinaryIO, kind: type[M]) -> M | None:
+    head = frames.read(_HEAD)
+    if len(head) < _HEAD:
+        return None  # the worker has closed the socket
+    return msgspec.msgpack.decode(frames.read(int.from_bytes(head, "big")), type=kind)
+
+
+def _answer(request: Request, main: str | None) -> Answer:
+    try:
+        skill = _find(request.module, request.qualname, request.skill, main)
+        values = skill.bind(request.args, None)
+    except InvalidInput as misfit:
+        return Answer("misfit", text=str(misfit))
+    except BaseException as broken:  # noqa: BLE001 - an import runs what it likes
+        return Answer("raised", data=traceback_of(broken), text=describe(broken))
+    try:
+        value = _call(skill.handler, values)
+    except AttemptSignal as wish:
+        return _signalled(wish)
+    except BaseException as raised:  # noqa: BLE001 - also SystemExit: only a crash may end this process
+        return Answer("raised", data=traceback_of(raised), text=describe(raised))
+    try:
+        return Answer("returned", data=skill.dump_result(value, max_bytes=request.max_bytes))
+    except InvalidInput as misfit:
+        return Answer("misfit", text=str(misfit))
+
+
+def _call(handler: Callable[..., Any], values: dict[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(handler):
+        return asyncio.run(handler(**values))
+    return handler(**values)
+
+
+def _signalled(wish: AttemptSignal) -> Answer:
+    if isinstance(wish, Retry):
+        return Answer("retry", text=wish.reason, delay_ms=wish.delay_ms)
+    if isinstance(wish, Snooze):
+        return Answer("snooze", text=wish.reason, delay_ms=wish.delay_ms, at_ms=wish.at_ms)
+    return Answer("reject", text=wish.reason)
+
+
+@functools.cache
+def _find(module: str, qualname: str, name: str, main: str | None) -> Skill[Any, Any]:
+    found: Any = _script(main) if module == "__main__" and main else importlib.import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    handler = found.handler if isinstance(found, Skill) else found
+    # What limits and repeats attempts is the worker's business; only the checking of values is needed here.
+    options = make_options(timeout=None, silence=None, max_attempts=1, max_deaths=1, backoff=0)
+    return make_skill(handler, name=name, options=options, process=False)
+
+
+@functools.cache
+def _script(path: str) -> types.ModuleType:
+    module = types.ModuleType(_SCRIPT)
+    sys.modules[_SCRIPT] = sys.modules["__main__"] = module
+    module.__dict__.update(runpy.run_path(path, run_name=_SCRIPT))
+    return module

@@ -1,0 +1,163 @@
+"""Processes that run `process=True` handlers, one call at a time each; see `handler_process` for their side.
+
+A process is started when a call finds none idle, and serves the calls after it. One that dies costs the attempt that
+it ran and no other; one whose attempt is cancelled is killed, because nothing else stops code that holds the
+interpreter. Nothing is pickled: arguments and results travel as JSON, failures as text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from orchestrator.core.log import get_logger
+from orchestrator.core.parentage import end_with_parent
+from workers.runtime.handler_process import Answer, Hello, Request, raise_failure, read_frame, write_frame
+
+if TYPE_CHECKING:
+    from orchestrator.core.settings import Settings
+    from workers.skill import Skill
+
+END_S: Final = 2.0
+"""An idle process that was told to end gets so long before it is killed."""
+
+_START: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from workers.runtime.handler_process import serve; serve(int(sys.argv[1]))"
+)
+_log = get_logger(__name__)
+
+
+class HandlerProcessDied(RuntimeError):
+    """The process of a handler ended in the middle of a call: a crash, `os._exit`, or somebody killed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    child: asyncio.subprocess.Process
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class HandlerProcesses:
+    """The processes of one agent in one worker: never more than its slots, because each call is an attempt."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._idle: list[_Process] = []
+        self._busy: set[_Process] = set()
+
+    async def run(self, skill: Skill[Any, Any], args: bytes) -> bytes:
+        """Run the handler of a skill; answer its result as JSON.
+
+        Raises:
+            HandlerProcessDied: its process ended before it had answered.
+            Misfit: the arguments or the result do not fit.
+            AttemptSignal, HandlerRaised: what the handler raised.
+        """
+        process = await self._take()
+        alive = False
+        try:
+            request = Request(
+                module=skill.handler.__module__,
+                qualname=skill.handler.__qualname__,
+                skill=skill.name,
+                args=args,
+                max_bytes=self._settings.results.max_bytes,
+            )
+            answer = await self._ask(process, request)
+            alive = True
+        finally:
+            self._busy.discard(process)
+            if alive:
+                self._idle.append(process)
+            else:
+                await _kill(process)
+        if answer.kind != "returned":
+            raise_failure(answer)
+        return answer.data
+
+    @staticmethod
+    async def _ask(process: _Process, request: Request) -> Answer:
+        answer: Answer | None = None
+
+        async def until_its_end() -> None:
+            await process.child.wait()
+            waiting.cancel_scope.cancel()
+
+        # Its end alone is certain: whatever it has forked may keep the socket open.
+        async with anyio.create_task_group() as waiting:
+            waiting.start_soon(until_its_end)
+            with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+                write_frame(process.writer, request)
+                await process.writer.drain()
+                answer = await read_frame(process.reader, Answer)
+                waiting.cancel_scope.cancel()
+        if answer is None:
+            how = _ending(await process.child.wait())
+            raise HandlerProcessDied(f"the process of the handler died before it had answered: {how}")
+        return answer
+
+    async def _take(self) -> _Process:
+        while self._idle:
+            process = self._idle.pop()
+            if process.child.returncode is None:
+                self._busy.add(process)
+                return process
+            process.writer.close()
+        with anyio.CancelScope(shield=True):  # half a start would leave a process behind; it takes milliseconds
+            process = await self._start()
+        self._busy.add(process)
+        return process
+
+    async def _start(self) -> _Process:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                child = await asyncio.create_subprocess_exec(
+                    sys.executable, "-P", "-c", _START, str(theirs.fileno()), json.dumps(sys.path),
+                    stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
+                    preexec_fn=end_with_parent(),  # it calls prctl and nothing that could need a lock
+                )  # fmt: skip
+            except BaseException:
+                ours.close()
+                raise
+        reader, writer = await asyncio.open_connection(sock=ours, limit=2**20)
+        main = getattr(sys.modules["__main__"], "__file__", None)
+        logging = self._settings.logging
+        write_frame(writer, Hello(main=main, level=logging.level, format=logging.format))
+        _log.debug("handler_process_started", pid=child.pid)
+        return _Process(child, reader, writer)
+
+    async def close(self) -> None:
+        """End the idle ones, kill the busy ones."""
+        for process in self._idle:
+            process.writer.close()
+        with anyio.move_on_after(END_S):
+            for process in self._idle:
+                await process.child.wait()
+        for process in (*self._idle, *self._busy):
+            await _kill(process)
+        self._idle.clear()
+        self._busy.clear()
+
+
+async def _kill(process: _Process) -> None:
+    with anyio.CancelScope(shield=True):
+        process.writer.close()
+        if process.child.returncode is None:
+            process.child.kill()
+            await process.child.wait()
+
+
+def _ending(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
