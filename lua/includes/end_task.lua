@@ -1,6 +1,8 @@
--- The one way a task ends: state, time, lifetime, idempotency key, counter, event, reply. `task` holds the fields that
--- the caller read (reply, idem); `fields` is a flat list of further fields to store. What is shared by a batch
--- (replies, events, counters) is gathered in `ending` and written by `flush_endings`.
+-- The one way a task ends: state, time, lifetime, idempotency key, counter, event, reply, last entry of its output.
+-- `task` holds the fields that the caller read (reply, idem, out, and for the last one gen, fails, deaths); `fields` is a
+-- flat list of further fields to store. What is shared by a batch (replies, events, counters) is gathered in `ending` and
+-- written by `flush_endings`.
+--@include tell
 local reply_inline_bytes = 65536
 local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
   local task_key = pool .. ':task:' .. id
@@ -28,5 +30,14 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
       ending.inline_bytes = ending.inline_bytes + #result
       replies[#replies + 1] = 's' .. result
     end
+  end
+  if task.out then
+    -- A death was counted before, a failure is not yet: it is the attempt that ends, or the next one of a waiting task.
+    local attempt = tonumber(task.fails or 0) + tonumber(task.deaths or 0) + (task.died and 0 or 1)
+    local reason = ''
+    for i = 1, #fields, 2 do
+      if fields[i] == 'reason' then reason = fields[i + 1] end
+    end
+    tell(pool, id, task.gen, attempt, state, reason)
   end
 end

@@ -4,16 +4,18 @@
 --@include bury
 --@include end_task
 --@include keep_alive
+--@include tell
 --@include skill_queue
 local function take_back(pool, ending, agent, entry, id, died, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'reply', 'idem', 'fails', 'deaths',
-    'by', 'cancel', 'env', 'skill')
+    'by', 'cancel', 'env', 'skill', 'out')
   local held_agent, held_entry, score
   if found[3] then held_agent, held_entry, score = string.match(found[3], '^(%S+) (%S+) (%S+)$') end
   if found[1] ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
   local task = {gen = found[2], queue = found[4] or skill_queue(found[12]), score = score, reply = found[6], idem = found[7],
-    fails = tonumber(found[8] or 0), deaths = tonumber(found[9] or 0), by = found[10], env = found[12], died = died}
+    fails = tonumber(found[8] or 0), deaths = tonumber(found[9] or 0), by = found[10], env = found[12], out = found[14],
+    died = died}
   if died then
     task.deaths = task.deaths + 1
     redis.call('HSET', task_key, 'deaths', task.deaths, 'death:' .. task.deaths, evidence)
@@ -28,7 +30,10 @@ local function take_back(pool, ending, agent, entry, id, died, max_deaths, dead_
   elseif task.by and tonumber(task.by) <= now_ms then
     end_task(pool, ending, id, task, 'expired', lifetime(found[5]), {'reason', 'did not start in time'})
   else
-    keep_alive(pool, id, task.idem)
+    keep_alive(pool, id, task.idem, task.out)
+    if died and task.out then
+      tell(pool, id, task.gen, task.fails + task.deaths, 'taken_back', string.match(evidence, '^%S+ (.*)$'))
+    end
     return task
   end
   return nil

@@ -26,6 +26,7 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include return_slots
 --@include limit_room
 --@include take_slots
+--@include tell
 --@include start_endings
 --@include flush_endings
 
@@ -94,10 +95,14 @@ local function consider(entry, died, from)
   if (died and task.deaths >= 2) or (limits ~= '' and limit_room(pool, limits, now, 1) < 1) then
     go_back(pool, waiting, id, task, generation, now)
     leave[#leave + 1] = entry
+    if task.out and not died then
+      tell(pool, id, task.gen, task.fails + task.deaths + 1, 'given_back', 'waits for a rate limit')
+    end
     return
   end
   redis.call('HSET', pool .. ':task:' .. id, 'gen', generation)
   if limits ~= '' then take_slots(pool, limits, now, {id .. ':' .. generation}) end
+  if task.out and died then tell(pool, id, generation, task.fails + task.deaths + 1, 'assigned', agent) end
   claim[#claim + 1] = entry
   local envelope = task.env
   if #envelope > inline_bytes then envelope = '' end

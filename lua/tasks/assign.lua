@@ -15,6 +15,7 @@ local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include drop_ready
 --@include start_endings
 --@include end_task
+--@include tell
 --@include flush_endings
 
 local inline_bytes, call_bytes = 16384, 1048576
@@ -74,11 +75,13 @@ for i = 1, math.min(#heads, each) do
   if assigned >= want or bytes >= call_bytes then break end
   local id, score, queue = heads[i][1], heads[i][2], heads[i][3]
   local task_key = pool .. ':task:' .. id
-  local task = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'reply', 'idem', 'skill')
+  local task = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'reply', 'idem', 'skill',
+    'out')
   if task[1] ~= 'ready' then
     -- An index entry that a torn script left behind: the state in the hash decides.
   elseif task[6] and tonumber(task[6]) <= now_ms then
-    end_task(pool, ending, id, {reply = task[8], idem = task[9]}, 'expired', lifetime(task[7]), {'reason', 'did not start in time'})
+    local ended = {reply = task[8], idem = task[9], out = task[11], gen = task[2], fails = task[4], deaths = task[5]}
+    end_task(pool, ending, id, ended, 'expired', lifetime(task[7]), {'reason', 'did not start in time'})
     expiring[#expiring + 1] = id
   elseif task[10] and not skilled[task[10]] then
     parked[#parked + 1] = whole(score)
@@ -89,6 +92,7 @@ for i = 1, math.min(#heads, each) do
     local fails, deaths = tonumber(task[4] or 0), tonumber(task[5] or 0)
     local entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', task[2], 'a', fails + deaths + 1, 'd', deaths, 'e', envelope)
     redis.call('HSET', task_key, 'state', 'assigned', 'at', agent .. ' ' .. entry .. ' ' .. whole(score))
+    if task[11] then tell(pool, id, task[2], fails + deaths + 1, 'assigned', agent) end
     if limits ~= '' then grants[#grants + 1] = id .. ':' .. task[2] end
     if task[6] then expiring[#expiring + 1] = id end
     assigned = assigned + 1

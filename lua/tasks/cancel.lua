@@ -30,7 +30,8 @@ end
 
 local function cancel(id)
   local task_key = pool .. ':task:' .. id
-  local found = redis.call('HMGET', task_key, 'state', 'queue', 'ttl', 'reply', 'idem', 'by', 'at', 'gen', 'env')
+  local found = redis.call('HMGET', task_key, 'state', 'queue', 'ttl', 'reply', 'idem', 'by', 'at', 'gen', 'env', 'out',
+    'fails', 'deaths')
   local state = found[1]
   if not state then return 'unknown', '' end
   if state ~= 'assigned' and state ~= 'ready' and state ~= 'scheduled' then return 'already', state end
@@ -42,7 +43,8 @@ local function cancel(id)
       return 'signalled', state
     end
   end
-  end_task(pool, ending, id, {reply = found[4], idem = found[5]}, 'cancelled', lifetime(found[3]), {'reason', reason})
+  local task = {reply = found[4], idem = found[5], out = found[10], gen = found[8], fails = found[11], deaths = found[12]}
+  end_task(pool, ending, id, task, 'cancelled', lifetime(found[3]), {'reason', reason})
   if state == 'ready' then
     leave_queue(pool, found[2] or skill_queue(found[9]), id)
   elseif state == 'scheduled' then

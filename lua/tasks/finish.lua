@@ -26,6 +26,7 @@ local now_arg    = ARGV[4]                   -- time: test override, microsecond
 --@include return_slots
 --@include start_endings
 --@include end_task
+--@include tell
 --@include flush_endings
 
 local now = now_us(now_arg)
@@ -74,13 +75,16 @@ local function leave_attempt(task_key, row, task)
     line_up(waiting.ready, task[3] or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
   end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
+  if task[13] then
+    tell(pool, id, row[2], tonumber(task[8] or 0) + tonumber(task[9] or 0) + 1, again[verdict], row[9])
+  end
 end
 
 local function judge(row)
   local id, verdict = row[1], row[5]
   local task_key = pool .. ':task:' .. id
   local task = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'reply', 'idem', 'fails', 'deaths', 'was',
-    'by', 'cancel')
+    'by', 'cancel', 'out')
   if not task[1] then return 'stale' end
   if task[2] ~= row[2] then
     if task[10] == row[2] then return 'already' end
@@ -97,18 +101,20 @@ local function judge(row)
   if verdict == 'unstarted' then unstarted[#unstarted + 1] = row end
   if again[verdict] and not task[12] then
     leave_attempt(task_key, row, task)
-  elseif verdict == 'succeeded' then
-    local kept = {reply = task[6], idem = task[7]}
+    return 'ok'
+  end
+  local kept = {reply = task[6], idem = task[7], out = task[13], gen = task[2], fails = task[8], deaths = task[9]}
+  if verdict == 'succeeded' then
     end_task(pool, ending, id, kept, 'succeeded', lifetime(task[5]), {'result', row[6]}, row[6])
   elseif verdict == 'dead' then
     local fails = tonumber(task[8] or 0) + 1
     local attempt = fails + tonumber(task[9] or 0)
     local fields = {'fails', fails, 'reason', row[9], 'error:' .. attempt, row[6]}
-    end_task(pool, ending, id, {reply = task[6], idem = task[7]}, 'dead', lifetime(task[5], dead_ttl_s), fields)
+    end_task(pool, ending, id, kept, 'dead', lifetime(task[5], dead_ttl_s), fields)
     bury(pool, id, now_ms, dead_ttl_s)
   else
     local reason = task[12] or row[9]
-    end_task(pool, ending, id, {reply = task[6], idem = task[7]}, 'cancelled', lifetime(task[5]), {'reason', reason})
+    end_task(pool, ending, id, kept, 'cancelled', lifetime(task[5]), {'reason', reason})
   end
   return 'ok'
 end

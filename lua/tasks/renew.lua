@@ -19,10 +19,10 @@ if redis.call('EXISTS', inbox_key) == 1 then
 end
 for i = 1, #rows do
   local entry, id, generation = rows[i][1], rows[i][2], rows[i][3]
-  local task = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'gen', 'cancel', 'idem')
+  local task = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'gen', 'cancel', 'idem', 'out')
   if mine[entry] and task[1] == 'assigned' and task[2] == generation then
     kept[#kept + 1] = entry
-    keep_alive(pool, id, task[4])
+    keep_alive(pool, id, task[4], task[5])
     answers[#answers + 1] = task[3] and 'cancelled' or 'kept'
   else
     answers[#answers + 1] = 'lost'

@@ -63,6 +63,12 @@ POOL_KEYS: Final = (
     KeyKind(
         "task:ID", "hash", "the truth about one task", "`queue.max_wait_s` while it waits, its result TTL after the end"
     ),
+    KeyKind(
+        "out:ID",
+        "stream",
+        "progress, output and life of one task that emits or is followed; also the channel that hints at new entries",
+        "as its task; capped at about `output.max_chunks` entries",
+    ),
     KeyKind("doorbell", "stream", "which queue or agent changed", "capped at about 1000 entries", permanent=True),
     KeyKind("limits", "hash", "definition of each limit: starts, window in microseconds", "permanent", permanent=True),
     KeyKind("limit:NAME", "zset", "starts inside the window, by grant time in microseconds", "window + 1 s"),
@@ -135,6 +141,10 @@ class PoolKeys:
     def task(self, task_id: str) -> str:
         """The record of a task."""
         return f"{self.root}:task:{task_id}"
+
+    def out(self, task_id: str) -> str:
+        """Progress, output and life of a task; the channel that hints at new entries has the same name."""
+        return f"{self.root}:out:{task_id}"
 
     @property
     def doorbell(self) -> str:

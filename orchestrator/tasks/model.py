@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -147,6 +148,22 @@ class CancelStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
+class EmitStatus(StrEnum):
+    """What became of an emitted row."""
+
+    OK = "ok"
+    STALE = "stale"
+
+
+class WatchStatus(StrEnum):
+    """How a task stands that somebody follows."""
+
+    LIVE = "live"
+    ENDED = "ended"
+    SILENT = "silent"
+    UNKNOWN = "unknown"
+
+
 @dataclass(frozen=True, slots=True)
 class Assigned:
     """What one assign call did.
@@ -178,11 +195,79 @@ class Promoted:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an attempt has come, as its handler says.
+
+    Attributes:
+        done: in whatever unit the handler counts.
+        total: of the same unit; None when nobody knows.
+        message: for people.
+    """
+
+    done: float
+    total: float | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputChunk:
+    """One piece of partial output.
+
+    Attributes:
+        id: where it stands; `output(after=id)` goes on behind it.
+        attempt: which attempt emitted it, 1 for the first.
+        number: counts the chunks of that attempt from 1; a gap means that older ones were dropped.
+        at: when the server got it.
+        data: the JSON value that was emitted.
+    """
+
+    id: str
+    attempt: int
+    number: int
+    at: datetime
+    data: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent:
+    """One step in the life of a task.
+
+    Attributes:
+        id: where it stands; `events(after=id)` goes on behind it.
+        kind: `assigned`, `progress`, `output`, `retried`, `snoozed`, `given_back`, `taken_back`, or the final state; the
+            first one may be `scheduled` or `ready`, the state in which the task was found.
+        attempt: the attempt that it belongs to; the next one when the task waits.
+        at: when the server noted it.
+        agent: of `assigned`: who got it.
+        progress: of `progress`.
+        number: of `output`: counts the chunks of the attempt from 1.
+        data: of `output`: the JSON value that was emitted.
+        reason: one line: why it left an attempt or ended without a result.
+    """
+
+    id: str
+    kind: str
+    attempt: int
+    at: datetime
+    agent: str | None = None
+    progress: Progress | None = None
+    number: int | None = None
+    data: Any = None
+    reason: str = ""
+
+    @property
+    def final(self) -> bool:
+        """Whether the task has ended with it."""
+        return self.kind in _FINAL
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """State of a task, and in words what it waits for."""
+    """State of a task, in words what it waits for, and how far it has come."""
 
     state: TaskState
     why: str = ""
+    progress: Progress | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +276,7 @@ class TaskInfo:
 
     Attributes:
         attempts: executions that failed or died so far, plus the present or successful one.
+        progress: what the present or last attempt reported last.
         errors: traceback text of each failed attempt, oldest first.
         deaths: evidence of each death: when, which worker, how.
     """
@@ -215,3 +301,4 @@ class TaskInfo:
     result: bytes | None = field(default=None, repr=False)
     errors: tuple[str, ...] = field(default=(), repr=False)
     deaths: tuple[str, ...] = ()
+    progress: Progress | None = None

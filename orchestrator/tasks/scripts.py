@@ -11,11 +11,13 @@ from orchestrator.tasks.model import (
     Assigned,
     CancelStatus,
     Delivery,
+    EmitStatus,
     FinishStatus,
     LeaseStatus,
     Promoted,
     TaskState,
     Verdict,
+    WatchStatus,
 )
 
 if TYPE_CHECKING:
@@ -116,6 +118,37 @@ def finish(
         "now_arg": now_us,
     }
     return Call("tasks/finish", args, lambda reply: [FinishStatus(status.decode()) for status in reply])
+
+
+class EmitRow(NamedTuple):
+    """One thing to append, in the column order of `lua/tasks/emit.lua`.
+
+    `seq` counts all rows of an attempt from 1, `number` its output chunks (0 for progress).
+    """
+
+    id: str
+    generation: str
+    attempt: int
+    seq: int
+    kind: str
+    number: int
+    data: msgspec.Raw
+
+
+def emit(keys: PoolKeys, *, rows: Sequence[EmitRow], max_chunks: int) -> Call[list[EmitStatus]]:
+    """Append up to 500 rows to the streams of their tasks; one status per row, in order."""
+    args: Arguments = {"pool": keys.root, "rows": pack_rows(rows), "max_chunks": max_chunks}
+    return Call("tasks/emit", args, lambda reply: [EmitStatus(status.decode()) for status in reply])
+
+
+def watch(keys: PoolKeys, *, ids: Sequence[str]) -> Call[list[tuple[WatchStatus, str]]]:
+    """Begin or go on to follow up to 500 tasks; per id how it stands, and the last entry of its stream if it has one."""
+
+    def parse(reply: list[bytes]) -> list[tuple[WatchStatus, str]]:
+        texts = [part.decode() for part in reply]
+        return [(WatchStatus(status), last) for status, last in zip(texts[::2], texts[1::2], strict=True)]
+
+    return Call("tasks/watch", {"pool": keys.root, "rows": pack_rows([(id_,) for id_ in ids])}, parse)
 
 
 def cancel(

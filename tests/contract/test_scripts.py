@@ -19,13 +19,22 @@ from orchestrator.store.keys import POOL_KEYS, PoolKeys
 from orchestrator.store.script_files import ScriptFile, all_scripts
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.inbox import parse_entries
-from orchestrator.tasks.model import CancelStatus, Delivery, FinishStatus, LeaseStatus, Verdict, VerdictKind
+from orchestrator.tasks.model import (
+    CancelStatus,
+    Delivery,
+    EmitStatus,
+    FinishStatus,
+    LeaseStatus,
+    Verdict,
+    VerdictKind,
+    WatchStatus,
+)
 
 KEYS = PoolKeys("a:b:c", "p")
 LUA = Path(str(files("lua")))
 INCLUDES = sorted((LUA / "includes").glob("*.lua"))
-FULL_SERVER_REFUSES = {"tasks/submit"}
-"""What a full server must refuse; everything else passes, or it would never drain (protocol rule 25)."""
+FULL_SERVER_REFUSES = {"tasks/submit", "tasks/emit"}
+"""What a full server must refuse: new tasks, and what handlers write. The rest passes, or it would never drain."""
 
 _DELIVERY = Delivery("ed", "1-1", "t", "7", 1, 0, b"")
 _ROW = task_scripts.SubmitRow("t", "q", 1, 2, 3, 4, 5, "c", "k", "d", opaque(b"\xff"), "p", "1", "s")
@@ -38,6 +47,10 @@ SAMPLES: dict[str, Call[Any]] = {
     "tasks/finish": task_scripts.finish(
         KEYS, rows=[(_DELIVERY, Verdict(VerdictKind.SUCCEEDED, b"\xff"))], dead_ttl_s=1, max_wait_s=1
     ),
+    "tasks/emit": task_scripts.emit(
+        KEYS, rows=[task_scripts.EmitRow("t", "7", 1, 1, "output", 1, opaque(b"\xff"))], max_chunks=1
+    ),
+    "tasks/watch": task_scripts.watch(KEYS, ids=["t"]),
     "tasks/cancel": task_scripts.cancel(KEYS, ids=["t"], reason="r"),
     "tasks/renew": task_scripts.renew(KEYS, worker="w", agent="ed", rows=[("1-1", "t", "7")]),
     "tasks/adopt": task_scripts.adopt(KEYS, worker="w", lease_ms=1, held=["1-1"], own=True, **_TAKE_BACK),
@@ -105,9 +118,10 @@ def test_columns(script: ScriptFile) -> None:
         assert {len(row) for row in rows} == {len(columns)}, name
 
 
-def test_submit_row() -> None:
-    """The columns of submit are the fields of `SubmitRow`, in order."""
-    assert all_scripts()["tasks/submit"].columns["rows"] == task_scripts.SubmitRow._fields
+@pytest.mark.parametrize(("name", "row"), [("submit", task_scripts.SubmitRow), ("emit", task_scripts.EmitRow)])
+def test_rows_are_named(name: str, row: Any) -> None:
+    """The columns of a script are the fields of its row, in order."""
+    assert all_scripts()[f"tasks/{name}"].columns["rows"] == row._fields
 
 
 def test_entry_fields() -> None:
@@ -145,6 +159,8 @@ def test_header(script: ScriptFile) -> None:
     ("script", "statuses"),
     [
         ("tasks/finish", FinishStatus),
+        ("tasks/emit", EmitStatus),
+        ("tasks/watch", WatchStatus),
         ("tasks/cancel", CancelStatus),
         ("tasks/renew", LeaseStatus),
         ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale"]),

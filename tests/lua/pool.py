@@ -18,6 +18,7 @@ from orchestrator.tasks.model import (
     Assigned,
     CancelStatus,
     Delivery,
+    EmitStatus,
     Envelope,
     FinishStatus,
     LeaseStatus,
@@ -25,6 +26,7 @@ from orchestrator.tasks.model import (
     TaskState,
     Verdict,
     VerdictKind,
+    WatchStatus,
     encode_envelope,
 )
 from tests.lua.keyspace import names, snapshot
@@ -75,6 +77,14 @@ def row(task_id: str | None = None, *, priority: int = 2, **fields: Any) -> task
         skill="",
     )
     return plain._replace(**fields)
+
+
+def chunk(delivery: Delivery, seq: int, data: bytes = b"1", *, kind: str = "output") -> task_scripts.EmitRow:
+    """One row for emit; of output, the number of the chunk is that of the row."""
+    number = seq if kind == "output" else 0
+    return task_scripts.EmitRow(
+        delivery.task_id, delivery.generation, delivery.attempt, seq, kind, number, opaque(data)
+    )
 
 
 @dataclass(frozen=True)
@@ -156,6 +166,14 @@ class Pool:
     def end(self, delivery: Delivery, kind: VerdictKind = VerdictKind.SUCCEEDED, **fields: Any) -> FinishStatus:
         """Finish one attempt."""
         return self.finish((delivery, Verdict(kind, **fields)))[0]
+
+    def emit(self, *rows: task_scripts.EmitRow, max_chunks: int = 1000) -> list[EmitStatus]:
+        """Run emit."""
+        return self.call(task_scripts.emit(self.keys, rows=rows, max_chunks=max_chunks))
+
+    def watch(self, *ids: str) -> list[tuple[WatchStatus, str]]:
+        """Run watch."""
+        return self.call(task_scripts.watch(self.keys, ids=ids))
 
     def cancel(self, *ids: str, reason: str = "because") -> list[tuple[CancelStatus, TaskState | None]]:
         """Run cancel."""
@@ -290,6 +308,12 @@ class Pool:
         """A whole stream, or what came after an entry."""
         found = self.execute("XRANGE", key, after if after == "-" else f"({after}", "+")
         return [(entry.decode(), [part.decode(errors="replace") for part in flat]) for entry, flat in found]
+
+    def out(self, task_id: str) -> list[tuple[str, str, int, str]]:
+        """A task's output stream, as (kind, generation, attempt, data)."""
+        found = [fields for _, fields in self.entries(self.keys.out(task_id))]
+        named = [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in found]
+        return [(entry["k"], entry["g"], int(entry["a"]), entry["d"]) for entry in named]
 
     def rings(self) -> list[str]:
         """What the doorbell said since the last look."""

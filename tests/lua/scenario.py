@@ -8,7 +8,7 @@ from orchestrator.agents import scripts as agent_scripts
 from orchestrator.core.rates import Rate
 from orchestrator.store.script_files import all_scripts
 from orchestrator.tasks.model import CancelStatus, FinishStatus, Verdict, VerdictKind
-from tests.lua.pool import LEASE_MS, Team, row
+from tests.lua.pool import LEASE_MS, Team, chunk, row
 
 if TYPE_CHECKING:
     from orchestrator.store.calls import Call
@@ -45,7 +45,9 @@ def _play(pool: Pool, client: str, key: str) -> None:
     pool.put(row(start_by_ms=pool.now_ms + 1, reply=client, delay_ms=50))
     pool.sleep(5)
     pool.promote()
+    pool.watch(rows[0].id, rows[-1].id)
     deliveries = pool.deliver("w1", limit=9)
+    pool.emit(*[chunk(each, 1) for each in deliveries], chunk(deliveries[7], 2, b"[1,2,null]", kind="progress"))
     verdicts = [(delivery, Verdict(kind, b"x" * 10)) for delivery, kind in zip(deliveries, VerdictKind, strict=False)]
     assert set(pool.finish(*verdicts)) == {FinishStatus.OK}
     pool.renew(deliveries[7:])

@@ -1,0 +1,61 @@
+#!lua
+-- Append progress and partial output of running attempts to the output streams of their tasks: up to 500 rows, each
+-- judged for itself. A stream holds about `max_chunks` entries. Progress right behind progress takes its place, so that
+-- a talkative handler does not push its output out.
+-- kinds: progress (data = [done, total, message]; the latest is kept in the task too) | output
+-- status, per row: ok | stale (the task was taken away; nothing was written)
+-- repeat: answers ok; a row whose `seq` is not above the last one of its attempt was here before and is skipped
+local pool       = KEYS[1]                   -- key: root of the pool's slot
+local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation attempt seq kind number data
+local max_chunks = tonumber(ARGV[2])         -- int: entries that a stream keeps
+--@include hint
+
+local answers, tasks, order = {}, {}, {}
+
+local function known(id)
+  local task = tasks[id]
+  if not task then
+    local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'gen', 'out')
+    task = {running = found[1] == 'assigned', gen = found[2], seq = 0, progress = '-'}
+    -- out: generation of the last row, its seq, and its entry if that was progress
+    local gen, seq, progress = string.match(found[3] or '', '^(%S+) (%S+) (%S+)$')
+    if gen == task.gen then task.seq, task.progress = tonumber(seq), progress end
+    tasks[id] = task
+    order[#order + 1] = id
+  end
+  return task
+end
+
+local function judge(row)
+  local id, generation, seq, kind = row[1], row[2], row[4], row[5]
+  local task = known(id)
+  if not task.running or task.gen ~= generation then return 'stale' end
+  if seq <= task.seq then return 'ok' end
+  local out_key = pool .. ':out:' .. id
+  local entry = redis.call('XADD', out_key, 'MAXLEN', '~', max_chunks, '*',
+    'k', kind, 'g', generation, 'a', row[3], 'n', row[6], 'd', row[7])
+  task.seq, task.entry = seq, entry
+  if kind == 'progress' then
+    if task.progress ~= '-' then redis.call('XDEL', out_key, task.progress) end
+    task.progress, task.latest = entry, row[7]
+  else
+    task.progress = '-'
+  end
+  return 'ok'
+end
+
+for i = 1, #rows do answers[i] = judge(rows[i]) end
+for i = 1, #order do
+  local id = order[i]
+  local task = tasks[id]
+  if task.entry then
+    local task_key, out_key = pool .. ':task:' .. id, pool .. ':out:' .. id
+    redis.call('HSET', task_key, 'out', task.gen .. ' ' .. task.seq .. ' ' .. task.progress)
+    if task.latest then redis.call('HSET', task_key, 'progress', task.gen .. ' ' .. task.latest) end
+    if redis.call('TTL', out_key) < 0 then
+      redis.call('EXPIRE', out_key, math.max(1, redis.call('TTL', task_key)))
+    end
+    hint(out_key, task.entry)
+  end
+end
+return answers
