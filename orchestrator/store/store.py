@@ -188,9 +188,13 @@ class Store:
                 raise reply
         return read_info("".join(reply.decode(errors="replace") for reply in replies))
 
+    def shut(self) -> None:
+        """Send nothing from now on, and repeat nothing; `close` is still to be called."""
+        self._closed = True
+
     async def close(self) -> None:
         """Close the shared link; calls under way are not repeated."""
-        self._closed = True
+        self.shut()
         await self._link.close()
 
     async def __aenter__(self) -> Self:
