@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle as TaskHandle
     from orchestrator.client.submission import Submission as Submission
     from orchestrator.core.errors import ConfigError as ConfigError
+    from orchestrator.core.errors import Fenced as Fenced
     from orchestrator.core.errors import FormatMismatch as FormatMismatch
     from orchestrator.core.errors import InvalidInput as InvalidInput
     from orchestrator.core.errors import KeyConflict as KeyConflict
@@ -24,18 +25,24 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import TaskError as TaskError
     from orchestrator.core.errors import TaskExpired as TaskExpired
     from orchestrator.core.errors import TaskFailed as TaskFailed
+    from orchestrator.tasks.model import OutputChunk as OutputChunk
+    from orchestrator.tasks.model import Progress as Progress
+    from orchestrator.tasks.model import TaskEvent as TaskEvent
     from orchestrator.tasks.model import TaskInfo as TaskInfo
     from orchestrator.tasks.model import TaskState as TaskState
     from orchestrator.tasks.model import TaskStatus as TaskStatus
 
 __all__ = [
     "ConfigError",
+    "Fenced",
     "FormatMismatch",
     "InvalidInput",
     "KeyConflict",
     "NotFound",
     "Orchestrator",
     "OrchestratorError",
+    "OutputChunk",
+    "Progress",
     "QueueFull",
     "ServerFull",
     "ServerRefused",
@@ -45,6 +52,7 @@ __all__ = [
     "SubmitRefused",
     "TaskCancelled",
     "TaskError",
+    "TaskEvent",
     "TaskExpired",
     "TaskFailed",
     "TaskHandle",
@@ -55,7 +63,10 @@ __all__ = [
 
 _HOMES = {
     "Orchestrator": "orchestrator.client.client",
+    "OutputChunk": "orchestrator.tasks.model",
+    "Progress": "orchestrator.tasks.model",
     "Submission": "orchestrator.client.submission",
+    "TaskEvent": "orchestrator.tasks.model",
     "TaskHandle": "orchestrator.client.handle",
     "TaskInfo": "orchestrator.tasks.model",
     "TaskState": "orchestrator.tasks.model",

@@ -17,7 +17,9 @@ from orchestrator.client.submission import (
     TypedSkill,
 )
 from orchestrator.core.durations import to_seconds
+from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.log import get_logger
+from orchestrator.tasks.model import Progress
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -42,6 +44,16 @@ class TimeLimits(Protocol):
         """Note a sign of life."""
 
 
+class Output(Protocol):
+    """Where the progress and the output of an attempt go."""
+
+    async def progress(self, progress: Progress) -> None:
+        """Store how far it has come."""
+
+    async def emit(self, data: Any) -> None:
+        """Store one chunk of output."""
+
+
 class TaskContext:
     """One attempt, as its handler sees it.
 
@@ -59,8 +71,8 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_children", "_client", "_depth", "_generation", "_limits", "_logger", "agent", "attempt", "cancelled",
-        "deadline", "idempotency_key", "session", "state", "tags", "task_id", "worker",
+        "_children", "_client", "_depth", "_generation", "_limits", "_logger", "_open_output", "_output", "agent",
+        "attempt", "cancelled", "deadline", "idempotency_key", "session", "state", "tags", "task_id", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +84,7 @@ class TaskContext:
         deadline: datetime | None,
         client: Callable[[], Awaitable[Orchestrator]],
         state: Any = None,
+        output: Callable[[], Output] | None = None,
     ) -> None:
         self.task_id = delivery.task_id
         self.idempotency_key = envelope.key or delivery.task_id
@@ -86,6 +99,9 @@ class TaskContext:
         self._limits: TimeLimits | None = None
         self._generation, self._depth = delivery.generation, envelope.depth
         self._client, self._children = client, 0
+        # Most handlers emit nothing, so what emits is made when it is first needed.
+        self._open_output = output
+        self._output: Output | None = None
         self._logger: Any = None
 
     @property
@@ -118,6 +134,47 @@ class TaskContext:
         """
         self._sign()
         await lowlevel.checkpoint()
+
+    async def progress(self, done: float, total: float | None = None, message: str = "") -> None:
+        """Tell how far the attempt has come; a sign of life. Returns when Redis has it.
+
+        Only the latest is kept: `TaskHandle.info()` and `orc tasks show` have it, `events()` sees it come.
+
+        Args:
+            done: in any unit, not negative.
+            total: of the same unit; None when nobody knows.
+            message: one line for people, cut to 500 characters.
+
+        Raises:
+            InvalidInput: a number is none, or is negative.
+            Fenced: the task was taken away from this attempt.
+            ServerUnavailable: no answer, even after repeating.
+        """
+        self._sign()
+        await self._opened_output().progress(Progress(done, total, message))
+
+    async def emit(self, data: Any) -> None:
+        """Add a chunk to the output of the task, which `TaskHandle.output()` reads live; a sign of life.
+
+        Returns when Redis has it.
+
+        Args:
+            data: any JSON value or pydantic model, at most `output.max_chunk_bytes`.
+
+        Raises:
+            InvalidInput: JSON cannot hold it, or it is too large; nothing was sent.
+            Fenced: the task was taken away from this attempt.
+            ServerUnavailable, ServerFull: no answer, even after repeating; no memory left.
+        """
+        self._sign()
+        await self._opened_output().emit(data)
+
+    def _opened_output(self) -> Output:
+        if self._output is None:
+            if self._open_output is None:
+                raise OrchestratorError("this context was made without a place for output; give it output=")
+            self._output = self._open_output()
+        return self._output
 
     def watched_by(self, limits: TimeLimits) -> None:
         """Let `extend` and `heartbeat` reach what watches the attempt's time; for worker code."""

@@ -9,6 +9,7 @@ OrchestratorError
 │   ├── ServerFull                 out of memory, or a disk that is full: refused, nothing was stored (exit 75)
 │   ├── ServerRefused              Redis says no and will say no again: rights, a wrong type, a bug (exit 1)
 │   └── FormatMismatch             the data was written by a newer program (exit 78)
+├── Fenced                         this attempt no longer owns its task (exit 1)
 ├── SubmitRefused                  some tasks of a submit were not accepted (exit 4)
 │   ├── KeyConflict                same key, another body
 │   └── QueueFull                  a cap was reached
@@ -62,13 +63,15 @@ class ServerUnavailable(StoreError):
 
     Attributes:
         outcome_unknown: True when the command may have run although no answer came.
+        task_ids: of a submit whose outcome is unknown, the tasks that may have arrived; `orc.task(id)` tells.
     """
 
     exit_code = 69
 
-    def __init__(self, message: str, *, outcome_unknown: bool = False) -> None:
+    def __init__(self, message: str, *, outcome_unknown: bool = False, task_ids: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.outcome_unknown = outcome_unknown
+        self.task_ids = tuple(task_ids)
 
 
 class ServerFull(StoreError):
@@ -85,6 +88,14 @@ class FormatMismatch(StoreError):
     """The data in Redis was written by a newer version of this program."""
 
     exit_code = 78
+
+
+class Fenced(OrchestratorError):
+    """An attempt whose task was taken away, or has ended, tried to change something; nothing was changed."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"this attempt no longer owns task {task_id}; what it does changes nothing any more")
+        self.task_id = task_id
 
 
 class SubmitRefused(OrchestratorError):

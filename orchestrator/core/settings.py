@@ -133,6 +133,17 @@ class ResultSettings(_Section):
     dead_ttl_s: Seconds = Field(default=14 * _DAY_S, description="Seconds that a dead letter is kept.")
 
 
+class OutputSettings(_Section):
+    """Progress and partial output of tasks."""
+
+    max_chunk_bytes: Annotated[Size, Field(le=1_048_576)] = Field(
+        default=65_536, description="Bytes of JSON that one chunk of output may take."
+    )
+    max_chunks: Annotated[int, Field(ge=10, le=10_000)] = Field(
+        default=1000, description="Entries of output and progress that one task keeps, about; older ones are dropped."
+    )
+
+
 class WorkerSettings(_Section):
     """Worker processes and how their life is proved."""
 
@@ -141,6 +152,10 @@ class WorkerSettings(_Section):
     )
     drain_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = Field(
         default=30.0, description="Seconds that running tasks get after SIGTERM before they are given back."
+    )
+    grace_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = Field(
+        default=10.0,
+        description="Seconds that a cancelled handler gets to end; then its attempt ends without it.",
     )
     stuck_after_s: Seconds = Field(
         default=60.0, description="Seconds without a turn of the event loop after which a process counts as stuck."
@@ -216,6 +231,7 @@ class Settings(BaseSettings):
     redis: RedisSettings = RedisSettings()
     queue: QueueSettings = QueueSettings()
     results: ResultSettings = ResultSettings()
+    output: OutputSettings = OutputSettings()
     worker: WorkerSettings = WorkerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()

@@ -234,8 +234,8 @@ class TaskEvent:
 
     Attributes:
         id: where it stands; `events(after=id)` goes on behind it.
-        kind: `assigned`, `progress`, `output`, `retried`, `snoozed`, `given_back`, `taken_back`, or the final state; the
-            first one may be `scheduled` or `ready`, the state in which the task was found.
+        kind: `assigned`, `progress`, `output`, `retried`, `snoozed`, `given_back`, `taken_back`, or the final state;
+            the first one may be `scheduled` or `ready`, the state in which the task was found.
         attempt: the attempt that it belongs to; the next one when the task waits.
         at: when the server noted it.
         agent: of `assigned`: who got it.

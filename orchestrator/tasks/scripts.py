@@ -132,17 +132,18 @@ class EmitRow(NamedTuple):
     seq: int
     kind: str
     number: int
-    data: msgspec.Raw
+    data: bytes
 
 
 def emit(keys: PoolKeys, *, rows: Sequence[EmitRow], max_chunks: int) -> Call[list[EmitStatus]]:
     """Append up to 500 rows to the streams of their tasks; one status per row, in order."""
-    args: Arguments = {"pool": keys.root, "rows": pack_rows(rows), "max_chunks": max_chunks}
+    packed = pack_rows([(*row[:-1], opaque(row.data)) for row in rows])
+    args: Arguments = {"pool": keys.root, "rows": packed, "max_chunks": max_chunks}
     return Call("tasks/emit", args, lambda reply: [EmitStatus(status.decode()) for status in reply])
 
 
 def watch(keys: PoolKeys, *, ids: Sequence[str]) -> Call[list[tuple[WatchStatus, str]]]:
-    """Begin or go on to follow up to 500 tasks; per id how it stands, and the last entry of its stream if it has one."""
+    """Begin or go on to follow up to 500 tasks; per id how it stands, and the last entry of its stream if any."""
 
     def parse(reply: list[bytes]) -> list[tuple[WatchStatus, str]]:
         texts = [part.decode() for part in reply]

@@ -48,7 +48,7 @@ SAMPLES: dict[str, Call[Any]] = {
         KEYS, rows=[(_DELIVERY, Verdict(VerdictKind.SUCCEEDED, b"\xff"))], dead_ttl_s=1, max_wait_s=1
     ),
     "tasks/emit": task_scripts.emit(
-        KEYS, rows=[task_scripts.EmitRow("t", "7", 1, 1, "output", 1, opaque(b"\xff"))], max_chunks=1
+        KEYS, rows=[task_scripts.EmitRow("t", "7", 1, 1, "output", 1, b"\xff")], max_chunks=1
     ),
     "tasks/watch": task_scripts.watch(KEYS, ids=["t"]),
     "tasks/cancel": task_scripts.cancel(KEYS, ids=["t"], reason="r"),

@@ -82,9 +82,7 @@ def row(task_id: str | None = None, *, priority: int = 2, **fields: Any) -> task
 def chunk(delivery: Delivery, seq: int, data: bytes = b"1", *, kind: str = "output") -> task_scripts.EmitRow:
     """One row for emit; of output, the number of the chunk is that of the row."""
     number = seq if kind == "output" else 0
-    return task_scripts.EmitRow(
-        delivery.task_id, delivery.generation, delivery.attempt, seq, kind, number, opaque(data)
-    )
+    return task_scripts.EmitRow(delivery.task_id, delivery.generation, delivery.attempt, seq, kind, number, data)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator
     from orchestrator.services import Services
     from workers.agent import Agent
+    from workers.runtime.emitter import Emitter
     from workers.runtime.holdings import Held, Holdings
     from workers.runtime.outbox import Outbox
     from workers.skill import Skill
@@ -76,6 +77,7 @@ class Executor:
         client: Callable[[], Awaitable[Orchestrator]],
         alone: anyio.Lock,
         took: Callable[[float], None],
+        emitter: Emitter,
     ) -> None:
         self.slots = Slots(agent.concurrency, attempt=self._run)
         self.state: Any = None
@@ -83,6 +85,7 @@ class Executor:
         self.caller = Caller(agent, settings=services.settings)
         self._agent, self._services, self._holdings, self._outbox = agent, services, holdings, outbox
         self._worker, self._client, self._alone, self._took = worker, client, alone, took
+        self._emitter = emitter
         retry = services.settings.retry
         self._backoff = Backoff(base_s=retry.base_s, cap_s=retry.cap_s)
         self._max_bytes = services.settings.results.max_bytes
@@ -144,7 +147,13 @@ class Executor:
     def _context(self, delivery: Delivery, envelope: Envelope, timeout_s: float | None) -> TaskContext:
         deadline = None if timeout_s is None else datetime.now(UTC) + timedelta(seconds=timeout_s)
         return TaskContext(
-            delivery, envelope, worker=self._worker, deadline=deadline, client=self._client, state=self.state
+            delivery,
+            envelope,
+            worker=self._worker,
+            deadline=deadline,
+            client=self._client,
+            state=self.state,
+            output=partial(self._emitter.attempt, delivery),
         )
 
     async def _perform(self, attempt: Attempt) -> Verdict | None:

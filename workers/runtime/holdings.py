@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
     from orchestrator.tasks.model import Delivery
     from workers.context import TaskContext
-
-GRACE_S: Final = 10.0
-"""A handler that was cancelled gets so long to end; then its attempt ends without it."""
 
 _log = get_logger(__name__)
 
@@ -34,12 +31,14 @@ class Held:
         context: of the running attempt.
         why: the reason it was cancelled for: `cancelled`, `lost`, `drain`, `late` or `silent`; empty while it runs
             undisturbed.
-        unstopped: called when the handler has not ended `GRACE_S` after it was cancelled.
+        grace_s: a handler that was cancelled gets so long to end.
+        unstopped: called when it has not ended by then.
         leave: frees the slot from a handler that cannot be cancelled, because it runs in a thread.
         abandoned: the attempt has ended without its handler.
     """
 
     delivery: Delivery
+    grace_s: float
     scope: anyio.CancelScope | None = None
     context: TaskContext | None = None
     why: str = ""
@@ -64,14 +63,15 @@ class Held:
                 task = self.delivery
                 _log.warning("lease_lost", task=task.task_id, agent=task.agent, attempt=task.attempt)
             if self.unstopped is not None and not self.scope.cancel_called:
-                asyncio.get_running_loop().call_later(GRACE_S, self.unstopped)
+                asyncio.get_running_loop().call_later(self.grace_s, self.unstopped)
             self.scope.cancel()
 
 
 class Holdings:
     """All held entries by agent and entry id."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, grace_s: float) -> None:
+        self._grace_s = grace_s
         self._held: dict[tuple[str, str], Held] = {}
         self._emptied = anyio.Event()
 
@@ -83,7 +83,7 @@ class Holdings:
         place = (delivery.agent, delivery.entry)
         if place in self._held:
             return None
-        held = Held(delivery)
+        held = Held(delivery, self._grace_s)
         self._held[place] = held
         return held
 

@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import socket
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
 from orchestrator.core.rates import parse_rate
 from orchestrator.services import open_services
+from workers.runtime.emitter import Emitter
 from workers.runtime.executor import Executor
 from workers.runtime.holdings import Holdings
 from workers.runtime.intake import Intake
@@ -67,8 +68,9 @@ class Worker:
         self._services, self._agents = services, agents
         self._alive_s = max(1, round(services.settings.worker.heartbeat_s * 4))
         self._known_limits = {name: parse_rate(rate) for name, rate in services.settings.limits.items()}
-        self._holdings = Holdings()
+        self._holdings = Holdings(grace_s=services.settings.worker.grace_s)
         self._outbox = Outbox(services, self._holdings)
+        self._emitter = Emitter(services)
         self._client: Orchestrator | None = None
         self._client_lock = anyio.Lock()
         self._draining = False
@@ -86,6 +88,7 @@ class Worker:
                 client=self._open_client,
                 alone=alone,
                 took=self._tempos[agent.name].took,
+                emitter=self._emitter,
             )
             for agent in agents
         }
@@ -114,10 +117,14 @@ class Worker:
         )
         self._remember = anyio.Event()
 
-    async def run(self) -> None:
-        """Work until told to stop."""
+    async def run(self, *, listen: bool = True) -> None:
+        """Work until told to stop.
+
+        Args:
+            listen: to SIGTERM and SIGINT too; False in a process whose signals are not for this worker, as a test's.
+        """
         # Listening begins before the registry knows us and ends after it has forgotten us.
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) if listen else nullcontext() as received:
             async with self._lifespans():
                 await self._run(received)
 
@@ -132,7 +139,7 @@ class Worker:
                     executor.state = await entered.enter_async_context(agent.lifespan(agent))
             yield
 
-    async def _run(self, received: AsyncIterator[signal.Signals]) -> None:
+    async def _run(self, received: AsyncIterator[signal.Signals] | None) -> None:
         try:
             await self._register()
         except BaseException:
@@ -148,10 +155,12 @@ class Worker:
             with anyio.CancelScope(shield=True):
                 await self._say_goodbye()
 
-    async def _work(self, received: AsyncIterator[signal.Signals]) -> None:
+    async def _work(self, received: AsyncIterator[signal.Signals] | None) -> None:
         async with anyio.create_task_group() as whole:
             whole.start_soon(self._outbox.run)
-            whole.start_soon(self._watch_signals, received)
+            whole.start_soon(self._emitter.run)
+            if received is not None:
+                whole.start_soon(self._watch_signals, received)
             whole.start_soon(self._register_again)
             for executor in self._executors.values():
                 whole.start_soon(executor.slots.run)

@@ -1,0 +1,188 @@
+"""Sends progress and partial output of running attempts: while one call is under way the next batch grows.
+
+Whoever emits waits until Redis has it, so what is not sent yet is bounded by what runs. Each row has a number within
+its attempt, so a call that is sent twice adds nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from orchestrator.core.errors import Fenced, InvalidInput, OrchestratorError, ServerFull, ServerUnavailable
+from orchestrator.core.log import get_logger
+from orchestrator.core.payload import encode_json
+from orchestrator.tasks import scripts
+from orchestrator.tasks.model import EmitStatus
+from orchestrator.tasks.scripts import EmitRow
+from workers.runtime.verdicts import one_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.services import Services
+    from orchestrator.tasks.model import Delivery, Progress
+
+BATCH_ROWS: Final = 500
+BATCH_BYTES: Final = 4 * 1024 * 1024
+WAITING_BYTES: Final = 16 * 1024 * 1024
+"""What waits behind a call; whoever would add more waits for room first."""
+
+_log = get_logger(__name__)
+
+
+class Emitter:
+    """Sends the rows of all attempts of this process, in the order they came."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._max_chunks = services.settings.output.max_chunks
+        self._max_bytes, self._max_depth = services.settings.output.max_chunk_bytes, services.settings.queue.max_depth
+        self._patience_s = services.settings.redis.command_timeout_s
+        self._waiting: deque[tuple[EmitRow, asyncio.Future[EmitStatus]]] = deque()
+        self._waiting_bytes = 0
+        self._busy = self._closed = False
+        self._wake, self._room = anyio.Event(), anyio.Event()
+
+    def attempt(self, delivery: Delivery) -> AttemptOutput:
+        """What the handler of one attempt emits through."""
+        return AttemptOutput(self, delivery)
+
+    def encode(self, what: str, value: Any) -> bytes:
+        """Make JSON of what is emitted.
+
+        Raises:
+            InvalidInput: JSON cannot hold it, or it is too large.
+        """
+        return encode_json(what, value, max_bytes=self._max_bytes, max_depth=self._max_depth)
+
+    async def wait_for_room(self) -> None:
+        """Hold back whoever would add to a long queue, as in an outage."""
+        while self._waiting_bytes >= WAITING_BYTES and not self._closed:
+            self._room = anyio.Event()
+            await self._room.wait()
+
+    async def send(self, row: EmitRow) -> EmitStatus:
+        """Send one row, alone or with others."""
+        if self._closed:
+            raise OrchestratorError("the worker has stopped; nothing can be emitted any more")
+        if self._busy:
+            answer: asyncio.Future[EmitStatus] = asyncio.get_running_loop().create_future()
+            self._waiting.append((row, answer))
+            self._waiting_bytes += len(row.data)
+            return await answer
+        self._busy = True
+        try:
+            return (await self._call([row]))[0]
+        finally:
+            self._busy = bool(self._waiting)
+            if self._waiting:
+                self._wake.set()
+
+    async def run(self) -> None:
+        """Send what piled up behind a call, until cancelled."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake = anyio.Event()
+                while self._waiting:
+                    await self._send_waiting()
+                self._busy = False
+        finally:
+            self._closed = True
+            while self._waiting:
+                self._fail(self._take(BATCH_ROWS), OrchestratorError("the worker stopped before this was sent"))
+            self._room.set()
+
+    async def _send_waiting(self) -> None:
+        batch = self._take(BATCH_ROWS)
+        try:
+            statuses = await self._call([row for row, _ in batch]) if batch else []
+        except OrchestratorError as failure:
+            self._fail(batch, failure)
+        except BaseException:
+            self._fail(batch, ServerUnavailable("the worker stopped before this was answered", outcome_unknown=True))
+            raise
+        else:
+            for (_, answer), status in zip(batch, statuses, strict=True):
+                if not answer.done():
+                    answer.set_result(status)
+
+    def _take(self, limit: int) -> list[tuple[EmitRow, asyncio.Future[EmitStatus]]]:
+        batch: list[tuple[EmitRow, asyncio.Future[EmitStatus]]] = []
+        size = 0
+        while self._waiting and len(batch) < limit and size < BATCH_BYTES:
+            row, answer = self._waiting.popleft()
+            self._waiting_bytes -= len(row.data)
+            if not answer.done():  # else its handler was cancelled before anything was sent
+                batch.append((row, answer))
+                size += len(row.data)
+        if self._waiting_bytes < WAITING_BYTES:
+            self._room.set()
+        return batch
+
+    @staticmethod
+    def _fail(batch: Sequence[tuple[EmitRow, asyncio.Future[EmitStatus]]], failure: Exception) -> None:
+        for _, answer in batch:
+            if not answer.done():
+                answer.set_exception(failure)
+
+    async def _call(self, rows: Sequence[EmitRow]) -> list[EmitStatus]:
+        call = scripts.emit(self._services.keys, rows=rows, max_chunks=self._max_chunks)
+        return await self._services.store.call(call, patience_s=self._patience_s)
+
+
+class AttemptOutput:
+    """The output of one attempt: numbers its rows, remembers that it was taken away."""
+
+    __slots__ = ("_chunks", "_delivery", "_emitter", "_fenced", "_rows")
+
+    def __init__(self, emitter: Emitter, delivery: Delivery) -> None:
+        self._emitter, self._delivery = emitter, delivery
+        self._rows = self._chunks = 0
+        self._fenced = False
+
+    async def progress(self, progress: Progress) -> None:
+        """Store how far the attempt has come; see `TaskContext.progress`."""
+        _check_amount("done", progress.done)
+        if progress.total is not None:
+            _check_amount("total", progress.total)
+        data = self._emitter.encode("progress", [progress.done, progress.total, one_line(progress.message)])
+        try:
+            await self._send("progress", data)
+        except ServerFull as refused:
+            # Only people look at it: a full server needs the task to go on, so that it ends and makes room.
+            _log.warning("progress_not_stored", task=self._delivery.task_id, error=str(refused))
+
+    async def emit(self, data: Any) -> None:
+        """Store one chunk of output; see `TaskContext.emit`."""
+        value = data.model_dump(mode="json") if hasattr(data, "model_dump") else data
+        await self._send("output", self._emitter.encode(f"output of task {self._delivery.task_id}", value))
+
+    async def _send(self, kind: str, data: bytes) -> None:
+        await self._emitter.wait_for_room()
+        if self._fenced:
+            raise Fenced(self._delivery.task_id)
+        self._rows += 1
+        if kind == "output":
+            self._chunks += 1
+        row = EmitRow(
+            self._delivery.task_id,
+            self._delivery.generation,
+            self._delivery.attempt,
+            self._rows,
+            kind,
+            self._chunks if kind == "output" else 0,
+            data,
+        )
+        if await self._emitter.send(row) is EmitStatus.STALE:
+            self._fenced = True
+            raise Fenced(self._delivery.task_id)
+
+
+def _check_amount(name: str, value: float) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+        raise InvalidInput(f"{name} of progress must be a number that is not negative, not {value!r}")
