@@ -25,6 +25,7 @@ from orchestrator.core.errors import (
     OrchestratorError,
     QueueFull,
     ServerUnavailable,
+    StoreError,
     SubmitRefused,
 )
 from orchestrator.core.ids import check_task_id, new_worker_id
@@ -172,7 +173,8 @@ class Orchestrator:
         Raises:
             InvalidInput: refused at the door; nothing was sent.
             KeyConflict, QueueFull: refused by the server; nothing was stored.
-            ServerUnavailable: no answer, even after repeating; `outcome_unknown` tells whether it may have arrived.
+            ServerUnavailable: no answer, even after repeating; `outcome_unknown` tells whether it may have arrived, and
+                `task_ids` has its id then.
         """
         return await self.submit_one(
             Submission(
@@ -186,7 +188,12 @@ class Orchestrator:
         row = self._door.row(task, parent)
         # Known before it is sent: its reply may be read before the answer to the submit.
         handle = self._handle(row.id, own=True, skill=task.skill)
-        answer = await self._batcher.add(row)
+        try:
+            answer = await self._batcher.add(row)
+        except StoreError as failure:
+            if failure.outcome_unknown:
+                raise _unanswered(failure, [row.id]) from failure
+            raise
         return self._accepted(services, task, handle, answer)
 
     async def submit_many(self, tasks: Iterable[Submission], parent: Parent | None = None) -> list[TaskHandle[Any]]:
@@ -194,7 +201,9 @@ class Orchestrator:
 
         Raises:
             InvalidInput: one is malformed; nothing was sent.
-            SubmitRefused: some were refused; `outcomes` has a handle or an exception for each, in order.
+            SubmitRefused: some were not accepted; `outcomes` has a handle or an exception for each, in order. That of a
+                task that may have arrived is a `ServerUnavailable` whose `outcome_unknown` is true.
+            ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
         """
         services = self.services
         listed = list(tasks)
@@ -203,12 +212,12 @@ class Orchestrator:
         outcomes: list[TaskHandle[Any] | Exception] = []
         for chunk in _chunks(rows):
             start = len(outcomes)
+            end = start + len(chunk)
             try:
                 answers = await self._batcher.send(chunk)
-            except OrchestratorError as failure:
-                outcomes += [failure] * (len(rows) - start)
+            except StoreError as failure:
+                outcomes += _failed(failure, [row.id for row in chunk], unsent=len(rows) - end)
                 break
-            end = start + len(chunk)
             for task, handle, answer in zip(listed[start:end], handles[start:end], answers, strict=True):
                 try:
                     outcomes.append(self._accepted(services, task, handle, answer))
@@ -217,9 +226,10 @@ class Orchestrator:
         refusals = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         if refusals:
             if len(refusals) == len(outcomes) and isinstance(refusals[0], ServerUnavailable):
-                raise refusals[0]
+                lost = [id_ for each in refusals if isinstance(each, ServerUnavailable) for id_ in each.task_ids]
+                raise _unanswered(refusals[0].__cause__, lost) if lost else refusals[0]
             raise SubmitRefused(
-                f"{len(refusals)} of {len(outcomes)} tasks were refused; the first: {refusals[0]}", outcomes
+                f"{len(refusals)} of {len(outcomes)} tasks were not accepted; the first: {refusals[0]}", outcomes
             )
         return cast("list[TaskHandle[Any]]", outcomes)
 
@@ -258,6 +268,24 @@ class Orchestrator:
             InvalidInput: that is not the form of a task id.
         """
         return self._handle(check_task_id(id_), own=False)
+
+
+def _unanswered(failure: BaseException | None, ids: Sequence[str]) -> ServerUnavailable:
+    """What the caller of a submit is told whose outcome nobody knows."""
+    tasks = f"task {ids[0]} may have arrived" if len(ids) == 1 else f"{len(ids)} tasks may have arrived (see task_ids)"
+    lost = ServerUnavailable(
+        f"{failure}; {tasks}: ask orc.task(id), or submit again with the same key", outcome_unknown=True, task_ids=ids
+    )
+    lost.__cause__ = failure
+    return lost
+
+
+def _failed(failure: StoreError, ids: Sequence[str], *, unsent: int) -> list[Exception]:
+    """The outcomes of a chunk that failed, and of those behind it, which are not sent any more."""
+    if not failure.outcome_unknown:
+        return [failure] * (len(ids) + unsent)
+    behind = ServerUnavailable(f"was not sent, because those before it got no answer: {failure}")
+    return [*[_unanswered(failure, [id_]) for id_ in ids], *[behind] * unsent]
 
 
 def _chunks(rows: list[SubmitRow]) -> Iterable[list[SubmitRow]]:

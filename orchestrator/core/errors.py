@@ -18,7 +18,7 @@ OrchestratorError
     ├── TaskCancelled              (exit 1)
     └── TaskExpired                did not start by `start_by`, or its result is gone (exit 1)
 
-`ServerUnavailable.outcome_unknown` tells whether the command may have run. Nothing above the store repeats such a call
+`StoreError.outcome_unknown` tells whether the command may have run. Nothing above the store repeats such a call
 unless the script behind it is safe to send twice.
 """
 
@@ -55,14 +55,19 @@ class NotFound(OrchestratorError, LookupError):
 
 
 class StoreError(OrchestratorError):
-    """Redis did not do what was asked."""
+    """Redis did not do what was asked.
+
+    Attributes:
+        outcome_unknown: True when the command may have run although no answer came.
+    """
+
+    outcome_unknown = False
 
 
 class ServerUnavailable(StoreError):
     """Redis did not answer, or asked to try again later.
 
     Attributes:
-        outcome_unknown: True when the command may have run although no answer came.
         task_ids: of a submit whose outcome is unknown, the tasks that may have arrived; `orc.task(id)` tells.
     """
 

@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 import anyio
-from tenacity import AsyncRetrying, Retrying, retry_if_exception_type, stop_after_delay, stop_never
+from tenacity import (
+    AsyncRetrying,
+    Retrying,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_delay,
+    stop_never,
+)
 from tenacity.wait import wait_random_exponential
 
-from orchestrator.core.errors import ServerUnavailable
+from orchestrator.core.errors import ServerUnavailable, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -19,21 +26,46 @@ T = TypeVar("T")
 _WAIT = wait_random_exponential(multiplier=0.05, max=2.0)
 
 
-async def repeat(call: Callable[[], Awaitable[T]], *, patience_s: float) -> T:
+async def repeat(
+    call: Callable[[], Awaitable[T]],
+    *,
+    patience_s: float,
+    after: ServerUnavailable | None = None,
+    closed: anyio.Event | None = None,
+) -> T:
     """Run `call` until Redis answers, for about `patience_s` seconds (`math.inf`: as long as it takes).
 
+    Args:
+        call: what to run.
+        patience_s: how long.
+        after: how a first try of the caller's own ended.
+        closed: when it is set, nothing is repeated any more and nobody pauses.
+
     Raises:
-        ServerUnavailable: the last one, when patience ran out.
+        StoreError: the last one, when it was no `ServerUnavailable` or patience ran out; its outcome is unknown if that
+            of any try was.
     """
+    unknown = after is not None and after.outcome_unknown
+    ended = closed or anyio.Event()
+
+    async def pause(seconds: float) -> None:
+        with anyio.move_on_after(seconds):
+            await ended.wait()
+
     async for attempt in AsyncRetrying(
-        retry=retry_if_exception_type(ServerUnavailable),
+        retry=retry_if_exception(lambda failure: isinstance(failure, ServerUnavailable) and not ended.is_set()),
         wait=_WAIT,
         stop=stop_never if patience_s == float("inf") else stop_after_delay(patience_s),
-        sleep=anyio.sleep,
+        sleep=pause,
         reraise=True,
     ):
         with attempt:
-            return await call()
+            try:
+                return await call()
+            except StoreError as failure:
+                # A try that was refused says nothing of an earlier one whose answer was lost.
+                unknown = failure.outcome_unknown = unknown or failure.outcome_unknown
+                raise
     raise AssertionError("unreachable: tenacity returns or raises")
 
 

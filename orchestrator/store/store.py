@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable, StoreError
+import anyio
+
+from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable
 from orchestrator.store.failures import ScriptMissing
 from orchestrator.store.links import Link, SyncLink
 from orchestrator.store.retry import repeat, repeat_sync
@@ -53,7 +55,7 @@ class Store:
     def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str = "orc") -> None:
         self.keys = keys
         self._endpoint, self._name = endpoint, name
-        self._closed = False
+        self._closed = anyio.Event()
         self._link = Link(
             endpoint.url,
             connect_timeout_s=endpoint.connect_timeout_s,
@@ -74,16 +76,14 @@ class Store:
         try:
             return call.parse(await self._run(call))
         except ServerUnavailable as failure:
-            if not patience_s:
+            if not patience_s or self._closed.is_set():
                 raise
             first = failure
 
         async def again() -> T:
-            if self._closed:
-                raise StoreError(str(first)) from first
             return call.parse(await self._run(call))
 
-        return await repeat(again, patience_s=patience_s)
+        return await repeat(again, patience_s=patience_s, after=first, closed=self._closed)
 
     async def _run(self, call: Call[Any]) -> Any:
         command = call.command()
@@ -106,8 +106,8 @@ class Store:
 
     def _check_open(self, command: Sequence[Argument]) -> None:
         # The link would open itself again, and nobody would close it.
-        if self._closed:
-            raise StoreError(f"{command[0]!s} was not sent: the connection has been closed")
+        if self._closed.is_set():
+            raise ServerUnavailable(f"{command[0]!s} was not sent: the connection has been closed")
 
     def blocking_link(self, block_s: float, *, name: str = "block") -> Link:
         """A link of one's own for reads that block up to `block_s`."""
@@ -156,7 +156,7 @@ class Store:
         except ServerUnavailable as failure:
             if not failure.outcome_unknown:
                 raise
-        return await repeat(ask, patience_s=self._endpoint.command_timeout_s)
+        return await repeat(ask, patience_s=self._endpoint.command_timeout_s, closed=self._closed)
 
     async def check_server(self, *, allow_eviction: bool) -> list[str]:
         """Look at the server's version and settings.
@@ -190,7 +190,7 @@ class Store:
 
     def shut(self) -> None:
         """Send nothing from now on, and repeat nothing; `close` is still to be called."""
-        self._closed = True
+        self._closed.set()
 
     async def close(self) -> None:
         """Close the shared link; calls under way are not repeated."""

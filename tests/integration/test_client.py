@@ -422,7 +422,7 @@ async def test_a_full_queue_refuses_and_hides_nothing(orc: Orchestrator) -> None
     """Past the cap a submit raises QueueFull; of many, every one has its outcome in order, and those accepted work."""
     await orc.submit("a")
     tasks = [Submission("a"), Submission("b"), Submission("a"), Submission("a"), Submission("b")]
-    with pytest.raises(SubmitRefused, match="1 of 5 tasks were refused; the first: queue skill:a") as refused:
+    with pytest.raises(SubmitRefused, match="1 of 5 tasks were not accepted; the first: queue skill:a") as refused:
         await orc.submit_many(tasks)
     outcomes = refused.value.outcomes
     assert [isinstance(outcome, QueueFull) for outcome in outcomes] == [False, False, False, True, False]
