@@ -10,6 +10,8 @@ from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.core.rates import Rate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from orchestrator.store.store import Store
 
 
@@ -65,6 +67,16 @@ async def agent(store: Store, name: str) -> AgentInfo:
         names = ", ".join(sorted(known)) or "none"
         raise NotFound(f"agent {name!r} is not known in pool {store.keys.pool!r}; known are: {names}")
     return known[name]
+
+
+def takers(queue: str, agents: Iterable[AgentInfo]) -> list[str]:
+    """Of these agents, the live ones that take tasks from a queue (`skill:S` or `agent:A`), by name."""
+    kind, _, name = queue.partition(":")
+    return sorted(
+        agent.name
+        for agent in agents
+        if agent.slots and (name in agent.skills if kind == "skill" else name == agent.name)
+    )
 
 
 async def workers(store: Store) -> list[WorkerInfo]:

@@ -15,6 +15,7 @@ _COMMANDS = (
     ("demo", "Watch a team of agents audit a tree of Python source."),
     ("up", "Run everything in one terminal: Redis, supervisor, workers."),
     ("status", "Show on one screen whether everything works."),
+    ("doctor", "Find what is wrong, and say what to do."),
     ("tasks", "Submit tasks, look at them, wait for them."),
     ("agents", "Look at the agents of the pool."),
     ("workers", "Look at the worker processes."),

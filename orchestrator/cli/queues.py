@@ -49,12 +49,9 @@ async def queue_rows(services: Services) -> list[dict[str, Any]]:
     from orchestrator.tasks import queries as tasks
 
     lengths = await tasks.queue_lengths(services.store)
-    live = {agent.name: set(agent.skills) for agent in await agents.agents(services.store) if agent.slots}
-
-    def served_by(queue: str) -> list[str]:
-        kind, _, name = queue.partition(":")
-        return [
-            agent for agent, skills in sorted(live.items()) if (name in skills if kind == "skill" else name == agent)
-        ]
-
-    return [{"queue": queue, "tasks": count, "agents": served_by(queue)} for queue, count in lengths.items() if count]
+    known = await agents.agents(services.store)
+    return [
+        {"queue": queue, "tasks": count, "agents": agents.takers(queue, known)}
+        for queue, count in lengths.items()
+        if count
+    ]

@@ -77,7 +77,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "agent:A",
         "hash",
-        "slots, backlog, skills, limits, lease, mark, looked, grace, rest",
+        "slots, backlog, skills, limits, lease, terms, mark, looked, grace, rest",
         "an hour after the last beat; a day when no supervisor runs",
     ),
     KeyKind("agent:A:workers", "hash", "per worker: slots, wished backlog, skills", "as `agent:A`"),
@@ -129,6 +129,11 @@ class PoolKeys:
     def scheduled(self) -> str:
         """Delayed and retrying tasks."""
         return f"{self.root}:scheduled"
+
+    @property
+    def expiring(self) -> str:
+        """Waiting tasks that have a `start_by`."""
+        return f"{self.root}:expiring"
 
     def parked(self, agent: str) -> str:
         """Tasks addressed to an agent that lacks their skill."""

@@ -1,0 +1,74 @@
+"""`orc doctor`: what is wrong with machine, settings, server and pool, and what to type."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Final
+
+from orchestrator.cli import output
+from orchestrator.cli.failures import DONE, FAILED, NOBODY_ANSWERED
+from orchestrator.cli.options import DEFAULTS, Globals
+from orchestrator.cli.parsing import Commands, option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.doctor.findings import Finding
+
+_COLOURS: Final = {"ok": "32", "warning": "33", "problem": "31"}
+
+commands = Commands(
+    "doctor",
+    "Find what is wrong with machine, settings, server and pool, and say what to do.",
+    examples="""
+        orc doctor
+        orc doctor --strict -o json
+        ORC_REDIS__URL=redis://localhost:6379/0 orc doctor
+    """,
+)
+app = commands.app
+
+
+@commands.itself
+async def doctor(*, strict: Annotated[bool, option("--strict")] = False, common: Globals = DEFAULTS) -> int:
+    """Find what is wrong, and say what to do; nothing is changed. Exit code 0: no problem, 1: problems, 69: no Redis.
+
+    Args:
+        strict: Exit code 1 for warnings too.
+        common: Global options.
+    """
+    from anyio.to_thread import run_sync
+
+    from orchestrator.doctor.examination import examine_machine, examine_server
+    from orchestrator.doctor.findings import Severity
+
+    findings, settings = await run_sync(lambda: examine_machine(common.loaded))
+    answered = True
+    if settings is not None:
+        seen = await examine_server(settings)
+        findings, answered = [*findings, *seen.findings], seen.answered
+    if common.output == "table":
+        _print_findings(findings)
+    else:
+        output.show_list(common.output, [asdict(finding) for finding in findings], (), key="code")
+    severities = [finding.severity for finding in findings]
+    problems, warnings = severities.count(Severity.PROBLEM), severities.count(Severity.WARNING)
+    output.say(_summary(problems, warnings))
+    if not answered:
+        return NOBODY_ANSWERED
+    return FAILED if problems or (strict and warnings) else DONE
+
+
+def _print_findings(findings: Sequence[Finding]) -> None:
+    width = max(len(finding.code) for finding in findings)
+    for finding in findings:
+        severity = output.paint(finding.severity.ljust(7), _COLOURS[finding.severity])
+        output.write(f"{severity}  {finding.code.ljust(width)}  {output.clean(finding.found)}\n")
+        if finding.fix:
+            output.write(f"{' ' * (width + 11)}→ {output.clean(finding.fix)}\n")
+
+
+def _summary(problems: int, warnings: int) -> str:
+    counts = [(problems, "problem"), (warnings, "warning")]
+    said = [f"{count} {name}{'s' * (count != 1)}" for count, name in counts if count]
+    return ", ".join(said) or "all is well"

@@ -1,0 +1,1 @@
+"""`orc doctor`: looks at machine, settings, server and pool, and says what to do. It changes nothing."""

@@ -1,0 +1,80 @@
+"""Every Redis command that we send or that our scripts call, in a form that could be sent. None of them is run here.
+
+Tests hold this table against the scripts, and run a whole team as a user who may run these commands alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.store.keys import PoolKeys
+
+SENT: Final = (
+    "PING",
+    "INFO",
+    "TIME",
+    "CLIENT SETNAME probe",
+    "SCRIPT EXISTS 0",
+    "SCRIPT LOAD return",
+    "EVALSHA 0 1 ROOT",
+    "EXISTS KEY",
+    "GET KEY",
+    "SET KEY 1",
+    "SMEMBERS KEY",
+    "HGET KEY f",
+    "HGETALL KEY",
+    "HKEYS KEY",
+    "HMGET KEY f",
+    "XLEN KEY",
+    "XPENDING KEY g",
+    "XRANGE KEY - +",
+    "XREAD STREAMS KEY 0",
+    "XREADGROUP GROUP g c STREAMS KEY >",
+    "XREVRANGE KEY + -",
+    "ZCARD KEY",
+    "ZRANGE KEY 0 -1",
+    "ZSCORE KEY m",
+)
+CALLED: Final = (
+    "DEL KEY",
+    "EXPIRE KEY 1",
+    "HDEL KEY f",
+    "HEXISTS KEY f",
+    "HINCRBY KEY f 1",
+    "HSET KEY f v",
+    "HSETNX KEY f v",
+    "HVALS KEY",
+    "PEXPIRE KEY 1",
+    "SADD KEY m",
+    "SREM KEY m",
+    "UNLINK KEY",
+    "XACK KEY g 0-1",
+    "XACKDEL KEY g IDS 1 0-1",
+    "XADD KEY * f v",
+    "XCLAIM KEY g c 0 0-1",
+    "XDEL KEY 0-1",
+    "XGROUP CREATE KEY g 0",
+    "XGROUP DELCONSUMER KEY g c",
+    "XINFO GROUPS KEY",
+    "ZADD KEY 0 m",
+    "ZCOUNT KEY 0 1",
+    "ZREM KEY m",
+    "ZREMRANGEBYSCORE KEY 0 1",
+    "ZUNIONSTORE KEY 1 KEY",
+)
+"""What the scripts call beyond what we send."""
+
+
+def used_commands(keys: PoolKeys) -> list[list[str]]:
+    """The commands on the keys of one pool. The key is one that nobody uses."""
+    words = {"ROOT": keys.root, "KEY": f"{keys.root}:probe"}
+    return [[words.get(word, word) for word in command.split(" ")] for command in (*SENT, *CALLED)]
+
+
+def acl_name(command: Sequence[str]) -> str:
+    """How an ACL rule calls a command: `xgroup|create`, `zadd`."""
+    containers = {"CLIENT", "SCRIPT", "XGROUP", "XINFO"}
+    return "|".join(command[: 2 if command[0] in containers else 1]).lower()

@@ -1,0 +1,103 @@
+"""Looks at what has been handed out: inboxes without a group, entries of workers that are gone, leases that ran out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.agents import queries as registry
+from orchestrator.core.errors import StoreError
+from orchestrator.doctor.findings import ok, problem, warning
+from orchestrator.tasks.inbox import GROUP
+
+if TYPE_CHECKING:
+    from orchestrator.agents.model import AgentInfo
+    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.subject import Subject
+    from orchestrator.store.store import Store
+
+OVERDUE_LEASES: Final = 2
+"""An entry that nobody renewed nor took over for so many leases is one that nobody looks after."""
+_SHOWN: Final = 10
+_START: Final = "start a worker of {!r}: `orc worker run MODULE:AGENT`"
+
+
+async def check_inboxes(subject: Subject) -> list[Finding]:
+    """Inboxes that nobody can read, and those that nobody reads."""
+    findings = []
+    agents = await registry.agents(subject.store)
+    for agent, groups in zip(agents, await _ask(subject.store, agents, "GROUPS"), strict=True):
+        if groups is None and agent.slots:
+            found = f"agent {agent.name!r} has live workers and no inbox"
+            findings.append(problem("inboxes", found, f"restart the workers of {agent.name!r}"))
+        elif groups is not None and GROUP.encode() not in [_fields(group)["name"] for group in groups]:
+            found = f"the inbox of {agent.name!r} has no group {GROUP!r}: nobody can read its {agent.inbox} tasks"
+            findings.append(problem("inboxes", found, f"restart a worker of {agent.name!r}: it makes the group again"))
+        elif agent.inbox and not agent.slots:
+            found = f"{agent.inbox} tasks lie in the inbox of {agent.name!r}, which no live worker serves"
+            findings.append(warning("inboxes", found, _START.format(agent.name)))
+    return findings or [ok("inboxes", f"{len(agents)} agents, each with a readable inbox")]
+
+
+async def check_lost_workers(subject: Subject) -> list[Finding]:
+    """Tasks in the hands of workers that are not in the registry any more."""
+    store = subject.store
+    agents = await registry.agents(store)
+    live = {worker.id for worker in await registry.workers(store)}
+    findings = []
+    for agent, consumers in zip(agents, await _ask(store, agents, "CONSUMERS", GROUP), strict=True):
+        for consumer in map(_fields, consumers or ()):
+            name = consumer["name"].decode(errors="replace")
+            if name in live or not consumer["pending"]:
+                continue
+            found = f"{name}, which is gone, still holds {consumer['pending']} tasks of {agent.name!r}"
+            if agent.slots:
+                fix = f"wait: live workers of {agent.name!r} take them over when their lease has run out"
+                findings.append(warning("lost-workers", found, fix))
+            else:
+                findings.append(problem("lost-workers", found, _START.format(agent.name)))
+    return findings or [ok("lost-workers", "no task is in the hands of a worker that is gone")]
+
+
+async def check_leases(subject: Subject) -> list[Finding]:
+    """Tasks that nobody renewed for far longer than their lease."""
+    store = subject.store
+    agents = await registry.agents(store)
+    leases = await store.pipeline([("HGET", store.keys.agent(agent.name), "lease_ms") for agent in agents])
+    leased = [_Leased(agent.name, int(ms)) for agent, ms in zip(agents, leases, strict=True) if isinstance(ms, bytes)]
+    replies = await store.pipeline(
+        [
+            ("XPENDING", store.keys.inbox(a.agent), GROUP, "IDLE", a.lease_ms * OVERDUE_LEASES, "-", "+", _SHOWN)
+            for a in leased
+        ]
+    )
+    findings = []
+    for at, entries in zip(leased, replies, strict=True):
+        if isinstance(entries, StoreError) or not entries:
+            continue
+        holders = ", ".join(sorted({entry[1].decode(errors="replace") for entry in entries}))
+        oldest_s = max(entry[2] for entry in entries) / 1000
+        many = f"{len(entries)}{' or more' * (len(entries) == _SHOWN)}"
+        found = (
+            f"{many} tasks of {at.agent!r} have been held for up to {oldest_s:.0f} s without renewal "
+            f"(lease {at.lease_ms / 1000:g} s), by {holders}"
+        )
+        fix = f"end {holders} if it is stuck, and start another worker of {at.agent!r}: it takes them over"
+        findings.append(problem("leases", found, fix))
+    return findings or [ok("leases", "every task in work is renewed, or has just been handed out")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Leased:
+    agent: str
+    lease_ms: int
+
+
+async def _ask(store: Store, agents: list[AgentInfo], what: str, *group: str) -> list[list[Any] | None]:
+    """XINFO of every agent's inbox; None where there is none."""
+    replies = await store.pipeline([("XINFO", what, store.keys.inbox(agent.name), *group) for agent in agents])
+    return [None if isinstance(reply, StoreError) else reply for reply in replies]
+
+
+def _fields(row: list[Any]) -> dict[str, Any]:
+    return {name.decode(): value for name, value in zip(row[::2], row[1::2], strict=True)}

@@ -1,0 +1,74 @@
+"""Looks at what waits: for skills and agents that nobody has, at agents that lack a skill, in queues near their cap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.agents import queries as registry
+from orchestrator.doctor.findings import ok, problem, warning
+from orchestrator.tasks import queries as tasks
+
+if TYPE_CHECKING:
+    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.subject import Subject
+    from orchestrator.store.store import Store
+
+NEAR_CAP = 0.8
+
+
+async def check_skills(subject: Subject) -> list[Finding]:
+    """Tasks that no live agent takes."""
+    lengths = await _ready(subject.store)
+    agents = await registry.agents(subject.store)
+    findings = []
+    for queue, count in lengths.items():
+        kind, _, name = queue.partition(":")
+        if not registry.takers(queue, agents):
+            whom = f"the skill {name!r}" if kind == "skill" else f"agent {name!r}"
+            whose = "an agent that has it" if kind == "skill" else "it"
+            fix = f"start a worker of {whose}: `orc worker run MODULE:AGENT`"
+            findings.append(warning("skills", f"{_tasks(count)} wait for {whom}, which no live worker has", fix))
+    return findings or [ok("skills", f"{_tasks(sum(lengths.values()))} wait, each for a live agent")]
+
+
+async def check_parked(subject: Subject) -> list[Finding]:
+    """Tasks that were sent to an agent which lacks their skill."""
+    store = subject.store
+    names = [agent.name for agent in await registry.agents(store)]
+    counts = await store.pipeline([("ZCARD", store.keys.parked(name)) for name in names])
+    findings = [
+        warning(
+            "parked",
+            f"{_tasks(count)} were sent to agent {name!r}, which lacks their skill",
+            f"start a version of {name!r} that has it; see `orc agents show {name}`",
+        )
+        for name, count in zip(names, counts, strict=True)
+        if isinstance(count, int) and count
+    ]
+    return findings or [ok("parked", "no task waits for a skill that its agent lacks")]
+
+
+async def check_caps(subject: Subject) -> list[Finding]:
+    """Queues that are full, or nearly so."""
+    cap = subject.settings.queue.max_tasks
+    lengths = await _ready(subject.store)
+    findings = []
+    for queue, count in lengths.items():
+        found = f"queue {queue} holds {count} of {cap} tasks"
+        if count >= cap:
+            fix = "add workers, or raise queue.max_tasks for the clients"
+            findings.append(problem("queues", f"{found}: more are refused", fix))
+        elif count > NEAR_CAP * cap:
+            findings.append(warning("queues", found, "add workers, or raise queue.max_tasks for the clients"))
+    longest = max(lengths.values(), default=0)
+    return findings or [ok("queues", f"{len(lengths)} hold tasks, the longest {longest} of {cap}")]
+
+
+async def _ready(store: Store) -> dict[str, int]:
+    """Queues of ready tasks that are not empty; what is scheduled waits for its time alone."""
+    lengths = await tasks.queue_lengths(store)
+    return {queue: count for queue, count in lengths.items() if count and queue != "scheduled"}
+
+
+def _tasks(count: int) -> str:
+    return f"{count} task{'s' * (count != 1)}"

@@ -1,0 +1,48 @@
+"""Looks at whether the server runs our scripts, and reads them as we do. Nothing is loaded into it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.core.errors import ServerRefused
+from orchestrator.doctor.findings import ok, problem
+from orchestrator.store.script_files import all_scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.subject import Subject
+    from orchestrator.store.script_files import ScriptFile
+
+_PROBE: Final = """#!lua flags=no-writes
+local found = {}
+for i = 1, #ARGV do
+  local compiled, why = loadstring((string.gsub(ARGV[i], '^[^\\n]*', '', 1)))
+  found[i] = {redis.sha1hex(ARGV[i]), compiled and type(cmsgpack) == 'table' and '' or (why or 'no cmsgpack')}
+end
+return found
+"""
+
+
+async def check_scripts(subject: Subject, *, scripts: Mapping[str, ScriptFile] | None = None) -> list[Finding]:
+    """Whether the server's Lua takes every script, under the hash by which we call it."""
+    scripts = all_scripts() if scripts is None else scripts
+    texts = [script.text for script in scripts.values()]
+    try:
+        replies = await subject.store.execute("EVAL_RO", _PROBE, 0, *texts)
+    except ServerRefused as refused:
+        if "NOPERM" in str(refused):
+            return [ok("scripts", "unknown: EVAL_RO is not allowed; what calls them is under `rights`")]
+        fix = "use Redis 7.0 or newer itself: other servers lack parts of its scripting"
+        return [problem("scripts", str(refused), fix)]
+    for (name, script), (sha, why) in zip(scripts.items(), replies, strict=True):
+        if why or sha.decode() != script.sha:
+            found = f"lua/{name}.lua: {why.decode(errors='replace') or 'the server gives it another hash'}"
+            return [
+                problem(
+                    "scripts", found, "install this program anew: `pip install --force-reinstall redis-orchestrator`"
+                )
+            ]
+    known = await subject.store.execute("SCRIPT", "EXISTS", *[script.sha for script in scripts.values()])
+    return [ok("scripts", f"the server takes all {len(scripts)}; {sum(known)} of them are loaded")]

@@ -1,0 +1,128 @@
+"""Looks at the server as a whole: does it answer and how fast, which version, which role, may it evict, has it room."""
+
+from __future__ import annotations
+
+import time
+from statistics import median
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.core.errors import ServerRefused, ServerUnavailable
+from orchestrator.doctor.findings import ok, problem, warning
+
+if TYPE_CHECKING:
+    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.subject import Subject
+    from orchestrator.store.store import Store
+
+ROUND_TRIPS: Final = 9
+SLOW_S: Final = 0.02
+OLDEST: Final = (7, 0)
+RECOMMENDED: Final = (8, 2)
+
+
+async def check_reach(store: Store) -> list[Finding]:
+    """How long the server takes to answer.
+
+    Raises:
+        StoreError: it does not.
+    """
+    await store.execute("PING")  # opens the connection, which is not to be measured
+    trips_s = []
+    for _ in range(ROUND_TRIPS):
+        sent_s = time.perf_counter()
+        await store.execute("PING")
+        trips_s.append(time.perf_counter() - sent_s)
+    typical_s = median(trips_s)
+    found = f"answers in {typical_s * 1000:.2f} ms (median of {ROUND_TRIPS})"
+    if typical_s > SLOW_S:
+        return [warning("redis-reach", found, "run supervisor and workers near the server; see what keeps it busy")]
+    return [ok("redis-reach", found)]
+
+
+def out_of_reach(failure: Exception) -> list[Finding]:
+    """What is said when the server does not answer, or refuses us."""
+    what, _, fix = str(failure).partition("; ")
+    return [problem("redis-reach", what, fix or "see that Redis runs, and that ORC_REDIS__URL names it")]
+
+
+async def check_version(subject: Subject) -> list[Finding]:
+    """Whether it is new enough."""
+    info = subject.info
+    if info.version == "?":
+        return [warning("redis-version", "unknown: INFO is not allowed", "`ACL SETUSER …` with +info for our user")]
+    if info.line < OLDEST:
+        return [problem("redis-version", f"Redis {info.version} is too old", "install Redis 7.0 or newer, best 8.2")]
+    if info.line < RECOMMENDED:
+        return [ok("redis-version", f"Redis {info.version}; 8.2 or newer saves a command per finished batch (XACKDEL)")]
+    return [ok("redis-version", f"Redis {info.version}")]
+
+
+async def check_role(subject: Subject) -> list[Finding]:
+    """Whether it takes writes."""
+    if subject.info.role == "slave":
+        return [
+            problem("redis-role", "the server is a replica and takes no writes", "name its master in ORC_REDIS__URL")
+        ]
+    return [ok("redis-role", "takes writes" if subject.info.role == "master" else "unknown: INFO is not allowed")]
+
+
+async def check_cluster(subject: Subject) -> list[Finding]:
+    """Whether it has the slot of the pool."""
+    if not subject.info.cluster:
+        return [ok("redis-cluster", "no cluster")]
+    try:
+        await subject.store.execute("EXISTS", subject.store.keys.format)
+    except ServerUnavailable as gap:
+        return [problem("redis-cluster", str(gap), _ADD_SLOTS)]
+    except ServerRefused as refused:
+        words = str(refused).partition(": ")[2].split()
+        if words[:1] == ["MOVED"]:
+            found = f"the slot of the pool, {words[1]}, is at {words[2]}"
+            return [problem("redis-cluster", found, f"name that node: ORC_REDIS__URL=redis://{words[2]}/0")]
+        return [problem("redis-cluster", str(refused), _ADD_SLOTS)]
+    return [ok("redis-cluster", "cluster mode; this node has the slot of the pool")]
+
+
+_ADD_SLOTS: Final = "give every slot to a node: `redis-cli --cluster fix HOST:PORT`"
+
+
+async def check_eviction(subject: Subject) -> list[Finding]:
+    """Whether it throws keys away when memory is short."""
+    info = subject.info
+    fix = "`redis-cli CONFIG SET maxmemory-policy noeviction`, and the same line in redis.conf"
+    if info.eviction == "?":
+        return [ok("redis-eviction", "unknown: INFO is not allowed")]
+    if info.evicted_keys:
+        lost = f"{info.evicted_keys} keys were thrown away since the server started (policy {info.eviction})"
+        return [problem("redis-eviction", lost, f"{fix}; raise maxmemory; submit again what is missing")]
+    if info.eviction != "noeviction":
+        found = f"maxmemory-policy {info.eviction}: tasks may be thrown away when memory is short"
+        if subject.settings.redis.allow_eviction:
+            return [warning("redis-eviction", f"{found}; redis.allow_eviction permits it", fix)]
+        return [problem("redis-eviction", f"{found}; the supervisor does not start", fix)]
+    return [ok("redis-eviction", "maxmemory-policy noeviction")]
+
+
+async def check_memory(subject: Subject) -> list[Finding]:
+    """How much of its memory is used."""
+    used, limit = subject.info.memory_bytes, subject.info.memory_limit_bytes
+    if not limit:
+        return [ok("redis-memory", f"{used / 2**20:.0f} MiB used, no maxmemory")]
+    found = f"{used / 2**20:.0f} of {limit / 2**20:.0f} MiB used ({used / limit:.0%})"
+    fix = f"`redis-cli CONFIG SET maxmemory {round(limit * 1.5 / 2**20)}mb`, or lower results.ttl_s"
+    if used > 0.9 * limit:
+        return [problem("redis-memory", f"{found}; a full server refuses submits", fix)]
+    if used > 0.75 * limit:
+        return [warning("redis-memory", found, fix)]
+    return [ok("redis-memory", found)]
+
+
+async def check_clients(subject: Subject) -> list[Finding]:
+    """How many connections are left."""
+    connected, most = subject.info.clients, subject.info.max_clients
+    found = f"{connected} of {most} connections in use"
+    if most and connected > 0.8 * most:
+        return [
+            warning("redis-clients", found, f"`redis-cli CONFIG SET maxclients {most * 2}`, and `ulimit -n` above it")
+        ]
+    return [ok("redis-clients", found if most else f"{connected} connections in use")]

@@ -1,0 +1,51 @@
+"""Looks at who works: a leading supervisor, workers and their signs of life."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.agents import queries as registry
+from orchestrator.doctor.findings import ok, problem, warning
+from orchestrator.tasks import queries as tasks
+
+if TYPE_CHECKING:
+    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.subject import Subject
+
+MISSED_BEATS = 4
+
+
+async def check_supervisor(subject: Subject) -> list[Finding]:
+    """Whether somebody assigns tasks."""
+    leader = await registry.leader(subject.store)
+    if leader is not None:
+        return [ok("supervisor", f"{leader} leads")]
+    needed = await tasks.any_ready(subject.store) or await registry.workers(subject.store)
+    fix = "`orc supervisor run`, or `orc up`"
+    if needed:
+        return [problem("supervisor", "no supervisor leads, so nothing is assigned", fix)]
+    return [warning("supervisor", "no supervisor leads; nothing waits and no worker lives", fix)]
+
+
+async def check_workers(subject: Subject) -> list[Finding]:
+    """Whether workers live, and when each of them was heard of last."""
+    workers = await registry.workers(subject.store)
+    if not workers:
+        if await tasks.any_ready(subject.store):
+            return [problem("workers", "no worker lives, and tasks wait", "`orc worker run MODULE:AGENT`, or `orc up`")]
+        return [ok("workers", "no worker lives, and nothing waits")]
+    now_ms = await tasks.server_ms(subject.store)
+    silent_s = {worker.id: max(0.0, now_ms / 1000 - worker.last_seen_at.timestamp()) for worker in workers}
+    patience_s = subject.settings.worker.heartbeat_s * MISSED_BEATS
+    lost = [worker for worker in workers if silent_s[worker.id] > patience_s]
+    if lost:
+        return [
+            warning(
+                "workers",
+                f"{worker.id} has been silent for {silent_s[worker.id]:.0f} s "
+                f"(a sign of life is due every {subject.settings.worker.heartbeat_s:g} s)",
+                f"look at process {worker.pid} on {worker.host}; end it if it is stuck: its tasks run again elsewhere",
+            )
+            for worker in lost
+        ]
+    return [ok("workers", f"{len(workers)} live; the quietest was heard {max(silent_s.values()):.1f} s ago")]
