@@ -13,7 +13,6 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from orchestrator.agents import scripts as registry
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import OrchestratorError, StoreError
 from orchestrator.core.event_loop import run_loop
@@ -21,7 +20,7 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
 from orchestrator.core.parentage import end_with_parent
 from orchestrator.services import pool_keys, reach_server
-from orchestrator.tasks import scripts
+from workers.runtime.departed import give_back
 from workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ HEALTHY_AFTER_S: Final = 30.0
 """A child that lived so long died of something new: the back-off starts again."""
 MUST_NOT_RESTART: Final = frozenset({78})
 """Exit status of a configuration error: the next child would find the same."""
-ABANDON_LIMIT: Final = 500
 ASK_AGAIN_S: Final = 1.0
 GRACE_S: Final = 15.0
 """A child that lives so long after the end of its drain ignores it, and is killed."""
@@ -204,23 +202,16 @@ class Host:
                 departed.due_s = time.monotonic() + self._last_read_s
 
     def _abandon(self, departed: Departed) -> bool:
-        given_back = 0
         try:
             if self._store is None:
                 self._store = _open_store(self._settings)
-            for agent in self._agents:
-                call = scripts.abandon(
-                    self._store.keys,
-                    worker=departed.worker,
-                    agent=agent.name,
-                    limit=ABANDON_LIMIT,
-                    max_deaths={name: skill.options.max_deaths for name, skill in agent.skills.items()},
-                    reason=departed.how,
-                    dead_ttl_s=round(self._settings.results.dead_ttl_s),
-                )
-                given_back += self._store.call(call)[0]
-            # Its slots are gone as well: nothing may be assigned for them.
-            self._store.call(registry.deregister(self._store.keys, worker=departed.worker))
+            given_back = give_back(
+                self._store,
+                agents=self._agents,
+                worker=departed.worker,
+                how=departed.how,
+                dead_ttl_s=self._settings.results.dead_ttl_s,
+            )
         except StoreError as failure:
             _log.warning("entries_left", worker=departed.worker, error=str(failure), meaning="asked again soon")
             return False
