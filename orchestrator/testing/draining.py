@@ -1,0 +1,115 @@
+"""Waits until a pool has nothing left to do, moving its time on request, and says what is left when that fails."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.agents.queries import skills_by_agent
+from orchestrator.core.errors import NotFound
+from orchestrator.tasks import queries, scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from orchestrator.testing.scripts import Look
+    from orchestrator.testing.stage import Stage
+    from orchestrator.testing.submitted import Submitted
+
+POLL_S: Final = 0.002
+SHOWN: Final = 10
+ASSIGN_LIMIT: Final = 500
+
+
+class Drain:
+    """One wait.
+
+    Args:
+        stage: the pool.
+        skip_time: move time whenever all that is left waits for it.
+        at_most: attempts that may be started until then.
+        complete: whether all actors are there; while one is replaced, nothing is judged.
+    """
+
+    def __init__(self, stage: Stage, *, skip_time: bool, at_most: int, complete: Callable[[], bool]) -> None:
+        self._stage, self._skip_time, self._at_most, self._complete = stage, skip_time, at_most, complete
+
+    async def run(self, timeout_s: float, *, until: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Wait until nothing is left to do, or until `until` says that this is enough.
+
+        Raises:
+            TimeoutError: it took longer; the message has what is left.
+            AssertionError: more attempts were started than `at_most`, or what is left can never start.
+        """
+        __tracebackhide__ = True
+        deadline_s = time.monotonic() + timeout_s
+        before = (await self._stage.look()).starts
+        while True:
+            # Asked first: what comes true after it is seen by the look.
+            enough = until is not None and await until()
+            seen = await self._stage.look()
+            if seen.starts - before > self._at_most:
+                raise AssertionError(await self._too_many(seen.starts - before))
+            if enough or (until is None and self._done(seen)):
+                return
+            if time.monotonic() >= deadline_s:
+                raise TimeoutError(f"after {timeout_s:g} s there is still work: {await self._describe()}")
+            if not await self._moved(seen):
+                await anyio.sleep(POLL_S)
+
+    def _done(self, seen: Look) -> bool:
+        return not (seen.ready or seen.held or (self._skip_time and seen.scheduled))
+
+    async def _moved(self, seen: Look) -> bool:
+        """Whether something was done about what is left, so that it is worth another look at once."""
+        if seen.held or not self._complete():
+            return False
+        opens_ms = None
+        if seen.ready:
+            assigned, opens_ms = await self._assign()
+            again = await self._stage.look()
+            if assigned or again.held or not again.ready or again.starts != seen.starts:
+                return True
+            # It was ready all the time, nothing was started meanwhile, and the gate let nothing through.
+            if opens_ms is None and not (self._skip_time and seen.due_ms is not None):
+                raise AssertionError(f"this can never start: {await self._describe()}")
+        if not self._skip_time:
+            return False
+        steps = [step for step in (opens_ms, seen.due_ms) if step is not None]
+        if not steps:
+            return False
+        await self._stage.advance(min(steps))
+        return True
+
+    async def _assign(self) -> tuple[int, int | None]:
+        """What a supervisor does: assign for each agent. Answers how many, and ms until a rate limit reopens."""
+        keys, store = self._stage.services.keys, self._stage.services.store
+        count, waits_us = 0, []
+        for agent in await skills_by_agent(store):
+            done = await store.call(scripts.assign(keys, agent=agent, limit=ASSIGN_LIMIT))
+            count += done.count
+            waits_us += [done.wait_us] if done.wait_us else []
+        return count, -(-min(waits_us) // 1000) if waits_us else None
+
+    async def _describe(self) -> str:
+        left = [task for task in self._stage.submitted() if not task.state.final]
+        lines = [f"\n  {task}{await self._why(task)}" for task in left[:SHOWN]]
+        return "".join(lines) + (f"\n  … and {len(left) - SHOWN} more" if len(left) > SHOWN else "")
+
+    async def _why(self, task: Submitted) -> str:
+        try:
+            found = await queries.info(self._stage.services.store, task.id)
+        except NotFound:
+            return ""
+        return f": {found.why or found.state}"
+
+    async def _too_many(self, starts: int) -> str:
+        by_skill = Counter(task.skill for task in self._stage.submitted()).most_common(3)
+        told = ", ".join(f"{count} of {skill!r}" for skill, count in by_skill)
+        return (
+            f"{starts} attempts were started and there is still work; tasks so far: {told}. An agent that submits or "
+            "retries without end never drains; give at_most= if so many are meant"
+        )

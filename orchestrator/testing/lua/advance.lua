@@ -1,0 +1,45 @@
+#!lua
+-- Let time pass for what waits: everything that is stored with a time is moved back by so much, as if it had been
+-- stored earlier. Moved: due times, `start_by`, places in queues, starts inside rate-limit windows. Not moved: leases,
+-- lifetimes of keys, what a worker or a handler measures itself.
+-- answers: ok
+-- repeat: moves time again
+local pool  = KEYS[1]            -- key: root of the pool's slot
+local by_ms = tonumber(ARGV[1])  -- int: so much time passes
+
+local function move(key, amount)
+  local members = redis.call('ZRANGE', key, 0, -1)
+  for i = 1, #members do redis.call('ZINCRBY', key, amount, members[i]) end
+  return members
+end
+
+local function move_start_by(id)
+  local task_key = pool .. ':task:' .. id
+  if redis.call('HEXISTS', task_key, 'by') == 1 then redis.call('HINCRBY', task_key, 'by', -by_ms) end
+end
+
+local back_ms, back_us = string.format('-%.0f', by_ms), string.format('-%.0f', by_ms * 1000)
+move(pool .. ':scheduled', back_ms)
+local expiring = move(pool .. ':expiring', back_ms)
+for i = 1, #expiring do move_start_by(expiring[i]) end
+local queues = redis.call('SMEMBERS', pool .. ':queues')
+for i = 1, #queues do move(pool .. ':queue:' .. queues[i], back_ms) end
+local agents = redis.call('ZRANGE', pool .. ':agents', 0, -1)
+for i = 1, #agents do
+  move(pool .. ':parked:' .. agents[i], back_ms)
+  local entries = redis.call('XRANGE', pool .. ':inbox:' .. agents[i], '-', '+')
+  for j = 1, #entries do
+    -- A task that goes back to its queue goes back to the score that is kept with it.
+    local id = entries[j][2][2]
+    local task_key = pool .. ':task:' .. id
+    local where, score = string.match(redis.call('HGET', task_key, 'at') or '', '^(%S+ %S+) (%S+)$')
+    if where then redis.call('HSET', task_key, 'at', where .. ' ' .. string.format('%.0f', score - by_ms)) end
+    move_start_by(id)
+  end
+end
+local limits = redis.call('HKEYS', pool .. ':limits')
+for i = 1, #limits do move(pool .. ':limit:' .. limits[i], back_us) end
+-- The promoter and the assigner sleep until times that have moved.
+redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', 'scheduled')
+redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', 'agents')
+return 'ok'

@@ -1,0 +1,26 @@
+#!lua flags=no-writes
+-- Count what is left to do, in one step: nothing can move from one place to another meanwhile.
+-- answers: ready, in inboxes (assigned or running), scheduled, ms until something is due (-1: nothing is), starts so far
+-- repeat: counts again
+local pool = KEYS[1]  -- key: root of the pool's slot
+
+local ready, held = 0, 0
+local queues = redis.call('SMEMBERS', pool .. ':queues')
+for i = 1, #queues do ready = ready + redis.call('ZCARD', pool .. ':queue:' .. queues[i]) end
+local agents = redis.call('ZRANGE', pool .. ':agents', 0, -1)
+for i = 1, #agents do
+  ready = ready + redis.call('ZCARD', pool .. ':parked:' .. agents[i])
+  held = held + redis.call('XLEN', pool .. ':inbox:' .. agents[i])
+end
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local due_in_ms = -1
+for _, key in ipairs({pool .. ':scheduled', pool .. ':expiring'}) do
+  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if head[2] then
+    local ms = math.max(0, tonumber(head[2]) - now_ms)
+    if due_in_ms < 0 or ms < due_in_ms then due_in_ms = ms end
+  end
+end
+local starts = tonumber(redis.call('HGET', pool .. ':stats:TOTAL', 'assigned') or 0)
+return {ready, held, redis.call('ZCARD', pool .. ':scheduled'), due_in_ms, starts}

@@ -1,0 +1,72 @@
+"""The kit's own scripts, in `orchestrator/testing/lua`: sent with each call, so no production server keeps them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.store.calls import pack_rows
+from orchestrator.store.script_files import ScriptFile, load_script
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.store.calls import Argument
+    from orchestrator.store.keys import PoolKeys
+
+NAMES: Final = ("advance", "look", "records")
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is left to do in a pool.
+
+    Attributes:
+        ready: tasks in queues, also those that nobody can take.
+        held: tasks in inboxes, assigned or running.
+        scheduled: tasks that wait for a time.
+        due_ms: until something is due; None when nothing is.
+        starts: assigned since the pool exists.
+    """
+
+    ready: int
+    held: int
+    scheduled: int
+    due_ms: int | None
+    starts: int
+
+
+def advance(keys: PoolKeys, *, by_ms: int) -> list[Argument]:
+    """The command that lets time pass for what waits in a pool."""
+    return _command("advance", keys, by_ms)
+
+
+def look(keys: PoolKeys) -> list[Argument]:
+    """The command that counts what is left to do; `parse_look` reads its answer."""
+    return _command("look", keys)
+
+
+def parse_look(reply: list[int]) -> Look:
+    """Read the answer of `look`."""
+    ready, held, scheduled, due_ms, starts = reply
+    return Look(ready, held, scheduled, None if due_ms < 0 else due_ms, starts)
+
+
+def records(keys: PoolKeys, *, ids: Sequence[str]) -> list[Argument]:
+    """The command that reads state, envelope, addressed queue and due ms of up to 500 tasks."""
+    return _command("records", keys, pack_rows([(id_,) for id_ in ids]))
+
+
+@cache
+def script_file(name: str) -> ScriptFile:
+    """One script of the kit, checked as those of the project are."""
+    root: Any = files("orchestrator.testing") / "lua"
+    return load_script(root, name)
+
+
+def _command(name: str, keys: PoolKeys, *args: Argument) -> list[Argument]:
+    script = script_file(name)
+    assert len(args) == len(script.args), f"{name} takes {[binding.name for binding in script.args]}"
+    return ["EVAL", script.text, 1, keys.root, *args]
