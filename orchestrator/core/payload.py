@@ -38,7 +38,7 @@ def encode_json(what: str, value: Any, *, max_bytes: int, max_depth: int) -> byt
         ) from None
     if len(data) > max_bytes:
         raise InvalidInput(
-            f"{what} take {len(data)} bytes of JSON, more than the {max_bytes} allowed; "
+            f"{what} would be {len(data)} bytes of JSON, more than the {max_bytes} allowed; "
             "store the data and send its address"
         )
     return data
@@ -79,6 +79,6 @@ def _check(what: str, value: Any, max_depth: int, max_items: int) -> None:
         if seen > max_items:
             # Every item takes a byte at least. Lists that hold the same lists again and again grow without end.
             raise InvalidInput(
-                f"{what} take more than the {max_items} bytes of JSON allowed; store the data and send its address"
+                f"{what} would be more than the {max_items} bytes of JSON allowed; store the data and send its address"
             )
         stack.extend([(child, depth + 1) for child in children])

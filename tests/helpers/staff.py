@@ -31,6 +31,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "ORC_REDIS__URL": settings.redis.url.get_secret_value(),
         "ORC_WORKER__DRAIN_S": str(settings.worker.drain_s),
         "ORC_WORKER__HEARTBEAT_S": str(settings.worker.heartbeat_s),
+        "ORC_WORKER__GRACE_S": str(settings.worker.grace_s),
         "ORC_SUPERVISOR__LEADER_LEASE_S": str(settings.supervisor.leader_lease_s),
         "ORC_SUPERVISOR__SWEEP_S": str(settings.supervisor.sweep_s),
     }
@@ -42,7 +43,13 @@ def supervisor(settings: Settings, *, name: str = "supervisor") -> ActorProcess:
 
 
 def host(
-    settings: Settings, notebook: Notebook, *, processes: int, lease_s: float = 15.0, slots: int = 20
+    settings: Settings,
+    notebook: Notebook,
+    *,
+    processes: int,
+    lease_s: float = 15.0,
+    slots: int = 20,
+    agents: str = "tests.helpers.noting_agents:agents",
 ) -> ActorProcess:
     """Describe a host with its worker processes, which run the noting agents."""
     variables = {NOTEBOOK_VARIABLE: str(notebook.path), LEASE_VARIABLE: str(lease_s), SLOTS_VARIABLE: str(slots)}
@@ -51,7 +58,7 @@ def host(
         "-P",
         "-m",
         "workers",
-        "tests.helpers.noting_agents:agents",
+        agents,
         "--processes",
         str(processes),
     ]

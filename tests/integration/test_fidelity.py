@@ -119,7 +119,7 @@ async def test_results_as_large_as_allowed_travel(team: LocalTeam) -> None:
 @pytest.mark.parametrize(
     ("what", "told"),
     [
-        ("large", "result of 'produce' take 1048577 bytes of JSON, more than the 1048576 allowed"),
+        ("large", "result of 'produce' would be 1048577 bytes of JSON, more than the 1048576 allowed"),
         ("nan", "NaN, infinities"),
         ("inside", "NaN, infinities"),
         ("object", "unknown type"),

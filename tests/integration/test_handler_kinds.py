@@ -17,7 +17,6 @@ from tests.helpers.local_team import PATIENCE_S
 from tests.helpers.process_handlers import Point, cruncher, swap
 from tests.helpers.waiting import wait_for
 from workers import Agent, Reject, Retry, TaskContext
-from workers.runtime import holdings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,9 +100,8 @@ async def test_a_thread_sees_that_its_task_was_cancelled(team: LocalTeam) -> Non
     assert seen.is_set()
 
 
-async def test_a_thread_that_never_returns_is_left_behind(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_thread_that_never_returns_is_left_behind(team: LocalTeam) -> None:
     """Its attempt fails when its grace is over, the only slot is free again, and the worker goes on and ends."""
-    monkeypatch.setattr(holdings, "GRACE_S", 0.1)
     agent, release, left = Agent("blocker", concurrency=1), threading.Event(), threading.Event()
 
     @agent.skill(timeout=0.1, max_attempts=1)
@@ -115,7 +113,7 @@ async def test_a_thread_that_never_returns_is_left_behind(team: LocalTeam, monke
     def other() -> str:
         return "done"
 
-    await team.work(agent)
+    await team.work(agent, worker__grace_s=0.1)
     try:
         handles = [await team.orc.submit(work) for _ in range(3)]
         for handle in handles:
@@ -227,7 +225,7 @@ async def test_a_process_that_takes_too_long_is_killed(team: LocalTeam, tmp_path
         ("unreadable", r"Unreadable: \(its message could not be made\)"),
         ("unpicklable", "does not fit its type or JSON"),
         ("lambda", "does not fit its type or JSON"),
-        ("large", "larger than 1048576 bytes|at most 1048576|2097154 bytes"),
+        ("large", "would be 2097154 bytes of JSON, more than the 1048576 allowed"),
     ],
 )
 async def test_every_end_of_a_process_handler_is_told(team: LocalTeam, how: str, told: str) -> None:

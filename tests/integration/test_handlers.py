@@ -22,7 +22,6 @@ from orchestrator.tasks.model import CancelStatus, TaskState
 from tests.helpers.local_team import PATIENCE_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Reject, Retry, Snooze, TaskContext
-from workers.runtime import holdings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -371,11 +370,8 @@ async def test_a_handler_may_finish_although_it_was_cancelled(team: LocalTeam) -
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
-async def test_a_handler_that_does_not_stop_is_left_behind(
-    team: LocalTeam, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+async def test_a_handler_that_does_not_stop_is_left_behind(team: LocalTeam, how: str) -> None:
     """After its grace the attempt ends without the handler, whose slot is replaced; its late result changes nothing."""
-    monkeypatch.setattr(holdings, "GRACE_S", 0.2)
     agent, release, ends = Agent("stubborn", concurrency=1), anyio.Event(), list[str]()
     started = anyio.Event()
 
@@ -391,7 +387,7 @@ async def test_a_handler_that_does_not_stop_is_left_behind(
     async def fine() -> str:
         return "fine"
 
-    await team.work(agent)
+    await team.work(agent, worker__grace_s=0.2)
     handle = await team.orc.submit("work")
     await started.wait()
     if how == "cancel":

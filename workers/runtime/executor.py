@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import anyio
 from msgspec import DecodeError
 
 from orchestrator.core.backoff import Backoff
@@ -29,6 +28,8 @@ from workers.skill import HandlerKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+    import anyio
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.services import Services
@@ -85,7 +86,7 @@ class Executor:
         self.caller = Caller(agent, settings=services.settings)
         self._agent, self._services, self._holdings, self._outbox = agent, services, holdings, outbox
         self._worker, self._client, self._alone, self._took = worker, client, alone, took
-        self._emitter = emitter
+        self.emitter = emitter
         retry = services.settings.retry
         self._backoff = Backoff(base_s=retry.base_s, cap_s=retry.cap_s)
         self._max_bytes = services.settings.results.max_bytes
@@ -153,26 +154,26 @@ class Executor:
             deadline=deadline,
             client=self._client,
             state=self.state,
-            output=partial(self._emitter.attempt, delivery),
+            output=partial(self.emitter.attempt, delivery),
         )
 
     async def _perform(self, attempt: Attempt) -> Verdict | None:
         """Run the handler; None: the attempt ended without a verdict of its own (taken away, or left behind)."""
         held = attempt.held
-        scope = held.scope = anyio.CancelScope()
+        held.running = True
         held.unstopped = partial(self._leave_behind, attempt)
         limits = self._watch(attempt)
         try:
-            ended = await self._call(attempt, scope)
+            ended = await self._call(attempt)
         finally:
-            held.scope = None
+            held.running = False
             if limits is not None:
                 limits.close()
         if held.abandoned:
             return None
         if isinstance(ended, Returned):
             return self._succeeded(attempt, ended.value)
-        if ended is not None and not scope.cancel_called:
+        if ended is not None and not held.stopping:
             return self._failed(attempt, ended)
         return self._stopped(attempt, ended)
 
@@ -191,22 +192,24 @@ class Executor:
         attempt.context.watched_by(limits)
         return limits
 
-    async def _call(self, attempt: Attempt, scope: anyio.CancelScope) -> Returned | BaseException | None:
+    async def _call(self, attempt: Attempt) -> Returned | BaseException | None:
         """Call the handler; None: it was cancelled from here and has stopped."""
         held = attempt.held
         try:
-            with scope:
-                return Returned(
-                    await self.caller.call(
-                        attempt.skill, attempt.values, args=attempt.envelope.args, context=attempt.context, held=held
-                    )
+            return Returned(
+                await self.caller.call(
+                    attempt.skill, attempt.values, args=attempt.envelope.args, context=attempt.context, held=held
                 )
+            )
         except BaseException as raised:
             # A handler may raise what it likes, also SystemExit or a cancellation that nobody asked for.
-            if isinstance(raised, asyncio.CancelledError) and slot_ends():
+            if not isinstance(raised, asyncio.CancelledError):
+                return raised
+            if held.stopping:
+                return None
+            if slot_ends():
                 raise
             return raised
-        return None
 
     def _succeeded(self, attempt: Attempt, value: Any) -> Verdict:
         if isinstance(value, Serialised):
@@ -236,7 +239,7 @@ class Executor:
     def _leave_behind(self, attempt: Attempt) -> None:
         """End an attempt without its handler, which ignores its cancellation; a fresh slot takes its place."""
         held = attempt.held
-        if held.scope is None or held.abandoned:
+        if not held.running or held.abandoned:
             return
         held.abandoned = True
         _log.error(

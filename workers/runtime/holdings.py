@@ -27,7 +27,8 @@ class Held:
     """One entry in our hands.
 
     Attributes:
-        scope: cancels the running handler; None before it runs and after.
+        scope: of the slot that runs it; cancels the handler.
+        running: whether the handler runs.
         context: of the running attempt.
         why: the reason it was cancelled for: `cancelled`, `lost`, `drain`, `late` or `silent`; empty while it runs
             undisturbed.
@@ -40,10 +41,13 @@ class Held:
     delivery: Delivery
     grace_s: float
     scope: anyio.CancelScope | None = None
+    running: bool = False
     context: TaskContext | None = None
     why: str = ""
     unstopped: Callable[[], None] | None = None
     leave: Callable[[], None] | None = None
+    stopping: bool = False
+    """Its handler was told to stop while it ran."""
     abandoned: bool = False
     allowed_s: float = 0.0
     """The limit that ended it, when that was `late` or `silent`."""
@@ -58,13 +62,15 @@ class Held:
             self.why = why
         if self.context is not None:
             self.context.cancelled = True
-        if self.scope is not None:
-            if why == "lost":
-                task = self.delivery
-                _log.warning("lease_lost", task=task.task_id, agent=task.agent, attempt=task.attempt)
-            if self.unstopped is not None and not self.scope.cancel_called:
-                asyncio.get_running_loop().call_later(self.grace_s, self.unstopped)
-            self.scope.cancel()
+        if not self.running or self.scope is None:
+            return
+        if why == "lost":
+            task = self.delivery
+            _log.warning("lease_lost", task=task.task_id, agent=task.agent, attempt=task.attempt)
+        if not self.stopping and self.unstopped is not None:
+            self.stopping = True
+            asyncio.get_running_loop().call_later(self.grace_s, self.unstopped)
+        self.scope.cancel()
 
 
 class Holdings:

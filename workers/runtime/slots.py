@@ -72,19 +72,31 @@ class Slots:
 
     async def _run_slot(self) -> None:
         clean = contextvars.copy_context()
-        while True:
-            held = await self._next()
-            try:
-                await self._attempt(held)
-            finally:
-                if not held.abandoned:
-                    self._work_ended()
-            if held.abandoned:
-                return
+        while await self._run_until_cancelled(clean):
             if await _cancelled_itself() or contextvars.copy_context() != clean:
                 # Context variables cannot be unset from outside: the next attempt gets a task of its own.
                 self._replace()
                 return
+
+    async def _run_until_cancelled(self, clean: contextvars.Context) -> bool:
+        """Run attempts until one was cancelled or has soiled the slot; False: it was left behind, and the slot ends."""
+        task = asyncio.current_task()
+        assert task is not None
+        # One scope for as many attempts as come to their end by themselves: entering one costs a tenth of an attempt.
+        with anyio.CancelScope() as scope:
+            while not scope.cancel_called:
+                held = await self._next()
+                held.scope = scope
+                try:
+                    await self._attempt(held)
+                finally:
+                    if not held.abandoned:
+                        self._work_ended()
+                if held.abandoned:
+                    return False
+                if task.cancelling() or contextvars.copy_context() != clean:
+                    break
+        return True
 
     async def _next(self) -> Held:
         while not self._feed:

@@ -26,7 +26,7 @@ def hold(holdings: Holdings, one: Delivery) -> Held:
 
 def test_an_entry_is_held_once() -> None:
     """The same entry handed out twice is held by the first, so that it never starts twice."""
-    holdings = Holdings()
+    holdings = Holdings(grace_s=10)
     held = hold(holdings, delivery())
     assert holdings.add(delivery()) is None
     assert holdings.get("editor", "1-0") is held
@@ -35,7 +35,7 @@ def test_an_entry_is_held_once() -> None:
 
 def test_letting_go_knows_the_generation() -> None:
     """A late end of an older generation does not drop the entry that came back under a new one."""
-    holdings = Holdings()
+    holdings = Holdings(grace_s=10)
     old = delivery(generation="7")
     hold(holdings, old)
     holdings.drop(old)
@@ -50,7 +50,7 @@ def test_letting_go_knows_the_generation() -> None:
 
 def test_snapshots_are_by_agent() -> None:
     """Each agent's entries are listed apart."""
-    holdings = Holdings()
+    holdings = Holdings(grace_s=10)
     hold(holdings, delivery("1-0"))
     hold(holdings, delivery("1-0", agent="other"))
     assert [held.delivery.agent for held in holdings.of("editor")] == ["editor"]
@@ -63,9 +63,9 @@ def test_snapshots_are_by_agent() -> None:
 )
 async def test_the_first_reason_stands_unless_the_entry_is_lost(reasons: list[str], stands: str) -> None:
     """Stopping cancels the handler and tells its context; a lost entry overrides every other reason."""
-    held = hold(Holdings(), delivery())
+    held = hold(Holdings(grace_s=10), delivery())
     held.context = cast("Any", SimpleNamespace(cancelled=False))
-    held.scope = anyio.CancelScope()
+    held.scope, held.running = anyio.CancelScope(), True
     for why in reasons:
         held.stop(why)
     assert held.why == stands
@@ -76,6 +76,6 @@ async def test_the_first_reason_stands_unless_the_entry_is_lost(reasons: list[st
 
 def test_an_entry_can_be_stopped_before_it_runs() -> None:
     """Without a handler the reason is kept for whoever would start it."""
-    held = hold(Holdings(), delivery())
+    held = hold(Holdings(grace_s=10), delivery())
     held.stop("cancelled")
     assert held.why == "cancelled"

@@ -1,0 +1,65 @@
+"""Handlers that misbehave: each ends in the state that docs/agents.md promises, and the worker process goes on."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator import Orchestrator, TaskFailed
+from orchestrator.services import pool_keys
+from tests.helpers import staff
+from tests.helpers.team import make_settings
+from tests.helpers.waiting import wait_for
+
+if TYPE_CHECKING:
+    from orchestrator.testing.servers import RedisServer
+    from tests.helpers.notebook import Notebook
+
+DEAD = {
+    "dies": "HandlerProcessDied: the process of the handler died before it had answered: signal SIGKILL",
+    "never_returns": "longer than its timeout of 0.2 s, and its handler did not stop",
+    "ignores_cancellation": "longer than its timeout of 0.2 s, and its handler did not stop",
+    "large": "result of 'large' would be 2097154 bytes of JSON, more than the 1048576 allowed",
+    "unpicklable": "result of 'unpicklable' does not fit its type or JSON",
+    "not_json": "result of 'not_json'",
+    "wrong_type": "result of 'wrong_type' does not fit its type or JSON",
+    "unreadable": "Unreadable: (its message could not be made)",
+    "leaves": "SystemExit: a handler left",
+    "interrupts": "KeyboardInterrupt",
+    "cancels_itself": "CancelledError",
+}
+"""Each becomes a dead letter for this reason."""
+
+ATTEMPTS = {"dies": 2}
+
+
+async def test_nasty_handlers_end_as_promised_and_the_worker_goes_on(
+    redis_server: RedisServer, prefix: str, notebook: Notebook
+) -> None:
+    """One worker process takes them all; it is the same process afterwards, with all its slots."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, grace_s=0.3)
+    with ExitStack() as stack:
+        stack.enter_context(staff.supervisor(settings))
+        host = stack.enter_context(
+            staff.host(settings, notebook, processes=1, agents="tests.helpers.nasty_agents:nasty")
+        )
+        async with Orchestrator(settings=settings) as orc:
+            await wait_for(
+                lambda: orc.services.store.execute("EXISTS", pool_keys(settings).agent("nasty")),
+                lambda: host.describe("its worker to register"),
+                15,
+            )
+            before = await (await orc.submit("pid")).result(timeout=10)
+            # Longer than three leases: the lease is renewed all the same, so nobody runs it a second time.
+            assert await (await orc.submit("blocks_the_loop")).result(timeout=40) == 1
+            handles = {skill: await orc.submit(skill) for skill in DEAD}
+            for skill, told in DEAD.items():
+                with pytest.raises(TaskFailed) as failed:
+                    await handles[skill].result(timeout=20)
+                assert told in failed.value.reason, skill
+                info = await handles[skill].info()
+                assert (info.attempts, info.deaths) == (ATTEMPTS.get(skill, 1), ()), skill
+            after = [await orc.submit("pid") for _ in range(8)]
+            assert {await handle.result(timeout=10) for handle in after} == {before}
