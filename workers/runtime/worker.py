@@ -225,8 +225,11 @@ class Worker:
         if self._client is None:
             async with self._client_lock:
                 if self._client is None:
-                    self._client = await Orchestrator(settings=self._services.settings).open()
+                    self._client = await self._new_client().open()
         return self._client
+
+    def _new_client(self) -> Orchestrator:
+        return Orchestrator(settings=self._services.settings)
 
     # -------------------------------------------------------------------------------------------------- drain
 
