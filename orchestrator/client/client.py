@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 import anyio
 
 from orchestrator.client.batcher import BATCH_BYTES, BATCH_ROWS, Batcher
+from orchestrator.client.following import Following
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.replies import Replies
 from orchestrator.client.submission import (
@@ -97,9 +98,11 @@ class Orchestrator:
                 self._door = Door(services.settings, reply_to=client)
                 self._batcher = Batcher(services)
                 self._replies = Replies(services, client=client)
+                self._following = Following(services)
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._batcher.run)
                     group.start_soon(self._replies.run)
+                    group.start_soon(self._following.run)
                     if not opened.done():  # else its caller was cancelled and closes
                         opened.set_result(None)
                     await self._closing.wait()
@@ -113,6 +116,7 @@ class Orchestrator:
                 self._services = None
                 self._batcher.close()
                 self._replies.fail_all(OrchestratorError("the client was closed while a result was awaited"))
+                self._following.fail_all(OrchestratorError("the client was closed while a task was followed"))
 
     async def aclose(self) -> None:
         """Close the connections; tasks go on, results stay readable by their ids."""
@@ -257,7 +261,10 @@ class Orchestrator:
     def _handle(self, id_: str, *, own: bool, skill: object = None) -> TaskHandle[Any]:
         services = self.services
         read = getattr(skill, "read_result", None)
-        return self._replies.track(TaskHandle(id_, services=services, replies=self._replies, own=own, read=read))
+        handle: TaskHandle[Any] = TaskHandle(
+            id_, services=services, replies=self._replies, following=self._following, read=read
+        )
+        return self._replies.track(handle, own=own)
 
     # ------------------------------------------------------------------------------------------------------ read
 

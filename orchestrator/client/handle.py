@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import anyio
@@ -10,11 +11,13 @@ from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks import queries, scripts
-from orchestrator.tasks.model import CancelStatus, TaskInfo, TaskState, TaskStatus
+from orchestrator.tasks.model import CancelStatus, OutputChunk, TaskEvent, TaskInfo, TaskState, TaskStatus
+from orchestrator.tasks.output import Place, as_chunk, as_event, check_place
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable
 
+    from orchestrator.client.following import Following
     from orchestrator.client.replies import Replies
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
@@ -32,14 +35,22 @@ class TaskHandle(Generic[T]):
         outcome: how it ended, once that is known here.
     """
 
-    __slots__ = ("__weakref__", "_own", "_read", "_replies", "_services", "id", "outcome")
+    __slots__ = ("__weakref__", "_following", "_own", "_read", "_replies", "_services", "id", "outcome")
 
     def __init__(
-        self, id_: str, *, services: Services, replies: Replies, own: bool, read: Callable[[bytes], T] | None = None
+        self,
+        id_: str,
+        *,
+        services: Services,
+        replies: Replies,
+        following: Following,
+        own: bool,
+        read: Callable[[bytes], T] | None = None,
     ) -> None:
         self.id = id_
         self.outcome: Outcome | None = None
-        self._services, self._replies, self._own, self._read = services, replies, own, read
+        self._services, self._replies, self._following = services, replies, following
+        self._own, self._read = own, read
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"
@@ -109,6 +120,43 @@ class TaskHandle(Generic[T]):
             NotFound: no such task, or its retention has passed.
         """
         return await queries.info(self._services.store, self.id)
+
+    def output(self, after: str | None = None) -> AsyncGenerator[OutputChunk]:
+        """Read the partial output of the task live; ends when the task has ended and all was read.
+
+        Args:
+            after: the `id` of a chunk or event that was seen before: go on behind it.
+
+        Raises:
+            InvalidInput: `after` is no such id.
+            NotFound: no such task (any more); when reading.
+            OrchestratorError: the client is closed; when reading.
+        """
+        return self._chunks(check_place(after))
+
+    async def _chunks(self, after: Place) -> AsyncGenerator[OutputChunk]:
+        async with aclosing(self._following.entries(self.id, after)) as entries:
+            async for entry in entries:
+                if entry.kind == "output":
+                    yield as_chunk(entry)
+
+    def events(self, after: str | None = None) -> AsyncGenerator[TaskEvent]:
+        """Read the life of the task live, progress and output included; ends after the final event.
+
+        Args:
+            after: the `id` of a chunk or event that was seen before: go on behind it.
+
+        Raises:
+            InvalidInput: `after` is no such id.
+            NotFound: no such task (any more); when reading.
+            OrchestratorError: the client is closed; when reading.
+        """
+        return self._events(check_place(after))
+
+    async def _events(self, after: Place) -> AsyncGenerator[TaskEvent]:
+        async with aclosing(self._following.entries(self.id, after)) as entries:
+            async for entry in entries:
+                yield as_event(entry)
 
     async def cancel(self, reason: str = "") -> CancelStatus:
         """Cancel it: a waiting task ends at once, a running one is told to stop.

@@ -58,6 +58,34 @@ def _options(connect_timeout_s: float, read_timeout_s: float, name: str) -> dict
     }
 
 
+def make_pool(url: str, *, connect_timeout_s: float, name: str) -> AsyncConnectionPool:
+    """What makes connections to `url`."""
+    return AsyncConnectionPool.from_url(check_url(url), **_options(connect_timeout_s, connect_timeout_s, name))
+
+
+async def log_in(pool: AsyncConnectionPool) -> AsyncConnection:
+    """Open a connection and leave it to the caller, who takes over its transport (`transport_of`).
+
+    Raises:
+        OSError, RedisError: nobody answered, or the login was refused.
+    """
+    connection: AsyncConnection = pool.make_connection()  # type: ignore[no-untyped-call]
+    try:
+        await connection.connect()  # type: ignore[no-untyped-call]
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await connection.disconnect(nowait=True)
+        raise
+    return connection
+
+
+def transport_of(connection: AsyncConnection) -> asyncio.Transport:
+    """The transport of an open connection: redis-py logs in, we speak from then on."""
+    writer = connection._writer  # noqa: SLF001 - there is no other way to it
+    assert writer is not None
+    return writer.transport  # type: ignore[return-value]
+
+
 class _Exchange:
     """Commands that were sent together and the replies that they are owed."""
 
@@ -136,8 +164,7 @@ class Link:
     """One asyncio connection, opened on first use and again after a loss; many callers may share it."""
 
     def __init__(self, url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> None:
-        options = _options(connect_timeout_s, connect_timeout_s, name)
-        self._pool = AsyncConnectionPool.from_url(check_url(url), **options)
+        self._pool = make_pool(url, connect_timeout_s=connect_timeout_s, name=name)
         self._reply_timeout_s = read_timeout_s
         self._connection: AsyncConnection | None = None
         self._wire: _Wire | None = None
@@ -151,7 +178,7 @@ class Link:
         Raises:
             StoreError: see `failures.translate`.
         """
-        reply = (await self._exchange(_pack(command), 1, what=command[0]))[0]
+        reply = (await self._exchange(pack(command), 1, what=command[0]))[0]
         if isinstance(reply, hiredis.ReplyError):
             raise translate(reply, what=str(command[0]), sent=True)
         return reply
@@ -160,7 +187,7 @@ class Link:
         """Send commands together and return their replies; an error reply stands in its place as a `StoreError`."""
         if not commands:
             return []
-        packed = b"".join(_pack(command) for command in commands)
+        packed = b"".join(pack(command) for command in commands)
         replies = await self._exchange(packed, len(commands), what=commands[0][0])
         return [
             translate(reply, what=str(command[0]), sent=True) if isinstance(reply, hiredis.ReplyError) else reply
@@ -186,22 +213,15 @@ class Link:
                 raise translate(self._refusal, what=str(what), sent=False) from self._refusal
             self._attempts, self._refusal = self._attempts + 1, None
             await self.close()
-            connection: AsyncConnection = self._pool.make_connection()  # type: ignore[no-untyped-call]
             try:
-                await connection.connect()  # type: ignore[no-untyped-call]
+                connection = await log_in(self._pool)
             except (OSError, RedisError) as error:
                 self._refusal = error
-                await connection.disconnect(nowait=True)
                 raise translate(error, what=str(what), sent=False) from error
-            except BaseException:
-                with anyio.CancelScope(shield=True):
-                    await connection.disconnect(nowait=True)
-                raise
-            writer = connection._writer  # noqa: SLF001 - redis-py logs in, we take over its transport
-            assert writer is not None
+            transport = transport_of(connection)
             self._connection = connection
-            self._wire = _Wire(writer.transport, reply_timeout_s=self._reply_timeout_s)  # type: ignore[arg-type]
-            writer.transport.set_protocol(self._wire)
+            self._wire = _Wire(transport, reply_timeout_s=self._reply_timeout_s)
+            transport.set_protocol(self._wire)
             return self._wire
 
     async def close(self) -> None:
@@ -233,7 +253,7 @@ class SyncLink:
         try:
             connection = self._pool.get_connection()
             sent = True
-            connection.send_packed_command([_pack(command)], check_health=False)  # type: ignore[no-untyped-call]
+            connection.send_packed_command([pack(command)], check_health=False)  # type: ignore[no-untyped-call]
             reply = connection.read_response()
             done = True
         except ResponseError as error:
@@ -259,6 +279,7 @@ class SyncLink:
         self.close()
 
 
-def _pack(command: Sequence[Argument]) -> bytes:
+def pack(command: Sequence[Argument]) -> bytes:
+    """A command as Redis reads it."""
     packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub wants one type for all
     return packed

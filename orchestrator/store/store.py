@@ -13,6 +13,7 @@ import anyio
 
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable
 from orchestrator.store.failures import ScriptMissing
+from orchestrator.store.hints import Hints
 from orchestrator.store.links import Link, SyncLink
 from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.script_files import all_scripts
@@ -117,6 +118,17 @@ class Store:
             connect_timeout_s=self._endpoint.connect_timeout_s,
             read_timeout_s=block_s + self._endpoint.command_timeout_s,
             name=f"{self._name}:{name}",
+        )
+
+    def hints(self, *, name: str, heard: Callable[[str, str], None], ended: Callable[[], None]) -> Hints:
+        """Subscriptions to hints, over a connection of their own; see `Hints`."""
+        return Hints(
+            self._endpoint.url,
+            connect_timeout_s=self._endpoint.connect_timeout_s,
+            reply_timeout_s=self._endpoint.command_timeout_s,
+            name=f"{self._name}:{name}",
+            heard=heard,
+            ended=ended,
         )
 
     async def load_scripts(self) -> None:

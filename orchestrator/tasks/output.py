@@ -1,0 +1,130 @@
+"""Reading the output stream of a task: places in it, pages of it, and what an entry means to a reader."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.payload import decode_json
+from orchestrator.tasks.model import OutputChunk, Progress, TaskEvent, TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from orchestrator.store.store import Store
+
+Place: TypeAlias = tuple[int, int]
+"""Where an entry stands: the server's time in ms, and a number within it."""
+
+START: Final[Place] = (0, 0)
+_PLACE: Final = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
+_LAST: Final = 2**64 - 1
+_FINAL: Final = frozenset(state.value for state in TaskState if state.final)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEntry:
+    """One entry as it is stored; `data` is JSON of what was emitted, else text."""
+
+    place: Place
+    kind: str
+    generation: int
+    attempt: int
+    number: int
+    data: bytes
+
+    @property
+    def id(self) -> str:
+        """The place as text."""
+        return f"{self.place[0]}-{self.place[1]}"
+
+    @property
+    def at(self) -> datetime:
+        """When the server noted it."""
+        return from_instant_ms(self.place[0])
+
+    @property
+    def final(self) -> bool:
+        """Whether the task ended with it."""
+        return self.kind in _FINAL
+
+
+def check_place(after: str | None) -> Place:
+    """Read the id of an entry; None is the start.
+
+    Raises:
+        InvalidInput: no entry can have that id.
+    """
+    if after is None:
+        return START
+    found = _PLACE.fullmatch(after) if isinstance(after, str) else None
+    if found and (place := (int(found[1]), int(found[2]))) < (_LAST, _LAST) and place[1] <= _LAST:
+        return place
+    raise InvalidInput(f"after {ascii(after)[:80]} is not the id of an event; give one as it was read, such as 1789-0")
+
+
+def read_place(text: str) -> Place:
+    """Read an id that the server gave."""
+    ms, _, number = text.partition("-")
+    return int(ms), int(number)
+
+
+async def read_page(store: Store, task_id: str, after: Place, *, limit: int) -> list[StreamEntry]:
+    """Up to `limit` entries behind a place, oldest first."""
+    reply = await store.execute("XRANGE", store.keys.out(task_id), f"({after[0]}-{after[1]}", "+", "COUNT", limit)
+    return [_entry(raw_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True))) for raw_id, flat in reply]
+
+
+def _entry(id_: str, fields: Mapping[bytes, bytes]) -> StreamEntry:
+    return StreamEntry(
+        place=read_place(id_),
+        kind=fields[b"k"].decode(),
+        generation=int(fields[b"g"]),
+        attempt=int(fields[b"a"]),
+        number=int(fields.get(b"n", 0)),
+        data=fields[b"d"],
+    )
+
+
+async def final_entry(store: Store, task_id: str) -> StreamEntry | None:
+    """The end of a task that has no stream, as its record tells it; None: it has not ended, or is gone."""
+    record = await store.execute(
+        "HMGET", store.keys.task(task_id), "state", "gen", "ended", "reason", "fails", "deaths"
+    )
+    state, gen, ended, reason, fails, deaths = record
+    if ended is None:
+        return None
+    attempts = int(fails or 0) + int(deaths or 0)
+    # A dead letter's last attempt is counted as a failure or a death already.
+    attempt = attempts if state == b"dead" else attempts + 1
+    told = b"" if state == b"succeeded" else reason or b""
+    return StreamEntry((int(ended), 0), state.decode(), int(gen), attempt, 0, told)
+
+
+def as_chunk(entry: StreamEntry) -> OutputChunk:
+    """An entry of the kind `output`."""
+    return OutputChunk(entry.id, entry.attempt, entry.number, entry.at, decode_json(entry.data))
+
+
+def as_event(entry: StreamEntry) -> TaskEvent:
+    """Any entry."""
+    more: dict[str, Any]
+    match entry.kind:
+        case "output":
+            more = {"number": entry.number, "data": decode_json(entry.data)}
+        case "progress":
+            more = {"progress": read_progress(entry.data)}
+        case "assigned" | "ready" | "scheduled":
+            more = {"agent": entry.data.decode() or None}
+        case _:
+            more = {"reason": entry.data.decode(errors="replace")}
+    return TaskEvent(entry.id, entry.kind, entry.attempt, entry.at, **more)
+
+
+def read_progress(data: bytes) -> Progress:
+    """Read what a handler reported."""
+    return Progress(*decode_json(data))
