@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from workers.agent import Agent as Agent
+    from workers.agent import CallNext as CallNext
+    from workers.agent import Middleware as Middleware
     from workers.context import TaskContext as TaskContext
     from workers.run import run as run
     from workers.signals import Reject as Reject
@@ -13,10 +15,12 @@ if TYPE_CHECKING:
     from workers.signals import Snooze as Snooze
     from workers.skill import Skill as Skill
 
-__all__ = ["Agent", "Reject", "Retry", "Skill", "Snooze", "TaskContext", "run"]
+__all__ = ["Agent", "CallNext", "Middleware", "Reject", "Retry", "Skill", "Snooze", "TaskContext", "run"]
 
 _HOMES = {
     "Agent": "workers.agent",
+    "CallNext": "workers.agent",
+    "Middleware": "workers.agent",
     "Reject": "workers.signals",
     "Retry": "workers.signals",
     "Skill": "workers.skill",

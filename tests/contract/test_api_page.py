@@ -15,7 +15,7 @@ from tests.docs.pages import section
 
 PAGE: Final = "docs/api.md"
 PACKAGES: Final = {"orchestrator": orchestrator, "workers": workers}
-MADE_FOR_USERS: Final = {"TaskHandle", "TaskContext", "Skill"}
+MADE_FOR_USERS: Final = {"CallNext", "Middleware", "Skill", "TaskContext", "TaskHandle"}
 """Nobody outside calls these."""
 ERRORS: Final = {name for name in orchestrator.__all__ if hasattr(getattr(orchestrator, name), "exit_code")}
 WITH_SECTION: Final = [(p, name) for p, module in PACKAGES.items() for name in module.__all__ if name not in ERRORS]
