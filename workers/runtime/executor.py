@@ -29,11 +29,10 @@ from workers.skill import HandlerKind
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    import anyio
-
     from orchestrator.client.client import Orchestrator
     from orchestrator.services import Services
     from workers.agent import Agent
+    from workers.runtime.alone import Alone
     from workers.runtime.emitter import Emitter
     from workers.runtime.holdings import Held, Holdings
     from workers.runtime.outbox import Outbox
@@ -76,7 +75,7 @@ class Executor:
         outbox: Outbox,
         worker: str,
         client: Callable[[], Awaitable[Orchestrator]],
-        alone: anyio.Lock,
+        alone: Alone,
         took: Callable[[float], None],
         emitter: Emitter,
     ) -> None:
@@ -95,9 +94,15 @@ class Executor:
         if held.delivery.deaths == 0:
             await self._attempt(held)
             return
-        # One task that has killed a worker must not take neighbours of its kind with it (protocol rule 8).
-        async with self._alone:
+        async with self._alone.hold(await self._depth(held.delivery)):
             await self._attempt(held)
+
+    async def _depth(self, delivery: Delivery) -> int:
+        try:
+            envelope = await self._envelope(delivery)
+        except (StoreError, DecodeError):
+            return 0  # the attempt will say what that means
+        return 0 if envelope is None else envelope.depth
 
     async def _attempt(self, held: Held) -> None:
         ready = await self._prepare(held)

@@ -23,6 +23,7 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
 from orchestrator.core.rates import parse_rate
 from orchestrator.services import open_services
+from workers.runtime.alone import Alone
 from workers.runtime.emitter import Emitter
 from workers.runtime.executor import Executor
 from workers.runtime.holdings import Holdings
@@ -76,7 +77,7 @@ class Worker:
         self._draining = False
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
-        alone = anyio.Lock()
+        alone = Alone()
         self._tempos = {agent.name: Tempo(limited=agent.limited, changed=self._tempo_changed) for agent in agents}
         self._executors = {
             agent.name: Executor(

@@ -1,0 +1,42 @@
+"""Keeps tasks that have a death behind them apart, so that one of them does not take the others' lives (rule 8).
+
+One at a time in a process, and of each depth: a parent that waits for its children leaves room for them, or both would
+wait for ever when they died together.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+
+class Alone:
+    """Lets the attempts of one process in."""
+
+    def __init__(self) -> None:
+        self._depths: list[int] = []
+        self._left = anyio.Event()
+
+    @asynccontextmanager
+    async def hold(self, depth: int) -> AsyncIterator[None]:
+        """Wait until no task as deep as this or deeper is in, and be in.
+
+        Waiting goes downwards: the deepest task that is in can only wait for a deeper one, which is let in.
+
+        Args:
+            depth: of the task below the one that was submitted from outside.
+        """
+        while any(other >= depth for other in self._depths):
+            await self._left.wait()
+        self._depths.append(depth)
+        try:
+            yield
+        finally:
+            self._depths.remove(depth)
+            self._left.set()
+            self._left = anyio.Event()
