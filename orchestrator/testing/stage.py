@@ -19,12 +19,14 @@ from orchestrator.supervisor.daemon import supervise
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.testing import scripts
 from orchestrator.testing.submitted import Submitted, read_submitted
+from orchestrator.testing.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 
     from anyio.abc import TaskGroup
 
+    from orchestrator.testing.mortal import MortalStore
     from orchestrator.testing.scripts import Look
 
 PROMOTE_LIMIT: Final = 500
@@ -87,9 +89,22 @@ class Stage:
         """Open another client; it is closed with the stage."""
         return await self._stack.enter_async_context(Orchestrator(settings=settings or self.settings))
 
-    def start_soon(self, work: Callable[..., Coroutine[Any, Any, None]], *args: object) -> None:
-        """Run an actor in a task of the stage."""
-        self._group.start_soon(work, *args)
+    async def start(self, work: Callable[..., Coroutine[Any, Any, None]]) -> None:
+        """Run an actor in a task of the stage; comes back when it says that it has started."""
+        await self._group.start(work)
+
+    async def wait_disconnected(self, store: MortalStore) -> None:
+        """Wait until the server has dropped the connections of an actor that is gone, so that it can take nothing more.
+
+        Raises:
+            TimeoutError: it still has some.
+        """
+
+        async def dropped() -> bool:
+            clients: bytes = await self.services.store.execute("CLIENT", "LIST")
+            return f" name={store.name}".encode() not in clients
+
+        await wait_for(dropped, f"the end of the connections of {store.name}")
 
     async def look(self) -> Look:
         """Count what is left to do."""

@@ -34,12 +34,11 @@ async def test_a_child_is_let_in_beside_the_parent_that_waits_for_it() -> None:
         async with alone.hold(0):
             log.append("latecomer")
 
-    async with anyio.create_task_group() as group:
-        async with alone.hold(0):
-            group.start_soon(latecomer)
-            await anyio.lowlevel.checkpoint()
-            with anyio.fail_after(1):
-                async with alone.hold(1), alone.hold(2):
-                    log.append("children")
-            log.append("parent")
+    async with anyio.create_task_group() as group, alone.hold(0):
+        group.start_soon(latecomer)
+        await anyio.lowlevel.checkpoint()
+        with anyio.fail_after(1):
+            async with alone.hold(1), alone.hold(2):
+                log.append("children")
+        log.append("parent")
     assert log == ["children", "parent", "latecomer"]

@@ -1,0 +1,312 @@
+"""`Team`: supervisor, workers and a client in the tasks of a test, on a real Redis."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, overload
+
+from orchestrator.core.durations import to_seconds
+from orchestrator.core.errors import OrchestratorError, TaskFailed
+from orchestrator.tasks import queries
+from orchestrator.testing.draining import Drain
+from orchestrator.testing.servers import RedisServer
+from orchestrator.testing.spans import span_ms
+from orchestrator.testing.stage import Stage, new_prefix, open_stage, remove_keys, stage_settings
+from orchestrator.testing.submitted import (
+    Submitted,
+    check_not_submitted,
+    check_submitted,
+    select,
+    wanted,
+)
+from workers.testing.crew import Crew
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import timedelta
+    from types import TracebackType
+
+    from orchestrator.client.client import Orchestrator
+    from orchestrator.client.submission import Arguments, NamedSkill, SubmitOptions, TypedSkill
+    from orchestrator.core.durations import Duration
+    from orchestrator.core.settings import Settings
+    from workers.agent import Agent
+    from workers.testing.crashes import Crash, Step
+
+T = TypeVar("T")
+
+PATIENCE_S: Final = 10.0
+AT_MOST: Final = 1000
+
+
+class Team:
+    """A whole team in the tasks of this process, on a real Redis; use it in an `async with` block.
+
+    Heartbeats are short, and retries have no back-off unless their skill has a fixed one, so that tests need not wait.
+
+    Args:
+        agents: what every worker hosts.
+        url: of a Redis that runs; by default one is started for the block, which takes some 20 ms.
+        prefix: namespace of the keys; by default one of its own, whose keys are removed at the end.
+        workers: how many, as if they were processes.
+        settings: changed settings by dotted name, as `{"limits": {"model": "10/s"}, "queue.max_tasks": 3}`.
+    """
+
+    def __init__(
+        self,
+        *agents: Agent,
+        url: str | None = None,
+        prefix: str | None = None,
+        workers: int = 1,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        self._agents, self._url, self._workers, self._changed = agents, url, workers, settings
+        self._prefix, self._owns_keys = prefix or new_prefix(), prefix is None
+        self._stack = AsyncExitStack()
+        self._opened: tuple[Stage, Crew] | None = None
+
+    def __repr__(self) -> str:
+        return f"Team({', '.join(repr(agent) for agent in self._agents)})"
+
+    # ------------------------------------------------------------------------------------------------ life cycle
+
+    async def __aenter__(self) -> Self:
+        if self._opened is not None:
+            raise OrchestratorError("this team is open already; make another one")
+        async with AsyncExitStack() as stack:
+            if self._url is None:
+                # Here, not in a thread: the server ends with the thread that started it.
+                server = stack.enter_context(RedisServer())
+                url = server.url
+            else:
+                url = self._url
+            settings = stage_settings(url, self._prefix, self._changed)
+            if self._owns_keys and self._url is not None:
+                stack.callback(remove_keys, settings)
+            stage = await stack.enter_async_context(open_stage(settings))
+            crew = Crew(stage)
+            stack.push_async_callback(crew.dismiss)
+            if self._agents:
+                for _ in range(self._workers):
+                    await crew.hire(self._agents)
+            self._opened = stage, crew
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        unfelt = [] if self._opened is None else self._opened[1].plan.unfelt()
+        self._opened = None
+        swallowed = await self._stack.__aexit__(kind, error, trace)
+        if error is None and unfelt:
+            told = "; ".join(f"the {crash} was never reached, it got there {crash.seen} times" for crash in unfelt)
+            raise AssertionError(f"the test proves nothing: {told}")
+        return swallowed
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it runs."""
+        return self._opened is not None
+
+    @property
+    def _stage(self) -> Stage:
+        return self._parts[0]
+
+    @property
+    def _parts(self) -> tuple[Stage, Crew]:
+        if self._opened is None:
+            raise OrchestratorError("this team does not run; use it inside `async with Team(...) as team:`")
+        return self._opened
+
+    @property
+    def orc(self) -> Orchestrator:
+        """A client of the team."""
+        return self._stage.orc
+
+    @property
+    def settings(self) -> Settings:
+        """All settings, for code under test that opens a client of its own: `Orchestrator(settings=team.settings)`."""
+        return self._stage.settings
+
+    # ------------------------------------------------------------------------------------------------------ work
+
+    @overload
+    async def run(
+        self,
+        skill: TypedSkill[T],
+        args: Arguments = None,
+        *,
+        within: Duration = PATIENCE_S,
+        skip_time: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> T: ...
+
+    @overload
+    async def run(
+        self,
+        skill: str | NamedSkill,
+        args: Arguments = None,
+        *,
+        within: Duration = PATIENCE_S,
+        skip_time: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Any: ...
+
+    async def run(
+        self,
+        skill: Any,
+        args: Arguments = None,
+        *,
+        within: Duration = PATIENCE_S,
+        skip_time: bool = False,
+        **options: Unpack[SubmitOptions],
+    ) -> Any:
+        """Submit a task, wait for its end, return its result.
+
+        Args:
+            skill: name of the handler, or the skill itself, which types the result.
+            args: its arguments.
+            within: seconds or timedelta of real time that this may take.
+            skip_time: move time whenever all that is left waits for it, as `drain` does.
+            options: those of `Orchestrator.submit`.
+
+        Raises:
+            TaskFailed, TaskCancelled, TaskExpired: how it ended otherwise; a note has the last traceback.
+            TimeoutError: it has not ended; the message has what is left to do.
+            AssertionError: it can never start.
+        """
+        __tracebackhide__ = True
+        stage = self._stage
+        handle = await stage.orc.submit(skill, args, **options)
+
+        async def ended() -> bool:
+            return handle.id in await queries.outcomes(stage.services.store, [handle.id])
+
+        await self._drain(skip_time=skip_time, at_most=AT_MOST).run(to_seconds("within", within), until=ended)
+        try:
+            return await handle.result(PATIENCE_S)
+        except TaskFailed as failed:
+            for traceback in failed.errors[-1:]:
+                failed.add_note(f"The handler's last traceback:\n{traceback}")
+            raise
+
+    async def drain(self, timeout: Duration = PATIENCE_S, *, skip_time: bool = False, at_most: int = AT_MOST) -> None:
+        """Wait until no task is ready, assigned or running.
+
+        What is scheduled, retried later or snoozed stays where it is, unless time is skipped.
+
+        Args:
+            timeout: seconds or timedelta of real time that this may take.
+            skip_time: whenever nothing runs and something waits for a time (or for a rate limit), move time there,
+                until nothing is left at all.
+            at_most: attempts that may be started meanwhile, so that agents which submit without end are found.
+
+        Raises:
+            TimeoutError: it took longer; the message has what is left to do.
+            AssertionError: more attempts were started, or what is left can never start.
+        """
+        __tracebackhide__ = True
+        await self._drain(skip_time=skip_time, at_most=at_most).run(to_seconds("timeout", timeout))
+
+    def _drain(self, *, skip_time: bool, at_most: int) -> Drain:
+        stage, crew = self._parts
+        return Drain(stage, skip_time=skip_time, at_most=at_most, complete=lambda: crew.complete)
+
+    async def advance(
+        self,
+        by: str | float | timedelta = 0,
+        /,
+        *,
+        days: float = 0,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+    ) -> None:
+        """Let time pass for what waits: what is scheduled, retried or snoozed, `start_by`, rate limits.
+
+        What is due by then is ready, or expired, when this returns; `drain` lets it run. Not moved: what a handler or
+        a worker measures itself (timeouts, leases), and how long records are kept.
+
+        Args:
+            by: `"1h 30min"`, seconds or timedelta.
+            days: on top, as `hours`, `minutes` and `seconds`.
+            hours: see `days`.
+            minutes: see `days`.
+            seconds: see `days`.
+
+        Raises:
+            InvalidInput: that is no span of time.
+        """
+        await self._stage.advance(span_ms(by, days=days, hours=hours, minutes=minutes, seconds=seconds))
+
+    def crash(self, skill: str | NamedSkill, at: Step, *, nth: int = 1) -> Crash:
+        """Plan a crash: the worker that runs a task of `skill` vanishes at a step, and is replaced.
+
+        It says no goodbye and stores no verdict. As after a kill that its host saw, all it held has a death more and
+        runs again at once. A crash that was not reached by the end of the block fails it.
+
+        Args:
+            skill: name of the handler, or the skill itself.
+            at: `start` (the handler has not begun), `submit`, `progress`, `emit` (Redis has it, the handler does not
+                know), `result` (the handler has returned, nothing is stored) or `stored` (the verdict is stored, the
+                worker does not know).
+            nth: which time that the step is reached, counted from now over all tasks of the skill.
+
+        Returns:
+            The crash; its `felt` tells whether it has happened.
+
+        Raises:
+            InvalidInput: no such step.
+        """
+        return self._parts[1].plan.add(skill if isinstance(skill, str) else skill.name, at, nth)
+
+    # ------------------------------------------------------------------------------------------ what was submitted
+
+    def submitted(
+        self, skill: str | NamedSkill | None = None, *, args: Arguments = None, session: str | None = None
+    ) -> list[Submitted]:
+        """The tasks that were submitted so far, by whomever, in order; children too.
+
+        Args:
+            skill: only this one's.
+            args: only those whose arguments have these values; others may be there besides.
+            session: only this one's.
+        """
+        return select(self._stage.submitted(), wanted(skill, args, session))
+
+    def assert_submitted(
+        self,
+        skill: str | NamedSkill | None = None,
+        *,
+        args: Arguments = None,
+        session: str | None = None,
+        times: int | None = None,
+    ) -> list[Submitted]:
+        """See that such a task was submitted; see `submitted` for the arguments.
+
+        Args:
+            skill: see `submitted`.
+            args: see `submitted`.
+            session: see `submitted`.
+            times: exactly so often; by default at least once.
+
+        Returns:
+            Those that fit.
+
+        Raises:
+            AssertionError: with what was submitted instead.
+        """
+        __tracebackhide__ = True
+        return check_submitted(self._stage.submitted(), wanted(skill, args, session), times=times)
+
+    def assert_not_submitted(
+        self, skill: str | NamedSkill | None = None, *, args: Arguments = None, session: str | None = None
+    ) -> None:
+        """See that no such task was submitted; see `submitted` for the arguments.
+
+        Raises:
+            AssertionError: with those that were.
+        """
+        __tracebackhide__ = True
+        check_not_submitted(self._stage.submitted(), wanted(skill, args, session))
