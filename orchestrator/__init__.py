@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import TaskError as TaskError
     from orchestrator.core.errors import TaskExpired as TaskExpired
     from orchestrator.core.errors import TaskFailed as TaskFailed
+    from orchestrator.tasks.causes import Cause as Cause
+    from orchestrator.tasks.causes import Why as Why
     from orchestrator.tasks.model import OutputChunk as OutputChunk
     from orchestrator.tasks.model import Progress as Progress
     from orchestrator.tasks.model import TaskEvent as TaskEvent
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import TaskStatus as TaskStatus
 
 __all__ = [
+    "Cause",
     "ConfigError",
     "Fenced",
     "FormatMismatch",
@@ -59,9 +62,11 @@ __all__ = [
     "TaskInfo",
     "TaskState",
     "TaskStatus",
+    "Why",
 ]
 
 _HOMES = {
+    "Cause": "orchestrator.tasks.causes",
     "Orchestrator": "orchestrator.client.client",
     "OutputChunk": "orchestrator.tasks.model",
     "Progress": "orchestrator.tasks.model",
@@ -71,6 +76,7 @@ _HOMES = {
     "TaskInfo": "orchestrator.tasks.model",
     "TaskState": "orchestrator.tasks.model",
     "TaskStatus": "orchestrator.tasks.model",
+    "Why": "orchestrator.tasks.causes",
 }
 
 

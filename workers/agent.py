@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta  # noqa: TC003 - part of public signatures
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, TypeVar, overload
 
-from orchestrator.agents.model import AgentSpec
+from orchestrator.agents.model import AgentSpec, SkillTerms
 from orchestrator.core.durations import to_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
@@ -200,4 +200,8 @@ class Agent:
             limits=self.limits,
             known_limits=known_limits,
             lease_ms=self.lease_ms,
+            terms={
+                name: SkillTerms(skill.options.max_attempts, skill.options.max_deaths)
+                for name, skill in self._skills.items()
+            },
         )

@@ -13,7 +13,8 @@ local definitions = cmsgpack.unpack(ARGV[7])  -- rows: name count window_us
 local lease_ms    = ARGV[8]                   -- str: lease of the agent's entries
 local about       = cmsgpack.unpack(ARGV[9])  -- rows: field value
 local alive_s     = tonumber(ARGV[10])        -- int: the worker counts as alive so long without a beat
-local now_arg     = ARGV[11]                  -- time: test override, microseconds
+local terms       = ARGV[11]                  -- str: skill=max_attempts/max_deaths, blank-separated, for whoever asks
+local now_arg     = ARGV[12]                  -- time: test override, microseconds
 --@include now_us
 --@include whole
 --@include recount
@@ -38,7 +39,7 @@ redis.call('EXPIRE', worker_key, alive_s + 3600)
 redis.call('ZADD', pool .. ':workers', whole(now_ms), worker)
 redis.call('ZADD', pool .. ':agents', whole(now_ms), agent)
 if limits ~= '' then backlog = '0' end
-redis.call('HSET', agent_key, 'limits', limits, 'lease_ms', lease_ms)
+redis.call('HSET', agent_key, 'limits', limits, 'lease_ms', lease_ms, 'terms', terms)
 redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
 redis.call('EXPIRE', agent_key, 86400)
 redis.call('EXPIRE', agent_key .. ':workers', 86400)

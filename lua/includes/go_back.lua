@@ -19,5 +19,7 @@ local function go_back(pool, waiting, id, task, generation, now)
     waiting.expiring[#waiting.expiring + 1] = task.by
     waiting.expiring[#waiting.expiring + 1] = id
   end
-  redis.call('HSET', pool .. ':task:' .. id, 'state', state, 'gen', generation)
+  local fields = {'state', state, 'gen', generation}
+  if state == 'scheduled' then fields[5], fields[6] = 'left', 'death' end
+  redis.call('HSET', pool .. ':task:' .. id, unpack(fields))
 end

@@ -47,13 +47,14 @@ local function leave_attempt(task_key, row, task)
   local state = 'ready'
   if due > now_ms then state = 'scheduled' end
   local fields = {'state', state, 'gen', generation, 'was', row[2]}
+  if state == 'scheduled' then fields[#fields + 1], fields[#fields + 2] = 'left', verdict end
   if verdict == 'retry' then
     local fails = tonumber(task[8] or 0) + 1
     local attempt = fails + tonumber(task[9] or 0)
     fields[#fields + 1], fields[#fields + 2] = 'fails', fails
     fields[#fields + 1], fields[#fields + 2] = 'error:' .. attempt, row[6]
   end
-  if row[9] ~= '' then fields[#fields + 1], fields[#fields + 2] = 'reason', row[9] end
+  if row[9] ~= '' or verdict == 'snooze' then fields[#fields + 1], fields[#fields + 2] = 'reason', row[9] end
   redis.call('HSET', task_key, unpack(fields))
   local keep_s = max_wait_s + math.ceil(math.max(0, due - now_ms) / 1000)
   redis.call('EXPIRE', task_key, keep_s)

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping  # noqa: TC003
 from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003
+from typing import NamedTuple
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.rates import Rate  # noqa: TC001
+
+
+class SkillTerms(NamedTuple):
+    """How often a task of one skill may fail, and how often its worker may die, until it is a dead letter."""
+
+    max_attempts: int
+    max_deaths: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +28,7 @@ class AgentSpec:
         limits: names of further limits that each start must fit into.
         known_limits: definitions of named limits that this process has in its settings.
         lease_ms: until a vanished worker's task is given to another.
+        terms: by skill; for people who ask, the worker decides.
     """
 
     name: str
@@ -28,6 +37,7 @@ class AgentSpec:
     limits: tuple[str, ...] = ()
     known_limits: Mapping[str, Rate] = field(default_factory=dict)
     lease_ms: int = 15_000
+    terms: Mapping[str, SkillTerms] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.name.endswith(":workers"):

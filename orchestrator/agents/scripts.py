@@ -47,6 +47,7 @@ def register(
         "lease_ms": str(spec.lease_ms),
         "about": pack_rows([(name, str(value)) for name, value in about.items()]),
         "alive_s": alive_s,
+        "terms": " ".join(f"{skill}={of.max_attempts}/{of.max_deaths}" for skill, of in sorted(spec.terms.items())),
         "now_arg": now_us,
     }
     return Call("agents/register", args, parse)

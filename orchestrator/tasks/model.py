@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.tasks.causes import Why  # noqa: TC001 - as above
+
 
 class TaskState(StrEnum):
     """Where a task is. The last four are final."""
@@ -263,10 +265,16 @@ class TaskEvent:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """State of a task, in words what it waits for, and how far it has come."""
+    """State of a task, what it waits for, and how far it has come.
+
+    Attributes:
+        why: what it waits for, in words.
+        detail: the same for programs.
+    """
 
     state: TaskState
-    why: str = ""
+    why: str
+    detail: Why
     progress: Progress | None = None
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec  # noqa: TC002 - NamedTuple fields stay resolvable
 
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
+from orchestrator.tasks.findings import parse_findings
 from orchestrator.tasks.model import (
     Assigned,
     CancelStatus,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from orchestrator.store.keys import PoolKeys
+    from orchestrator.tasks.findings import Findings
 
 
 class SubmitRow(NamedTuple):
@@ -150,6 +152,12 @@ def watch(keys: PoolKeys, *, ids: Sequence[str]) -> Call[list[tuple[WatchStatus,
         return [(WatchStatus(status), last) for status, last in zip(texts[::2], texts[1::2], strict=True)]
 
     return Call("tasks/watch", {"pool": keys.root, "rows": pack_rows([(id_,) for id_ in ids])}, parse)
+
+
+def why(keys: PoolKeys, *, id_: str, limit: int = 100, now_us: str = "") -> Call[Findings | None]:
+    """Find what a task waits for, looking at `limit` agents at most; None: the task is unknown. Changes nothing."""
+    args: Arguments = {"pool": keys.root, "id": id_, "limit": limit, "now_arg": now_us}
+    return Call("tasks/why", args, lambda reply: parse_findings(id_, reply))
 
 
 def cancel(

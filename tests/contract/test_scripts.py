@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from orchestrator.agents import scripts as agent_scripts
-from orchestrator.agents.model import AgentSpec
+from orchestrator.agents.model import AgentSpec, SkillTerms
 from orchestrator.core.rates import Rate
 from orchestrator.store.calls import Call, opaque
 from orchestrator.store.keys import POOL_KEYS, PoolKeys
@@ -36,6 +36,8 @@ INCLUDES = sorted((LUA / "includes").glob("*.lua"))
 FULL_SERVER_REFUSES = {"tasks/submit", "tasks/emit"}
 """What a full server must refuse: new tasks, and what handlers write. The rest passes, or it would never drain."""
 
+READ_ONLY = {"tasks/why"}
+
 _DELIVERY = Delivery("ed", "1-1", "t", "7", 1, 0, b"")
 _ROW = task_scripts.SubmitRow("t", "q", 1, 2, 3, 4, 5, "c", "k", "d", opaque(b"\xff"), "p", "1", "s")
 _TAKE_BACK: dict[str, Any] = {"agent": "ed", "limit": 1, "max_deaths": {"sum": 3}, "dead_ttl_s": 1}
@@ -51,6 +53,7 @@ SAMPLES: dict[str, Call[Any]] = {
         KEYS, rows=[task_scripts.EmitRow("t", "7", 1, 1, "output", 1, b"\xff")], max_chunks=1
     ),
     "tasks/watch": task_scripts.watch(KEYS, ids=["t"]),
+    "tasks/why": task_scripts.why(KEYS, id_="t"),
     "tasks/cancel": task_scripts.cancel(KEYS, ids=["t"], reason="r"),
     "tasks/renew": task_scripts.renew(KEYS, worker="w", agent="ed", rows=[("1-1", "t", "7")]),
     "tasks/adopt": task_scripts.adopt(KEYS, worker="w", lease_ms=1, held=["1-1"], own=True, **_TAKE_BACK),
@@ -58,7 +61,7 @@ SAMPLES: dict[str, Call[Any]] = {
     "agents/register": agent_scripts.register(
         KEYS,
         worker="w",
-        spec=AgentSpec("ed", frozenset({"s"}), rate=Rate(1, 2)),
+        spec=AgentSpec("ed", frozenset({"s"}), rate=Rate(1, 2), terms={"s": SkillTerms(3, 2)}),
         slots=1,
         backlog=0,
         about={"pid": 1},
@@ -134,9 +137,9 @@ def test_entry_fields() -> None:
 
 @each_script
 def test_shebang(script: ScriptFile) -> None:
-    """Undeclared slots are refused, and all but what adds work passes on a full server."""
-    flags = "#!lua" if script.name in FULL_SERVER_REFUSES else "#!lua flags=allow-oom"
-    assert script.text.splitlines()[0] == flags
+    """Undeclared slots are refused; all but what adds work passes on a full server, and what reads cannot write."""
+    flags = "flags=no-writes" if script.name in READ_ONLY else "flags=allow-oom"
+    assert script.text.splitlines()[0] == ("#!lua" if script.name in FULL_SERVER_REFUSES else f"#!lua {flags}")
 
 
 @each_script

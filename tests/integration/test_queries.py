@@ -67,8 +67,8 @@ async def test_a_task_tells_where_it_is(team: LocalTeam) -> None:
         1,
     )
     assert running.worker is not None
-    assert running.why == ""
-    assert infos[TaskState.READY].why == "waits for room in an inbox or for a rate limit"
+    assert running.why.startswith(f"worker {running.worker} on ")
+    assert infos[TaskState.READY].why.startswith("the one slot of agent 'editor' is taken")
     due = infos[TaskState.SCHEDULED].due_at
     assert due is not None
     assert timedelta(seconds=50) < due - asked < timedelta(seconds=70)

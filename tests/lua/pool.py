@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from orchestrator.core.rates import Rate
     from orchestrator.store.calls import Argument, Call
+    from orchestrator.tasks.findings import Findings
 
 T = TypeVar("T")
 
@@ -172,6 +173,10 @@ class Pool:
     def watch(self, *ids: str) -> list[tuple[WatchStatus, str]]:
         """Run watch."""
         return self.call(task_scripts.watch(self.keys, ids=ids))
+
+    def why(self, task_id: str, limit: int = 100) -> Findings | None:
+        """Run why."""
+        return self.call(task_scripts.why(self.keys, id_=task_id, limit=limit))
 
     def cancel(self, *ids: str, reason: str = "because") -> list[tuple[CancelStatus, TaskState | None]]:
         """Run cancel."""

@@ -46,6 +46,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     pool.sleep(5)
     pool.promote()
     pool.watch(rows[0].id, rows[-1].id)
+    assert pool.why(rows[0].id)
     deliveries = pool.deliver("w1", limit=9)
     pool.emit(*[chunk(each, 1) for each in deliveries], chunk(deliveries[7], 2, b"[1,2,null]", kind="progress"))
     verdicts = [(delivery, Verdict(kind, b"x" * 10)) for delivery, kind in zip(deliveries, VerdictKind, strict=False)]

@@ -1,0 +1,262 @@
+"""What `lua/tasks/why.lua` finds of a task: plain facts of one moment. What they mean is said in `reasons.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import DecodeError
+
+from orchestrator.core.rates import Rate
+from orchestrator.tasks.model import TaskState, decode_envelope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERSION: Final = ("state", "gen", "at", "cancel")
+"""The fields of a record that change with every step of its life."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitFacts:
+    """One limit of an agent.
+
+    Attributes:
+        rate: None: nobody has defined it.
+        used: starts that are inside the window now.
+        next_us: when the task may start as far as this limit decides; 0: at once.
+    """
+
+    name: str
+    rate: Rate | None
+    used: int = 0
+    next_us: int = 0
+
+    @property
+    def used_up(self) -> bool:
+        """Whether nobody can start now."""
+        return self.rate is not None and self.used >= self.rate.count
+
+
+@dataclass(frozen=True, slots=True)
+class SkillOffers:
+    """What the workers of an agent say of a skill, each for itself, when not all live ones have it."""
+
+    live: int = 0
+    having: int = 0
+    draining: int = 0
+    lacking: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFacts:
+    """One agent that the task may go to or is with.
+
+    Attributes:
+        seen_ms: its last sign of life; None: the pool does not know it.
+        slots: of its live workers; 0: they drain, or there are none.
+        workers: how many are registered, draining ones included.
+        skilled: whether all live workers have the skill.
+        inbox: entries in its inbox, running or unread.
+        max_attempts: of the skill, as its workers declared it.
+        max_deaths: the same for deaths.
+    """
+
+    name: str
+    seen_ms: int | None
+    slots: int
+    backlog: int
+    lease_ms: int
+    grace_ms: int
+    skilled: bool
+    workers: int
+    inbox: int
+    max_attempts: int | None
+    max_deaths: int | None
+    limits: tuple[LimitFacts, ...]
+    offers: SkillOffers
+
+    @property
+    def defined(self) -> bool:
+        """Whether somebody has defined all its limits; without it gets nothing."""
+        return all(limit.rate is not None for limit in self.limits)
+
+    @property
+    def room(self) -> int:
+        """How many more its inbox takes."""
+        return self.slots * (1 + self.backlog) - self.inbox
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFacts:
+    """The worker that has a task.
+
+    Attributes:
+        idle_ms: since it took the entry or renewed its lease last.
+        seen_ms: its last sign of life; None: the registry has forgotten it.
+        registered: whether it counts as a worker of the agent.
+    """
+
+    id: str
+    idle_ms: int
+    seen_ms: int | None
+    host: str
+    pid: int | None
+    registered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """One task at one moment.
+
+    Attributes:
+        now_us: the moment, by the server's clock.
+        version: values of the fields `VERSION`, to be compared with those of a record that is read beside this.
+        left: how its last attempt ended without ending the task: `retry`, `snooze` or `death`.
+        death: evidence of the last death: when (ms), which worker, how.
+        due_ms: when it leaves `scheduled`.
+        own_attempts: its own `max_attempts`, read only of a task that was retried.
+        rank: how many tasks stand before it in its queue; None: it is in none.
+        entry_ms: when it was put into the inbox that it is in.
+        in_inbox: whether it is there indeed.
+    """
+
+    id: str
+    now_us: int
+    supervisor: str | None
+    state: TaskState
+    version: tuple[bytes | None, ...]
+    generation: int
+    skill: str
+    queue: str
+    fails: int
+    deaths: int
+    cancel: str | None
+    left: str
+    reason: str
+    death: str
+    ended_ms: int | None
+    progress: bytes | None
+    own_attempts: int | None = None
+    due_ms: int | None = None
+    rank: int | None = None
+    parked: bool = False
+    entry_ms: int = 0
+    in_inbox: bool = False
+    worker: WorkerFacts | None = None
+    agents: tuple[AgentFacts, ...] = ()
+
+    @property
+    def now_ms(self) -> int:
+        """The moment in milliseconds."""
+        return self.now_us // 1000
+
+    @property
+    def max_attempts(self) -> int | None:
+        """Failures that make it a dead letter, as far as it or an agent says so."""
+        return self.own_attempts or next((agent.max_attempts for agent in self.agents), None)
+
+    @property
+    def max_deaths(self) -> int | None:
+        """The same for deaths."""
+        return next((agent.max_deaths for agent in self.agents), None)
+
+    @property
+    def addressed(self) -> str | None:
+        """The agent that it was submitted for, if it was for one."""
+        kind, _, name = self.queue.partition(":")
+        return name if kind == "agent" else None
+
+
+def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
+    """Read the script's answer; None: the task is unknown."""
+    if not reply:
+        return None
+    now_us, leader, task, place, agents = reply
+    state, generation, at, cancel, reason, fails, deaths, left, death, ended, skill, queue, progress = task
+    facts: dict[str, Any] = {}
+    match state:
+        case b"scheduled":
+            facts = {"due_ms": _number(place[0]), "own_attempts": _own_attempts(place[1])}
+        case b"ready":
+            facts = {"rank": place[0], "parked": bool(place[1])}
+        case b"assigned":
+            entry_ms = int(at.split(b" ")[1].partition(b"-")[0])
+            facts = {"entry_ms": entry_ms, "in_inbox": bool(place[0]), "worker": _worker(place)}
+            state = b"running" if facts["worker"] else state
+    return Findings(
+        id=id_,
+        now_us=now_us,
+        supervisor=None if leader is None else _text(leader),
+        state=TaskState(state.decode()),
+        version=(task[0], generation, at, cancel),
+        generation=int(generation),
+        skill=_text(skill),
+        queue=_text(queue),
+        fails=int(fails or 0),
+        deaths=int(deaths or 0),
+        cancel=None if cancel is None else _text(cancel),
+        left=_text(left),
+        reason=_text(reason),
+        death=_text(death),
+        ended_ms=_number(ended),
+        agents=tuple(_agent(row) for row in agents),
+        progress=progress,
+        **facts,
+    )
+
+
+def _agent(row: Sequence[Any]) -> AgentFacts:
+    name, seen, slots, backlog, lease, grace, skilled, workers, inbox, terms, limits, offers = row
+    attempts, _, deaths = _text(terms).partition("/")
+    return AgentFacts(
+        name=_text(name),
+        seen_ms=_number(seen),
+        slots=int(slots or 0),
+        backlog=int(backlog or 0),
+        lease_ms=int(lease or 0),
+        grace_ms=int(grace or 0),
+        skilled=bool(skilled),
+        workers=workers,
+        inbox=inbox,
+        max_attempts=int(attempts) if attempts else None,
+        max_deaths=int(deaths) if deaths else None,
+        limits=tuple(_limit(limit) for limit in limits),
+        offers=_offers(offers) if offers else SkillOffers(),
+    )
+
+
+def _offers(row: Sequence[Any]) -> SkillOffers:
+    live, having, draining, lacking = row
+    return SkillOffers(live, having, draining, tuple(_text(name) for name in lacking))
+
+
+def _limit(row: Sequence[Any]) -> LimitFacts:
+    name, *known = row
+    if not known:
+        return LimitFacts(_text(name), None)
+    count, window_us, used, next_us = known
+    return LimitFacts(_text(name), Rate(count, window_us), used, next_us)
+
+
+def _worker(place: Sequence[Any]) -> WorkerFacts | None:
+    if place[1] is None:
+        return None
+    _, worker, idle_ms, seen, host, pid, registered = place
+    return WorkerFacts(_text(worker), idle_ms, _number(seen), _text(host), _number(pid), bool(registered))
+
+
+def _own_attempts(envelope: bytes | None) -> int | None:
+    """What the task itself says of its attempts, if it was retried and says something."""
+    try:
+        return decode_envelope(envelope).max_attempts if envelope else None
+    except DecodeError:
+        return None
+
+
+def _number(value: bytes | None) -> int | None:
+    return None if value is None else int(float(value))
+
+
+def _text(value: bytes | None) -> str:
+    return (value or b"").decode(errors="replace")

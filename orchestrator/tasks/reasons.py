@@ -1,0 +1,364 @@
+"""Names the one thing that a task waits for, from what was found of it. Pure; asks nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.tasks.causes import Cause, Why
+from orchestrator.tasks.model import TaskState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from orchestrator.tasks.findings import AgentFacts, Findings, WorkerFacts
+
+START_ONE: Final = "start one with `orc worker run`"
+
+
+def explain(found: Findings) -> Why:
+    """Say what a task waits for."""
+    match found.state:
+        case TaskState.SCHEDULED:
+            return _scheduled(found)
+        case TaskState.READY:
+            return next(why for obstacle in _OBSTACLES if (why := obstacle(found)))
+        case TaskState.ASSIGNED:
+            return _unread(found)
+        case TaskState.RUNNING:
+            return _running(found)
+    return _ended(found)
+
+
+# ------------------------------------------------------------------------------------------------------------ scheduled
+
+
+def _scheduled(found: Findings) -> Why:
+    if found.due_ms is None:
+        return _lost(found, "has no due time")
+    if found.due_ms <= found.now_ms:
+        return _no_supervisor(found) or _its_turn(found)
+    due, until = _moment(found.due_ms, found), from_instant_ms(found.due_ms)
+    match found.left:
+        case "retry":
+            allowed = found.max_attempts
+            failed = f"{found.fails} of {_count(allowed, 'attempt')}" if allowed else _count(found.fails, "attempt")
+            return Why(
+                cause=Cause.RETRYING,
+                text=f"{failed} failed, the last one with {found.reason!r}; the next one starts at {due}",
+                until=until,
+                failures=found.fails,
+                attempts_left=max(0, allowed - found.fails) if allowed else None,
+                reason=found.reason,
+            )
+        case "snooze":
+            said = f": {found.reason}" if found.reason else ""
+            return Why(cause=Cause.SNOOZED, text=f"snoozed until {due}{said}", until=until, reason=found.reason or None)
+        case "death":
+            _, _, how = found.death.partition(" ")
+            allowed = found.max_deaths
+            died = _count(found.deaths, "worker") + (f" of at most {allowed}" if allowed else "")
+            return Why(
+                cause=Cause.RECOVERING,
+                text=f"{died} died with it, the last one: {how}; the next attempt starts at {due}",
+                until=until,
+                deaths=found.deaths,
+                max_deaths=allowed,
+                reason=how,
+            )
+    return Why(cause=Cause.SCHEDULED, text=f"starts no earlier than {due}", until=until)
+
+
+# ---------------------------------------------------------------------------------------------------------------- ready
+
+
+def _no_supervisor(found: Findings) -> Why | None:
+    if found.supervisor is not None:
+        return None
+    text = "no supervisor leads, so nothing is assigned; start one with `orc up` or `orc supervisor run`"
+    return Why(cause=Cause.NO_SUPERVISOR, text=text)
+
+
+def _in_no_queue(found: Findings) -> Why | None:
+    return None if found.parked or found.rank is not None else _lost(found, "stands in no queue")
+
+
+def _no_addressee(found: Findings) -> Why | None:
+    """Nobody is there of the agent that it is addressed to."""
+    if found.addressed is None or found.agents[0].slots:
+        return None
+    agent = found.agents[0]
+    if agent.workers:
+        drain = "its worker drains" if agent.workers == 1 else f"all its {agent.workers} workers drain"
+        cause, text = Cause.AGENT_DRAINING, f"agent {agent.name!r} takes nothing new, {drain}"
+    elif agent.seen_ms is None:
+        cause, text = Cause.AGENT_UNKNOWN, f"agent {agent.name!r} is not known, it had no worker in the last hour"
+    else:
+        seen = _ago(agent.seen_ms, found)
+        cause, text = Cause.AGENT_DOWN, f"agent {agent.name!r} has no live worker, it was seen {seen}"
+    text, seen_at = f"{text}; {START_ONE}", _instant(agent.seen_ms)
+    return Why(cause=cause, text=text, agent=agent.name, queue=found.queue, seen=seen_at)
+
+
+def _no_skill(found: Findings) -> Why | None:
+    """No agent that it may go to has the skill in all its live workers."""
+    if _able(found):
+        return None
+    for agent in found.agents:
+        if agent.offers.having:
+            lacking = agent.offers.live - agent.offers.having
+            return Why(
+                cause=Cause.SKILL_PARTIAL,
+                text=f"{lacking} of {agent.offers.live} live workers of agent {agent.name!r} lack the skill "
+                f"{found.skill!r} ({', '.join(agent.offers.lacking)}); it starts when all have it: replace these",
+                skill=found.skill,
+                queue=found.queue,
+                agent=agent.name,
+                workers=agent.offers.lacking,
+            )
+    if found.addressed is not None:
+        return Why(
+            cause=Cause.SKILL_MISSING,
+            text=f"agent {found.addressed!r} does not have the skill {found.skill!r}; start workers of it that do, "
+            "or submit it for another agent",
+            skill=found.skill,
+            queue=found.queue,
+            agent=found.addressed,
+        )
+    draining = ", ".join(repr(agent.name) for agent in found.agents)
+    still = f" ({draining} has, but takes nothing new)" if draining else ""
+    text = f"no live agent has the skill {found.skill!r}{still}; {START_ONE} that has"
+    return Why(cause=Cause.NO_AGENT, text=text, skill=found.skill, queue=found.queue)
+
+
+def _undefined_limit(found: Findings) -> Why | None:
+    """Every agent that could do it asks for a limit that nobody has defined."""
+    able = _able(found)
+    missing = [limit.name for agent in able for limit in agent.limits if limit.rate is None]
+    if any(agent.defined for agent in able):
+        return None
+    return Why(
+        cause=Cause.LIMIT_UNDEFINED,
+        text=f"agent {able[0].name!r} needs the limit {missing[0]!r}, which nobody has defined; add it to the settings "
+        f'of its workers, for example [limits] "{missing[0]}" = "60/min", and restart one',
+        agent=able[0].name,
+        queue=found.queue,
+        limit=missing[0],
+    )
+
+
+def _no_room(found: Findings) -> Why | None:
+    """Every agent that could do it is full."""
+    agents = [agent for agent in _able(found) if agent.defined]
+    if any(agent.room > 0 for agent in agents):
+        return None
+    slots = sum(agent.slots for agent in agents)
+    whose = f"the {len(agents)} agents with the skill {found.skill!r}" if agents[1:] else f"agent {agents[0].name!r}"
+    taken = f"the one slot of {whose} is" if slots == 1 else f"all {slots} slots of {whose} are"
+    return Why(
+        cause=Cause.NO_ROOM,
+        text=f"{taken} taken and {_ahead(found)}; more workers would start it earlier",
+        slots=slots,
+        agents=tuple(agent.name for agent in agents),
+        skill=found.skill,
+        queue=found.queue,
+        ahead=found.rank,
+    )
+
+
+def _limit(found: Findings) -> Why | None:
+    """Every agent with room is held by a limit: the one that opens first decides, and of an agent's limits the last."""
+    agents = [agent for agent in _able(found) if agent.defined and agent.room > 0]
+    if not all(any(limit.used_up for limit in agent.limits) for agent in agents):
+        return None
+    last = {agent.name: max(agent.limits, key=lambda limit: limit.next_us) for agent in agents}
+    name, limit = min(last.items(), key=lambda item: item[1].next_us)
+    # An agent's own limit carries its name behind an @, which no given name can.
+    shown = f"agent:{limit.name[1:]}" if limit.name.startswith("@") else limit.name
+    at_ms = -(-limit.next_us // 1000)
+    moment = _moment(at_ms, found)
+    text = f"the limit {shown} ({limit.rate}) is used up, the next start is at {moment}"
+    if found.rank and len(found.agents) == 1:
+        text = f"the limit {shown} ({limit.rate}) allows its start at {moment} at the earliest, {_ahead(found)}"
+    elif found.rank:
+        text = f"{text}; {_ahead(found)}"
+    return Why(
+        cause=Cause.LIMIT,
+        text=text,
+        until=from_instant_ms(at_ms),
+        limit=shown,
+        rate=str(limit.rate),
+        agent=name,
+        queue=found.queue,
+        ahead=found.rank,
+    )
+
+
+def _its_turn(found: Findings) -> Why:
+    if found.state is TaskState.SCHEDULED:
+        text = f"it is due, supervisor {found.supervisor} moves it on"
+    else:
+        text = f"nothing holds it back, {_ahead(found)}; supervisor {found.supervisor} assigns it in its turn"
+    return Why(cause=Cause.TURN, text=text, queue=found.queue, ahead=found.rank, supervisor=found.supervisor)
+
+
+_OBSTACLES: Final[Sequence[Callable[[Findings], Why | None]]] = (
+    # From what holds everything to what holds this one alone. The first that is there is named: while it lasts, it does
+    # not matter whether those below it go away. What people switch off (stop, pause) and lanes belong above the agents.
+    _no_supervisor,
+    _in_no_queue,
+    _no_addressee,
+    _no_skill,
+    _undefined_limit,
+    _no_room,
+    _limit,
+    _its_turn,
+)
+
+
+# --------------------------------------------------------------------------------------------------- assigned, running
+
+
+def _unread(found: Findings) -> Why:
+    if not found.in_inbox:
+        return _lost(found, "is not in the inbox that it was put into")
+    agent = found.agents[0]
+    if not agent.slots:
+        because = f"{'its workers drain' if agent.workers else 'it has no live worker'}; {START_ONE}"
+    elif agent.seen_ms is not None and _silent(agent.seen_ms, agent, found):
+        because = f"its workers are silent, the last sign of life came {_ago(agent.seen_ms, found)}"
+    else:
+        because = f"it has {_count(agent.slots, 'slot')} and {_count(agent.inbox, 'task')} in there"
+    where = f"the inbox of agent {agent.name!r}"
+    return Why(
+        cause=Cause.UNREAD,
+        text=f"put into {where} {_ago(found.entry_ms, found)}, no worker has read it yet: {because}",
+        since=from_instant_ms(found.entry_ms),
+        seen=_instant(agent.seen_ms),
+        agent=agent.name,
+        slots=agent.slots,
+    )
+
+
+def _running(found: Findings) -> Why:
+    agent, worker = found.agents[0], found.worker
+    assert worker is not None
+    # An attempt begins when its entry is made, or when the entry is taken over, which raises the generation.
+    since_ms = max(found.entry_ms, found.generation)
+    attempt = found.fails + found.deaths + 1
+    silent = worker.seen_ms is None or _silent(worker.seen_ms, agent, found)
+    until_ms = max(found.now_ms - worker.idle_ms + agent.lease_ms, agent.grace_ms) if silent else None
+    who = f"worker {worker.id} on {worker.host or 'an unknown host'}"
+    if found.cancel is not None:
+        cause = Cause.CANCELLING
+        text = f"told to stop{_because(found.cancel)}; {_before_it_stops(who, worker, until_ms, found)}"
+    elif until_ms is not None:
+        cause = Cause.WORKER_SILENT
+        text = f"{_unheard(who, worker, found)}; {_who_takes_it(agent, worker)} at {_moment(until_ms, found)}"
+    else:
+        cause = Cause.RUNNING
+        renewed = f"lease renewed {_span(worker.idle_ms)} ago"
+        text = f"{who} runs it since {_moment(since_ms, found)}, attempt {attempt}, {renewed}"
+    return Why(
+        cause=cause,
+        text=text,
+        until=_instant(until_ms),
+        since=from_instant_ms(since_ms),
+        seen=_instant(worker.seen_ms),
+        agent=agent.name,
+        worker=worker.id,
+        host=worker.host or None,
+        pid=worker.pid,
+        attempt=attempt,
+        reason=found.cancel or None,
+    )
+
+
+def _before_it_stops(who: str, worker: WorkerFacts, until_ms: int | None, found: Findings) -> str:
+    if until_ms is not None:
+        return f"{_unheard(who, worker, found)}, it ends when its lease has run out at {_moment(until_ms, found)}"
+    return f"{who} hears of it with its next heartbeat, then the handler has to end"
+
+
+def _who_takes_it(agent: AgentFacts, worker: WorkerFacts) -> str:
+    if agent.slots and agent.workers > worker.registered:
+        return f"another worker of agent {agent.name!r} takes it when its lease has run out"
+    return f"agent {agent.name!r} has no other worker, {START_ONE}: it takes it when the lease has run out"
+
+
+def _unheard(who: str, worker: WorkerFacts, found: Findings) -> str:
+    heard = "is forgotten" if worker.seen_ms is None else f"has not beaten for {_span(found.now_ms - worker.seen_ms)}"
+    return f"{who} has it and {heard}"
+
+
+def _silent(seen_ms: int, agent: AgentFacts, found: Findings) -> bool:
+    # A heart beats three times in a lease at least: two beats are missing.
+    return found.now_ms - seen_ms > agent.lease_ms * 2 // 3
+
+
+# ---------------------------------------------------------------------------------------------------------- ended, lost
+
+
+def _ended(found: Findings) -> Why:
+    if found.ended_ms is None:
+        return _lost(found, "has no time of its end")
+    return Why(
+        cause=Cause.ENDED,
+        text=f"ended at {_moment(found.ended_ms, found)}{_because(found.reason)}",
+        since=from_instant_ms(found.ended_ms),
+        reason=found.reason or None,
+    )
+
+
+def _lost(found: Findings, what: str) -> Why:
+    text = f"it is {found.state} by its record, but {what}: Redis lost data; cancel it and submit it again"
+    return Why(cause=Cause.LOST, text=text, queue=found.queue)
+
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+
+def _able(found: Findings) -> list[AgentFacts]:
+    """The agents that it may go to, as far as skills and live workers decide."""
+    return [agent for agent in found.agents if agent.skilled and agent.slots]
+
+
+def _ahead(found: Findings) -> str:
+    count = found.rank or 0
+    return f"{count or 'no'} task{'' if count == 1 else 's'} stand{'s' if count == 1 else ''} before it"
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _instant(at_ms: int | None) -> datetime | None:
+    return None if at_ms is None else from_instant_ms(at_ms)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _moment(at_ms: int, found: Findings) -> str:
+    """A time of day, with the day when that is another one, and how far it is from now."""
+    at, now = from_instant_ms(at_ms), from_instant_ms(found.now_ms)
+    form = "%H:%M:%S UTC" if at.date() == now.date() else "%Y-%m-%d %H:%M:%S UTC"
+    away_ms = at_ms - found.now_ms
+    return f"{at.strftime(form)} ({_ago(at_ms, found) if away_ms <= 0 else f'in {_span(away_ms)}'})"
+
+
+def _ago(at_ms: int, found: Findings) -> str:
+    return f"{_span(found.now_ms - at_ms)} ago"
+
+
+def _span(span_ms: int) -> str:
+    """A duration, as exact as somebody who waits wants it."""
+    seconds = max(0, span_ms) / 1000
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{round(seconds / size)} {unit}"
+    return f"{round(seconds)} s"
