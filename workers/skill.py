@@ -83,10 +83,10 @@ class Skill(Generic[P, T]):
                 f"{self._context_name!r} out, or process=True"
             )
         # Fields have names that no attribute of a model has; outside they go by the parameter's name.
-        self._parameters = {f"argument {number}": parameter for number, parameter in enumerate(parameters)}
+        self._parameters = [(f"argument {number}", parameter) for number, parameter in enumerate(parameters)]
         fields: dict[str, Any] = {
             field: (Annotated[parameters[parameter][0], Field(alias=parameter)], parameters[parameter][1])
-            for field, parameter in self._parameters.items()
+            for field, parameter in self._parameters
         }
         returned = signature.return_annotation
         try:
@@ -111,7 +111,8 @@ class Skill(Generic[P, T]):
             InvalidInput: they do not fit; the message names each argument.
         """
         try:
-            checked = self._arguments.model_validate_json(args, by_alias=True, by_name=True).__dict__
+            # The validator itself: what pydantic puts around it costs as much again.
+            checked = self._arguments.__pydantic_validator__.validate_json(args, by_alias=True, by_name=True).__dict__
         except ValidationError as refused:
             raise InvalidInput(f"arguments do not fit {self.name!r}: {_readable(refused)}") from None
         except Exception as broken:
@@ -119,7 +120,7 @@ class Skill(Generic[P, T]):
             raise InvalidInput(
                 f"arguments of {self.name!r} could not be checked: {type(broken).__name__}: {broken}"
             ) from broken
-        values = {parameter: checked[field] for field, parameter in self._parameters.items()}
+        values = {parameter: checked[field] for field, parameter in self._parameters}
         if self._context_name is not None:
             values[self._context_name] = context
         return values
@@ -130,6 +131,12 @@ class Skill(Generic[P, T]):
         Raises:
             InvalidInput: JSON cannot hold it, or it is too large.
         """
+        try:
+            data: bytes = self._result.serializer.to_json(value, warnings="error")
+        except Exception:  # noqa: BLE001 - the way below finds it again, and says what it is
+            data = b""
+        if data and len(data) <= max_bytes and _surely_json(data):
+            return data
         try:
             plain = self._result.dump_python(value, mode="json", warnings="error")
         except Exception as unfit:
@@ -196,6 +203,13 @@ def make_options(
         max_deaths=max_deaths,
         backoff=backoff if isinstance(backoff, str) else to_seconds("backoff", backoff),
     )
+
+
+def _surely_json(data: bytes) -> bool:
+    """Whether what pydantic wrote needs no second look: no number that JSON lacks, not too deep to be read again."""
+    if b"NaN" in data or b"Infinity" in data:
+        return False  # or in a text: the second look tells
+    return data.count(b"[") + data.count(b"{") <= RESULT_DEPTH
 
 
 def _limit_s(name: str, value: float | timedelta | None) -> float | None:

@@ -58,6 +58,8 @@ class Caller:
         """
         run: Callable[[], Awaitable[Any]]
         if skill.kind is HandlerKind.LOOP:
+            if not self._middleware:
+                return skill.handler(**values)
             run = partial(skill.handler, **values)
         elif skill.kind is HandlerKind.THREAD:
             run = partial(self._in_thread, skill.handler, values, held)

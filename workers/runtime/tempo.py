@@ -23,19 +23,23 @@ class Tempo:
     def __init__(self, *, limited: bool, changed: Callable[[], None]) -> None:
         self.backlog = 0
         self._limited, self._changed = limited, changed
-        self._slow: deque[bool] = deque()
-        self._slow_count = 0
+        self._seen = 0
+        self._slow: deque[int] = deque()
+        """Which of those seen were slow."""
 
     def took(self, seconds: float) -> None:
         """Note the run time of one attempt."""
         if self._limited:
             return
-        slow = seconds > FAST_S
-        self._slow.append(slow)
-        self._slow_count += slow
-        if len(self._slow) > WINDOW:
-            self._slow_count -= self._slow.popleft()
-        backlog = int(len(self._slow) >= ENOUGH and self._slow_count <= len(self._slow) * SLOW_SHARE)
+        self._seen += 1
+        if seconds > FAST_S:
+            self._slow.append(self._seen)
+        elif self.backlog:
+            return  # a fast one ends no backlog
+        while self._slow and self._slow[0] <= self._seen - WINDOW:
+            self._slow.popleft()
+        known = min(self._seen, WINDOW)
+        backlog = int(known >= ENOUGH and len(self._slow) <= known * SLOW_SHARE)
         if backlog != self.backlog:
             self.backlog = backlog
             self._changed()
