@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 from orchestrator.tasks.model import (
     Assigned,
     CancelStatus,
+    EmitStatus,
     FinishStatus,
     LeaseStatus,
     Promoted,
     TaskState,
     Verdict,
     VerdictKind,
+    WatchStatus,
 )
 from tests.lua.pool import LEASE_MS
 
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from orchestrator.tasks.model import Delivery
-    from orchestrator.tasks.scripts import SubmitRow
+    from orchestrator.tasks.scripts import EmitRow, SubmitRow
 
 FINAL = {"succeeded", "dead", "cancelled", "expired"}
 _AGAIN = {
@@ -41,7 +43,15 @@ MAX_DEATHS = 3
 
 @dataclass
 class Task:
-    """One accepted task; `score` is where it stands in its queue, `due` when it leaves `scheduled`."""
+    """One accepted task.
+
+    Attributes:
+        score: where it stands in its queue.
+        due: when it leaves `scheduled`.
+        out: its output stream as (kind, generation, attempt); None: it does not emit and nobody follows it.
+        emitted: generation and number of the last row that was emitted.
+        progress: the latest, as it is stored.
+    """
 
     id: str
     row: SubmitRow
@@ -55,6 +65,9 @@ class Task:
     deaths: int = 0
     parked: bool = False
     cancel: bool = False
+    out: list[tuple[str, int, int]] | None = None
+    emitted: tuple[int, int] = (0, 0)
+    progress: str = ""
 
 
 @dataclass
@@ -238,6 +251,7 @@ class Model:
 
     def _deliver(self, agent: Agent, task: Task) -> None:
         task.state = "assigned"
+        self._tell(task, "assigned")
         self.expiring.discard(task.id)
         agent.inbox.append(Entry(task.id, task.gen, task.fails + task.deaths + 1, task.deaths))
         self._take_slots(agent, task)
@@ -279,12 +293,13 @@ class Model:
             self._end(task, "succeeded")
         elif verdict.kind == VerdictKind.DEAD:
             task.fails += 1
-            self._end(task, "dead")
+            self._end(task, "dead", counted=True)
         else:
             self._end(task, "cancelled")
         return FinishStatus.OK
 
     def _leave(self, task: Task, verdict: Verdict) -> None:
+        self._tell(task, _AGAIN[verdict.kind])
         task.was = task.gen
         self._raise(task)
         due = max(self.now_ms + verdict.delay_ms if verdict.delay_ms else 0, verdict.at_ms)
@@ -366,12 +381,17 @@ class Model:
             return False
         if not died:
             self._return_slots(agent, task)
+        gen = task.gen
         self._raise(task)
         again = died and task.deaths >= 2
         if again or self._limit_room(agent, 1)[0] < 1:
             agent.inbox.remove(entry)
             self._go_back(task, scheduled=again)
+            if not died:
+                self._tell(task, "given_back", gen=gen)
             return False
+        if died:
+            self._tell(task, "assigned")
         self._take_slots(agent, task)
         entry.consumer, entry.aged, entry.gen = worker, False, task.gen
         entry.attempt, entry.deaths = task.fails + task.deaths + 1, task.deaths
@@ -392,6 +412,39 @@ class Model:
         self.counts["abandoned"] += len(mine)
         return len(mine), going_on
 
+    def watch(self, ids: Sequence[str]) -> list[WatchStatus]:
+        """lua/tasks/watch.lua."""
+        return [self._watch(self.tasks.get(task_id)) for task_id in ids]
+
+    def _watch(self, task: Task | None) -> WatchStatus:
+        if task is None:
+            return WatchStatus.UNKNOWN
+        if task.state in FINAL:
+            return WatchStatus.SILENT if task.out is None else WatchStatus.ENDED
+        if task.out is None:
+            task.out = []
+            self._tell(task, task.state)
+        return WatchStatus.LIVE
+
+    def emit(self, rows: Sequence[EmitRow]) -> list[EmitStatus]:
+        """lua/tasks/emit.lua."""
+        return [self._emit(row) for row in rows]
+
+    def _emit(self, row: EmitRow) -> EmitStatus:
+        task, gen = self.tasks[row.id], int(row.generation)
+        if task.state != "assigned" or task.gen != gen:
+            return EmitStatus.STALE
+        if task.emitted[0] == gen and row.seq <= task.emitted[1]:
+            return EmitStatus.OK
+        task.out = task.out or []
+        if row.kind == "progress":
+            if task.out and task.out[-1][:2] == ("progress", gen):
+                task.out.pop()
+            task.progress = f"{gen} {row.data.decode()}"
+        task.out.append((row.kind, gen, row.attempt))
+        task.emitted = (gen, row.seq)
+        return EmitStatus.OK
+
     def learn_due(self, task_id: str, due: int) -> None:
         """Tell when a task comes back that died more than once."""
         task = self.tasks[task_id]
@@ -409,8 +462,14 @@ class Model:
     def _raise(self, task: Task) -> None:
         task.gen = max(task.gen + 1, self.now_ms)
 
-    def _end(self, task: Task, state: str) -> None:
+    def _tell(self, task: Task, kind: str, *, gen: int = 0, counted: bool = False) -> None:
+        """Note a step; `counted`: its attempt is among the failures and deaths already."""
+        if task.out is not None:
+            task.out.append((kind, gen or task.gen, task.fails + task.deaths + (not counted)))
+
+    def _end(self, task: Task, state: str, *, counted: bool = False) -> None:
         assert task.state not in FINAL
+        self._tell(task, state, counted=counted)
         task.state, task.parked = state, False
         self.counts[state] += 1
         self.ends.append((task.id, state[0]))
@@ -418,12 +477,14 @@ class Model:
     def _take_back(self, task: Task, *, died: bool) -> bool:
         task.deaths += died
         if task.cancel:
-            self._end(task, "cancelled")
+            self._end(task, "cancelled", counted=died)
         elif died and task.deaths >= MAX_DEATHS:
-            self._end(task, "dead")
+            self._end(task, "dead", counted=True)
         elif task.by and task.by <= self.now_ms:
-            self._end(task, "expired")
+            self._end(task, "expired", counted=died)
         else:
+            if died:
+                self._tell(task, "taken_back", counted=True)
             return True
         return False
 

@@ -25,7 +25,7 @@ from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import Assigned, TaskState, Verdict, VerdictKind
 from tests.lua.keyspace import without_lifetime
 from tests.lua.model import FINAL, Agent, Limit, Model
-from tests.lua.pool import LEASE_MS, START_US, Pool, Team, rank, row
+from tests.lua.pool import LEASE_MS, START_US, Pool, Team, chunk, rank, row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ MUST_FIRE = [
     *["submit", "submit_known", "cancel", "promote", "assign", "supervise", "read", "read, reply lost", "crash"],
     *[f"finish {kind.value}" for kind in VerdictKind],
     *["finish, stale generation", "renew", "lease_expires", "adopted", "abandoned", "change_skills", "repeat"],
-    *["time_jumps", "time_steps_back"],
+    *["time_jumps", "time_steps_back", "watch", "emit", "emit, stale generation"],
 ]
 
 fired: Counter[str] = Counter()
@@ -90,6 +90,7 @@ class Machine(RuleBasedStateMachine):
         self.ended: dict[str, str] = {}
         self.todo: dict[str, int] = {}
         self.heard = "-"
+        self.emitted: Counter[tuple[str, str]] = Counter()
 
     @initialize()
     def start(self) -> None:
@@ -191,6 +192,17 @@ class Machine(RuleBasedStateMachine):
             assert self.pool.cancel(*ids, "unknown") == self.model.cancel([*ids, "unknown"])
 
         self.act("cancel", step)
+
+    @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3))
+    @precondition(lambda self: self.model.tasks)
+    def watch(self, which: list[int]) -> None:
+        """Somebody begins to follow tasks, in whatever state, or goes on."""
+        ids = [list(self.model.tasks)[i % len(self.model.tasks)] for i in which]
+
+        def step() -> None:
+            assert [status for status, _ in self.pool.watch(*ids, "unknown")] == self.model.watch([*ids, "unknown"])
+
+        self.act("watch", step)
 
     # Supervisors ------------------------------------------------------------------------------------------------------
 
@@ -360,6 +372,24 @@ class Machine(RuleBasedStateMachine):
 
         self.act("finish_old", step)
 
+    @rule(i=st.integers(0, 10_000), kinds=st.lists(st.sampled_from(["progress", "output"]), min_size=1, max_size=4))
+    @precondition(lambda self: self.past)
+    def emit(self, i: int, kinds: list[str]) -> None:
+        """An attempt emits, one that has its task or one that it was taken from; `repeat` sends the call again."""
+        held = [delivery for worker in self.workers for delivery in worker.holds.values()]
+        delivery = [*held, *self.past[-5:]][i % (len(held) + len(self.past[-5:]))]
+        fired["emit, stale generation"] += self.model.tasks[delivery.task_id].gen != int(delivery.generation)
+        rows = []
+        for kind in kinds:
+            self.emitted[delivery.task_id, delivery.generation] += 1
+            seq = self.emitted[delivery.task_id, delivery.generation]
+            rows.append(chunk(delivery, seq, b"[%d]" % seq, kind=kind))
+
+        def step() -> None:
+            assert self.pool.emit(*rows) == self.model.emit(rows)
+
+        self.act("emit", step)
+
     @rule(i=st.integers(0, 4), forget=st.booleans())
     def renew(self, i: int, *, forget: bool) -> None:
         """A pulse renews what its worker holds, and what it may no longer hold."""
@@ -492,6 +522,7 @@ class Machine(RuleBasedStateMachine):
         """Check all that must hold, in the middle of a step."""
         self.every_task_in_exactly_one_place()
         self.states_and_generations()
+        self.output_tells_each_life()
         self.told_once()
         self.limits_hold()
 
@@ -535,6 +566,15 @@ class Machine(RuleBasedStateMachine):
             if task.state in FINAL:
                 assert TaskState(task.state).final
                 self.ended[task.id] = task.state
+
+    @invariant()
+    def output_tells_each_life(self) -> None:
+        """A stream holds the steps of its task's life and what its attempts emitted, in order; others have none."""
+        for task in self.model.tasks.values():
+            told = [(kind, int(gen), attempt) for kind, gen, attempt, _ in self.pool.out(task.id)]
+            assert told == (task.out or [])
+            stored = self.pool.task(task.id)
+            assert ("out" in stored, stored.get("progress", "")) == (task.out is not None, task.progress)
 
     @invariant()
     def told_once(self) -> None:
@@ -671,6 +711,8 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
         steps += [lambda: machine.crash(i), lambda: machine.lease_expires(i)]
     if machine.model.tasks:
         steps += [lambda: machine.submit_known([-1, -2]), lambda: machine.cancel([-1 - i])]
+        steps += [lambda: machine.watch([-1, -1 - i])]
     if machine.past:
         steps += [lambda: machine.finish_old(dice.randrange(10_000), kinds[0])]
+        steps += [lambda: machine.emit(dice.randrange(10_000), dice.choices(["progress", "output"], k=1 + i % 3))] * 2
     dice.choice(steps)()
