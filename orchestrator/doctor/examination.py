@@ -65,6 +65,8 @@ _POOL: Final = (
     ("lost-tasks", leftovers.check_lost_tasks),
     ("lifetimes", leftovers.check_lifetimes),
 )
+_BARRED: Final = frozenset({"redis-cluster", "format"})
+"""With these in trouble the pool cannot be read."""
 _CONFIG: Final = ("appendfsync", "timeout", "tcp-keepalive")
 
 
@@ -112,7 +114,7 @@ async def examine_server(settings: Settings) -> Examination:
                 info, config = await _ask_server(store)
                 subject = Subject(settings, store, info, config)
                 findings += await _run(_SERVER, subject)
-                if not any(finding.code == "format" and finding.severity is not Severity.OK for finding in findings):
+                if not any(finding.code in _BARRED and finding.severity is not Severity.OK for finding in findings):
                     findings += await _run(_POOL, subject)
     except (StoreError, ConfigError) as failure:
         findings += server.out_of_reach(failure)
@@ -140,7 +142,8 @@ async def _run(
     for code, check in checks:
         try:
             findings += await check(subject)
-        except ServerRefused as refused:
-            fix = "see what is said of `rights`"
-            findings.append(warning(code, f"could not be looked at: {refused}", fix))
+        except StoreError as failure:
+            await subject.store.execute("TIME")  # raises when the server itself is gone
+            fix = "see the other findings, above all `rights`, and look again"
+            findings.append(warning(code, f"could not be looked at: {failure}", fix))
     return findings

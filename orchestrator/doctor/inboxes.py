@@ -34,9 +34,11 @@ async def check_inboxes(subject: Subject) -> list[Finding]:
             found = f"the inbox of {agent.name!r} has no group {GROUP!r}: nobody can read its {agent.inbox} tasks"
             findings.append(problem("inboxes", found, f"restart a worker of {agent.name!r}: it makes the group again"))
         elif agent.inbox and not agent.slots:
-            found = f"{agent.inbox} tasks lie in the inbox of {agent.name!r}, which no live worker serves"
+            found = f"{agent.inbox} task(s) lie in the inbox of {agent.name!r}, which no live worker serves"
             findings.append(warning("inboxes", found, _START.format(agent.name)))
-    return findings or [ok("inboxes", f"{len(agents)} agents, each with a readable inbox")]
+    if not findings:
+        findings.append(ok("inboxes", "those of all agents can be read" if agents else "no agent is known"))
+    return findings
 
 
 async def check_lost_workers(subject: Subject) -> list[Finding]:
@@ -50,7 +52,7 @@ async def check_lost_workers(subject: Subject) -> list[Finding]:
             name = consumer["name"].decode(errors="replace")
             if name in live or not consumer["pending"]:
                 continue
-            found = f"{name}, which is gone, still holds {consumer['pending']} tasks of {agent.name!r}"
+            found = f"{name}, which is gone, still holds {consumer['pending']} task(s) of {agent.name!r}"
             if agent.slots:
                 fix = f"wait: live workers of {agent.name!r} take them over when their lease has run out"
                 findings.append(warning("lost-workers", found, fix))
@@ -79,7 +81,7 @@ async def check_leases(subject: Subject) -> list[Finding]:
         oldest_s = max(entry[2] for entry in entries) / 1000
         many = f"{len(entries)}{' or more' * (len(entries) == _SHOWN)}"
         found = (
-            f"{many} tasks of {at.agent!r} have been held for up to {oldest_s:.0f} s without renewal "
+            f"{many} task(s) of {at.agent!r} have been held for up to {oldest_s:.0f} s without renewal "
             f"(lease {at.lease_ms / 1000:g} s), by {holders}"
         )
         fix = f"end {holders} if it is stuck, and start another worker of {at.agent!r}: it takes them over"

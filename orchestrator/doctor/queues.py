@@ -27,8 +27,11 @@ async def check_skills(subject: Subject) -> list[Finding]:
             whom = f"the skill {name!r}" if kind == "skill" else f"agent {name!r}"
             whose = "an agent that has it" if kind == "skill" else "it"
             fix = f"start a worker of {whose}: `orc worker run MODULE:AGENT`"
-            findings.append(warning("skills", f"{_tasks(count)} wait for {whom}, which no live worker has", fix))
-    return findings or [ok("skills", f"{_tasks(sum(lengths.values()))} wait, each for a live agent")]
+            findings.append(warning("skills", f"{_tasks(count)} waiting for {whom}, which no live worker has", fix))
+    if not findings:
+        seen = f"{_tasks(sum(lengths.values()))} waiting, each for a live agent" if lengths else "nothing waits"
+        findings.append(ok("skills", seen))
+    return findings
 
 
 async def check_parked(subject: Subject) -> list[Finding]:
@@ -60,8 +63,10 @@ async def check_caps(subject: Subject) -> list[Finding]:
             findings.append(problem("queues", f"{found}: more are refused", fix))
         elif count > NEAR_CAP * cap:
             findings.append(warning("queues", found, "add workers, or raise queue.max_tasks for the clients"))
-    longest = max(lengths.values(), default=0)
-    return findings or [ok("queues", f"{len(lengths)} hold tasks, the longest {longest} of {cap}")]
+    if not findings:
+        seen = f"the longest holds {max(lengths.values())} of {cap} tasks" if lengths else "all are empty"
+        findings.append(ok("queues", seen))
+    return findings
 
 
 async def _ready(store: Store) -> dict[str, int]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import ServerRefused, StoreError
-from orchestrator.doctor.commands import acl_name, used_commands
-from orchestrator.doctor.findings import ok, problem
+from orchestrator.doctor.commands import HINTS, acl_name, used_commands
+from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from orchestrator.doctor.findings import Finding
     from orchestrator.doctor.subject import Subject
+    from orchestrator.store.keys import PoolKeys
     from orchestrator.store.store import Store
 
 
@@ -27,17 +28,28 @@ async def check_rights(subject: Subject) -> list[Finding]:
     who = f"user {user!r}" if user else "the user of the URL"
     if verdicts is None:
         return [ok("rights", f"unknown: {who} may use neither ACL DRYRUN nor MULTI")]
-    forbidden = [acl_name(command) for command, verdict in zip(commands, verdicts, strict=True) if "to run" in verdict]
-    locked = any("key" in verdict and "to run" not in verdict for verdict in verdicts)
-    if not forbidden and not locked:
-        return [ok("rights", f"{who} may use all {len(commands)} commands, on the keys of the pool")]
-    # The root itself is the key that scripts declare, so a pattern that asks for a colon behind it is too narrow.
-    pattern = f"~{store.keys.prefix}:*"
+    needed, wished = list(zip(commands, verdicts, strict=True))[: -len(HINTS)], verdicts[-len(HINTS) :]
+    if any(verdict for _, verdict in needed):
+        return [_missing_rights(who, user, needed, store.keys)]
+    if any(wished):
+        found = f"{who} may not publish or subscribe to hints; whoever follows a task hears of its output later"
+        names = " ".join(f"+{acl_name(hint.split(' '))}" for hint in HINTS)
+        fix = f"`redis-cli ACL SETUSER {user or 'USER'} {names} &{store.keys.prefix}:*`"
+        return [warning("rights", found, fix)]
+    return [ok("rights", f"{who} may use all {len(commands)} commands, on the keys of the pool")]
+
+
+def _missing_rights(who: str, user: str | None, asked: Iterable[tuple[Sequence[str], str]], keys: PoolKeys) -> Finding:
+    verdicts = list(asked)
+    forbidden = sorted({acl_name(command) for command, verdict in verdicts if "to run" in verdict})
+    locked = any(verdict and "to run" not in verdict for _, verdict in verdicts)
     found = [f"may not run {', '.join(forbidden)}"] if forbidden else []
-    found += [f"may not use keys like {store.keys.root}"] if locked else []
-    rules = [*(f"+{name}" for name in forbidden), *([pattern] if locked else [])]
-    fix = f"`redis-cli ACL SETUSER {user or 'USER'} {' '.join(rules)}`"
-    return [problem("rights", f"{who} {' and '.join(found)}", fix)]
+    found += [f"may not use keys like {keys.root}"] if locked else []
+    # The root itself is the key that scripts declare, so a pattern that asks for a colon behind it is too narrow.
+    rules = [*(f"+{name}" for name in forbidden), *([f"~{keys.prefix}:*"] if locked else [])]
+    return problem(
+        "rights", f"{who} {' and '.join(found)}", f"`redis-cli ACL SETUSER {user or 'USER'} {' '.join(rules)}`"
+    )
 
 
 async def _who_we_are(store: Store) -> str | None:

@@ -14,6 +14,7 @@ COMMANDS = (
     ["demo"],
     ["up"],
     ["status"],
+    ["doctor"],
     ["tasks"],
     ["tasks", "submit"],
     ["tasks", "list"],

@@ -1,0 +1,43 @@
+"""Examines a server or a pool as `orc doctor` does, and types what its fix lines say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from orchestrator.doctor.examination import examine_server
+from orchestrator.doctor.findings import Severity
+
+if TYPE_CHECKING:
+    import redis
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.doctor.findings import Finding
+
+
+async def examined(settings: Settings) -> dict[str, Finding]:
+    """All findings about server and pool by code; of several of one code the worst."""
+    found: dict[str, Finding] = {}
+    for finding in (await examine_server(settings)).findings:
+        if finding.code not in found or found[finding.code].severity is Severity.OK:
+            found[finding.code] = finding
+    return found
+
+
+async def trouble(settings: Settings) -> dict[str, str]:
+    """What is not well, as `code: severity`; a server of tests has no append-only file, which is not meant here."""
+    found = await examined(settings)
+    return {
+        code: finding.severity.value
+        for code, finding in found.items()
+        if finding.severity is not Severity.OK and code != "redis-aof"
+    }
+
+
+def type_fix(client: redis.Redis, finding: Finding) -> None:
+    """Run every `redis-cli` command of a fix line, as a person would who pastes it."""
+    typed = re.findall(r"`redis-cli ([^`]+)`", finding.fix)
+    assert typed, f"nothing to type in: {finding.fix}"
+    for command in typed:
+        client.execute_command(*shlex.split(command))  # type: ignore[no-untyped-call]

@@ -1,0 +1,310 @@
+"""What `orc doctor` says of pools in trouble: nobody leads, nobody works, tasks are left behind, keys have leaked."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from orchestrator.agents import scripts as registry
+from orchestrator.agents.model import AgentSpec
+from orchestrator.doctor import leftovers
+from orchestrator.doctor.findings import Severity
+from orchestrator.doctor.subject import Subject
+from orchestrator.services import open_services
+from orchestrator.tasks.inbox import GROUP
+from orchestrator.testing.waiting import wait_for
+from tests.helpers.local_team import local_settings, run_local_team
+from tests.helpers.patient import examined, trouble, type_fix
+from workers import Agent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import redis
+    from anyio.abc import TaskGroup
+
+    from orchestrator.client.handle import TaskHandle
+    from orchestrator.core.settings import Settings
+    from orchestrator.store.store import Store
+    from tests.helpers.local_team import LocalTeam
+
+
+@pytest.fixture
+async def leaderless(settings: Settings) -> AsyncIterator[LocalTeam]:
+    """A client, and nobody who assigns."""
+    async with run_local_team(settings, led=False) as team:
+        yield team
+
+
+@pytest.fixture
+async def store(settings: Settings) -> AsyncIterator[Store]:
+    """A way to plant things into the pool."""
+    async with open_services(settings, name="test") as services:
+        yield services.store
+
+
+def greeter() -> Agent:
+    """An agent with one skill."""
+    agent = Agent("greeter")
+
+    @agent.skill
+    async def greet() -> str:
+        return "hello"
+
+    return agent
+
+
+async def register_ghost(store: Store, *, lease_ms: int = 60_000) -> None:
+    """Let a worker of agent `scribe` be known that takes tasks and never runs them."""
+    spec = AgentSpec("scribe", frozenset({"write"}), lease_ms=lease_ms)
+    about: dict[str, str | int] = {"host": "far", "pid": 7, "version": "0"}
+    await store.call(
+        registry.register(store.keys, worker="ghost", spec=spec, slots=2, backlog=1, about=about, alive_s=60)
+    )
+
+
+async def hand_over(team: LocalTeam, store: Store) -> None:
+    """Submit a task for the ghost, and wait until it lies in its inbox."""
+    await team.orc.submit("write")
+
+    async def arrived() -> bool:
+        return bool(await store.execute("XLEN", store.keys.inbox("scribe")))
+
+    await wait_for(arrived, "the task in the inbox")
+
+
+async def take_up(store: Store) -> None:
+    """Let the ghost read what lies there."""
+    inbox = store.keys.inbox("scribe")
+    assert await store.execute("XREADGROUP", "GROUP", GROUP, "ghost", "COUNT", 1, "STREAMS", inbox, ">")
+
+
+async def test_a_pool_at_work_is_well(team: LocalTeam, settings: Settings) -> None:
+    """While tasks come and go, nothing is taken for lost, leaked or overdue."""
+    agent = Agent("busy", concurrency=8)
+
+    @agent.skill
+    async def work() -> None:
+        await anyio.sleep(0.002)
+
+    await team.work(agent)
+    handles = [await team.orc.submit("work", delay=0.001 * number) for number in range(200)]
+    looks = 0
+    async with anyio.create_task_group() as group:
+        group.start_soon(_all_done, handles, group)
+        while not group.cancel_scope.cancel_called:
+            assert await trouble(settings) == {}
+            looks += 1
+    assert looks > 1
+
+
+async def _all_done(handles: list[TaskHandle[Any]], group: TaskGroup) -> None:
+    for handle in handles:
+        await handle.result(10)
+    group.cancel_scope.cancel()
+
+
+# ---------------------------------------------------------------------------------------------------------------- team
+
+
+async def test_nobody_leads(leaderless: LocalTeam, settings: Settings) -> None:
+    """Without a supervisor there is a warning, and a problem as soon as somebody needs one; it says what to type."""
+    assert await trouble(settings) == {"supervisor": "warning"}
+    await leaderless.work(greeter())
+    assert await trouble(settings) == {"supervisor": "problem"}
+    found = (await examined(settings))["supervisor"]
+    assert "`orc supervisor run`" in found.fix
+    await leaderless.lead()
+
+    async def led() -> bool:
+        return await trouble(settings) == {}
+
+    await wait_for(led, "a leader")
+
+
+async def test_nobody_works(team: LocalTeam, settings: Settings) -> None:
+    """Tasks that wait while no worker lives are a problem; which skill they wait for is said."""
+    await team.orc.submit("greet")
+    assert await trouble(settings) == {"workers": "problem", "skills": "warning"}
+    found = await examined(settings)
+    assert "`orc worker run MODULE:AGENT`" in found["workers"].fix
+    assert "1 task waiting for the skill 'greet'" in found["skills"].found
+    await team.work(greeter())
+
+    async def well() -> bool:
+        return await trouble(settings) == {}
+
+    await wait_for(well, "the task to be taken")
+
+
+async def test_a_silent_worker(leaderless: LocalTeam, store: Store, settings: Settings) -> None:
+    """A worker that has not beaten for four heartbeats is named, with its process."""
+    await register_ghost(store)
+    await anyio.sleep(settings.worker.heartbeat_s * 5)
+    found = (await examined(settings))["workers"]
+    assert found.severity is Severity.WARNING
+    assert found.found.startswith("ghost has been silent")
+    assert "process 7 on far" in found.fix
+    await store.call(registry.beat(store.keys, worker="ghost", backlogs=[("scribe", 1)], alive_s=60))
+    assert (await examined(settings))["workers"].severity is Severity.OK
+    await leaderless.lead()
+
+
+# --------------------------------------------------------------------------------------------------------------- queues
+
+
+async def test_a_task_for_an_agent_without_the_skill(team: LocalTeam, settings: Settings) -> None:
+    """It is parked, and the agent is named; a version that has the skill ends it."""
+    await team.work(greeter())
+    await team.orc.submit("paint", agent="greeter")
+
+    async def parked() -> bool:
+        return (await trouble(settings)).get("parked") == "warning"
+
+    await wait_for(parked, "the task to be parked")
+    assert "'greeter'" in (await examined(settings))["parked"].fix
+
+
+@pytest.mark.parametrize(("tasks", "severity"), [(4, None), (5, "warning"), (6, "problem")])
+async def test_a_queue_near_its_cap(team: LocalTeam, settings: Settings, tasks: int, severity: str | None) -> None:
+    """More than four fifths of the cap are a warning, all of it a problem; the setting is named."""
+    for _ in range(tasks):
+        await team.orc.submit("nobody")
+    small = settings.model_copy(update={"queue": settings.queue.model_copy(update={"max_tasks": 6})})
+    assert (await trouble(small)).get("queues") == severity
+    if severity:
+        assert "queue.max_tasks" in (await examined(small))["queues"].fix
+
+
+# -------------------------------------------------------------------------------------------------------------- inboxes
+
+
+async def test_an_inbox_without_its_group(team: LocalTeam, store: Store, settings: Settings) -> None:
+    """Nobody can read it: a problem; the worker that registers next makes the group again, as the fix says."""
+    await register_ghost(store)
+    await store.execute("XGROUP", "DESTROY", store.keys.inbox("scribe"), GROUP)
+    found = (await examined(settings))["inboxes"]
+    assert found.severity is Severity.PROBLEM
+    assert "restart a worker of 'scribe'" in found.fix
+    await register_ghost(store)
+    assert (await examined(settings))["inboxes"].severity is Severity.OK
+    await store.execute("DEL", store.keys.inbox("scribe"))
+    assert (await trouble(settings))["inboxes"] == "problem"
+    await store.call(registry.deregister(store.keys, worker="ghost"))
+    assert team.services.keys == store.keys
+
+
+async def test_tasks_in_an_inbox_that_nobody_serves(team: LocalTeam, store: Store, settings: Settings) -> None:
+    """What was handed out to an agent whose workers all went away is seen."""
+    await register_ghost(store)
+    await hand_over(team, store)
+    await store.call(registry.deregister(store.keys, worker="ghost"))
+    assert await trouble(settings) == {"inboxes": "warning"}
+    assert "`orc worker run MODULE:AGENT`" in (await examined(settings))["inboxes"].fix
+
+
+async def test_a_worker_that_is_gone_holds_a_task(team: LocalTeam, store: Store, settings: Settings) -> None:
+    """With no other worker it is a problem, with one that will take it over a warning."""
+    await register_ghost(store)
+    await hand_over(team, store)
+    await take_up(store)
+    assert "lost-workers" not in await trouble(settings)
+    await store.call(registry.deregister(store.keys, worker="ghost"))
+    found = (await examined(settings))["lost-workers"]
+    assert found.severity is Severity.PROBLEM
+    assert found.found.startswith("ghost, which is gone, still holds 1 task")
+    agent = Agent("scribe", lease=60)
+
+    @agent.skill
+    async def write() -> None:
+        return
+
+    await team.work(agent)
+    assert (await examined(settings))["lost-workers"].severity is Severity.WARNING
+
+
+async def test_a_lease_that_ran_out_long_ago(team: LocalTeam, store: Store, settings: Settings) -> None:
+    """A worker that is known and renews nothing is named."""
+    await register_ghost(store, lease_ms=50)
+    await hand_over(team, store)
+    await take_up(store)
+
+    async def overdue() -> bool:
+        return (await trouble(settings)).get("leases") == "problem"
+
+    await wait_for(overdue, "two leases to pass")
+    found = (await examined(settings))["leases"]
+    assert "1 task" in found.found
+    assert "end ghost if it is stuck" in found.fix
+
+
+# ------------------------------------------------------------------------------------------------------------ leftovers
+
+
+@pytest.mark.parametrize("where", ["queue", "scheduled"])
+async def test_ids_of_tasks_that_are_gone(
+    team: LocalTeam, redis_client: redis.Redis, settings: Settings, where: str
+) -> None:
+    """An index that lists a task without record is found; what the fix says takes it out."""
+    handles = [await team.orc.submit("nobody", delay=60 if where == "scheduled" else None) for _ in range(3)]
+    assert "lost-tasks" not in await trouble(settings)
+    redis_client.delete(team.services.keys.task(handles[1].id))
+    found = (await examined(settings))["lost-tasks"]
+    assert found.severity is Severity.WARNING
+    assert f"1 of the 3 oldest ids in {team.services.keys.root}" in found.found
+    type_fix(redis_client, found)
+    assert "lost-tasks" not in await trouble(settings)
+
+
+async def test_only_the_oldest_ids_are_looked_at(
+    team: LocalTeam, redis_client: redis.Redis, settings: Settings
+) -> None:
+    """The look is bounded, and the finding says how far it went."""
+    handles = [await team.orc.submit("nobody") for _ in range(6)]
+    for handle in handles:
+        redis_client.delete(team.services.keys.task(handle.id))
+    store = team.services.store
+    (found,) = await leftovers.check_lost_tasks(Subject(settings, store, await store.server_info(), {}), of_each=4)
+    assert found.found.startswith("4 of the 4 oldest ids")
+
+
+async def test_a_key_that_would_stay_for_ever(team: LocalTeam, redis_client: redis.Redis, settings: Settings) -> None:
+    """A key of ours without a time to live is found; what the fix says gives it one."""
+    leaked = team.services.keys.task("leaked")
+    redis_client.hset(leaked, "state", "ready")
+    found = (await examined(settings))["lifetimes"]
+    assert found.severity is Severity.PROBLEM
+    assert leaked in found.found
+    type_fix(redis_client, found)
+    assert "lifetimes" not in await trouble(settings)
+    assert redis_client.ttl(leaked) > 0
+
+
+async def test_the_look_at_lifetimes_ends_with_its_budget(
+    team: LocalTeam, redis_client: redis.Redis, settings: Settings
+) -> None:
+    """Without time left it stops after the first step, says so, and claims nothing of what it did not see."""
+    with redis_client.pipeline() as many:
+        for number in range(1200):
+            many.set(f"{team.services.keys.root}:idem:{number}", "x", ex=60)
+        many.execute()
+    store = team.services.store
+    subject = Subject(settings, store, await store.server_info(), {})
+    (short,) = await leftovers.check_lifetimes(subject, budget_s=0)
+    (whole,) = await leftovers.check_lifetimes(subject)
+    assert "keys that 0 s allowed" in short.found
+    assert "looked at all 12" in whole.found
+
+
+async def test_pools_are_looked_at_apart(team: LocalTeam, redis_client: redis.Redis, settings: Settings) -> None:
+    """Trouble of another pool on the same server is not ours."""
+    assert settings.redis.url is not None
+    other = local_settings(settings.redis.url.get_secret_value(), settings.prefix, pool="other")
+    leaked = replace(team.services.keys, pool="other").task("leaked")
+    redis_client.hset(leaked, "state", "ready")
+    assert "lifetimes" not in await trouble(settings)
+    assert (await trouble(other))["lifetimes"] == "problem"
+    redis_client.delete(leaked)

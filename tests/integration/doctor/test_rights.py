@@ -1,0 +1,212 @@
+"""What `orc doctor` says of a user who may not do all; and that what it asks for is enough, and no more, for a team."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.doctor import scripts
+from orchestrator.doctor.commands import acl_name, used_commands
+from orchestrator.doctor.findings import Severity
+from orchestrator.doctor.subject import Subject
+from orchestrator.services import pool_keys
+from orchestrator.store.script_files import ScriptFile, all_scripts
+from orchestrator.store.store import Endpoint, Store
+from orchestrator.tasks import queries
+from tests.helpers.local_team import local_settings, run_local_team
+from tests.helpers.patient import examined, trouble, type_fix
+from workers import Agent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.testing.servers import RedisServer
+
+NEWEST = {"xackdel"}
+"""Commands that older servers do not know, and that are not used there."""
+
+
+@pytest.fixture
+def user(redis_client: redis.Redis) -> Iterator[str]:
+    """The name of a user who may do nothing yet; the test says more."""
+    name = f"u{secrets.token_hex(4)}"
+    yield name
+    redis_client.acl_deluser(name)
+
+
+def allow(client: redis.Redis, user: str, *rules: str) -> None:
+    """Make the user, with a password, all channels and these rules."""
+    client.execute_command("ACL", "SETUSER", user, "reset", "on", ">pw", "&*", *rules)  # type: ignore[no-untyped-call]
+
+
+def as_user(settings: Settings, server: RedisServer, user: str) -> Settings:
+    """The same settings, with the login of this user."""
+    url = f"unix://{user}:pw@{server.directory}/redis.sock"
+    return local_settings(url, settings.prefix)
+
+
+def needed_rules(settings: Settings, client: redis.Redis) -> list[str]:
+    """What the doctor's table asks for, without commands that this server does not know."""
+    names = sorted({acl_name(command) for command in used_commands(pool_keys(settings))})
+    old = client.info("server")["redis_version"].startswith("7.")
+    return [f"+{name}" for name in names if not (old and name in NEWEST)]
+
+
+@pytest.mark.both_servers
+@pytest.mark.parametrize("may_ask", [True, False], ids=["dry-run", "transaction"])
+async def test_missing_rights_are_named(
+    redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str, *, may_ask: bool
+) -> None:
+    """Commands that are not allowed are named, with and without ACL DRYRUN; the fix allows them, nothing is run."""
+    asking = ["+acl|whoami", "+config|get", *(["+acl|dryrun"] if may_ask else ["+multi", "+discard"])]
+    rules = [rule for rule in needed_rules(settings, redis_client) if rule not in {"+xgroup|create", "+zadd", "+info"}]
+    allow(redis_client, user, f"~{settings.prefix}:*", "-@all", *rules, *asking)
+    login = as_user(settings, redis_server, user)
+    keys_before = redis_client.dbsize()
+    found = await examined(login)
+    assert found["rights"].severity is Severity.PROBLEM
+    assert "may not run info, xgroup|create, zadd" in found["rights"].found
+    assert found["redis-version"].severity is Severity.WARNING
+    type_fix(redis_client, found["rights"])
+    found = await examined(login)
+    assert found["rights"].severity is found["redis-version"].severity is Severity.OK
+    assert redis_client.dbsize() == keys_before
+
+
+@pytest.mark.both_servers
+@pytest.mark.parametrize("may_ask", [True, False], ids=["dry-run", "transaction"])
+async def test_a_key_pattern_that_is_too_narrow(
+    redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str, *, may_ask: bool
+) -> None:
+    """A pattern with a colon behind the root does not reach the root itself, which scripts declare; the fix does."""
+    root = pool_keys(settings).root
+    asking = ["+acl|whoami", "+acl|dryrun"] if may_ask else ["+multi", "+discard", "+acl|whoami"]
+    allow(redis_client, user, f"~{root}:*", "-@all", *needed_rules(settings, redis_client), *asking)
+    login = as_user(settings, redis_server, user)
+    found = (await examined(login))["rights"]
+    assert found.severity is Severity.PROBLEM
+    assert f"may not use keys like {root}" in found.found
+    type_fix(redis_client, found)
+    assert (await examined(login))["rights"].severity is Severity.OK
+
+
+@pytest.mark.both_servers
+@pytest.mark.parametrize("may_ask", [True, False], ids=["dry-run", "transaction"])
+async def test_hints_may_be_missing(
+    redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str, *, may_ask: bool
+) -> None:
+    """Without a channel pattern everything works, only later: a warning, and the fix ends it."""
+    allow(redis_client, user, f"~{settings.prefix}:*", "resetchannels", "+@all", *([] if may_ask else ["-acl|dryrun"]))
+    login = as_user(settings, redis_server, user)
+    found = (await examined(login))["rights"]
+    assert found.severity is Severity.WARNING
+    assert "later" in found.found
+    type_fix(redis_client, found)
+    assert (await examined(login))["rights"].severity is Severity.OK
+
+
+async def test_a_user_whom_nothing_can_be_told(
+    redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str
+) -> None:
+    """Without ACL DRYRUN and MULTI nothing is claimed, and no command is run to find out."""
+    allow(redis_client, user, f"~{settings.prefix}:*", "+@all", "-multi", "-acl", "-eval_ro", "-config")
+    before = redis_client.dbsize()
+    found = await examined(as_user(settings, redis_server, user))
+    assert found["rights"].found.startswith("unknown")
+    assert found["scripts"].found.startswith("unknown")
+    assert found["redis-fsync"].found.startswith("unknown")
+    assert {finding.severity for code, finding in found.items() if code not in {"supervisor", "redis-aof"}} == {
+        Severity.OK
+    }
+    assert redis_client.dbsize() == before
+
+
+@pytest.mark.both_servers
+async def test_the_table_is_enough_for_a_team(
+    redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str
+) -> None:
+    """A user who may run the commands of the table alone submits, supervises, works, retries, asks and cancels."""
+    allow(redis_client, user, f"~{settings.prefix}:*", "-@all", *needed_rules(settings, redis_client))
+    agent = Agent("modest", rate="1000/s")
+    tried: list[int] = []
+
+    @agent.skill(max_attempts=2)
+    async def work(number: int) -> int:
+        tried.append(number)
+        if tried.count(number) == 1:
+            raise RuntimeError("once")
+        return number
+
+    async with run_local_team(as_user(settings, redis_server, user)) as team:
+        await team.services.store.check_server(allow_eviction=False)
+        await team.work(agent)
+        handles = [await team.orc.submit("work", {"number": number}) for number in range(3)]
+        assert [await handle.result(10) for handle in handles] == [0, 1, 2]
+        waiting = await team.orc.submit("nobody", delay=60, key="mine")
+        assert await waiting.cancel()
+        assert (await waiting.info()).state == "cancelled"
+        assert await queries.listing(team.services.store, states=(), limit=10)
+
+
+def test_the_table_has_every_command_of_the_scripts() -> None:
+    """A command that a script calls and the table lacks would be missed by users with few rights."""
+    calls = re.compile(r"redis\.p?call\('(\w+)'(?:, '([A-Z]+)')?")
+    table = {acl_name(command) for command in used_commands(pool_keys(local_settings("unix:///x", "a:b:c")))}
+    called = set()
+    for script in all_scripts().values():
+        for name, sub in calls.findall(script.text):
+            called.add(acl_name([name, sub]))
+    assert len(called) > 30
+    assert called <= table
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda script: ScriptFile(script.name, script.text + "end", script.sha, (), ()), "'end'"),
+        (lambda script: ScriptFile(script.name, script.text, "0" * 40, (), ()), "another hash"),
+    ],
+    ids=["text", "hash"],
+)
+async def test_a_damaged_script(redis_server: RedisServer, settings: Settings, damage: object, said: str) -> None:
+    """A script that the server's Lua does not take, or under another hash, is named; the fix says to install anew."""
+    assert callable(damage)
+    scripts_ = dict(all_scripts())
+    scripts_["tasks/submit"] = damage(scripts_["tasks/submit"])
+    async with Store(Endpoint(redis_server.url), pool_keys(settings)) as store:
+        (found,) = await scripts.check_scripts(
+            Subject(settings, store, await store.server_info(), {}), scripts=scripts_
+        )
+    assert found.severity is Severity.PROBLEM
+    assert found.found.startswith("lua/tasks/submit.lua: ")
+    assert said in found.found
+    assert "install this program anew" in found.fix
+
+
+async def test_scripts_are_switched_off(
+    redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str
+) -> None:
+    """A user who may call no scripts at all hears it under `rights`."""
+    allow(redis_client, user, f"~{settings.prefix}:*", "+@all", "-@scripting")
+    found = await examined(as_user(settings, redis_server, user))
+    assert "evalsha" in found["rights"].found
+    assert "script|load" in found["rights"].found
+
+
+async def test_newer_data(redis_client: redis.Redis, settings: Settings) -> None:
+    """Data of a newer version is a problem, and the pool is left unread."""
+    keys = pool_keys(settings)
+    redis_client.set(keys.format, "99")
+    redis_client.set(keys.leader, "somebody", ex=60)
+    found = await examined(settings)
+    assert found["format"].severity is Severity.PROBLEM
+    assert "newer version" in found["format"].fix
+    assert "supervisor" not in found
+    redis_client.set(keys.format, "1")
+    assert await trouble(settings) == {}

@@ -1,0 +1,111 @@
+"""What `orc doctor` says of settings: wrong ones, changed ones, and passwords that too many can read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.core.settings import load_with_places
+from orchestrator.doctor import configuration
+from orchestrator.doctor.examination import examine_machine
+from orchestrator.doctor.findings import Severity
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.core.settings import LoadedSettings
+    from orchestrator.doctor.findings import Finding
+
+SECRET_URL = "redis://:hunter2@db.example:6379/0"
+
+
+def loaded(tmp_path: Path, toml: str = "", url: str | None = None, **environ: str) -> LoadedSettings:
+    """Settings from a file, an option and variables."""
+    file = tmp_path / "orc.toml"
+    file.write_text(toml)
+    return load_with_places(file, {"redis.url": url}, environ)
+
+
+def only(findings: list[Finding]) -> Finding:
+    """The one finding of a check."""
+    (found,) = findings
+    return found
+
+
+def test_changed_settings_and_where_they_come_from(tmp_path: Path) -> None:
+    """Every setting that is not the default is shown with its place; the password is not."""
+    settings = loaded(tmp_path, "[worker]\nprocesses = 3\n", ORC_POOL="mail", ORC_REDIS__URL=SECRET_URL)
+    found = only(configuration.check_settings(settings))
+    assert f"worker.processes = 3 (file {tmp_path}/orc.toml)" in found.found
+    assert "pool = mail (environment ORC_POOL)" in found.found
+    assert "hunter2" not in found.found
+    assert only(configuration.check_settings(loaded(tmp_path))).found == "all have their defaults"
+
+
+def test_wrong_settings_end_the_examination(tmp_path: Path) -> None:
+    """Each wrong value is a problem of its own, with its place, and no server is asked."""
+    toml = "[worker]\nprocesses = 0\n[results]\nttl_s = 1\n"
+    findings, settings = examine_machine(lambda: loaded(tmp_path, toml))
+    wrong = [finding for finding in findings if finding.code == "settings"]
+    assert settings is None
+    assert [finding.severity for finding in wrong] == [Severity.PROBLEM, Severity.PROBLEM]
+    assert "worker.processes" in wrong[0].found + wrong[1].found
+    assert "orc.toml" in wrong[0].found
+    assert "`orc config validate`" in wrong[0].fix
+
+
+def test_an_unknown_name(tmp_path: Path) -> None:
+    """A misspelt variable is a problem that names the right one."""
+    findings, settings = examine_machine(lambda: loaded(tmp_path, ORC_POOOL="x"))
+    assert settings is None
+    assert "ORC_POOL?" in findings[-1].found
+
+
+def test_a_file_with_a_password_that_everybody_may_read(tmp_path: Path) -> None:
+    """It is a warning with the command that ends it; without a password nobody minds."""
+    settings = loaded(tmp_path, f'[redis]\nurl = "{SECRET_URL}"\n')
+    file = tmp_path / "orc.toml"
+    file.chmod(0o644)
+    found = only(configuration.check_secret_files(settings))
+    assert (found.severity, found.fix) == (Severity.WARNING, f"`chmod 600 {file}`")
+    file.chmod(0o640)
+    assert only(configuration.check_secret_files(settings)).severity is Severity.OK
+    file.chmod(0o644)
+    settings = loaded(tmp_path, '[redis]\nurl = "redis://db.example:6379/0"\n')
+    assert only(configuration.check_secret_files(settings)).severity is Severity.OK
+
+
+def test_a_secret_file(tmp_path: Path) -> None:
+    """A file of the secrets directory is looked at in the same way."""
+    secret = tmp_path / "ORC_REDIS__URL"
+    secret.write_text(SECRET_URL)
+    secret.chmod(0o644)
+    settings = loaded(tmp_path, CREDENTIALS_DIRECTORY=str(tmp_path))
+    found = only(configuration.check_secret_files(settings))
+    assert (found.severity, found.fix) == (Severity.WARNING, f"`chmod 600 {secret}`")
+
+
+@pytest.mark.parametrize(
+    ("url", "severity"),
+    [
+        (SECRET_URL, "warning"),
+        ("rediss://:hunter2@db.example:6379/0", "ok"),
+        ("redis://:hunter2@localhost:6379/0", "ok"),
+        ("redis://db.example:6379/0", "ok"),
+        ("unix://user:hunter2@/run/redis.sock", "ok"),
+    ],
+)
+def test_a_password_in_clear_text(tmp_path: Path, url: str, severity: str) -> None:
+    """Only a password that leaves the machine without TLS is a warning, and it is never shown."""
+    found = only(configuration.check_url(loaded(tmp_path, ORC_REDIS__URL=url)))
+    assert found.severity.value == severity
+    assert "hunter2" not in found.found + found.fix
+    assert severity == "ok" or "rediss://" in found.fix
+
+
+def test_a_password_as_an_option(tmp_path: Path) -> None:
+    """Options are seen by every user of the machine."""
+    found = only(configuration.check_url(loaded(tmp_path, url="redis://:hunter2@localhost:6379/0")))
+    assert found.severity is Severity.WARNING
+    assert "ORC_REDIS__URL" in found.fix
