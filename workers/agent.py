@@ -187,6 +187,7 @@ class Agent:
             if made.name in self._skills:
                 raise InvalidInput(f"agent {self.name!r} has two skills named {made.name!r}; give one of them name=")
             self._skills[made.name] = made
+            made.owner = self
             return made
 
         return decorate if handler is None else decorate(handler)

@@ -65,6 +65,7 @@ class Skill(Generic[P, T]):
 
     Attributes:
         kind: where the handler runs.
+        owner: the agent whose skill it is.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Skill(Generic[P, T]):
         self.name = check_name("skill", name)
         self.handler = handler
         self.options = options
+        self.owner: object = None
         self.kind = _kind(handler, name, process=process)
         functools.update_wrapper(self, handler, updated=())
         signature = _readable_signature(handler, name)
