@@ -34,6 +34,7 @@ from tests.lua.keyspace import names, snapshot
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from orchestrator.agents.model import SkillTerms
     from orchestrator.core.rates import Rate
     from orchestrator.store.calls import Argument, Call
     from orchestrator.tasks.findings import Findings
@@ -95,6 +96,7 @@ class Team:
     rate: Rate | None = None
     limits: tuple[str, ...] = ()
     known_limits: tuple[tuple[str, Rate], ...] = ()
+    terms: tuple[tuple[str, SkillTerms], ...] = ()
 
     def spec(self) -> AgentSpec:
         """The value that registration takes."""
@@ -105,6 +107,7 @@ class Team:
             limits=self.limits,
             known_limits=dict(self.known_limits),
             lease_ms=LEASE_MS,
+            terms=dict(self.terms),
         )
 
 

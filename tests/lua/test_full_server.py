@@ -53,6 +53,7 @@ def test_everything_else_works(full_pool: Pool) -> None:
     rows = [(delivery, Verdict(kind, b"r" * 100)) for delivery, kind in zip(deliveries, VerdictKind, strict=False)]
     assert pool.finish(*rows) == [FinishStatus.OK] * len(VerdictKind)
     assert pool.cancel(deliveries[-1].task_id)[0][0] == CancelStatus.SIGNALLED
+    assert pool.why(deliveries[-1].task_id)
     assert pool.cancel(pool.queue()[-1])[0][0] == CancelStatus.ENDED
     pool.look("w2")
     pool.age(LEASE_MS + 1)
