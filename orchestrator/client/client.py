@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 import anyio
 
 from orchestrator.client.batcher import BATCH_BYTES, BATCH_ROWS, Batcher
+from orchestrator.client.completion import as_completed
 from orchestrator.client.following import Following
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.replies import Replies
@@ -33,7 +34,7 @@ from orchestrator.core.ids import check_task_id, new_worker_id
 from orchestrator.services import Services, open_services, resolve_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncIterator, Iterable, Sequence
     from datetime import datetime
 
     from orchestrator.core.settings import Settings
@@ -64,7 +65,6 @@ class Orchestrator:
     ) -> None:
         self._settings = resolve_settings(url=url, pool=pool, prefix=prefix, settings=settings)
         self._main: asyncio.Task[None] | None = None
-        self._closing = anyio.Event()
         self._services: Services | None = None
 
     # ------------------------------------------------------------------------------------------------ life cycle
@@ -74,58 +74,83 @@ class Orchestrator:
 
         Raises:
             ConfigError, StoreError: no server is named, or it does not answer.
+            OrchestratorError: it is open already, or `aclose` was called meanwhile.
         """
-        if self._main is not None:
-            raise OrchestratorError("this client is open already")
+        if self._main is not None and not self._main.done():
+            raise OrchestratorError(
+                "this client is open already; one that is being closed is open until aclose() is done"
+            )
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._closing = anyio.Event()  # a fresh one: an open that failed has set it
+        self._loop = asyncio.get_running_loop()
+        self._running = anyio.CancelScope()
         # The one task of our own: its task group may be opened and closed from different tasks of the caller.
         self._main = asyncio.create_task(self._run(opened), name="orchestrator-client")
         try:
             await opened
         except BaseException:
-            self._closing.set()
-            main, self._main = self._main, None
-            await asyncio.wait([main])
+            with anyio.CancelScope(shield=True):
+                await self._end()
             raise
         return self
 
     async def _run(self, opened: asyncio.Future[None]) -> None:
         try:
-            async with open_services(self._settings, name="client") as services:
-                client = new_worker_id()
-                self._services = services
-                self._door = Door(services.settings, reply_to=client)
-                self._batcher = Batcher(services)
-                self._replies = Replies(services, client=client)
-                self._following = Following(services)
-                async with anyio.create_task_group() as group:
-                    group.start_soon(self._batcher.run)
-                    group.start_soon(self._replies.run)
-                    group.start_soon(self._following.run)
-                    if not opened.done():  # else its caller was cancelled and closes
-                        opened.set_result(None)
-                    await self._closing.wait()
-                    group.cancel_scope.cancel()
+            with self._running:
+                async with open_services(self._settings, name="client") as services:
+                    await self._serve(services, opened)
         except BaseException as failure:
             if opened.done():
                 raise
             opened.set_exception(failure)
         finally:
+            if not opened.done():
+                opened.set_exception(OrchestratorError("the client was closed while it was being opened"))
             if self._services is not None:
                 self._services = None
                 self._batcher.close()
                 self._replies.fail_all(OrchestratorError("the client was closed while a result was awaited"))
                 self._following.fail_all(OrchestratorError("the client was closed while a task was followed"))
 
+    async def _serve(self, services: Services, opened: asyncio.Future[None]) -> None:
+        client = new_worker_id()
+        self._services = services
+        self._door = Door(services.settings, reply_to=client)
+        self._batcher = Batcher(services)
+        self._replies = Replies(services, client=client)
+        self._following = Following(services)
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._batcher.run)
+            group.start_soon(self._replies.run)
+            group.start_soon(self._following.run)
+            if not opened.done():  # else its caller was cancelled and closes
+                opened.set_result(None)
+            await anyio.sleep_forever()
+
     async def aclose(self) -> None:
-        """Close the connections; tasks go on, results stay readable by their ids."""
-        if self._main is None:
-            return
-        self._closing.set()
-        main, self._main = self._main, None
-        await main
-        self._closing = anyio.Event()
+        """Close the connections; tasks go on, results stay readable by their ids.
+
+        Whoever still waits in a call of this client gets an `OrchestratorError`.
+        """
+        main = self._main
+        await self._end()
+        if main is not None and not main.cancelled() and (failure := main.exception()) is not None:
+            raise failure
+
+    async def _end(self) -> None:
+        main = self._main
+        # One that is done has a loop that may be gone: a client whose event loop has ended is closed.
+        if main is not None and not main.done():
+            self._check_loop()
+            self._running.cancel()
+            await asyncio.wait([main])
+        if self._main is main:
+            self._main = None
+
+    def _check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise OrchestratorError(
+                "this client was opened in another event loop; open one in each, or use orchestrator.sync"
+            )
 
     async def __aenter__(self) -> Self:
         return await self.open()
@@ -142,6 +167,11 @@ class Orchestrator:
                 "the client is not open; use `async with Orchestrator() as orc:` or `await orc.open()`"
             )
         return self._services
+
+    def _here(self) -> Services:
+        services = self.services
+        self._check_loop()
+        return services
 
     # ---------------------------------------------------------------------------------------------------- submit
 
@@ -188,7 +218,7 @@ class Orchestrator:
 
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
         """Submit what a `Submission` says, as a child of `parent` if given."""
-        services = self.services
+        services = self._here()
         row = self._door.row(task, parent)
         # Known before it is sent: its reply may be read before the answer to the submit.
         handle = self._handle(row.id, own=True, skill=task.skill)
@@ -209,7 +239,7 @@ class Orchestrator:
                 task that may have arrived is a `ServerUnavailable` whose `outcome_unknown` is true.
             ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
         """
-        services = self.services
+        services = self._here()
         listed = list(tasks)
         rows = [self._door.row(task, parent) for task in listed]
         handles = [self._handle(row.id, own=True, skill=task.skill) for task, row in zip(listed, rows, strict=True)]
@@ -275,6 +305,27 @@ class Orchestrator:
             InvalidInput: that is not the form of a task id.
         """
         return self._handle(check_task_id(id_), own=False)
+
+    def as_completed(
+        self, handles: Iterable[TaskHandle[T]], *, timeout: Duration | None = None
+    ) -> AsyncIterator[TaskHandle[T]]:
+        """Give each handle when its task has ended: `async for handle in orc.as_completed(handles)`.
+
+        Those that are known to have ended come first, in their order. `result()` of a handle that was given returns or
+        raises at once. A loop that is left early leaves nothing behind; the tasks go on.
+
+        Args:
+            handles: of this client; one that is there twice is given once.
+            timeout: seconds or timedelta for all of them, from this call on; None waits as long as it takes, also while
+                Redis is away; 0 asks once.
+
+        Raises:
+            TimeoutError: not all had ended after `timeout`; the message says how many. While looping.
+            OrchestratorError: the client was closed; while looping.
+            InvalidInput: that is no handle, or one of another client.
+        """
+        self._here()
+        return as_completed(self._replies, handles, timeout=timeout)
 
 
 def _unanswered(failure: BaseException | None, ids: Sequence[str]) -> ServerUnavailable:

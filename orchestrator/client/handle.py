@@ -11,8 +11,8 @@ from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks import queries, scripts
-from orchestrator.tasks.model import CancelStatus, TaskState
-from orchestrator.tasks.output import as_chunk, as_event, check_place
+from orchestrator.tasks.model import CancelStatus, OutputChunk, TaskEvent, TaskInfo, TaskState, TaskStatus
+from orchestrator.tasks.output import Place, as_chunk, as_event, check_place
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from orchestrator.client.replies import Replies
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
-    from orchestrator.tasks.model import OutputChunk, TaskEvent, TaskInfo, TaskStatus
-    from orchestrator.tasks.output import Place
     from orchestrator.tasks.queries import Outcome
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 M = TypeVar("M")
 
 
-class TaskHandle(Generic[T]):
+class TaskHandle(Generic[T_co]):
     """A task, by its id. Cheap; valid as long as the client that made it is open.
 
     Attributes:
@@ -37,7 +35,7 @@ class TaskHandle(Generic[T]):
         outcome: how it ended, once that is known here.
     """
 
-    __slots__ = ("__weakref__", "_following", "_own", "_read", "_replies", "_services", "id", "outcome")
+    __slots__ = ("__weakref__", "_following", "_read", "_replies", "_services", "id", "outcome")
 
     def __init__(
         self,
@@ -46,19 +44,17 @@ class TaskHandle(Generic[T]):
         services: Services,
         replies: Replies,
         following: Following,
-        own: bool,
-        read: Callable[[bytes], T] | None = None,
+        read: Callable[[bytes], T_co] | None = None,
     ) -> None:
         self.id = id_
         self.outcome: Outcome | None = None
-        self._services, self._replies, self._following = services, replies, following
-        self._own, self._read = own, read
+        self._services, self._replies, self._following, self._read = services, replies, following, read
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"
 
     @overload
-    async def result(self, timeout: Duration | None = None) -> T: ...
+    async def result(self, timeout: Duration | None = None) -> T_co: ...
 
     @overload
     async def result(self, timeout: Duration | None = None, *, as_: type[M]) -> M: ...
@@ -67,23 +63,35 @@ class TaskHandle(Generic[T]):
         """Wait for the end of the task and return its result.
 
         Args:
-            timeout: seconds or timedelta; None waits as long as it takes. The task goes on when the waiting ends.
+            timeout: seconds or timedelta; None waits as long as it takes, also while Redis is away; 0 asks once. The
+                task goes on when the waiting ends.
             as_: a type that the result is validated as.
 
         Raises:
             TaskFailed: it became a dead letter.
             TaskCancelled: it was cancelled.
             TaskExpired: it did not start in time, or its record is gone.
-            TimeoutError: it had not ended after `timeout`.
+            TimeoutError: it had not ended after `timeout`, or nobody could tell.
+            StoreError: Redis refuses to tell; with a timeout of 0 also that it does not answer.
             InvalidInput: `timeout` is no duration.
         """
-        timeout_s = None if timeout is None else to_seconds("timeout", timeout)
-        if self.outcome is None:
-            with anyio.move_on_after(timeout_s):
-                await self._replies.wait(self, own=self._own)
-            if self.outcome is None:
-                raise TimeoutError(f"task {self.id} has not ended after {timeout_s:g} s; it goes on, ask again")
+        await self._end(timeout)
         return self._unpack(as_)
+
+    async def _end(self, timeout: Duration | None) -> None:
+        timeout_s = None if timeout is None else to_seconds("timeout", timeout)
+        if self.outcome is None and timeout_s == 0:
+            await self._replies.look([self.id])
+        elif self.outcome is None:
+            with anyio.move_on_after(timeout_s):
+                await self._replies.wait(self)
+        if self.outcome is None:
+            trouble = self._replies.trouble
+            raise TimeoutError(
+                f"task {self.id} has not ended after {timeout_s:g} s; it goes on, ask again"
+                if trouble is None
+                else f"the end of task {self.id} is not known after {timeout_s:g} s: {trouble}"
+            )
 
     def _unpack(self, as_: type[Any] | None) -> Any:
         outcome = self.outcome
@@ -112,7 +120,8 @@ class TaskHandle(Generic[T]):
         Raises:
             NotFound: no such task, or its retention has passed.
         """
-        return await queries.status(self._services.store, self.id)
+        found = await self.info()
+        return TaskStatus(found.state, found.why)
 
     async def info(self) -> TaskInfo:
         """Everything that is known of it.

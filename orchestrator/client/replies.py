@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 from weakref import WeakValueDictionary
 
@@ -21,13 +22,13 @@ from orchestrator.tasks.model import STATE_OF_LETTER
 from orchestrator.tasks.queries import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Sequence
 
     from orchestrator.services import Services
 
 LOOK_EVERY_S: Final = 5.0
 FOREIGN_LOOK_EVERY_S: Final = 0.25
-"""A task that another process submitted replies to that process; we look."""
+"""A task that another process submitted replies to that process; we look, at `LOOK_CHUNK` of them in turn."""
 FRESH_S: Final = 1.0
 """A task that was submitted longer ago than this is looked up at once when somebody begins to wait for it."""
 LOOK_CHUNK: Final = 500
@@ -46,7 +47,38 @@ class Awaited(Protocol):
     outcome: Outcome | None
 
 
+class Waiter(Protocol):
+    """Whoever waits for the ends of tasks."""
+
+    def settled(self, id_: str, failure: StoreError | None) -> None:
+        """A task has ended and its handle knows how, or Redis refuses to tell, which is the `failure`. Said once."""
+        ...
+
+    def failed(self, failure: OrchestratorError) -> None:
+        """Nothing will come any more."""
+        ...
+
+
 H = TypeVar("H", bound=Awaited)
+
+
+class _OneEnd:
+    """Waits for the end of one task."""
+
+    __slots__ = ("woken",)
+
+    def __init__(self) -> None:
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settled(self, id_: str, failure: StoreError | None) -> None:  # noqa: ARG002 - there is only one
+        if failure is not None:
+            self.failed(failure)
+        elif not self.woken.done():
+            self.woken.set_result(None)
+
+    def failed(self, failure: OrchestratorError) -> None:
+        if not self.woken.done():
+            self.woken.set_exception(failure)
 
 
 def _age_s(id_: str) -> float:
@@ -55,54 +87,121 @@ def _age_s(id_: str) -> float:
 
 
 class Replies:
-    """Settles handles as their tasks end."""
+    """Settles handles as their tasks end.
+
+    Attributes:
+        trouble: why Redis does not tell at the moment, or None.
+    """
 
     def __init__(self, services: Services, *, client: str) -> None:
         self._services, self._client = services, client
+        self._loop = asyncio.get_running_loop()
         self._block_s = min(LOOK_EVERY_S, services.settings.redis.command_timeout_s)
-        self._handles: WeakValueDictionary[str, Awaited] = WeakValueDictionary()
-        self._waiting: dict[str, list[asyncio.Future[None]]] = {}
-        self._own: set[str] = set()
-        self._someone_waits = anyio.Event()
+        self._own: WeakValueDictionary[str, Awaited] = WeakValueDictionary()
+        self._foreign: WeakValueDictionary[str, Awaited] = WeakValueDictionary()
+        self._waiting: dict[str, list[Waiter]] = {}
+        self._waiting_own: set[str] = set()
+        self._waiting_foreign: dict[str, None] = {}  # whose turn it is comes first
         self._unlooked: set[str] = set()
         self._closed = False
+        self._own_wait = anyio.Event()
         self._look_now = anyio.Event()
         self._cursor = "0"
+        self.trouble: StoreError | None = None
 
-    def track(self, handle: H) -> H:
-        """Let replies reach a handle; whoever asks for a task again gets the handle that is there."""
-        return cast("H", self._handles.setdefault(handle.id, handle))
+    # --------------------------------------------------------------------------------------------------- handles
 
-    async def wait(self, handle: Awaited, *, own: bool) -> Outcome:
-        """Wait until the task of `handle` has ended."""
-        id_ = handle.id
-        if not own:
-            await self._look([id_])  # it may have ended long ago
+    def track(self, handle: H, *, own: bool) -> H:
+        """Let the end of a task reach a handle; whoever asks for a task again gets the handle that is there.
+
+        Args:
+            handle: a new one.
+            own: this client submitted the task, so its reply comes here.
+        """
+        known = self._own.get(handle.id) or self._foreign.get(handle.id)
+        if known is None:
+            (self._own if own else self._foreign)[handle.id] = known = handle
+        return cast("H", known)
+
+    def tracks(self, handle: Awaited) -> bool:
+        """Whether a handle is one of this client's."""
+        return self._known(handle.id) is handle
+
+    def _known(self, id_: str) -> Awaited | None:
+        return self._own.get(id_) or self._foreign.get(id_)
+
+    # --------------------------------------------------------------------------------------------------- waiting
+
+    async def wait(self, handle: Awaited) -> None:
+        """Wait until the task of `handle` has ended.
+
+        Raises:
+            OrchestratorError: the client has closed.
+            StoreError: Redis refuses to tell.
+        """
         while handle.outcome is None:
-            if self._closed:
-                raise OrchestratorError(f"the client that made this handle is closed; ask an open one for task {id_}")
-            woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.setdefault(id_, []).append(woken)
-            if own:
-                self._own.add(id_)
-            if not own or _age_s(id_) > FRESH_S:
+            end = _OneEnd()
+            self.listen([handle.id], end)
+            try:
+                await end.woken
+            finally:
+                self.forget([handle.id], end)
+
+    def listen(self, ids: Collection[str], waiter: Waiter) -> None:
+        """Tell `waiter` of the end of each of these tasks, until `forget`; the caller keeps their handles alive.
+
+        Raises:
+            OrchestratorError: the client has closed, or lives in another event loop.
+        """
+        self._check_open(ids)
+        if asyncio.get_running_loop() is not self._loop:
+            raise OrchestratorError(
+                "this client was opened in another event loop; open one in each, or use orchestrator.sync"
+            )
+        looks = not self._waiting  # else somebody looks already, and will again
+        for id_ in ids:
+            self._waiting.setdefault(id_, []).append(waiter)
+            if id_ in self._own:
+                self._waiting_own.add(id_)
+            else:
+                self._waiting_foreign.setdefault(id_)
+            if id_ not in self._own or _age_s(id_) > FRESH_S:
                 # It may have ended before anybody listened: another client's reply, or one that was trimmed since.
                 self._unlooked.add(id_)
-                self._look_now.set()
-            self._someone_waits.set()
-            try:
-                await woken
-            finally:
-                self._forget(id_, woken)
-        return handle.outcome
+                looks = True
+        if self._waiting_own:
+            self._own_wait.set()
+        if looks:
+            self._look_now.set()
 
-    def _forget(self, id_: str, woken: asyncio.Future[None]) -> None:
-        waiters = self._waiting.get(id_)
-        if waiters and woken in waiters:
-            waiters.remove(woken)
-            if not waiters:
-                del self._waiting[id_]
-                self._own.discard(id_)
+    def _check_open(self, ids: Collection[str]) -> None:
+        if self._closed:
+            raise OrchestratorError(
+                f"the client that made this handle is closed; ask an open one for task {next(iter(ids))}"
+            )
+
+    def forget(self, ids: Collection[str], waiter: Waiter) -> None:
+        """Tell `waiter` nothing more of these tasks."""
+        for id_ in ids:
+            waiters = self._waiting.get(id_)
+            if waiters and waiter in waiters:
+                waiters.remove(waiter)
+                if not waiters:
+                    self._drop(id_)
+
+    def _drop(self, id_: str) -> None:
+        self._waiting.pop(id_, None)
+        self._waiting_own.discard(id_)
+        self._waiting_foreign.pop(id_, None)
+        self._unlooked.discard(id_)
+
+    def fail_all(self, failure: OrchestratorError) -> None:
+        """Let nobody wait for a client that has closed, now or later."""
+        self._closed = True
+        for waiter in [waiter for waiters in self._waiting.values() for waiter in waiters]:
+            waiter.failed(failure)
+
+    # --------------------------------------------------------------------------------------------------- replies
 
     async def run(self) -> None:
         """Read replies and look after those who wait, until cancelled."""
@@ -116,9 +215,9 @@ class Replies:
         replies_key = self._services.keys.replies(self._client)
         try:
             while True:
-                if not self._own:
-                    self._someone_waits = anyio.Event()
-                    await self._someone_waits.wait()
+                if not self._waiting_own:
+                    self._own_wait = anyio.Event()
+                    await self._own_wait.wait()
                     continue
                 try:
                     reply = await link.execute(
@@ -130,64 +229,94 @@ class Replies:
                     await self._look(list(self._waiting))
                     continue
                 pauses.reset()
+                self.trouble = None
                 for entry, fields in reply[0][1] if reply else ():
                     self._cursor = entry.decode()
-                    await self._settle(fields)
+                    await self._take(fields)
         finally:
             await link.close()
 
-    async def _settle(self, fields: list[bytes]) -> None:
+    async def _take(self, fields: list[bytes]) -> None:
         unread: list[str] = []
         for raw_id, value in zip(fields[::2], fields[1::2], strict=True):
             id_, letter = raw_id.decode(), value[:1]
-            if id_ not in self._handles:
+            if self._known(id_) is None:
                 continue
             if letter == b"s":
-                self._deliver(id_, Outcome(STATE_OF_LETTER["s"], value[1:]))
+                self._settle(id_, Outcome(STATE_OF_LETTER["s"], value[1:]))
             else:
                 unread.append(id_)
         if unread:
             await self._look(unread)
 
+    # ----------------------------------------------------------------------------------------------------- looks
+
+    async def look(self, ids: Sequence[str]) -> None:
+        """Ask Redis now for those of `ids` that have ended.
+
+        Raises:
+            StoreError: it does not answer, or refuses to tell of one; those found are settled.
+            OrchestratorError: the client has closed.
+        """
+        self._check_open(ids)
+        refusals: list[StoreError] = []
+        for start in range(0, len(ids), LOOK_CHUNK):
+            found = await queries.outcomes(self._services.store, ids[start : start + LOOK_CHUNK])
+            self.trouble = None
+            for id_, outcome in found.items():
+                self._settle(id_, outcome)
+            refusals += [outcome for outcome in found.values() if isinstance(outcome, StoreError)]
+        if refusals:
+            raise refusals[0]
+
+    async def _look(self, ids: Sequence[str]) -> bool:
+        """Do the same, and say whether Redis answered."""
+        try:
+            await self.look(ids)
+        except StoreError as failure:
+            _log.debug("results_not_read", error=str(failure))
+            self.trouble = failure
+            return False
+        return True
+
     async def _look_after_waiting(self) -> None:
-        all_looked_s = foreign_looked_s = time.monotonic()
+        looked_s = time.monotonic()
         while True:
-            with anyio.move_on_after(FOREIGN_LOOK_EVERY_S):
+            pause_s = self._pause_s(looked_s)
+            with anyio.move_on_after(pause_s):
                 await self._look_now.wait()
             self._look_now = anyio.Event()
-            unlooked, self._unlooked = self._unlooked, set()
             now_s = time.monotonic()
-            everyone = now_s - all_looked_s >= self._block_s
-            foreign = now_s - foreign_looked_s >= FOREIGN_LOOK_EVERY_S
-            all_looked_s = now_s if everyone else all_looked_s
-            foreign_looked_s = now_s if foreign else foreign_looked_s
-            await self._look(
-                [id_ for id_ in self._waiting if everyone or id_ in unlooked or (foreign and id_ not in self._own)]
-            )
+            if pause_s is None:
+                looked_s = now_s  # nobody waited until now
+            unlooked, self._unlooked = self._unlooked, set()
+            turn = list(islice(self._waiting_foreign, LOOK_CHUNK))
+            if now_s - looked_s >= self._block_s:
+                looked_s = now_s
+                ids = list(self._waiting)
+            else:
+                ids = list({*unlooked, *turn})
+            if not await self._look(ids):
+                self._unlooked |= unlooked & self._waiting.keys()
+            for id_ in [id_ for id_ in turn if id_ in self._waiting_foreign]:
+                del self._waiting_foreign[id_]
+                self._waiting_foreign[id_] = None
 
-    async def _look(self, ids: list[str]) -> None:
-        for start in range(0, len(ids), LOOK_CHUNK):
-            try:
-                found = await queries.outcomes(self._services.store, ids[start : start + LOOK_CHUNK])
-            except StoreError as failure:
-                _log.debug("results_not_read", error=str(failure))
-                return
-            for id_, outcome in found.items():
-                self._deliver(id_, outcome)
+    def _pause_s(self, looked_s: float) -> float | None:
+        """How long until the next look; `looked_s` is when all were looked after."""
+        if not self._waiting:
+            return None
+        rest_s = max(0.0, looked_s + self._block_s - time.monotonic())
+        return min(rest_s, FOREIGN_LOOK_EVERY_S) if self._unlooked or self._waiting_foreign else rest_s
 
-    def _deliver(self, id_: str, outcome: Outcome) -> None:
-        handle = self._handles.get(id_)
+    def _settle(self, id_: str, outcome: Outcome | StoreError) -> None:
+        handle = self._known(id_)
         if handle is None or handle.outcome is not None:
             return
-        handle.outcome = outcome
-        for woken in self._waiting.get(id_, ()):
-            if not woken.done():
-                woken.set_result(None)
-
-    def fail_all(self, failure: BaseException) -> None:
-        """Let nobody wait for a client that has closed, now or later."""
-        self._closed = True
-        waiters: Iterable[list[asyncio.Future[None]]] = list(self._waiting.values())
-        for woken in [one for many in waiters for one in many]:
-            if not woken.done():
-                woken.set_exception(failure)
+        failure = outcome if isinstance(outcome, StoreError) else None
+        if not isinstance(outcome, StoreError):
+            handle.outcome = outcome
+        waiters = self._waiting.get(id_, [])
+        self._drop(id_)
+        for waiter in waiters:
+            waiter.settled(id_, failure)
