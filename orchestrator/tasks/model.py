@@ -74,8 +74,7 @@ def encode_envelope(envelope: Envelope) -> bytes:
     return _pack(values[:2] if values[2:] == _NO_OPTIONS else values)
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(msgspec.Struct, frozen=True):
     """One attempt as an inbox hands it to a worker.
 
     Attributes:
@@ -107,8 +106,7 @@ class VerdictKind(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """The end of one attempt.
 
     Attributes:

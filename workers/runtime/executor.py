@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import DecodeError
+import msgspec
 
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import InvalidInput, StoreError
@@ -21,10 +20,11 @@ from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind, d
 from orchestrator.tasks.queries import envelope_bytes
 from workers.context import TaskContext
 from workers.runtime.calling import Caller, Serialised
+from workers.runtime.holdings import Held
 from workers.runtime.slots import Slots, slot_ends
 from workers.runtime.time_limits import TimeLimits
 from workers.runtime.verdicts import failed, rejected
-from workers.skill import HandlerKind
+from workers.skill import HandlerKind, Skill
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from workers.agent import Agent
     from workers.runtime.alone import Alone
     from workers.runtime.emitter import Emitter
-    from workers.runtime.holdings import Held, Holdings
+    from workers.runtime.holdings import Holdings
     from workers.runtime.outbox import Outbox
-    from workers.skill import Skill
 
 _UNSTARTED = Verdict(VerdictKind.UNSTARTED, reason="drained before it started")
 _BACK = Verdict(VerdictKind.BACK, reason="given back by a worker that stops")
@@ -44,8 +43,7 @@ _CANCELLED = Verdict(VerdictKind.CANCELLED, reason="cancelled while it ran")
 _log = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(msgspec.Struct, frozen=True):
     """An attempt that is ready to run: what is called, with what, for how long at most."""
 
     held: Held
@@ -56,8 +54,7 @@ class Attempt:
     timeout_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+class Returned(msgspec.Struct, frozen=True):
     """A handler came to its end."""
 
     value: Any
@@ -100,12 +97,12 @@ class Executor:
     async def _depth(self, delivery: Delivery) -> int:
         try:
             envelope = await self._envelope(delivery)
-        except (StoreError, DecodeError):
+        except (StoreError, msgspec.DecodeError):
             return 0  # the attempt will say what that means
         return 0 if envelope is None else envelope.depth
 
     async def _attempt(self, held: Held) -> None:
-        ready = await self._prepare(held)
+        ready = self._prepare(held, held.delivery.envelope) if held.delivery.envelope else await self._fetch(held)
         if isinstance(ready, Attempt):
             started_s = time.monotonic()
             verdict = await self._perform(ready)
@@ -117,21 +114,25 @@ class Executor:
         else:
             self._outbox.put(held.delivery, ready)
 
-    async def _prepare(self, held: Held) -> Attempt | Verdict | None:
-        """Find out what is to be run; None: the task is gone, there is nothing to run and nothing to store."""
+    async def _fetch(self, held: Held) -> Attempt | Verdict | None:
+        """As `_prepare`, for an envelope too large to travel; None: the task is gone, nothing is to run or to store."""
+        if held.told_to_stop():
+            return _UNSTARTED
+        try:
+            data = await envelope_bytes(self._services.store, held.delivery.task_id)
+        except StoreError as failure:
+            return Verdict(VerdictKind.BACK, reason=f"its record could not be read: {failure}")
+        return None if data is None else self._prepare(held, data)
+
+    def _prepare(self, held: Held, packed: bytes) -> Attempt | Verdict:
+        """Find out what is to be run."""
         delivery = held.delivery
         if held.told_to_stop():
             return _UNSTARTED
         try:
-            envelope = await self._envelope(delivery)
-        except StoreError as failure:
-            return Verdict(VerdictKind.BACK, reason=f"its record could not be read: {failure}")
-        except DecodeError as unreadable:
+            envelope = decode_envelope(packed)
+        except msgspec.DecodeError as unreadable:
             return rejected(f"its envelope cannot be read: {unreadable}")
-        if envelope is None:
-            return None
-        if held.told_to_stop():  # while its record was read
-            return _UNSTARTED
         skill = self._agent.skills.get(envelope.skill)
         if skill is None:
             return Verdict(VerdictKind.UNSTARTED, reason=f"no-skill {envelope.skill}")

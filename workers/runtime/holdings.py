@@ -6,24 +6,19 @@ The loop writes, the pulse thread reads; a task and generation that is held is n
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import anyio
+import msgspec
 
 from orchestrator.core.log import get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from orchestrator.tasks.model import Delivery
-    from workers.context import TaskContext
+from orchestrator.tasks.model import Delivery
+from workers.context import TaskContext
 
 _log = get_logger(__name__)
 
 
-@dataclass(slots=True, eq=False)
-class Held:
+class Held(msgspec.Struct, eq=False):
     """One entry in our hands.
 
     Attributes:

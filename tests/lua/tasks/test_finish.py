@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from orchestrator.core.rates import Rate
@@ -187,14 +187,14 @@ def test_stale(pool: Pool, kind: VerdictKind) -> None:
     pool.end(taken)
     with pool.unchanged():
         assert pool.end(delivery, kind) == STALE
-        assert pool.end(replace(taken, task_id="gone"), kind) == STALE
+        assert pool.end(msgspec.structs.replace(taken, task_id="gone"), kind) == STALE
 
 
 def test_stale_before_delivery(pool: Pool) -> None:
     """A verdict for a task that only waits, be its generation right by guess, is refused."""
     delivery = start(pool)
     pool.end(delivery, VerdictKind.RETRY)
-    guess = replace(delivery, generation=pool.task(delivery.task_id)["gen"])
+    guess = msgspec.structs.replace(delivery, generation=pool.task(delivery.task_id)["gen"])
     with pool.unchanged():
         assert pool.end(guess) == STALE
 
