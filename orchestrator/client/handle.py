@@ -11,8 +11,8 @@ from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks import queries, scripts
-from orchestrator.tasks.model import CancelStatus, OutputChunk, TaskEvent, TaskInfo, TaskState, TaskStatus
-from orchestrator.tasks.output import Place, as_chunk, as_event, check_place
+from orchestrator.tasks.model import CancelStatus, TaskState
+from orchestrator.tasks.output import as_chunk, as_event, check_place
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from orchestrator.client.replies import Replies
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
+    from orchestrator.tasks.model import OutputChunk, TaskEvent, TaskInfo, TaskStatus
+    from orchestrator.tasks.output import Place
     from orchestrator.tasks.queries import Outcome
 
 T_co = TypeVar("T_co", covariant=True)
@@ -120,8 +122,7 @@ class TaskHandle(Generic[T_co]):
         Raises:
             NotFound: no such task, or its retention has passed.
         """
-        found = await self.info()
-        return TaskStatus(found.state, found.why)
+        return await queries.status(self._services.store, self.id)
 
     async def info(self) -> TaskInfo:
         """Everything that is known of it.

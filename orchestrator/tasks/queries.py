@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import DecodeError
+import msgspec
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, ServerUnavailable, StoreError
-from orchestrator.tasks.inbox import GROUP, GroupMissing
-from orchestrator.tasks.model import STATE_OF_LETTER, Envelope, TaskInfo, TaskState, decode_envelope
+from orchestrator.tasks import scripts
+from orchestrator.tasks.findings import VERSION
+from orchestrator.tasks.inbox import GROUP
+from orchestrator.tasks.model import (
+    STATE_OF_LETTER,
+    Envelope,
+    Progress,
+    TaskInfo,
+    TaskState,
+    TaskStatus,
+    decode_envelope,
+)
+from orchestrator.tasks.reasons import explain
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
     from orchestrator.store.store import Store
+    from orchestrator.tasks.findings import Findings
+
+LOOKS: Final = 3
+"""A task that changes between two reads is read again, so often at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,75 +77,74 @@ async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, Outcome | Stor
     return found
 
 
+async def status(store: Store, id_: str) -> TaskStatus:
+    """The state of one task and what it waits for, in one round trip.
+
+    Raises:
+        NotFound: no such task, or its retention has passed.
+    """
+    found = await _find(store, id_)
+    why = explain(found)
+    return TaskStatus(found.state, why.text, why, _progress(found.progress))
+
+
 async def info(store: Store, id_: str) -> TaskInfo:
     """Everything about one task.
 
     Raises:
         NotFound: no such task, or its retention has passed.
     """
-    record = _fields(await store.execute("HGETALL", store.keys.task(id_)))
-    if "state" not in record:
-        raise NotFound(f"task {id_} does not exist, or its retention has passed")
-    envelope = _envelope(record["env"])
-    state, agent, worker = TaskState(record["state"].decode()), None, None
-    if state is TaskState.ASSIGNED:
-        agent, entry, _ = record["at"].decode().split(" ")
-        try:
-            pending = await store.execute("XPENDING", store.keys.inbox(agent), GROUP, entry, entry, 1)
-        except GroupMissing:  # the stream was lost: nobody can be running it
-            pending = []
-        if pending:
-            state, worker = TaskState.RUNNING, pending[0][1].decode()
-    elif record.get("at") and state.final:
-        agent = record["at"].decode().split(" ")[0]
-    due = await store.execute("ZSCORE", store.keys.scheduled, id_) if state is TaskState.SCHEDULED else None
-    fails, deaths = int(record.get("fails", 0)), int(record.get("deaths", 0))
+    found, record = await _find_with_record(store, id_)
+    envelope, state = _envelope(record["env"]), found.state
     runs = state in {TaskState.ASSIGNED, TaskState.RUNNING, TaskState.SUCCEEDED}
+    has_agent = "at" in record and (state.final or state in {TaskState.ASSIGNED, TaskState.RUNNING})
     return TaskInfo(
         id=id_,
         state=state,
-        why=await _why(store, state, record, envelope, due),
+        why=explain(found).text,
         skill=envelope.skill,
-        agent=agent,
-        worker=worker,
+        agent=record["at"].decode().split(" ")[0] if has_agent else None,
+        worker=found.worker.id if found.worker else None,
         priority=envelope.priority,
         session=envelope.session,
         tags=envelope.tags,
         key=envelope.key,
         parent=envelope.parent,
-        attempts=fails + deaths + runs,
+        attempts=found.fails + found.deaths + runs,
         submitted_at=_submitted_at(id_),
-        due_at=from_instant_ms(int(float(due))) if due else None,
-        ended_at=from_instant_ms(int(record["ended"])) if "ended" in record else None,
+        due_at=None if found.due_ms is None else from_instant_ms(found.due_ms),
+        ended_at=None if found.ended_ms is None else from_instant_ms(found.ended_ms),
         reason=_text(record.get("reason")),
         args=envelope.args,
         result=record.get("result"),
         errors=_numbered(record, "error:"),
         deaths=_numbered(record, "death:"),
+        progress=_progress(record.get("progress")),
     )
 
 
-async def _why(store: Store, state: TaskState, record: dict[str, bytes], envelope: Envelope, due: bytes | None) -> str:
-    """In words what a task waits for: a first answer from the places it can be in."""
-    if state is TaskState.SCHEDULED and due:
-        return f"scheduled until {from_instant_ms(int(float(due))).isoformat()}"
-    if state is TaskState.ASSIGNED:
-        return "assigned, waits for a free slot of a worker"
-    if state is not TaskState.READY:
-        return ""
-    queue = record["queue"].decode() if "queue" in record else f"skill:{envelope.skill}"
-    kind, _, name = queue.partition(":")
-    if kind == "skill":
-        live = await store.execute("ZCARD", store.keys.skill(name))
-        if not live:
-            return f"no live agent has the skill {name!r}"
-    else:
-        slots, skills = await store.execute("HMGET", store.keys.agent(name), "slots", "skills")
-        if not int(slots or 0):
-            return f"agent {name!r} has no live worker"
-        if envelope.skill not in (skills or b"").decode().split():
-            return f"agent {name!r} does not have the skill {envelope.skill!r}"
-    return "waits for room in an inbox or for a rate limit"
+async def _find_with_record(store: Store, id_: str) -> tuple[Findings, dict[str, bytes]]:
+    """What is found of a task and its record, of one moment unless it changes all the time."""
+    looks_left = LOOKS
+    while True:
+        looks_left -= 1
+        found = await _find(store, id_)
+        record = _fields(await store.execute("HGETALL", store.keys.task(id_)))
+        if "state" not in record:
+            raise _unknown(id_)
+        if not looks_left or found.version == tuple(record.get(name) for name in VERSION):
+            return found, record
+
+
+async def _find(store: Store, id_: str) -> Findings:
+    found = await store.call(scripts.why(store.keys, id_=id_))
+    if found is None:
+        raise _unknown(id_)
+    return found
+
+
+def _unknown(id_: str) -> NotFound:
+    return NotFound(f"task {id_} does not exist, or its retention has passed")
 
 
 async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
@@ -182,7 +196,7 @@ def _envelope(data: bytes) -> Envelope:
     """An envelope to be shown: one that was damaged must not hide the other tasks of a list."""
     try:
         return decode_envelope(data)
-    except DecodeError:
+    except msgspec.DecodeError:
         return Envelope(skill="(unreadable)", args=b"")
 
 
@@ -234,6 +248,11 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
         )
         for id_, envelope in envelopes.items()
     ]
+
+
+def _progress(stored: bytes | None) -> Progress | None:
+    """Read `generation [done, total, message]`."""
+    return None if stored is None else Progress(*msgspec.json.decode(stored.partition(b" ")[2]))
 
 
 def _submitted_at(id_: str) -> datetime:
