@@ -265,7 +265,7 @@ def test_a_user_who_may_not_publish_still_ends_tasks(pool: Pool, mute: str) -> N
     (task,) = pool.put()
     pool.watch(task)
     pool.execute("AUTH", mute, "x")
-    with pytest.raises(ServerRefused, match="(?i)no permissions"):
+    with pytest.raises(ServerRefused, match=r"(?i)no permissions"):
         pool.execute("SPUBLISH", pool.keys.out(task), "x")
     mine = pool.one()
     pool.emit(chunk(mine, 1))
