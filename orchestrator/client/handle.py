@@ -122,7 +122,8 @@ class TaskHandle(Generic[T_co]):
         Raises:
             NotFound: no such task, or its retention has passed.
         """
-        return await queries.status(self._services.store, self.id)
+        store = self._services.store
+        return await store.ask(lambda: queries.status(store, self.id), patience_s=self._patience_s)
 
     async def info(self) -> TaskInfo:
         """Everything that is known of it.
@@ -130,7 +131,8 @@ class TaskHandle(Generic[T_co]):
         Raises:
             NotFound: no such task, or its retention has passed.
         """
-        return await queries.info(self._services.store, self.id)
+        store = self._services.store
+        return await store.ask(lambda: queries.info(store, self.id), patience_s=self._patience_s)
 
     def output(self, after: str | None = None) -> AsyncGenerator[OutputChunk]:
         """Read the partial output of the task live; ends when the task has ended and all was read.
@@ -176,7 +178,9 @@ class TaskHandle(Generic[T_co]):
             `ENDED`, `SIGNALLED` (its worker stops it within a few seconds), `ALREADY` (it had ended), `UNKNOWN`.
         """
         call = scripts.cancel(self._services.keys, ids=[self.id], reason=reason)
-        ((status, _),) = await self._services.store.call(
-            call, patience_s=self._services.settings.redis.command_timeout_s
-        )
+        ((status, _),) = await self._services.store.call(call, patience_s=self._patience_s)
         return status
+
+    @property
+    def _patience_s(self) -> float:
+        return self._services.settings.redis.command_timeout_s

@@ -86,6 +86,18 @@ class Store:
 
         return await repeat(again, patience_s=patience_s, after=first, closed=self._closed)
 
+    async def ask(self, read: Callable[[], Awaitable[T]], *, patience_s: float) -> T:
+        """Run something that only reads, again and again while Redis does not answer.
+
+        Args:
+            read: uses this store.
+            patience_s: how long to repeat.
+
+        Raises:
+            StoreError: Redis did not do it.
+        """
+        return await repeat(read, patience_s=patience_s, closed=self._closed)
+
     async def _run(self, call: Call[Any]) -> Any:
         command = call.command()
         try:
