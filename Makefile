@@ -9,10 +9,10 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt bench lock clean
+.PHONY: help setup demo test check fmt bench bench-peers lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## create .venv with the pinned development requirements
 
@@ -41,6 +41,9 @@ fmt: $(STAMP) ## format and apply safe fixes
 
 bench: $(STAMP) ## measure throughput, latency and cost; prints Markdown and JSON
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-peers: $(STAMP) ## the same beside other task queues, each installed in an environment of its own (ten minutes)
+	$(BIN)/python -m benchmarks --peers $(ARGS)
 
 lock: ## pin requirements/dev.txt anew from pyproject.toml (ARGS=--upgrade for newer versions)
 	@test -x build/lock/bin/pip-compile || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install --quiet pip-tools; }

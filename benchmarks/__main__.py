@@ -1,4 +1,4 @@
-"""Runs the benchmarks: `python -m benchmarks [--only drain,submit] [--quick]`."""
+"""Runs the benchmarks: `python -m benchmarks [--only drain,submit] [--peers] [--quick]`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,19 @@ import time
 import traceback
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.figures import Failure, Figure
-from benchmarks.harness import FULL, QUICK, Bench, say
+from benchmarks.harness import Bench, say
 from benchmarks.measures import BY_DEFAULT, MEASURES
+from benchmarks.peers.environment import install_all
+from benchmarks.peers.roster import PEERS
 from benchmarks.report import Run, as_markdown, start_of_run, write_into_docs, write_results
 from benchmarks.server import running_server
+from benchmarks.sizes import FULL, QUICK
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 _HERE = Path(__file__).resolve().parent
 _RESULTS = _HERE / "results"
@@ -26,14 +33,18 @@ _DOCS_PAGE = _HERE.parent / "docs" / "performance.md"
 def main() -> int:
     """Measure, print the report, write it down; 1 when a measure failed, 0 also when a goal was missed."""
     options = _options()
+    # Before anything is timed: the first time, packages are installed.
+    peers, missing = install_all(PEERS[name] for name in options.peers)
+    for one in missing:
+        say(f"{one.name} is missing: {one.reason}")
     started, started_s, load_before = start_of_run(), time.monotonic(), os.getloadavg()[0]
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     figures: list[Figure] = []
     failures: list[Failure] = []
     sizes = QUICK if options.quick else FULL
     with running_server(folder, unix_socket=options.unix_socket) as server, server.connect() as meter:
-        bench = Bench(server, meter, sizes, folder, ours=not options.raw_only)
-        for name in options.only or [*(["peers"] if options.peers else []), *BY_DEFAULT]:
+        bench = Bench(server, meter, sizes, folder, ours=not options.raw_only, peers=peers)
+        for name in options.only or BY_DEFAULT:
             say(f"{name}")
             try:
                 figures += MEASURES[name](bench)
@@ -48,14 +59,17 @@ def main() -> int:
         transport="a unix socket" if options.unix_socket else "loopback TCP",
         sizes=asdict(sizes),
         figures=figures,
-        failures=failures,
+        failures=[*failures, *bench.failures],
+        comparisons=bench.comparisons,
+        peers=peers,
+        missing_peers=missing,
         load_before=load_before,
     )
     sys.stdout.write(as_markdown(run))
     say(f"written to {write_results(run, _RESULTS)}")
     if options.write_docs:
         write_into_docs(run, _DOCS_PAGE)
-    if failures:
+    if run.failures:
         say(f"logs are in {folder}")
         return 1
     shutil.rmtree(folder)
@@ -64,10 +78,16 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure throughput, latency and cost.")
-    parser.add_argument("--only", type=_names, metavar="NAMES", help=f"comma-separated, of: {', '.join(MEASURES)}")
+    parser.add_argument("--only", type=_measures, metavar="NAMES", help=f"comma-separated, of: {', '.join(MEASURES)}")
     parser.add_argument("--quick", action="store_true", help="one short round: rough figures in about a minute")
     parser.add_argument(
-        "--peers", action="store_true", help="measure the fastest peer too, in an environment of its own"
+        "--peers",
+        type=_peers,
+        nargs="?",
+        const=list(PEERS),
+        default=[],
+        metavar="NAMES",
+        help=f"measure peers too, each in an environment of its own; all, or of: {', '.join(PEERS)}",
     )
     parser.add_argument("--raw-only", action="store_true", help="measure the raw loop alone, to judge the machine")
     parser.add_argument(
@@ -77,10 +97,18 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _names(text: str) -> list[str]:
+def _measures(text: str) -> list[str]:
+    return _names(text, "measure", MEASURES)
+
+
+def _peers(text: str) -> list[str]:
+    return _names(text, "peer", PEERS)
+
+
+def _names(text: str, kind: str, known: Collection[str]) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
-    if unknown := [name for name in names if name not in MEASURES]:
-        raise argparse.ArgumentTypeError(f"no measure called {', '.join(unknown)}; there are {', '.join(MEASURES)}")
+    if unknown := [name for name in names if name not in known]:
+        raise argparse.ArgumentTypeError(f"no {kind} called {', '.join(unknown)}; there are {', '.join(known)}")
     return names
 
 

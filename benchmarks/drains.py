@@ -1,13 +1,16 @@
-"""One pass over a loaded queue: how fast it empties, and what that costs the server and the workers."""
+"""Passes over a loaded queue: how fast it empties, and what that costs the server and the workers."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.metering import ServerCost, ServerReading, cost_between, read_server
 from benchmarks.processes import ChildFailedError
+from benchmarks.raw.team import RawTeam
+from benchmarks.sides import all_sides
 from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ _RAMP_SHARE = 0.05
 _STALL_S = 20.0
 # They fill buffers, tables and caches whose size does not grow with the queue.
 _FIRST_TASKS = 1000
+WITHOUT_RESULTS = "raw without results"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,19 @@ class Watched:
         return self.tasks / max(self.duration_s, _SAMPLE_S)
 
 
-def drain(bench: Bench, team: Team, *, tasks: int, processes: int) -> Drain:
+def drains_of_all_sides(bench: Bench, processes: int) -> dict[str, list[Drain]]:
+    """Passes of every side with so many worker processes, made once in a run; several measures read them."""
+    if processes not in bench.drains:
+        teams = {**all_sides(bench), WITHOUT_RESULTS: RawTeam(bench, with_results=False)}
+        bench.drains[processes] = bench.in_turns(
+            {side: partial(drain, bench, team, processes=processes) for side, team in teams.items()}
+        )
+    return bench.drains[processes]
+
+
+def drain(bench: Bench, team: Team, *, processes: int) -> Drain:
     """Submit all tasks, then let the workers loose on them, and watch until the last is finished."""
+    tasks = team.sizes.drain_tasks
     team.prepare()
     before, loaded = run_loop(_load, bench, team, tasks)
     with team.crew(processes) as crew:
@@ -120,8 +135,8 @@ def watch(
 
 async def _load(bench: Bench, team: Team, tasks: int) -> tuple[ServerReading, ServerReading]:
     # Both readings see the client's connections open: those it closed are missing from the server's counts.
-    async with team.client() as client:
-        await client.submit_many(_FIRST_TASKS)
+    async with team.client() as driver:
+        await driver.load(_FIRST_TASKS)
         before = read_server(bench.meter)
-        await client.submit_many(tasks - _FIRST_TASKS)
+        await driver.load(tasks - _FIRST_TASKS)
         return before, read_server(bench.meter)

@@ -1,99 +1,104 @@
-"""What every measure is given: the server, the sizes of this run, and passes of both sides in turns."""
+"""What every measure is given: the server, the sizes of this run, and passes of all sides in turns."""
 
 from __future__ import annotations
 
 import sys
+import traceback
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from benchmarks.goals import PeerHere
+from benchmarks.comparison import Comparison
+from benchmarks.figures import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from redis import Redis
 
-    from benchmarks.goals import Peer
+    from benchmarks.drains import Drain
+    from benchmarks.peers.peer import InstalledPeer
     from benchmarks.server import Server
+    from benchmarks.sizes import Sizes
 
-K = TypeVar("K", bound="str | tuple[str, int] | tuple[str, str] | Peer")
+K = TypeVar("K", bound="str | tuple[str, str]")
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is measured; the quick ones are for a first look, their figures are rougher."""
-
-    rounds: int
-    drain_tasks: int
-    submits_one_by_one: int
-    submits_at_once: int
-    submits_many: int
-    round_trips: int
-    pick_up_s: float
-    rest_s: float
-
-
-FULL = Sizes(
-    rounds=3,
-    drain_tasks=50_000,
-    submits_one_by_one=3_000,
-    submits_at_once=10_000,
-    submits_many=25_000,
-    round_trips=300,
-    pick_up_s=4.0,
-    rest_s=20.0,
-)
-QUICK = Sizes(
-    rounds=1,
-    drain_tasks=10_000,
-    submits_one_by_one=1_000,
-    submits_at_once=5_000,
-    submits_many=10_000,
-    round_trips=150,
-    pick_up_s=2.0,
-    rest_s=6.0,
-)
-
-
-@dataclass(frozen=True, slots=True)
 class Bench:
-    """One run of the benchmarks."""
+    """One run of the benchmarks.
+
+    Attributes:
+        peers: those that take part.
+        comparisons: what the measures have set side by side so far, when peers take part.
+        failures: passes of peers that failed; the run goes on without that peer in that measure.
+        drains: passes that several measures read, by number of worker processes.
+    """
 
     server: Server
     meter: Redis
     sizes: Sizes
     folder: Path
     ours: bool = True
-    measured_peers: dict[Peer, float] = field(default_factory=dict)
+    peers: Sequence[InstalledPeer] = ()
+    comparisons: list[Comparison] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    drains: dict[int, dict[str, list[Drain]]] = field(default_factory=dict)
 
-    def peer(self, reference: Peer, raw: float) -> PeerHere:
-        """The peer as this run measured it, else as the raw loop carries it over from another day."""
-        measured = self.measured_peers.get(reference)
-        return reference.carried_over(raw) if measured is None else PeerHere(measured, "the fastest peer")
+    @property
+    def peer_names(self) -> list[str]:
+        """Names of the peers that take part."""
+        return [one.peer.name for one in self.peers]
+
+    def compare(
+        self, quantity: str, unit: str, rounds: Mapping[str, Sequence[float]], *, more_is_better: bool = False
+    ) -> Comparison:
+        """Set the systems side by side; kept for the report when peers are among them."""
+        comparison = Comparison(quantity, unit, rounds, self.peer_names, more_is_better)
+        if self.peers:
+            self.comparisons.append(comparison)
+        return comparison
 
     def clean(self) -> None:
         """Empty the server between two passes."""
         self.meter.flushall(asynchronous=False)
 
-    def in_turns(self, passes: Mapping[K, Callable[[], T]], *, rounds_factor: int = 1) -> dict[K, list[T]]:
+    def in_turns(
+        self, passes: Mapping[K, Callable[[], T]], *, rounds: int | None = None, rounds_factor: int = 1
+    ) -> dict[K, list[T]]:
         """Run every pass once per round, so that a noisy moment of the machine hits all sides alike.
 
         Args:
-            passes: what to run, by name.
-            rounds_factor: more rounds than usual, for short passes that the scheduler treats now so, now otherwise.
+            passes: what to run, by side, or by side and kind. A peer's that fails is left out of the answer.
+            rounds: as many as this run has, unless said otherwise.
+            rounds_factor: more rounds than usual, for short passes that the scheduler treats now so, now otherwise;
+                peers take part in every so manieth of them.
         """
-        rounds = self.sizes.rounds * rounds_factor
+        rounds = (rounds or self.sizes.rounds) * rounds_factor
         taken: dict[K, list[T]] = {name: [] for name in passes}
         for number in range(1, rounds + 1):
             for name, one_pass in passes.items():
-                words = " ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+                side, words = (name, name) if isinstance(name, str) else (name[0], " ".join(name))
+                is_peer = side in self.peer_names
+                if name not in taken or (is_peer and (number - 1) % rounds_factor):
+                    continue
                 say(f"  {words}, round {number} of {rounds}")
                 self.clean()
-                taken[name].append(one_pass())
+                try:
+                    taken[name].append(one_pass())
+                except Exception as error:
+                    if not is_peer:
+                        raise
+                    self.without_peer(words, error)
+                    del taken[name]
         self.clean()
         return taken
+
+    def without_peer(self, words: str, error: Exception) -> None:
+        """Note that a pass of a peer failed."""
+        say(traceback.format_exc())
+        self.failures.append(Failure(words, f"{type(error).__name__}: {error}"))
 
 
 def say(line: str) -> None:

@@ -1,53 +1,38 @@
-"""One pass of client traffic: how many submits a second, and how long single tasks take."""
+"""One pass of client traffic over a team: how many submits a second, and how long single tasks take."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING
 
-import anyio
-
 from benchmarks.payload import read_waits_ms
 from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-    from benchmarks.team import Client, Team
+    from benchmarks.team import Team
 
-_WARM_UP = 20
-# Long enough for every process to be back in its blocking read.
-_BREATH_S = 0.005
-_LAST_START_TIMEOUT_S = 10.0
+_LAST_START_TIMEOUT_S = 15.0
 
 
-def submit_rate(team: Team, count: int, traffic: Callable[[Client, int], Awaitable[None]]) -> float:
+def submit_rate(team: Team, kind: str, count: int) -> float:
     """Submits per second of one kind of traffic, while nobody works."""
 
     async def run() -> float:
-        async with team.client() as client:
-            await traffic(client, _WARM_UP)
-            started_s = time.perf_counter()
-            await traffic(client, count)
-            return count / (time.perf_counter() - started_s)
+        async with team.client() as driver:
+            return await driver.submit_rate(kind, count)
 
     team.prepare()
     return run_loop(run)
 
 
-def round_trips_ms(team: Team, count: int) -> list[float]:
+def round_trips_ms(team: Team) -> list[float]:
     """Time from submit to result of tasks that come one at a time."""
 
     async def run() -> list[float]:
-        taken_ms: list[float] = []
-        async with team.client() as client:
-            for number in range(_WARM_UP + count):
-                await anyio.sleep(_BREATH_S)
-                started_s = time.perf_counter()
-                await client.round_trip(number)
-                taken_ms.append((time.perf_counter() - started_s) * 1000)
-        return taken_ms[_WARM_UP:]
+        async with team.client() as driver:
+            return await driver.round_trips_ms(team.sizes.round_trips)
 
     team.prepare()
     with team.crew(1) as crew:
@@ -55,19 +40,13 @@ def round_trips_ms(team: Team, count: int) -> list[float]:
         return run_loop(run)
 
 
-def pick_up_waits_ms(team: Team, starts_file: Path, *, rate_per_s: int, duration_s: float) -> list[float]:
+def pick_up_waits_ms(team: Team, starts_file: Path, *, rate_per_s: int) -> list[float]:
     """Time from submit to the start of the handler, for tasks that come at a steady rate whatever the answers do."""
-    count = int(rate_per_s * duration_s)
+    count = int(rate_per_s * team.sizes.pick_up_s)
 
     async def run() -> None:
-        async with team.client() as client, anyio.create_task_group() as submits:
-            for number in range(_WARM_UP):
-                await client.round_trip(number)
-            started_s = time.perf_counter()
-            for number in range(count):
-                if (early_s := started_s + number / rate_per_s - time.perf_counter()) > 0:
-                    await anyio.sleep(early_s)
-                submits.start_soon(client.submit_stamped, number)
+        async with team.client() as driver:
+            await driver.steady_stream(rate_per_s, count)
 
     starts_file.unlink(missing_ok=True)
     team.prepare()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -57,6 +58,18 @@ class Child:
         if line != expected:
             raise ChildFailedError(f"{self.name} said {line!r} instead of {expected!r}; its log is {self.log}")
 
+    def ask(self, line: str, *, timeout_s: float) -> str:
+        """Write one line to the child's input and wait for the one that answers it."""
+        self.say(line)
+        assert self.process.stdout is not None
+        # Nothing is left in the buffer of the stream: every answer is one line, and it was read.
+        if not select.select([self.process.stdout], [], [], timeout_s)[0]:
+            raise ChildFailedError(f"{self.name} did not answer {line} within {timeout_s:.0f} s; its log is {self.log}")
+        answer = self.process.stdout.readline().decode()
+        if not answer:
+            raise ChildFailedError(f"{self.name} ended before it answered {line}; its log is {self.log}")
+        return answer
+
     def check(self) -> None:
         """Raise when the process has ended by itself."""
         if (code := self.process.poll()) is not None:
@@ -72,6 +85,7 @@ def running(
     env: Mapping[str, str] | None = None,
     talks: bool = False,
     python: str = sys.executable,
+    at_once: bool = False,
 ) -> Iterator[Child]:
     """Run `python -m arguments…` until the block ends, then ask it to stop, and kill what does not.
 
@@ -82,6 +96,7 @@ def running(
         env: Added to the environment.
         talks: Connect the child's input and output, for `say` and `hear`; its output is not logged then.
         python: Interpreter; ours, unless said otherwise.
+        at_once: Kill it in the end without asking.
     """
     log = folder / f"{name}.log"
     pipe = subprocess.PIPE if talks else None
@@ -99,7 +114,7 @@ def running(
     try:
         yield child
     finally:
-        _stop(child)
+        _stop(child, at_once=at_once)
 
 
 def wait_until(
@@ -163,13 +178,14 @@ def _children_by_parent() -> dict[int, list[int]]:
     return children
 
 
-def _stop(child: Child) -> None:
+def _stop(child: Child, *, at_once: bool) -> None:
     process = child.process
     pids = child.pids()
-    if process.poll() is None:
-        process.terminate()
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_STOP_TIMEOUT_S)
+    if not at_once:
+        if process.poll() is None:
+            process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_TIMEOUT_S)
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

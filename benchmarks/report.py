@@ -12,11 +12,15 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.comparison import OURS, RAW
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from benchmarks.comparison import Comparison
     from benchmarks.figures import Failure, Figure
+    from benchmarks.peers.peer import InstalledPeer, MissingPeer
 
 _BEGIN = "<!-- figures: begin -->"
 _END = "<!-- figures: end -->"
@@ -34,6 +38,9 @@ class Run:
     figures: Sequence[Figure]
     failures: Sequence[Failure]
     load_before: float
+    comparisons: Sequence[Comparison] = ()
+    peers: Sequence[InstalledPeer] = ()
+    missing_peers: Sequence[MissingPeer] = ()
 
     @property
     def missed(self) -> list[Figure]:
@@ -66,6 +73,7 @@ def as_markdown(run: Run) -> str:
     ]
     lines += [f"- **Missed** {figure.measure}, {figure.name}: {_distance(figure)}" for figure in run.missed]
     lines += [f"- **Failed** {failure.measure}: {failure.reason}" for failure in run.failures]
+    lines += _peer_lines(run)
     return "\n".join(lines) + "\n"
 
 
@@ -91,6 +99,18 @@ def as_json(run: Run) -> str:
                 for figure in run.figures
             ],
             "failures": [asdict(failure) for failure in run.failures],
+            "peers": {one.peer.name: one.peer.version for one in run.peers},
+            "missing_peers": [asdict(missing) for missing in run.missing_peers],
+            "comparisons": [
+                {
+                    "quantity": one.quantity,
+                    "unit": one.unit,
+                    "rounds": one.rounds,
+                    "ours_to": {system: one.ours_to(system) for system in one.rounds if system != OURS},
+                    "best_peer": one.best_peer,
+                }
+                for one in run.comparisons
+            ],
         },
         indent=1,
         ensure_ascii=False,
@@ -124,6 +144,39 @@ def _row(figure: Figure) -> str:
     note = f" ({figure.note})" if figure.note else ""
     value = f"{_number(figure.value)} {figure.unit}"
     return f"| {figure.measure} | {figure.name}{note} | {value} | {rounds} | {ratio} | {goals} | {met} |"
+
+
+def _peer_lines(run: Run) -> list[str]:
+    """The table of peers, and which are missing; nothing in a run without them."""
+    missing = [f"- **Missing** {one.name}: {one.reason}" for one in run.missing_peers]
+    if not run.comparisons:
+        return ["", *missing] if missing else []
+    versions = ", ".join(f"{one.peer.name} {one.peer.version}" for one in run.peers)
+    systems = [OURS, RAW, *(one.peer.name for one in run.peers)]
+    reading = "In brackets: ours as a multiple of it; the best peer's figure is bold."
+    return [
+        "",
+        f"Peers of the same run, in turns with the others: {versions}. {reading}",
+        "",
+        f"| | {' | '.join(systems)} |",
+        f"|---|{'--:|' * len(systems)}",
+        *(_comparison_row(comparison, systems) for comparison in run.comparisons),
+        *(["", *missing] if missing else []),
+    ]
+
+
+def _comparison_row(comparison: Comparison, systems: Sequence[str]) -> str:
+    cells = (_comparison_cell(comparison, system) for system in systems)
+    return f"| {comparison.quantity}, {comparison.unit} | {' | '.join(cells)} |"
+
+
+def _comparison_cell(comparison: Comparison, system: str) -> str:
+    value = comparison.value(system)
+    if value is None:
+        return "-"
+    number = f"**{_number(value)}**" if system == comparison.best_peer else _number(value)
+    ratio = comparison.ours_to(system)
+    return number if system == OURS or ratio is None else f"{number} ({ratio:.2f})"
 
 
 def _distance(figure: Figure) -> str:

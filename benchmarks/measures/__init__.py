@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.measures import blocked, cost, drain, latency, limits, peers, pickup, recovery, rest, scale, submit
+from benchmarks.measures import blocked, cost, drain, latency, limits, pickup, recovery, rest, scale, submit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from benchmarks.harness import Bench
 
 MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
-    "peers": peers.measure,
     "drain": drain.measure,
     "submit": submit.measure,
     "latency": latency.measure,
@@ -25,6 +24,6 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "scale": scale.measure,
     "blocked": blocked.measure,
 }
-# Only when they are asked for: they install an environment of their own, or take minutes.
-ON_REQUEST = {"peers", "scale", "blocked"}
+# Only when they are asked for: they take minutes.
+ON_REQUEST = {"scale", "blocked"}
 BY_DEFAULT = [name for name in MEASURES if name not in ON_REQUEST]

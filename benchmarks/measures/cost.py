@@ -5,20 +5,22 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.drains import Drain, drain
+from benchmarks.comparison import OURS, RAW
+from benchmarks.drains import WITHOUT_RESULTS, Drain, drain, drains_of_all_sides
 from benchmarks.figures import Figure, Goal, figure_of
 from benchmarks.goals import at_most
-from benchmarks.harness import say
 from benchmarks.metering import SentCommands
-from benchmarks.sides import both_sides
+from benchmarks.sides import all_sides
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from benchmarks.harness import Bench
     from benchmarks.metering import ServerCost
+    from benchmarks.team import Team
 
 _US = 1e6
+_OF_SUPERVISOR = "supervisor CPU per 1000 tasks"
 
 
 def _whole_life(one: Drain, part: Callable[[ServerCost], float]) -> float:
@@ -43,40 +45,37 @@ _COSTS: tuple[tuple[str, str, Callable[[Drain], float], tuple[Goal, ...]], ...] 
     ("network per task", "bytes", lambda d: _whole_life(d, lambda cost: cost.net_bytes), ()),
     ("memory per queued task", "bytes", lambda d: d.memory_bytes / d.loaded_tasks, (at_most(420),)),
     ("worker CPU per 1000 tasks", "s", lambda d: d.worker_cpu_s / d.timed_tasks * 1000, (at_most(0.06),)),
-    ("supervisor CPU per 1000 tasks", "s", lambda d: d.helper_cpu_s / d.timed_tasks * 1000, ()),
+    (_OF_SUPERVISOR, "s", lambda d: d.helper_cpu_s / d.timed_tasks * 1000, ()),
 )
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Costs of submitting with `submit_many` and of draining with one worker process."""
-    yield from _commands_sent(bench)
-    taken = bench.in_turns(
-        {
-            side: partial(drain, bench, team, tasks=bench.sizes.drain_tasks, processes=1)
-            for side, team in both_sides(bench).items()
-        }
-    )
+    """Costs of submitting with `submit_many`, or the next best that a peer has, and of draining with one process."""
+    yield from _of_both("commands sent per task", "commands", _commands_sent(bench), bench, (at_most(0.2),))
+    taken = {side: passes for side, passes in drains_of_all_sides(bench, 1).items() if side != WITHOUT_RESULTS}
     for name, unit, per_task, goals in _COSTS:
         values = {side: [per_task(one) for one in passes] for side, passes in taken.items()}
-        if ours := values.get("ours"):
-            yield figure_of("cost", name, unit, ours, values["raw"], goals=goals)
-        else:
-            yield figure_of("cost", f"{name}, raw loop", unit, values["raw"])
+        yield from _of_both(name, unit, values, bench, goals)
 
 
-def _commands_sent(bench: Bench) -> Iterator[Figure]:
-    """Count in a pass of its own, since counting slows the server down."""
-    sent: dict[str, float] = {}
-    for side, team in both_sides(bench).items():
-        say(f"  {side}, commands counted")
-        bench.clean()
-        counter = SentCommands(bench.meter, bench.server.url)
-        with counter.counting():
-            drain(bench, team, tasks=bench.sizes.drain_tasks, processes=1)
-        sent[side] = counter.count / bench.sizes.drain_tasks
-    if "ours" in sent:
-        yield figure_of(
-            "cost", "commands sent per task", "commands", [sent["ours"]], [sent["raw"]], goals=(at_most(0.2),)
-        )
+def _of_both(
+    name: str, unit: str, values: Mapping[str, list[float]], bench: Bench, goals: tuple[Goal, ...]
+) -> Iterator[Figure]:
+    if name != _OF_SUPERVISOR:
+        bench.compare(name, unit, values)
+    if ours := values.get(OURS):
+        yield figure_of("cost", name, unit, ours, values[RAW], goals=goals)
     else:
-        yield figure_of("cost", "commands sent per task, raw loop", "commands", [sent["raw"]])
+        yield figure_of("cost", f"{name}, raw loop", unit, values[RAW])
+
+
+def _commands_sent(bench: Bench) -> dict[str, list[float]]:
+    """Count in a pass of its own, since counting slows the server down."""
+    return bench.in_turns({side: partial(_counted, bench, team) for side, team in all_sides(bench).items()}, rounds=1)
+
+
+def _counted(bench: Bench, team: Team) -> float:
+    counter = SentCommands(bench.meter, bench.server.url)
+    with counter.counting():
+        drain(bench, team, processes=1)
+    return counter.count / team.sizes.drain_tasks

@@ -5,31 +5,33 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.figures import Figure, figure_of, median, percentiles
-from benchmarks.goals import FASTEST_END_TO_END_P50, FASTEST_END_TO_END_P99, at_most_peer, at_most_raw
+from benchmarks.comparison import OURS, RAW
+from benchmarks.figures import Figure, Goal, figure_of, percentiles
+from benchmarks.goals import FASTEST_END_TO_END, at_most_peer, at_most_raw, rival
 from benchmarks.passes import round_trips_ms
-from benchmarks.sides import both_sides
+from benchmarks.sides import all_sides
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from benchmarks.comparison import Comparison
     from benchmarks.harness import Bench
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """Percentiles of each round, and the median of the rounds."""
-    taken = bench.in_turns(
-        {side: partial(round_trips_ms, team, bench.sizes.round_trips) for side, team in both_sides(bench).items()}
-    )
+    taken = bench.in_turns({side: partial(round_trips_ms, team) for side, team in all_sides(bench).items()})
     rounds = {side: [percentiles(values) for values in passes] for side, passes in taken.items()}
     for name in ("p50", "p95", "p99"):
+        words = f"end to end at rest, {name}"
         values = {side: [getattr(latencies, name) for latencies in passes] for side, passes in rounds.items()}
-        raw = median(values["raw"])
-        goals = {
-            "p50": (at_most_raw(1.8), at_most_peer(0.75, bench.peer(FASTEST_END_TO_END_P50, raw))),
-            "p95": (),
-            "p99": (at_most_peer(1.0, bench.peer(FASTEST_END_TO_END_P99, raw)),),
-        }[name]
-        if ours := values.get("ours"):
-            yield figure_of("latency", f"end to end at rest, {name}", "ms", ours, values["raw"], goals=goals)
-        yield figure_of("latency", f"end to end at rest, {name}, raw loop", "ms", values["raw"])
+        comparison = bench.compare(words, "ms", values)
+        if ours := values.get(OURS):
+            yield figure_of("latency", words, "ms", ours, values[RAW], goals=_goals(name, comparison))
+        yield figure_of("latency", f"{words}, raw loop", "ms", values[RAW])
+
+
+def _goals(name: str, comparison: Comparison) -> tuple[Goal, ...]:
+    if name == "p50":
+        return at_most_raw(1.8), at_most_peer(0.75, rival(comparison, FASTEST_END_TO_END[name]))
+    return (at_most_peer(1.0, rival(comparison, FASTEST_END_TO_END[name])),) if name == "p99" else ()

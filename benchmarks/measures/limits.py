@@ -32,4 +32,4 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def _rate(bench: Bench, team: Team) -> float:
-    return drain(bench, team, tasks=bench.sizes.drain_tasks, processes=1).rate_per_s
+    return drain(bench, team, processes=1).rate_per_s

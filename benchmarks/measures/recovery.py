@@ -70,8 +70,8 @@ def _run_one(team: OurTeam, attempts: Path) -> Attempt:
     """Submit a task that holds its slot in its first attempt, and wait until it does."""
 
     async def submit() -> None:
-        async with team.client() as client:
-            await client.submit_one_by_one(1)
+        async with team.client() as driver:
+            await driver.load(1)
 
     run_loop(submit)
     wait_until(lambda: len(read_attempts(attempts)) == 1, what="the first attempt")

@@ -52,5 +52,5 @@ def _cost(bench: Bench, team: Team, queued: int) -> tuple[float, float]:
 
 
 async def _load(team: Team, queued: int) -> None:
-    async with team.client() as client:
-        await client.submit_many(queued)
+    async with team.client() as driver:
+        await driver.load(queued)

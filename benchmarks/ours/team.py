@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from benchmarks.ours.client import OurClient
 from benchmarks.processes import Child, running, wait_until
+from benchmarks.traffic import LocalDriver
 from orchestrator import Orchestrator
 from orchestrator.store.keys import PoolKeys
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
     from benchmarks.harness import Bench
+    from benchmarks.sizes import Sizes
 
 _PREFIX = "orc:dev:default"
 _POOL = "default"
@@ -59,15 +61,21 @@ class OurTeam:
     bench: Bench
     agent: AgentUnderTest = FREE
     env: Mapping[str, str] = field(default_factory=dict)
+    has_bulk: bool = True
+
+    @property
+    def sizes(self) -> Sizes:
+        """All of it."""
+        return self.bench.sizes
 
     def prepare(self) -> None:
         """Nothing: workers and clients create what they need."""
 
     @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[OurClient]:
+    async def client(self) -> AsyncIterator[LocalDriver]:
         """Connect."""
         async with Orchestrator(self.bench.server.url, pool=_POOL, prefix=_PREFIX) as orc:
-            yield OurClient(orc, self.agent.skill)
+            yield LocalDriver(OurClient(orc, self.agent.skill))
 
     @contextlib.contextmanager
     def crew(self, processes: int, *, hosts: int = 1) -> Iterator[OurCrew]:

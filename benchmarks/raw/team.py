@@ -11,11 +11,15 @@ from redis.asyncio import Redis
 from benchmarks.processes import Child, running
 from benchmarks.raw.client import RawClient
 from benchmarks.raw.stream import GROUP, STREAM
+from benchmarks.traffic import LocalDriver
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
     from benchmarks.harness import Bench
+    from benchmarks.sizes import Sizes
+
+_MAX_CONNECTIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +42,23 @@ class RawTeam:
     bench: Bench
     with_results: bool = True
     env: Mapping[str, str] | None = None
+    has_bulk: bool = True
+
+    @property
+    def sizes(self) -> Sizes:
+        """All of it."""
+        return self.bench.sizes
 
     def prepare(self) -> None:
         """Create the stream and its group."""
         self.bench.meter.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
 
     @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[RawClient]:
+    async def client(self) -> AsyncIterator[LocalDriver]:
         """Connect."""
-        async with Redis.from_url(self.bench.server.url) as redis:
-            yield RawClient(redis)
+        # The library's own bound of a hundred would end a steady stream whenever the machine stalls for a moment.
+        async with Redis.from_url(self.bench.server.url, max_connections=_MAX_CONNECTIONS) as redis:
+            yield LocalDriver(RawClient(redis))
 
     @contextlib.contextmanager
     def crew(self, processes: int) -> Iterator[RawCrew]:

@@ -1,0 +1,63 @@
+"""The application and the client of arq; runs under the peer's interpreter, never under ours."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from arq import create_pool  # type: ignore[import-not-found]
+from arq.connections import RedisSettings  # type: ignore[import-not-found]
+
+from benchmarks.payload import RESULT, note_start
+from benchmarks.peers.calls import RESULT_TIMEOUT_S, Calls
+from benchmarks.peers.surroundings import redis_url, use_uvloop, wait_at_gate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+QUIET = {"version": 1, "disable_existing_loggers": False}
+# Workers and waiting clients look by the clock, every 0.5 s by default (its API reference: `poll_delay` of Worker and
+# of Job.result).
+_POLL_S = 0.01
+_SETTINGS = RedisSettings.from_dsn(redis_url())
+# It takes the loop of the policy, and its release notes name uvloop; hiredis is among its requirements.
+use_uvloop()
+
+
+async def answer(
+    ctx: dict[Any, Any],  # noqa: ARG001
+    number: int,
+    url: str,  # noqa: ARG001
+    style: str,  # noqa: ARG001
+    sent_ns: int,
+) -> dict[str, Any]:
+    """Return at once."""
+    note_start(sent_ns)
+    return {**RESULT, "number": number}
+
+
+class WorkerSettings:
+    """What `arq` reads; results are kept for an hour by default."""
+
+    functions: ClassVar[list[Any]] = [answer]
+    redis_settings = _SETTINGS
+    max_jobs = 100
+    poll_delay = _POLL_S
+
+
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[Calls]:
+    """Submit by `enqueue_job`; there is no call for many."""
+    redis = await create_pool(_SETTINGS)
+
+    async def submit(arguments: dict[str, Any]) -> Any:
+        return await redis.enqueue_job("answer", **arguments)
+
+    async def result(job: Any) -> None:
+        await job.result(timeout=RESULT_TIMEOUT_S, poll_delay=_POLL_S)
+
+    yield Calls(submit, result)
+    await redis.aclose()
+
+
+wait_at_gate()

@@ -1,0 +1,60 @@
+"""The application and the client of dramatiq; runs under the peer's interpreter, never under ours."""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import dramatiq  # type: ignore[import-not-found]
+from dramatiq.brokers.redis import RedisBroker  # type: ignore[import-not-found]
+from dramatiq.results import Results  # type: ignore[import-not-found]
+from dramatiq.results.backends import RedisBackend  # type: ignore[import-not-found]
+
+from benchmarks.payload import RESULT, arguments, note_start
+from benchmarks.peers.calls import AT_ONCE, RESULT_TIMEOUT_S, Calls
+from benchmarks.peers.surroundings import redis_url, wait_at_gate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+# The client library's bound of a hundred connections is too low for a hundred threads and the consumers.
+_URL = f"{redis_url()}?max_connections=500"
+_broker = RedisBroker(url=_URL)
+# It keeps no results unless it is told to; the others do, so it is told, and keeps them for its default of ten minutes.
+_results = RedisBackend(url=_URL)
+_broker.add_middleware(Results(backend=_results, store_results=True))
+dramatiq.set_broker(_broker)
+
+
+@dramatiq.actor  # type: ignore[untyped-decorator]
+def answer(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  # noqa: ARG001
+    """Return at once."""
+    note_start(sent_ns)
+    return {**RESULT, "number": number}
+
+
+class ThreadedCalls(Calls):
+    """A hundred callers are a hundred threads: its client is synchronous."""
+
+    async def submit_at_once(self, count: int) -> None:
+        """Submit tasks from a hundred threads."""
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for _ in threads.map(lambda number: answer.send(**arguments(number)), range(count)):
+                pass
+
+
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[Calls]:
+    """Submit by `send`; there is no call for many."""
+
+    async def submit(arguments: dict[str, Any]) -> Any:
+        return answer.send(**arguments)
+
+    async def result(message: Any) -> None:
+        message.get_result(backend=_results, block=True, timeout=RESULT_TIMEOUT_S * 1000)
+
+    yield ThreadedCalls(submit, result)
+
+
+wait_at_gate()

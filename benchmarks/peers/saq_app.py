@@ -1,0 +1,81 @@
+"""The application and the client of saq; runs under the peer's interpreter, never under ours."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from saq import Queue, Status  # type: ignore[import-not-found]
+from saq.job import TERMINAL_STATUSES  # type: ignore[import-not-found]
+
+from benchmarks.payload import RESULT, arguments, note_start
+from benchmarks.peers.calls import AT_ONCE, RESULT_TIMEOUT_S, Calls
+from benchmarks.peers.surroundings import redis_url, use_uvloop, wait_at_gate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+# It takes the loop of the policy; hiredis is an extra of its own, which its installation page names.
+use_uvloop()
+# max_concurrent_ops throttles submits to 20 at once by default (docstring of RedisQueue).
+_queue = Queue.from_url(redis_url(), max_concurrent_ops=AT_ONCE)
+
+
+async def answer(
+    ctx: dict[str, Any],  # noqa: ARG001
+    *,
+    number: int,
+    url: str,  # noqa: ARG001
+    style: str,  # noqa: ARG001
+    sent_ns: int,
+) -> dict[str, Any]:
+    """Return at once."""
+    note_start(sent_ns)
+    return {**RESULT, "number": number}
+
+
+# Workers wait in blocking reads and need no tuning; jobs with their results are kept for ten minutes by default.
+settings = {"queue": _queue, "functions": [answer], "concurrency": 100}
+
+
+class ListeningCalls(Calls):
+    """Waits for a result by a listener that stands before the task is submitted.
+
+    `Job.refresh(seconds)` looks first and listens then: it misses a task that ends in between and waits in vain.
+    `Queue.apply` looks by the clock, every 0.5 s by default.
+    """
+
+    async def round_trip(self, number: int) -> None:
+        """Submit one task and wait for its result."""
+        key = uuid4().hex
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_queue.listen([key], _is_last, RESULT_TIMEOUT_S))
+            await self.submit({**arguments(number), "key": key})
+        job = await _queue.job(key)
+        assert job is not None
+        assert job.result["number"] == number
+
+
+def _is_last(_: str, status: Status) -> bool:
+    return status in TERMINAL_STATUSES
+
+
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[Calls]:
+    """Submit by `enqueue`; there is no call for many."""
+    await _queue.connect()
+
+    async def submit(arguments: dict[str, Any]) -> Any:
+        return await _queue.enqueue("answer", **arguments)
+
+    async with asyncio.TaskGroup() as group:
+        # Its subscription ends with the last listener; one that never ends keeps it.
+        listener = group.create_task(_queue.listen(["none"], _is_last, timeout=None))
+        yield ListeningCalls(submit)
+        listener.cancel()
+    await _queue.disconnect()
+
+
+wait_at_gate()

@@ -1,0 +1,48 @@
+"""The application and the client of streaq; runs under the peer's interpreter, never under ours."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import coredis  # type: ignore[import-not-found]
+from streaq import Worker  # type: ignore[import-not-found]
+
+from benchmarks.payload import RESULT, note_start
+from benchmarks.peers.calls import RESULT_TIMEOUT_S, Calls
+from benchmarks.peers.surroundings import redis_url, wait_at_gate
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+# Both as in its own benchmarks: the client library without its run-time checks, the worker on uvloop.
+coredis.Config.optimized = True
+worker = Worker(redis_url=redis_url(), concurrency=100, anyio_kwargs={"use_uvloop": True})
+
+
+# `silent` leaves out two log lines a task; results are kept for five minutes by default.
+@worker.task(silent=True)  # type: ignore[untyped-decorator]
+async def answer(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  # noqa: ARG001
+    """Return at once."""
+    note_start(sent_ns)
+    return {**RESULT, "number": number}
+
+
+@contextlib.asynccontextmanager
+async def connected() -> AsyncIterator[Calls]:
+    """Submit by awaiting `enqueue`, and in bulk by `enqueue_many`, one pipeline a call."""
+
+    async def submit(arguments: dict[str, Any]) -> Any:
+        return await answer.enqueue(**arguments)
+
+    async def submit_bulk(many: list[dict[str, Any]]) -> None:
+        await worker.enqueue_many([answer.enqueue(**arguments) for arguments in many])
+
+    async def result(task: Any) -> None:
+        await task.result(RESULT_TIMEOUT_S)
+
+    async with worker:
+        yield Calls(submit, result, submit_bulk)
+
+
+wait_at_gate()

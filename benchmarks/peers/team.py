@@ -1,0 +1,133 @@
+"""A peer as a system that can be measured: its worker processes, and its client in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from benchmarks.peers.surroundings import GATE_VARIABLE, URL_VARIABLE, open_gate, waiting_at
+from benchmarks.processes import Child, running, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from benchmarks.harness import Bench
+    from benchmarks.peers.peer import InstalledPeer
+    from benchmarks.sizes import Sizes
+
+_PASS_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDriver:
+    """Tells the client process what to do; the times are taken there."""
+
+    process: Child
+
+    async def load(self, count: int) -> None:
+        """Submit tasks as fast as the client can."""
+        await self._ask("load", count)
+
+    async def submit_rate(self, kind: str, count: int) -> float:
+        """Submits per second of one kind."""
+        rate: float = await self._ask("submit_rate", kind, count)
+        return rate
+
+    async def round_trips_ms(self, count: int) -> list[float]:
+        """Time from submit to result of tasks that come one at a time."""
+        taken_ms: list[float] = await self._ask("round_trips_ms", count)
+        return taken_ms
+
+    async def steady_stream(self, rate_per_s: int, count: int) -> None:
+        """Submit stamped tasks at a steady rate."""
+        await self._ask("steady_stream", rate_per_s, count)
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        ask = partial(self.process.ask, json.dumps([method, *arguments]), timeout_s=_PASS_TIMEOUT_S)
+        return json.loads(await anyio.to_thread.run_sync(ask))
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCrew:
+    """Worker processes that wait at a gate."""
+
+    workers: tuple[Child, ...]
+    gate: Path
+    helpers: tuple[Child, ...] = ()
+
+    def go(self) -> None:
+        """Let all workers begin at once."""
+        open_gate(self.gate)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerTeam:
+    """An installed peer; every worker process is started by a command of its own."""
+
+    bench: Bench
+    installed: InstalledPeer
+    env: Mapping[str, str]
+
+    @property
+    def sizes(self) -> Sizes:
+        """As much as the peer gets done in a few seconds."""
+        peer = self.installed.peer
+        return self.bench.sizes.for_slower(drain=peer.drain_share, submit=peer.submit_share, trip=peer.trip_share)
+
+    @property
+    def has_bulk(self) -> bool:
+        """Whether it has a call for many tasks."""
+        return self.installed.peer.has_bulk
+
+    def prepare(self) -> None:
+        """Nothing: workers and clients create what they need."""
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[PeerDriver]:
+        """Start the client process, which connects."""
+        peer = self.installed.peer
+        with running(
+            f"{peer.name}-client",
+            ["benchmarks.peers.client", peer.app],
+            folder=self.bench.folder,
+            env={URL_VARIABLE: self.bench.server.url},
+            talks=True,
+            python=str(self.installed.python),
+            at_once=True,
+        ) as process:
+            process.hear("ready")
+            yield PeerDriver(process)
+
+    @contextlib.contextmanager
+    def crew(self, processes: int) -> Iterator[PeerCrew]:
+        """Start the processes and wait until all are at the gate."""
+        peer = self.installed.peer
+        with contextlib.ExitStack() as stack:
+            gate = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=self.bench.folder)))
+            env = {URL_VARIABLE: self.bench.server.url, GATE_VARIABLE: str(gate), **self.env}
+            workers = tuple(
+                stack.enter_context(
+                    running(
+                        f"{peer.name}-{number}",
+                        peer.worker,
+                        folder=self.bench.folder,
+                        env=env,
+                        python=str(self.installed.python),
+                        at_once=True,
+                    )
+                )
+                for number in range(processes)
+            )
+            wait_until(lambda: waiting_at(gate) == processes, what=f"{processes} workers at the gate", children=workers)
+            yield PeerCrew(workers, gate)
+
+    def remaining(self) -> int:
+        """Count what the peer has not finished."""
+        return self.installed.peer.remaining(self.bench.meter)

@@ -1,0 +1,66 @@
+"""Traffic of one connected client, timed where it is made: in this process, or in the process of a peer's client.
+
+Needs nothing but the standard library, because it also runs under interpreters that hold a peer and nothing of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from benchmarks.team import Client
+
+ONE_BY_ONE, AT_ONCE, MANY = "one by one", "100 at once", "1000 in a call"
+_WARM_UP = 20
+# Long enough for every process to be back in its blocking read.
+_BREATH_S = 0.005
+_SUBMITS: Mapping[str, Callable[[Client, int], Awaitable[None]]] = {
+    ONE_BY_ONE: lambda client, count: client.submit_one_by_one(count),
+    AT_ONCE: lambda client, count: client.submit_at_once(count),
+    MANY: lambda client, count: client.submit_many(count),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDriver:
+    """Makes traffic with a client of this process."""
+
+    client: Client
+
+    async def load(self, count: int) -> None:
+        """Submit tasks as fast as the client can."""
+        await self.client.submit_many(count)
+
+    async def submit_rate(self, kind: str, count: int) -> float:
+        """Submits per second of one kind."""
+        submit = _SUBMITS[kind]
+        await submit(self.client, _WARM_UP)
+        started_s = time.perf_counter()
+        await submit(self.client, count)
+        return count / (time.perf_counter() - started_s)
+
+    async def round_trips_ms(self, count: int) -> list[float]:
+        """Time from submit to result of tasks that come one at a time."""
+        taken_ms: list[float] = []
+        for number in range(_WARM_UP + count):
+            await asyncio.sleep(_BREATH_S)
+            started_s = time.perf_counter()
+            await self.client.round_trip(number)
+            taken_ms.append((time.perf_counter() - started_s) * 1000)
+        return taken_ms[_WARM_UP:]
+
+    async def steady_stream(self, rate_per_s: int, count: int) -> None:
+        """Submit stamped tasks at a steady rate, whatever the answers do."""
+        for number in range(_WARM_UP):
+            await self.client.round_trip(number)
+        async with asyncio.TaskGroup() as submits:
+            started_s = time.perf_counter()
+            for number in range(count):
+                if (early_s := started_s + number / rate_per_s - time.perf_counter()) > 0:
+                    await asyncio.sleep(early_s)
+                submits.create_task(self.client.submit_stamped(number))
