@@ -27,7 +27,7 @@ from workers.runtime.verdicts import failed, rejected
 from workers.skill import HandlerKind, Skill
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.services import Services
@@ -87,10 +87,10 @@ class Executor:
         self._backoff = Backoff(base_s=retry.base_s, cap_s=retry.cap_s)
         self._max_bytes = services.settings.results.max_bytes
 
-    async def _run(self, held: Held) -> None:
-        if held.delivery.deaths == 0:
-            await self._attempt(held)
-            return
+    def _run(self, held: Held) -> Coroutine[Any, Any, None]:
+        return self._attempt(held) if held.delivery.deaths == 0 else self._attempt_alone(held)
+
+    async def _attempt_alone(self, held: Held) -> None:
         async with self._alone.hold(await self._depth(held.delivery)):
             await self._attempt(held)
 
