@@ -70,12 +70,13 @@ class Reader:
 
     async def news(self) -> WatchStatus:
         """Wait until it is worth reading on; answer how the task stood by then."""
-        await self._news.wait()
-        self._news = anyio.Event()
-        if self.failure is not None:
-            raise self.failure
-        assert self.standing is not None
-        return self.standing
+        while True:
+            await self._news.wait()
+            self._news = anyio.Event()
+            if self.failure is not None:
+                raise self.failure
+            if self.standing is not None:  # else it was hinted at before anybody has answered
+                return self.standing
 
 
 @dataclass(slots=True)

@@ -15,12 +15,12 @@ from orchestrator.tasks.inbox import GROUP
 from orchestrator.tasks.model import (
     STATE_OF_LETTER,
     Envelope,
-    Progress,
     TaskInfo,
     TaskState,
     TaskStatus,
     decode_envelope,
 )
+from orchestrator.tasks.output import read_progress
 from orchestrator.tasks.reasons import explain
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from orchestrator.store.store import Store
     from orchestrator.tasks.findings import Findings
+    from orchestrator.tasks.model import Progress
 
 LOOKS: Final = 3
 """A task that changes between two reads is read again, so often at most."""
@@ -85,7 +86,7 @@ async def status(store: Store, id_: str) -> TaskStatus:
     """
     found = await _find(store, id_)
     why = explain(found)
-    return TaskStatus(found.state, why.text, why, _progress(found.progress))
+    return TaskStatus(found.state, why.text, why, _progress(found.progress, found.generation))
 
 
 async def info(store: Store, id_: str) -> TaskInfo:
@@ -119,7 +120,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         result=record.get("result"),
         errors=_numbered(record, "error:"),
         deaths=_numbered(record, "death:"),
-        progress=_progress(record.get("progress")),
+        progress=_progress(record.get("progress"), int(record["gen"])),
     )
 
 
@@ -250,9 +251,10 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
     ]
 
 
-def _progress(stored: bytes | None) -> Progress | None:
-    """Read `generation [done, total, message]`."""
-    return None if stored is None else Progress(*msgspec.json.decode(stored.partition(b" ")[2]))
+def _progress(stored: bytes | None, generation: int) -> Progress | None:
+    """What the attempt of this generation reported last; what an earlier one did is no progress any more."""
+    made, _, data = (stored or b"0").partition(b" ")
+    return read_progress(data) if int(made) == generation else None
 
 
 def _submitted_at(id_: str) -> datetime:

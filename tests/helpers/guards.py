@@ -83,4 +83,7 @@ def keys_of(client: redis.Redis, prefix: str) -> list[str]:
 def immortal_keys(client: redis.Redis, prefix: str) -> list[str]:
     """List the keys of a namespace that have no time to live although they are not on the list of permanent ones."""
     keys = keys_of(client, prefix)
-    return [key for key in keys if client.pttl(key) == -1 and not is_permanent(key)]
+    asked = client.pipeline(transaction=False)
+    for key in keys:
+        asked.pttl(key)
+    return [key for key, left_ms in zip(keys, asked.execute(), strict=True) if left_ms == -1 and not is_permanent(key)]
