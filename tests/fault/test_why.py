@@ -1,0 +1,175 @@
+"""What a task waits for when a process dies or stands still; and once it goes on, the task runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from orchestrator import Cause, Why
+from orchestrator.client.client import Orchestrator
+from orchestrator.services import pool_keys
+from orchestrator.testing.waiting import wait_for
+from tests.helpers import staff
+from tests.helpers.team import make_settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    import redis
+
+    from orchestrator.client.handle import TaskHandle
+    from orchestrator.testing.processes import ActorProcess
+    from orchestrator.testing.servers import RedisServer
+    from tests.helpers.notebook import Notebook
+
+LEASE_S = 1.5
+
+
+class Shop:
+    """A supervisor and hosts with one worker each, all in processes of their own."""
+
+    def __init__(
+        self, server: RedisServer, prefix: str, notebook: Notebook, stack: ExitStack, orc: Orchestrator
+    ) -> None:
+        self.orc, self.settings = orc, orc.services.settings
+        self.keys, self._notebook, self._stack = pool_keys(self.settings), notebook, stack
+        self.direct: redis.Redis = stack.enter_context(server.client())
+        self.supervisor: ActorProcess = stack.enter_context(staff.supervisor(self.settings))
+
+    async def open(self) -> dict[str, int]:
+        """Start a host; its worker with the process id."""
+        before = self.workers()
+        agents = "tests.helpers.mortal_agents:mortal"
+        host = staff.host(self.settings, self._notebook, processes=1, lease_s=LEASE_S, agents=agents)
+        self._stack.enter_context(host)
+        await wait_for(lambda: self.workers().keys() - before, lambda: host.describe("its worker"), 15)
+        return {id_: pid for id_, pid in self.workers().items() if id_ not in before}
+
+    def workers(self) -> dict[str, int]:
+        """The registered workers with their process ids."""
+        return staff.workers_of(self.direct, self.keys, "mortal")
+
+    async def comes_to(self, handle: TaskHandle[Any], cause: Cause, words: str = "") -> Why:
+        """Wait until a task waits for this, in these words."""
+        seen: list[Why] = []
+
+        async def is_there() -> bool:
+            seen.append((await handle.status()).detail)
+            return seen[-1].cause is cause and words in seen[-1].text
+
+        await wait_for(is_there, lambda: f"{cause} {words}; it is {seen[-1]}", 10)
+        return seen[-1]
+
+
+@pytest.fixture
+async def shop(redis_server: RedisServer, prefix: str, notebook: Notebook) -> AsyncIterator[Shop]:
+    """A supervisor that leads, and nobody else yet."""
+    settings = make_settings(redis_server.url, prefix, heartbeat_s=0.2, leader_lease_s=20.0, sweep_s=1.0)
+    with ExitStack() as stack:
+        async with Orchestrator(settings=settings) as orc:
+            shop = Shop(redis_server, prefix, notebook, stack, orc)
+            leads = shop.supervisor.describe
+            await wait_for(lambda: shop.direct.exists(shop.keys.leader), lambda: leads("to lead"), 15)
+            yield shop
+
+
+async def test_silent_worker(shop: Shop, gate: Path) -> None:
+    """A task whose worker stands still is in silent hands until its lease runs out; then another worker has it."""
+    ((worker, pid),) = (await shop.open()).items()
+    handle = await shop.orc.submit("hold", {"gate": str(gate)})
+    await shop.comes_to(handle, Cause.RUNNING)
+    os.kill(pid, signal.SIGSTOP)
+    found = await shop.comes_to(handle, Cause.WORKER_SILENT, "agent 'mortal' has no other worker, start one")
+    assert (found.worker, found.pid, found.agent) == (worker, pid, "mortal")
+    assert found.seen is not None
+    assert found.until is not None
+    assert timedelta(seconds=LEASE_S - 0.5) < found.until - found.seen < timedelta(seconds=LEASE_S + 0.5)
+    os.kill(pid, signal.SIGCONT)
+    await shop.comes_to(handle, Cause.RUNNING)
+    ((other, _),) = (await shop.open()).items()
+    os.kill(pid, signal.SIGSTOP)
+    found = await shop.comes_to(handle, Cause.WORKER_SILENT, "another worker of agent 'mortal' takes it when")
+    running = await shop.comes_to(handle, Cause.RUNNING)
+    assert (running.worker, running.attempt) == (other, 2)
+    assert found.until is not None
+    assert running.since is not None
+    assert timedelta() <= running.since - found.until < timedelta(seconds=LEASE_S)
+    await anyio.Path(gate).touch()
+    assert await handle.result(10) == "held"
+
+
+async def test_cancelled_on_a_silent_worker(shop: Shop, gate: Path) -> None:
+    """A task that is cancelled while its worker stands still says that it ends with the lease; if not before."""
+    ((worker, pid),) = (await shop.open()).items()
+    handle = await shop.orc.submit("hold", {"gate": str(gate)})
+    await shop.comes_to(handle, Cause.RUNNING)
+    os.kill(pid, signal.SIGSTOP)
+    assert await handle.cancel("too slow") == "signalled"
+    found = await shop.comes_to(handle, Cause.CANCELLING, "it ends when its lease has run out at ")
+    assert (found.reason, found.worker) == ("too slow", worker)
+    assert found.until is not None
+    os.kill(pid, signal.SIGCONT)
+    found = await shop.comes_to(handle, Cause.ENDED)
+    assert found.text.endswith("ago): too slow")
+
+
+async def test_nobody_reads_the_inbox(shop: Shop, gate: Path) -> None:
+    """A task in an inbox whose workers stand still is unread; once they are gone it says so; with others it runs."""
+    ((worker, pid),) = (await shop.open()).items()
+    os.kill(pid, signal.SIGSTOP)
+    handle = await shop.orc.submit("hold", {"gate": str(gate)})
+    found = await shop.comes_to(handle, Cause.UNREAD)
+    assert (found.agent, found.slots) == ("mortal", 1)
+    assert found.since is not None
+    assert datetime.now(UTC) - found.since < timedelta(seconds=5)
+    await shop.comes_to(handle, Cause.UNREAD, "its workers are silent, the last sign of life came ")
+    await wait_for(lambda: worker not in shop.workers(), "the registry to forget the worker", 15)
+    found = await shop.comes_to(handle, Cause.UNREAD, "it has no live worker; start one with `orc worker run`")
+    assert found.slots == 0
+    await shop.open()
+    await shop.comes_to(handle, Cause.RUNNING)
+    await anyio.Path(gate).touch()
+    assert await handle.result(10) == "held"
+
+
+async def test_recovering(shop: Shop) -> None:
+    """From the second death on a task pauses, and says who died with it, how often, and how often that may happen."""
+    await shop.open()
+    handle = await shop.orc.submit("deadly", {"deaths": 3})
+    found = await shop.comes_to(handle, Cause.RECOVERING)
+    assert found.deaths is not None
+    assert found.deaths >= 2
+    assert (found.max_deaths, found.reason) == (6, (await handle.info()).deaths[found.deaths - 1].partition(" ")[2])
+    assert found.text.startswith(f"{found.deaths} workers of at most 6 died with it, the last one: ")
+    assert found.until is not None
+    assert found.until > datetime.now(UTC) - timedelta(seconds=1)
+    assert await handle.result(30) == 4
+
+
+async def test_its_turn(shop: Shop, gate: Path) -> None:
+    """A task that nothing holds waits for the supervisor alone, which is named; when that goes on, the task runs."""
+    await shop.open()
+    shop.supervisor.freeze()
+    first, second = [await shop.orc.submit("hold", {"gate": str(gate)}) for _ in range(2)]
+    found = await shop.comes_to(second, Cause.TURN)
+    assert found.ahead == 1
+    assert found.supervisor is not None
+    assert (
+        found.text
+        == f"nothing holds it back, 1 task stands before it; supervisor {found.supervisor} assigns it in its turn"
+    )
+    due = await shop.orc.submit("hold", {"gate": str(gate)}, delay=0.1)
+    assert "it is due" in (await shop.comes_to(due, Cause.TURN)).text
+    shop.supervisor.signal(signal.SIGCONT)
+    await shop.comes_to(first, Cause.RUNNING)
+    await shop.comes_to(due, Cause.NO_ROOM)
+    await anyio.Path(gate).touch()
+    for handle in (first, second, due):
+        assert await handle.result(10) == "held"
