@@ -96,7 +96,14 @@ class Store:
         Raises:
             StoreError: Redis did not do it.
         """
-        return await repeat(read, patience_s=patience_s, closed=self._closed)
+        try:
+            return await read()
+        except ServerUnavailable as failure:
+            if self._closed.is_set():
+                raise
+            first = failure
+        # From now on: the first try may have taken all the time that a command may take.
+        return await repeat(read, patience_s=patience_s, after=first, closed=self._closed)
 
     async def _run(self, call: Call[Any]) -> Any:
         command = call.command()
