@@ -57,7 +57,7 @@ def stage_settings(url: str, prefix: str, changed: Mapping[str, object] | None =
     Raises:
         ConfigError: a name that no setting has, or a value that does not fit.
     """
-    overrides = {**FAST, **(changed or {}), "redis.url": url, "prefix": prefix}
+    overrides = {"redis.url": url, "prefix": prefix, **FAST, **(changed or {})}
     # Neither the machine's files nor its environment may change what a test sees.
     return load_settings(os.devnull, overrides, {"CREDENTIALS_DIRECTORY": os.devnull})
 

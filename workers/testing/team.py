@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, overload
+
+import anyio
 
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError, TaskFailed
@@ -36,6 +40,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE_S: Final = 10.0
+LEAVE_WITHIN_S: Final = 0.2
+"""What was cancelled at the end gets so long to end."""
 AT_MOST: Final = 1000
 
 
@@ -64,6 +70,9 @@ class Team:
         self._prefix, self._owns_keys = prefix or new_prefix(), prefix is None
         self._stack = AsyncExitStack()
         self._opened: tuple[Stage, Crew] | None = None
+        self._before = frozenset[asyncio.Task[Any]]()
+        self.leaks: tuple[str, ...] = ()
+        """Asyncio tasks that were begun in the block and run on after it, a line each."""
 
     def __repr__(self) -> str:
         return f"Team({', '.join(repr(agent) for agent in self._agents)})"
@@ -73,6 +82,7 @@ class Team:
     async def __aenter__(self) -> Self:
         if self._opened is not None:
             raise OrchestratorError("this team is open already; make another one")
+        self._before = frozenset(asyncio.all_tasks())
         async with AsyncExitStack() as stack:
             if self._url is None:
                 # Here, not in a thread: the server ends with the thread that started it.
@@ -96,12 +106,14 @@ class Team:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        unfelt = [] if self._opened is None else self._opened[1].plan.unfelt()
+        unfelt = self._parts[1].plan.unfelt()
         self._opened = None
         swallowed = await self._stack.__aexit__(kind, error, trace)
-        if error is None and unfelt:
-            told = "; ".join(f"the {crash} was never reached, it got there {crash.seen} times" for crash in unfelt)
-            raise AssertionError(f"the test proves nothing: {told}")
+        if error is None:
+            self.leaks = await _left_running(self._before)
+            if unfelt:
+                told = "; ".join(f"the {crash} did not happen, the step was reached {crash.seen}x" for crash in unfelt)
+                raise AssertionError(f"this test proves nothing: {told}")
         return swallowed
 
     @property
@@ -310,3 +322,12 @@ class Team:
         """
         __tracebackhide__ = True
         check_not_submitted(self._stage.submitted(), wanted(skill, args, session))
+
+
+async def _left_running(before: frozenset[asyncio.Task[Any]]) -> tuple[str, ...]:
+    deadline_s = time.monotonic() + LEAVE_WITHIN_S
+    while True:
+        left = [task for task in asyncio.all_tasks() - before if not task.done()]
+        if not left or time.monotonic() >= deadline_s:
+            return tuple(f"asyncio task {task.get_name()!r}: {task.get_coro()!r}" for task in left)
+        await anyio.sleep(0.005)

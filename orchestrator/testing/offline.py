@@ -1,0 +1,40 @@
+"""Services without a server, for what must not need one: whoever asks Redis for something is told so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.services import Endpoint, Services, pool_keys
+from orchestrator.store.store import Store
+
+if TYPE_CHECKING:
+    from orchestrator.core.settings import Settings
+
+
+class NoStore(Store):
+    """Refuses every call."""
+
+    async def call(self, call: Any, *, patience_s: float = 0.0) -> NoReturn:  # noqa: ARG002
+        """Refuse a script."""
+        raise _refusal(call.script)
+
+    async def execute(self, *command: Any) -> NoReturn:
+        """Refuse a command."""
+        raise _refusal(command[0])
+
+    async def pipeline(self, commands: Any) -> NoReturn:
+        """Refuse commands."""
+        raise _refusal(commands[0][0])
+
+
+def _refusal(what: object) -> OrchestratorError:
+    return OrchestratorError(
+        f"there is no server here to ask ({what}); run a whole team for this: workers.testing.Team"
+    )
+
+
+def offline_services(settings: Settings) -> Services:
+    """What parts of a worker can stand on without a server."""
+    where, keys = Endpoint("unix:///no/server"), pool_keys(settings)
+    return Services(settings, where, keys, NoStore(where, keys, name="offline"))

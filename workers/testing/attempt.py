@@ -1,0 +1,298 @@
+"""Runs one attempt of a skill without a server, the way a worker does, and tells how it would end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import anyio
+
+from orchestrator.client.submission import Door, Duration, Submission
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.settings import Settings
+from orchestrator.tasks.model import Delivery, Envelope, Progress, Verdict, VerdictKind, decode_envelope
+from workers.agent import Agent
+from workers.context import TaskContext
+from workers.runtime.alone import Alone
+from workers.runtime.calling import Caller
+from workers.runtime.executor import Executor
+from workers.runtime.holdings import Held, Holdings
+from workers.runtime.outbox import Outbox
+from workers.skill import Skill
+from workers.testing.recording import Recording
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.client.submission import Arguments, TypedSkill
+    from orchestrator.services import Services
+    from workers.testing.children import Children
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+WORKER: Final = "no-worker"
+ENTRY: Final = "1-1"
+GENERATION: Final = "1"
+_OPAQUE_BYTES: Final = 5
+
+
+class Lifespan:
+    """Stands for a state that was not given: that of the agent's own lifespan."""
+
+
+LIFESPAN: Final = Lifespan()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[T_co]):
+    """How an attempt would end, and what it did.
+
+    Attributes:
+        verdict: succeeded, retry, snooze, dead, or unstarted (its agent lacks the skill).
+        reason: one line for people.
+        delay: until the next attempt (retry, snooze).
+        until: the time that a `Snooze(until=...)` named.
+        error: what the handler raised.
+        progress: what `ctx.progress` told, in order.
+        output: what `ctx.emit` sent, as readers get it.
+        submitted: child tasks: plain names and arguments; only the keys that the handler gave.
+        json: the result as it would be stored.
+    """
+
+    verdict: VerdictKind
+    reason: str
+    delay: timedelta | None
+    until: datetime | None
+    error: BaseException | None
+    progress: tuple[Progress, ...]
+    output: tuple[Any, ...]
+    submitted: tuple[Submission, ...]
+    json: bytes
+    _skill: TypedSkill[T_co] = field(repr=False, compare=False)
+
+    @property
+    def value(self) -> T_co:
+        """The result, read back from its JSON as what the handler returns.
+
+        Raises:
+            AssertionError: there is none; says how the attempt would end, and has what the handler raised as its cause.
+        """
+        if self.verdict is not VerdictKind.SUCCEEDED:
+            later = "" if self.delay is None else f" (again in {self.delay.total_seconds():g} s)"
+            raise AssertionError(
+                f"the attempt has no result, its verdict is {self.verdict}{later}: {self.reason}"
+            ) from self.error
+        return self._skill.read_result(self.json)
+
+
+async def run_skill(
+    skill: TypedSkill[T],
+    args: Arguments = None,
+    *,
+    attempt: int = 1,
+    deaths: int = 0,
+    session: str | None = None,
+    key: str | None = None,
+    tags: Sequence[str] = (),
+    timeout: Duration | None = None,
+    max_attempts: int | None = None,
+    state: Any = LIFESPAN,
+    children: Children | None = None,
+) -> Outcome[T]:
+    """Run one attempt of a skill without a server, the way a worker does.
+
+    Arguments go through JSON and the handler's signature, the result through its serialisation, the agent's middleware
+    is called, time limits hold, and how it ends is judged by the rules of workers, with the usual settings.
+
+    Args:
+        skill: the skill itself.
+        args: its arguments.
+        attempt: which one it is; a last one that fails is a dead letter.
+        deaths: how many of those before ended with their worker.
+        session: the conversation that the task belongs to.
+        key: its idempotency key.
+        tags: labels of the task.
+        timeout: seconds or timedelta that the attempt may take; the skill's by default.
+        max_attempts: of the task; the skill's by default.
+        state: what the handler finds in `ctx.state`; by default the agent's lifespan is entered for it.
+        children: results of child tasks. By skill: a list (one for each child, in order), one result for every child,
+            or a function of the `Submission`. Or one such function for all. An exception in place of a result is how
+            the child ends: `TaskFailed`, `TaskCancelled`, `TaskExpired`, `TimeoutError`; any other is a failure.
+
+    Raises:
+        InvalidInput: the arguments, or an option, could not even be submitted.
+        AssertionError: the handler awaits a child for which no result is scripted.
+    """
+    __tracebackhide__ = True
+    agent = _agent_of(skill)
+    settings = Settings()
+    recording = Recording(settings, children)
+    row = Door(settings, reply_to="").row(
+        Submission(skill, args, session=session, key=key, timeout=timeout, max_attempts=max_attempts, tags=tags)
+    )
+    delivery = Delivery(agent.name, ENTRY, row.id, GENERATION, attempt, deaths, bytes(row.envelope)[_OPAQUE_BYTES:])
+    async with AsyncExitStack() as entered:
+        if isinstance(state, Lifespan):
+            state = None if agent.lifespan is None else await entered.enter_async_context(agent.lifespan(agent))
+        verdict, error = await _attempt(agent, delivery, recording, state)
+    if recording.children.misuse is not None:
+        raise recording.children.misuse
+    return _outcome(skill, verdict, error, recording)
+
+
+async def _attempt(
+    agent: Agent, delivery: Delivery, recording: Recording, state: object
+) -> tuple[Verdict, BaseException | None]:
+    services = recording.services
+    holdings = Holdings(grace_s=services.settings.worker.grace_s)
+    verdicts = _Verdicts(services, holdings)
+    executor = Executor(
+        agent,
+        services=services,
+        holdings=holdings,
+        outbox=verdicts,
+        worker=WORKER,
+        client=recording.client,
+        alone=Alone(),
+        took=lambda _: None,
+        emitter=recording.emitter,
+    )
+    executor.state = state
+    watched = executor.caller = _WatchedCaller(agent, settings=services.settings)
+    held = holdings.add(delivery)
+    assert held is not None
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(executor.slots.run)
+            executor.slots.start(held)
+            verdict = await verdicts.given
+            group.cancel_scope.cancel()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await watched.close()
+    return verdict, watched.raised
+
+
+def _outcome(skill: TypedSkill[T], verdict: Verdict, error: BaseException | None, recording: Recording) -> Outcome[T]:
+    delay, until = None, None
+    if verdict.at_ms:
+        until = from_instant_ms(verdict.at_ms)
+        delay = max(timedelta(), until - datetime.now(UTC))
+    elif verdict.kind in {VerdictKind.RETRY, VerdictKind.SNOOZE}:
+        delay = timedelta(milliseconds=verdict.delay_ms)
+    return Outcome(
+        verdict=verdict.kind,
+        reason=verdict.reason,
+        delay=delay,
+        until=until,
+        error=error,
+        progress=tuple(recording.progress),
+        output=tuple(recording.output),
+        submitted=tuple(recording.submitted),
+        json=verdict.payload if verdict.kind is VerdictKind.SUCCEEDED else b"",
+        _skill=skill,
+    )
+
+
+def _agent_of(skill: object) -> Agent:
+    owner = getattr(skill, "owner", None)
+    if not isinstance(skill, Skill) or not isinstance(owner, Agent):
+        raise InvalidInput(f"run_skill runs a skill, what @agent.skill made of a handler, not {skill!r}")
+    return owner
+
+
+class _Verdicts(Outbox):
+    """Hands the one verdict to who waits for it."""
+
+    def __init__(self, services: Services, holdings: Holdings) -> None:
+        super().__init__(services, holdings)
+        self.given: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+
+    def put(self, delivery: Delivery, verdict: Verdict) -> None:  # noqa: ARG002 - there is one
+        if not self.given.done():
+            self.given.set_result(verdict)
+
+
+class _WatchedCaller(Caller):
+    """Keeps what the handler, or its middleware, raised; a verdict has only the text of it."""
+
+    raised: BaseException | None = None
+
+    async def call(
+        self, skill: Skill[Any, Any], values: dict[str, Any], *, args: bytes, context: TaskContext, held: Held
+    ) -> Any:
+        try:
+            return await super().call(skill, values, args=args, context=context, held=held)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as raised:
+            self.raised = raised
+            raise
+
+
+class RecordedContext(TaskContext):
+    """A context without a server, for functions that take one; made by `make_context`."""
+
+    def __init__(self, delivery: Delivery, envelope: Envelope, *, state: object, recording: Recording) -> None:
+        super().__init__(
+            delivery,
+            envelope,
+            worker=WORKER,
+            deadline=None,
+            client=recording.client,
+            state=state,
+            output=partial(recording.emitter.attempt, delivery),
+        )
+        self._recording = recording
+
+    @property
+    def reported(self) -> tuple[Progress, ...]:
+        """What `progress` told so far."""
+        return tuple(self._recording.progress)
+
+    @property
+    def emitted(self) -> tuple[Any, ...]:
+        """What `emit` sent so far, as readers get it."""
+        return tuple(self._recording.output)
+
+    @property
+    def submitted(self) -> tuple[Submission, ...]:
+        """Child tasks so far; see `Outcome.submitted`."""
+        return tuple(self._recording.submitted)
+
+
+def make_context(
+    *,
+    agent: str = "agent",
+    attempt: int = 1,
+    session: str | None = None,
+    key: str | None = None,
+    tags: Sequence[str] = (),
+    state: object = None,
+    children: Children | None = None,
+) -> RecordedContext:
+    """Make a context for a function that takes one, or for a handler that is called directly; needs no server.
+
+    Args:
+        agent: name of the agent.
+        attempt: which one it is.
+        session: the conversation that the task belongs to.
+        key: its idempotency key.
+        tags: labels of the task.
+        state: what `ctx.state` is.
+        children: results of child tasks; see `run_skill`.
+
+    Raises:
+        InvalidInput: an option could not even be submitted.
+    """
+    settings = Settings()
+    row = Door(settings, reply_to="").row(Submission("skill", session=session, key=key, tags=tags))
+    envelope = bytes(row.envelope)[_OPAQUE_BYTES:]
+    delivery = Delivery(agent, ENTRY, row.id, GENERATION, attempt, 0, envelope)
+    return RecordedContext(delivery, decode_envelope(envelope), state=state, recording=Recording(settings, children))

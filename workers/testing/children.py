@@ -1,0 +1,185 @@
+"""Child tasks without a server: checked as the real client checks them, kept, and ended as the test says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+
+from orchestrator.client.client import Orchestrator
+from orchestrator.client.handle import TaskHandle
+from orchestrator.client.submission import Door, NamedSkill, Submission
+from orchestrator.core.errors import KeyConflict, OrchestratorError, TaskCancelled, TaskError, TaskExpired, TaskFailed
+from orchestrator.tasks.model import CancelStatus, TaskState
+from orchestrator.tasks.queries import Outcome as Ended
+
+if TYPE_CHECKING:
+    from orchestrator.client.submission import Parent
+    from orchestrator.services import Services
+
+Answer: TypeAlias = Callable[[Submission], Any]
+Children: TypeAlias = Mapping[str | NamedSkill, Any] | Answer
+"""Results of child tasks: by skill a list (one for each child, in order), one result for all, or a function of the
+submission; or one function for all skills. An exception in place of a result is how the child ends."""
+
+UNSCRIPTED: Final = object()
+
+
+class ScriptedClient(Orchestrator):
+    """Takes the children of one attempt.
+
+    Attributes:
+        submitted: those it took: plain names and arguments, and no keys but those that the handler gave.
+        misuse: what is wrong with the test. Raised where it is found, and kept, because a handler may swallow it.
+    """
+
+    def __init__(self, services: Services, children: Children) -> None:
+        super().__init__(settings=services.settings)
+        self.submitted: list[Submission] = []
+        self.misuse: Exception | None = None
+        self._offline, self._checks = services, Door(services.settings, reply_to="")
+        self._answers = _answers(children)
+        self._keyed: dict[str, tuple[str, TaskHandle[Any]]] = {}
+
+    @property
+    def services(self) -> Services:
+        """Without a server."""
+        return self._offline
+
+    async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
+        """Take one child; see `Orchestrator.submit_one`."""
+        row = self._checks.row(task, parent)
+        if row.idem in self._keyed:
+            digest, known = self._keyed[row.idem]
+            if digest != row.digest:
+                raise KeyConflict(task.key or "", known.id)
+            return known
+        plain = _plain(task, parent)
+        self.submitted.append(plain)
+        handle = ScriptedHandle(row.id, self, plain, skill=task.skill)
+        try:
+            handle.end(self._answers(plain))
+        except Exception as broken:
+            self.misuse = broken
+            raise
+        if row.idem:
+            self._keyed[row.idem] = row.digest, handle
+        return handle
+
+    def unscripted(self, task: Submission) -> NoReturn:
+        """Say that a result is awaited which nobody has scripted."""
+        count = sum(other.skill == task.skill for other in self.submitted)
+        self.misuse = AssertionError(
+            f"no result is scripted for a child of {task.skill!r} that the handler awaits; it has submitted {count} of "
+            f"them: give children={{{task.skill!r}: [result, ...]}}, or a function"
+        )
+        raise self.misuse
+
+
+class ScriptedHandle(TaskHandle[Any]):
+    """A child that ends as the test says."""
+
+    __slots__ = ("_client", "_late", "_task")
+
+    def __init__(self, id_: str, client: ScriptedClient, task: Submission, *, skill: object) -> None:
+        nothing: Any = self  # it looks for its end at itself
+        read = getattr(skill, "read_result", None)
+        super().__init__(id_, services=client.services, replies=nothing, following=nothing, read=read)
+        self._client, self._task = client, task
+        self._late: TimeoutError | None = None
+
+    def end(self, answer: object) -> None:
+        """Take the result, or the exception in place of one."""
+        match answer:
+            case TimeoutError():
+                self._late = answer
+            case TaskFailed():
+                self.outcome = Ended(TaskState.DEAD, None, answer.reason, answer.errors)
+            case TaskCancelled():
+                self.outcome = Ended(TaskState.CANCELLED, None, answer.reason)
+            case TaskExpired():
+                self.outcome = Ended(TaskState.EXPIRED, None, str(answer))
+            case BaseException():
+                self.outcome = Ended(TaskState.DEAD, None, f"{type(answer).__name__}: {answer}")
+            case _ if answer is not UNSCRIPTED:
+                self.outcome = Ended(TaskState.SUCCEEDED, self._json(answer))
+
+    def _json(self, answer: object) -> bytes:
+        try:
+            data = to_json(answer, inf_nan_mode="constants")
+            if self._read is not None:
+                self._read(data)
+        except (ValidationError, ValueError) as misfit:
+            raise AssertionError(
+                f"the scripted result {answer!r} is none that {self._task.skill!r} returns: {misfit}"
+            ) from None
+        return data
+
+    async def cancel(self, reason: str = "") -> CancelStatus:
+        """Ended already, or ends now."""
+        if self.outcome is not None:
+            return CancelStatus.ALREADY
+        self.outcome = Ended(TaskState.CANCELLED, None, reason)
+        return CancelStatus.ENDED
+
+    # Where a handle looks for its end, and for the output of its task.
+
+    @property
+    def trouble(self) -> None:
+        """No connection, no trouble."""
+
+    async def wait(self, *_: object) -> NoReturn:
+        """It is asked for its end and has none."""
+        if self._late is not None:
+            raise self._late
+        self._client.unscripted(self._task)
+
+    look = wait
+
+    def entries(self, *_: object) -> NoReturn:
+        """Its output is asked for."""
+        raise OrchestratorError("a scripted child has no output; run a whole team for this: workers.testing.Team")
+
+
+def _plain(task: Submission, parent: Parent | None) -> Submission:
+    args = {} if task.args is None else task.args
+    made = parent is not None and task.key is not None and task.key.startswith(f"{parent.task_id}/")
+    return replace(
+        task,
+        skill=task.skill if isinstance(task.skill, str) else task.skill.name,
+        args=dict(args) if isinstance(args, Mapping) else args.model_dump(mode="json"),
+        key=None if made else task.key,
+        tags=tuple(task.tags),
+    )
+
+
+def _answers(children: Children) -> Answer:
+    if callable(children):
+        return _caught(children)
+    by_skill: dict[str, Any] = {}
+    for skill, given in children.items():
+        name = skill if isinstance(skill, str) else skill.name
+        by_skill[name] = list(given) if isinstance(given, list | tuple) else given
+
+    def answer(task: Submission) -> object:
+        given = by_skill.get(str(task.skill), UNSCRIPTED)
+        if isinstance(given, list):
+            return given.pop(0) if given else UNSCRIPTED
+        return _caught(given)(task) if callable(given) else given
+
+    return answer
+
+
+def _caught(function: Answer) -> Answer:
+    """A function may raise how the child ends as well as return it; what else it raises is a mistake of the test."""
+
+    def answer(task: Submission) -> object:
+        try:
+            return function(task)
+        except (TaskError, TimeoutError) as ends:
+            return ends
+
+    return answer
