@@ -35,7 +35,7 @@ class Drain:
 
     Attributes:
         tasks: all of them; what `drain_cost` is for.
-        loaded_tasks: those after the first ones; what `load_cost` and `memory_bytes` are for.
+        loaded_tasks: those after the first ones; what `load_cost` is for.
         timed_tasks: those after the ramp; what the processor time of the processes is for.
     """
 
@@ -43,7 +43,6 @@ class Drain:
     loaded_tasks: int
     timed_tasks: int
     rate_per_s: float
-    memory_bytes: int
     load_cost: ServerCost
     drain_cost: ServerCost
     worker_cpu_s: float
@@ -94,7 +93,6 @@ def drain(bench: Bench, team: Team, *, processes: int) -> Drain:
             loaded_tasks=tasks - _FIRST_TASKS,
             timed_tasks=watched.tasks,
             rate_per_s=watched.rate_per_s,
-            memory_bytes=loaded.memory_bytes - before.memory_bytes,
             load_cost=cost_between(before, loaded),
             drain_cost=cost_between(ready, done),
             worker_cpu_s=sum(used_s[: len(crew.workers)]),

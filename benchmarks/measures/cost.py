@@ -10,6 +10,7 @@ from benchmarks.drains import WITHOUT_RESULTS, Drain, drain, drains_of_all_sides
 from benchmarks.figures import Figure, Goal, figure_of
 from benchmarks.goals import at_most
 from benchmarks.metering import SentCommands
+from benchmarks.queued_memory import bytes_per_queued_task
 from benchmarks.sides import all_sides
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ _COSTS: tuple[tuple[str, str, Callable[[Drain], float], tuple[Goal, ...]], ...] 
     ("server CPU per task, submit", "µs", lambda d: d.load_cost.cpu_s / d.loaded_tasks * _US, ()),
     ("server CPU per task, draining", "µs", lambda d: d.drain_cost.cpu_s / d.tasks * _US, (at_most(30),)),
     ("network per task", "bytes", lambda d: _whole_life(d, lambda cost: cost.net_bytes), ()),
-    ("memory per queued task", "bytes", lambda d: d.memory_bytes / d.loaded_tasks, (at_most(420),)),
     ("worker CPU per 1000 tasks", "s", lambda d: d.worker_cpu_s / d.timed_tasks * 1000, (at_most(0.06),)),
     (_OF_SUPERVISOR, "s", lambda d: d.helper_cpu_s / d.timed_tasks * 1000, ()),
 )
@@ -51,7 +51,11 @@ _COSTS: tuple[tuple[str, str, Callable[[Drain], float], tuple[Goal, ...]], ...] 
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """Costs of submitting with `submit_many`, or the next best that a peer has, and of draining with one process."""
-    yield from _of_both("commands sent per task", "commands", _commands_sent(bench), bench, (at_most(0.2),))
+    # Commands are counted in a pass of their own, since counting slows the server down.
+    commands = _once_each(bench, _commands_sent)
+    yield from _of_both("commands sent per task", "commands", commands, bench, (at_most(0.2),))
+    memory = _once_each(bench, bytes_per_queued_task, rounds_factor=bench.sizes.rounds)
+    yield from _of_both("memory per queued task", "bytes", memory, bench, (at_most(420),))
     taken = {side: passes for side, passes in drains_of_all_sides(bench, 1).items() if side != WITHOUT_RESULTS}
     for name, unit, per_task, goals in _COSTS:
         values = {side: [per_task(one) for one in passes] for side, passes in taken.items()}
@@ -69,12 +73,14 @@ def _of_both(
         yield figure_of("cost", f"{name}, raw loop", unit, values[RAW])
 
 
-def _commands_sent(bench: Bench) -> dict[str, list[float]]:
-    """Count in a pass of its own, since counting slows the server down."""
-    return bench.in_turns({side: partial(_counted, bench, team) for side, team in all_sides(bench).items()}, rounds=1)
+def _once_each(
+    bench: Bench, one_pass: Callable[[Bench, Team], float], *, rounds_factor: int = 1
+) -> dict[str, list[float]]:
+    passes = {side: partial(one_pass, bench, team) for side, team in all_sides(bench).items()}
+    return bench.in_turns(passes, rounds=1, rounds_factor=rounds_factor)
 
 
-def _counted(bench: Bench, team: Team) -> float:
+def _commands_sent(bench: Bench, team: Team) -> float:
     counter = SentCommands(bench.meter, bench.server.url)
     with counter.counting():
         drain(bench, team, processes=1)
