@@ -78,7 +78,7 @@ class Child:
             stderr=self._output,
             env=self._environ,
             process_group=0,
-            preexec_fn=_child_of_this_process(),  # noqa: PLW1509 - this program has one thread
+            preexec_fn=child_of_this_process(),  # noqa: PLW1509 - no other thread of this program holds a lock of Python's
         )
 
     def look_after(self) -> float | None:
@@ -119,20 +119,21 @@ class Child:
             self._asked = True
 
     def kill(self) -> None:
-        """End it now, and its own children, which lead groups of their own."""
+        """End it now, and what it started, which leads groups of its own."""
         if self.runs and self._process is not None:
-            for pid in (self._process.pid, *_children_of(self._process.pid)):
+            for pid in (self._process.pid, *_descendants_of(self._process.pid)):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
             self._process.wait()
 
 
-def _children_of(pid: int) -> list[int]:
-    """The ids of a process's children, where the system tells."""
+def _descendants_of(pid: int) -> list[int]:
+    """The ids of a process's children and of theirs, where the system tells."""
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
+    return [*children, *(below for child in children for below in _descendants_of(child))]
 
 
 def end_signals() -> tuple[signal.Signals, ...]:
@@ -191,7 +192,7 @@ def end_in_order(children: Sequence[Child], signals: Signals) -> bool:
     return not asked
 
 
-def _child_of_this_process() -> Callable[[], None]:
+def child_of_this_process() -> Callable[[], None]:
     """Return what a child does before exec: take signals again, and on Linux end with this process."""
     ask_to_end = end_with_parent(signal.SIGTERM)  # so that workers give back what they hold
 

@@ -11,6 +11,7 @@ from orchestrator.cli.children import Child, ChildFailed, Part, blocked_signals,
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
 from orchestrator.cli.worker import worker_command
+from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     import signal
@@ -32,6 +33,7 @@ commands = Commands(
     examples="""
         orc up my_agents:agent
         orc up my_agents:agent --processes 4
+        orc up my_agents:agent --reload
         ORC_REDIS__URL=redis://localhost:6379/0 orc up my_agents:agent
     """,
 )
@@ -42,6 +44,7 @@ app = commands.app
 def up(
     *apps: Annotated[str, positional("MODULE:AGENT")],
     processes: Annotated[int | None, option("--processes", metavar="N")] = None,
+    reload: Annotated[bool, option("--reload")] = False,
     common: Globals = DEFAULTS,
 ) -> int:
     """Run everything in one terminal: Redis, supervisor, workers.
@@ -49,9 +52,14 @@ def up(
     Args:
         apps: Agents to run, such as my_agents:agent.
         processes: Worker processes (1).
+        reload: Start the workers anew when their source changes; what runs is not lost.
         common: Global options.
     """
-    host = worker_command(apps, processes)  # refuses what cannot be meant before anything is started
+    if reload and not apps:
+        raise InvalidInput(
+            "--reload watches the source of agents; name some, for example `orc up my_agents:agent --reload`"
+        )
+    host = worker_command(apps, processes, reload=reload)  # refuses what cannot be meant before anything is started
     settings = common.settings(worker__processes=processes)
     with ExitStack() as held:
         redis = None
@@ -61,7 +69,7 @@ def up(
             _check_redis(settings)  # one clear line instead of the complaints of every process
         parts = [Part("worker host", host, settings.worker.drain_s + DRAIN_MARGIN_S)] if apps else []
         parts.append(Part("supervisor", supervisor_command(), SUPERVISOR_PATIENCE_S))
-        _print_banner(redis, settings, apps)
+        _print_banner(redis, settings, apps, reload=reload)
         with blocked_signals() as signals:
             exit_code = _run(parts, redis, signals, common)
         # From here on Ctrl-C ends the wait, not the server's orderly stop.
@@ -123,10 +131,10 @@ def _stop_redis(redis: Attachment) -> None:
     output.say("everything has stopped; the data stays" if stopped else "redis goes on: others use it")
 
 
-def _print_banner(redis: Attachment | None, settings: Settings, apps: tuple[str, ...]) -> None:
+def _print_banner(redis: Attachment | None, settings: Settings, apps: tuple[str, ...], *, reload: bool) -> None:
     count = settings.worker.processes
     workers = f"{count} worker process{'es' * (count > 1)} for {', '.join(apps)}" if apps else "no workers"
-    lines = [f"running      supervisor, {workers}"]
+    lines = [f"running      supervisor, {workers}{', started anew when their source changes' if reload else ''}"]
     if redis is not None:
         lines += [f"redis        {redis.version} at {redis.url}", f"data in      {redis.data_dir}"]
     lines += [

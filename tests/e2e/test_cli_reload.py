@@ -1,0 +1,132 @@
+"""`orc up --reload`: edited source takes over, broken source does not, and what runs meanwhile is not lost."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.testing.waiting import wait_until
+from tests.helpers.terminal import AGENTS, Terminal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.testing.processes import ActorProcess
+
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"), pytest.mark.timeout(120)]
+
+PATIENCE_S = 30.0
+HOLD = """
+
+@agent.skill
+async def hold(gate: str) -> None:
+    while not await anyio.Path(gate).exists():
+        await anyio.sleep(0.05)
+"""
+FROM_MODULE = (
+    (AGENTS + HOLD)
+    .replace('f"Hello, {name}"', 'f"{words.HELLO}, {name}"')
+    .replace("from workers", "from kit import words\nfrom workers")
+)
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    """A terminal in a folder of its own, whose agents take their words from a package."""
+    terminal = Terminal(tmp_path, ORC_WORKER__DRAIN_S="10", ORC_SUPERVISOR__LEADER_LEASE_S="2")
+    (tmp_path / "kit").mkdir()
+    (tmp_path / "kit" / "words.py").write_text('HELLO = "Hello"\n')
+    (tmp_path / "my_agents.py").write_text(FROM_MODULE)
+    return terminal
+
+
+def wait_started(up: ActorProcess, times: int) -> None:
+    """Wait until workers have started for the n-th time."""
+    wait_until(
+        lambda: up.output.count("worker_started") >= times, lambda: up.describe(f"start {times} of workers"), PATIENCE_S
+    )
+
+
+def greeting(terminal: Terminal) -> str:
+    """What the agents answer now."""
+    done = terminal.orc("tasks", "submit", "greet", "--wait", "--timeout", f"{PATIENCE_S}s")
+    assert done.code == 0, done
+    return str(done.json())
+
+
+def test_edits(terminal: Terminal) -> None:
+    """New text is answered after an edit; a broken one is shown and changes nothing; the next good one takes over."""
+    words, more = terminal.folder / "kit" / "words.py", terminal.folder / "lib" / "more.py"
+    with terminal.start("up", "my_agents:agent", "--reload") as up:
+        wait_started(up, 1)
+        assert greeting(terminal) == "Hello, you"
+
+        # A folder that the agents did not know: from now on it is watched too.
+        more.parent.mkdir()
+        more.write_text('HELLO = "Howdy"\n')
+        words.write_text("from lib.more import HELLO\n")
+        up.wait_output("words.py changed", PATIENCE_S)
+        wait_started(up, 2)
+        assert greeting(terminal) == "Howdy, you"
+
+        more.write_text('HELLO = "Moin\n')
+        up.wait_output("the workers go on with what they had", PATIENCE_S)
+        assert "more.py changed" in up.output
+        assert "SyntaxError: unterminated string literal" in up.output
+        assert greeting(terminal) == "Howdy, you"
+        assert up.output.count("worker_stopped") == 1
+
+        more.write_text('HELLO = "Salve"\n')
+        wait_started(up, 3)
+        assert greeting(terminal) == "Salve, you"
+
+        up.signal(signal.SIGINT)
+        assert up.wait_exit(PATIENCE_S) == 0, up.output
+        assert "everything has stopped" in up.output
+    assert not terminal.processes()
+
+
+def test_what_runs_meanwhile(terminal: Terminal) -> None:
+    """A task that ends within the short drain ends; one that does not runs again, and no attempt is counted for it.
+
+    At the end a kill -9 leaves nothing behind.
+    """
+    gate = terminal.folder / "gate"
+    with terminal.start("up", "my_agents:agent", "--reload") as up:
+        wait_started(up, 1)
+        long = terminal.orc("tasks", "submit", "hold", "-a", f"gate={gate}", "-o", "id").out.strip()
+        short = terminal.orc("tasks", "submit", "nap", "-a", "seconds=1.5", "-o", "id").out.strip()
+        wait_until(
+            lambda: len(terminal.orc("tasks", "list", "--state", "running", "-o", "id").out.split()) == 2, "both", 10.0
+        )
+        (terminal.folder / "kit" / "words.py").write_text('HELLO = "Howdy"\n')
+        wait_started(up, 2)
+        gate.touch()
+        assert terminal.orc("tasks", "wait", long, short, "--timeout", f"{PATIENCE_S}s").code == 0
+        assert [terminal.orc("tasks", "show", id_, "-o", "json").json()["attempts"] for id_ in (long, short)] == [1, 1]
+        counts = terminal.orc("status", "-o", "json").json()["tasks"]
+        assert (counts["given_back"], counts["succeeded"], counts["assigned"]) == (1, 2, 3)
+        up.kill()
+        wait_until(lambda: not terminal.processes(), lambda: f"an end of {terminal.processes()}", PATIENCE_S)
+
+
+def test_worker_run_alone(terminal: Terminal) -> None:
+    """`orc worker run --reload` does the same; source that is broken at the start is waited for, not given up."""
+    assert terminal.orc("up", "--reload").code == 2
+    agents = terminal.folder / "my_agents.py"
+    agents.write_text("import nonsense\n")
+    with terminal.start("redis", "run") as redis:
+        redis.wait_output("Ctrl-C stops it")
+        with terminal.start("worker", "run", "my_agents:agent", "--reload") as worker:
+            worker.wait_output("no workers run; the next change of the source is tried again", PATIENCE_S)
+            assert "No module named 'nonsense'" in worker.output
+            agents.write_text(FROM_MODULE)
+            wait_started(worker, 1)
+            worker.terminate()
+            assert worker.wait_exit(PATIENCE_S) == 0, worker.output
+        redis.terminate()
+        assert redis.wait_exit(PATIENCE_S) == 0
+    assert not terminal.processes()
