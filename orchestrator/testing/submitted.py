@@ -7,8 +7,10 @@ hold silently when somebody forgets to.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic_core import to_jsonable_python
@@ -54,8 +56,10 @@ class Submitted:
     def __str__(self) -> str:
         """One line about it."""
         given = ", ".join(f"{name}={_short(value)}" for name, value in self.args.items())
-        about = [f"{name}={value!r}" for name in ("session", "agent", "key") if (value := getattr(self, name))]
-        return f"{self.skill}({given}){' ' if about else ''}{' '.join(about)} [{self.state}]"
+        made = self.key is not None and self.key.startswith(f"{self.parent}/")  # for a child, by its parent's context
+        said = {"session": self.session, "agent": self.agent, "key": None if made else self.key}
+        about = "".join(f" {name}={value!r}" for name, value in said.items() if value is not None)
+        return f"{self.skill}({given}){about} [{self.state}]"
 
 
 def read_submitted(store: SyncStore) -> list[Submitted]:
@@ -200,12 +204,13 @@ def _misfit(place: str, expected: Any, actual: Any) -> str | None:
         found_in = (_misfit(f"{place}[{index}]", one, other) for index, (one, other) in pairs)
         return next((found for found in found_in if found is not None), None)
     # Matchers that compare equal to what they like work as they are; paths, times, models as what JSON makes of them.
-    if expected == actual or to_jsonable_python(expected, fallback=lambda _: _NOTHING) == actual:
+    if expected == actual or to_jsonable_python(expected, fallback=_no_json) == actual:
         return None
     return _differs(place, expected, actual)
 
 
-_NOTHING: Final = "\0 no JSON"
+def _no_json(value: object) -> str:
+    return os.fspath(value) if isinstance(value, PurePath) else "\0 no JSON"
 
 
 def _differs(place: str, expected: object, actual: object) -> str:
