@@ -148,6 +148,14 @@ class CancelStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
+class DeleteStatus(StrEnum):
+    """What a delete did; `refused`: the task has not ended."""
+
+    DELETED = "deleted"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
 class EmitStatus(StrEnum):
     """What became of an emitted row."""
 

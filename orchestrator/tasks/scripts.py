@@ -11,6 +11,7 @@ from orchestrator.tasks.findings import parse_findings
 from orchestrator.tasks.model import (
     Assigned,
     CancelStatus,
+    DeleteStatus,
     Delivery,
     EmitStatus,
     FinishStatus,
@@ -179,6 +180,22 @@ def cancel(
         "now_arg": now_us,
     }
     return Call("tasks/cancel", args, parse)
+
+
+def delete(
+    keys: PoolKeys, *, ids: Sequence[str], now_us: str = ""
+) -> Call[list[tuple[DeleteStatus, TaskState | None]]]:
+    """Delete up to 500 ended tasks; per id what was done, and the state it was found in."""
+
+    def parse(reply: list[bytes]) -> list[tuple[DeleteStatus, TaskState | None]]:
+        texts = [part.decode() for part in reply]
+        return [
+            (DeleteStatus(status), TaskState(state) if state else None)
+            for status, state in zip(texts[::2], texts[1::2], strict=True)
+        ]
+
+    args: Arguments = {"pool": keys.root, "rows": pack_rows([(id_,) for id_ in ids]), "now_arg": now_us}
+    return Call("tasks/delete", args, parse)
 
 
 def renew(

@@ -21,6 +21,7 @@ from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.inbox import parse_entries
 from orchestrator.tasks.model import (
     CancelStatus,
+    DeleteStatus,
     Delivery,
     EmitStatus,
     FinishStatus,
@@ -55,6 +56,7 @@ SAMPLES: dict[str, Call[Any]] = {
     "tasks/watch": task_scripts.watch(KEYS, ids=["t"]),
     "tasks/why": task_scripts.why(KEYS, id_="t"),
     "tasks/cancel": task_scripts.cancel(KEYS, ids=["t"], reason="r"),
+    "tasks/delete": task_scripts.delete(KEYS, ids=["t"]),
     "tasks/renew": task_scripts.renew(KEYS, worker="w", agent="ed", rows=[("1-1", "t", "7")]),
     "tasks/adopt": task_scripts.adopt(KEYS, worker="w", lease_ms=1, held=["1-1"], own=True, **_TAKE_BACK),
     "tasks/abandon": task_scripts.abandon(KEYS, worker="w", reason="r", **_TAKE_BACK),
@@ -166,6 +168,7 @@ def test_header(script: ScriptFile) -> None:
         ("tasks/watch", WatchStatus),
         ("tasks/cancel", CancelStatus),
         ("tasks/renew", LeaseStatus),
+        ("tasks/delete", DeleteStatus),
         ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale"]),
     ],
 )

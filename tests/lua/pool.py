@@ -17,6 +17,7 @@ from orchestrator.tasks.inbox import GROUP, parse_entries
 from orchestrator.tasks.model import (
     Assigned,
     CancelStatus,
+    DeleteStatus,
     Delivery,
     EmitStatus,
     Envelope,
@@ -184,6 +185,10 @@ class Pool:
     def cancel(self, *ids: str, reason: str = "because") -> list[tuple[CancelStatus, TaskState | None]]:
         """Run cancel."""
         return self.call(task_scripts.cancel(self.keys, ids=ids, reason=reason))
+
+    def delete(self, *ids: str) -> list[tuple[DeleteStatus, TaskState | None]]:
+        """Run delete."""
+        return self.call(task_scripts.delete(self.keys, ids=ids))
 
     def renew(self, rows: Iterable[Delivery], worker: str = "w1", agent: str = "ed") -> tuple[int, list[LeaseStatus]]:
         """Run renew."""

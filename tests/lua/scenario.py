@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.agents import scripts as agent_scripts
 from orchestrator.core.rates import Rate
 from orchestrator.store.script_files import all_scripts
-from orchestrator.tasks.model import CancelStatus, FinishStatus, Verdict, VerdictKind
+from orchestrator.tasks.model import CancelStatus, DeleteStatus, FinishStatus, TaskState, Verdict, VerdictKind
 from tests.lua.pool import LEASE_MS, Team, chunk, row
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     assert {each.id for each in rows if pool.state(each.id) in {"succeeded", "dead", "cancelled"}} == {
         e.id for e in rows
     }
+    assert pool.delete(rows[0].id) == [(DeleteStatus.DELETED, TaskState.SUCCEEDED)]
 
 
 def every_script() -> set[str]:

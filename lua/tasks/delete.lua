@@ -1,0 +1,44 @@
+#!lua flags=allow-oom
+-- Delete ended tasks with all that belongs to them: place among the dead letters, output, idempotency key, record. A stub
+-- stays for 5 minutes, so that a late repeat of their submit is no new task (protocol rule 22).
+-- status, per id: deleted | refused state (it has not ended; nothing changed) | unknown
+-- repeat: answers deleted as long as the stub is there, unknown afterwards
+local pool    = KEYS[1]                   -- key: root of the pool's slot
+local rows    = cmsgpack.unpack(ARGV[1])  -- rows: id
+local now_arg = ARGV[2]                   -- time: test override, microseconds
+--@include now_us
+--@include whole
+
+local stub_s = 300
+local now_text = whole(math.floor(now_us(now_arg) / 1000))
+local dead_key = pool .. ':dead'
+local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
+
+local function delete(id)
+  local task_key, out_key = pool .. ':task:' .. id, pool .. ':out:' .. id
+  local found = redis.call('HMGET', task_key, 'state', 'idem', 'deleted')
+  local state, idem = found[1], found[2]
+  if found[3] then return 'deleted', '' end
+  if not state then return 'unknown', '' end
+  if not ended[state] then return 'refused', state end
+  redis.call('EXISTS', dead_key, out_key)  -- reading probes what will be written (protocol rule 26)
+  local idem_key = idem and pool .. ':idem:' .. idem
+  local holder = idem_key and redis.call('GET', idem_key)
+  local fields = redis.call('HKEYS', task_key)
+  redis.call('ZREM', dead_key, id)
+  redis.call('UNLINK', out_key)
+  -- The key may have run out, and a later task may have it now.
+  if holder and string.match(holder, '^%S+') == id then redis.call('UNLINK', idem_key) end
+  redis.call('HSET', task_key, 'deleted', now_text)
+  for first = 1, #fields, 1000 do
+    redis.call('HDEL', task_key, unpack(fields, first, math.min(first + 999, #fields)))
+  end
+  redis.call('EXPIRE', task_key, stub_s)
+  return 'deleted', state
+end
+
+local answers = {}
+for i = 1, #rows do
+  answers[2 * i - 1], answers[2 * i] = delete(rows[i][1])
+end
+return answers

@@ -1,0 +1,53 @@
+"""What people do to tasks that are there, any number at a time: cancel them, delete them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.tasks import scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from orchestrator.store.store import Store
+    from orchestrator.tasks.model import CancelStatus, DeleteStatus, TaskState
+
+CHUNK: Final = 500
+"""Ids that one script call takes."""
+
+
+async def cancel(
+    store: Store, ids: Sequence[str], *, reason: str, patience_s: float
+) -> dict[str, tuple[CancelStatus, TaskState | None]]:
+    """Cancel tasks; per id what was done, and the state that it was found in.
+
+    Args:
+        store: where.
+        ids: any number, each once.
+        reason: shown to whoever waits for them.
+        patience_s: how long to repeat while Redis does not answer; asking twice does no harm.
+
+    Raises:
+        StoreError: Redis did not do it; what earlier calls did stays done.
+    """
+    done: dict[str, tuple[CancelStatus, TaskState | None]] = {}
+    for chunk in _chunks(ids):
+        call = scripts.cancel(store.keys, ids=chunk, reason=reason)
+        done |= zip(chunk, await store.call(call, patience_s=patience_s), strict=True)
+    return done
+
+
+async def delete(
+    store: Store, ids: Sequence[str], *, patience_s: float
+) -> dict[str, tuple[DeleteStatus, TaskState | None]]:
+    """Delete ended tasks for good; arguments, answer and errors as for `cancel`."""
+    done: dict[str, tuple[DeleteStatus, TaskState | None]] = {}
+    for chunk in _chunks(ids):
+        call = scripts.delete(store.keys, ids=chunk)
+        done |= zip(chunk, await store.call(call, patience_s=patience_s), strict=True)
+    return done
+
+
+def _chunks(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    for first in range(0, len(ids), CHUNK):
+        yield ids[first : first + CHUNK]
