@@ -198,28 +198,6 @@ async def test_an_unknown_task_is_told_apart_from_a_wrong_id(orc: Orchestrator) 
             orc.task(wrong)
 
 
-async def test_two_thousand_wait_over_one_connection(team: LocalTeam, redis_client: redis.Redis) -> None:
-    """Two thousand results are awaited at once; one connection brings them, each to its own waiter."""
-    handles = await team.orc.submit_many([Submission("double", {"x": number}) for number in range(2000)])
-    results: dict[int, int] = {}
-
-    async def wait(number: int, handle: TaskHandle[Any]) -> None:
-        results[number] = await handle.result(timeout=20)
-
-    async with anyio.create_task_group() as waiters:
-        for number, handle in enumerate(handles):
-            waiters.start_soon(wait, number, handle)
-        await wait_for(lambda: _blocked(redis_client) >= 1, "the wait for replies")
-        names = [str(client["name"]) for client in redis_client.client_list()]
-        assert sum("client" in name for name in names) <= 3
-        await team.work(make_editor(concurrency=100))
-    assert results == {number: 2 * number for number in range(2000)}
-
-
-def _blocked(client: redis.Redis) -> int:
-    return sum("b" in str(one["flags"]) and "replies" in str(one["name"]) for one in client.client_list())
-
-
 async def test_a_reply_may_overtake_the_answer_to_the_submit(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """When a task has ended and its reply was read before the submit is answered, its result is there at once."""
     await team.work(make_editor())
