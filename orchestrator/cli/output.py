@@ -160,7 +160,7 @@ def table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
     titles = [head.replace("_", " ").upper() for head in heads]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     lines = [_line(titles, widths, dress=lambda text: paint(text, "1"))]
-    lines += [_line(row, widths, dress=lambda text: paint(text, _COLOURS.get(text.strip(), ""))) for row in rows]
+    lines += [_line(row, widths, dress=state) for row in rows]
     return "".join(lines)
 
 
@@ -174,6 +174,11 @@ def _line(cells: Sequence[str], widths: Sequence[int], *, dress: Any) -> str:
 def paint(text: str, code: str) -> str:
     """Colour a text where colours are wanted."""
     return f"\x1b[{code}m{text}\x1b[0m" if code and colours(sys.stdout) else text
+
+
+def state(text: str) -> str:
+    """Colour the name of a state, or of anything else not at all."""
+    return paint(text, _COLOURS.get(text.strip(), ""))
 
 
 def colours(stream: IO[str] | None) -> bool:
@@ -222,7 +227,7 @@ def _field(name: str, value: Any, width: int) -> str:
         blocks = [clean_lines(str(item)).rstrip().replace("\n", "\n     ") for item in value]
         return f"{label.rstrip()}\n" + "".join(f"  {number}. {block}\n" for number, block in enumerate(blocks, 1))
     cell = _cell(value)
-    return f"{label}  {paint(cell, _COLOURS.get(cell, ''))}\n"
+    return f"{label}  {state(cell)}\n"
 
 
 def _cell(value: Any) -> str:

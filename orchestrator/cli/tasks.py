@@ -1,4 +1,4 @@
-"""`orc tasks`: submit, list, show, result, wait."""
+"""`orc tasks`: submit, list, show, result, wait, watch."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
     record = asdict(found) | {"args": output.raw_json(found.args)}
     record["result"] = None if found.result is None else output.raw_json(found.result)
     optional = ("why", "worker", "session", "tags", "key", "parent", "due_at", "ended_at", "reason", "errors", "deaths")
-    output.show_record(common.output, record, key="id", skip=(*optional, "result"))
+    output.show_record(common.output, record, key="id", skip=(*optional, "result", "progress"))
 
 
 @commands.command(
@@ -231,6 +231,50 @@ async def wait(
     ]
     output.show_list(common.output, rows, ("id", "state", "reason"), key="id")
     return joint_exit_code(ends)
+
+
+@commands.command(
+    "watch",
+    examples="""
+        orc tasks watch 0192f0c1-…
+        orc tasks watch 0192f0c1-… -o jsonl | jq 'select(.kind == "output").data'
+    """,
+)
+async def watch(
+    task: Annotated[str, positional("ID")],
+    /,
+    *,
+    after: Annotated[str | None, option("--after", metavar="EVENT_ID")] = None,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Show what happens to a task, its progress and output included, until it ends. Exit code: as of wait.
+
+    Args:
+        task: Its id.
+        after: Go on behind this event; -o jsonl and -o id show the ids of events.
+        common: Global options.
+    """
+    from orchestrator.cli.live import follow
+    from orchestrator.cli.waiting import patiently
+    from orchestrator.client.client import Orchestrator
+    from orchestrator.tasks.output import check_place
+
+    check_place(after)
+    async with Orchestrator(settings=common.settings()) as orc:
+        handle = orc.task(task)
+        status = await handle.status()
+        why = f": {status.why}" if status.why else ""
+        output.hint(f"it is {status.state}{why}; Ctrl-C stops the watching, not the task")
+        async with patiently(orc):
+            end = await follow(handle, after, common.output)
+        if end is None:  # it had ended before that event
+            info = await handle.info()
+            state, reason = info.state.value, info.reason
+        else:
+            state, reason = end.kind, end.reason
+    if state != "succeeded":
+        raise TaskError(task, f"is {state}: {reason}; `orc tasks show {task}` tells more")
+    return 0
 
 
 async def _info(task: str, common: Globals) -> TaskInfo:

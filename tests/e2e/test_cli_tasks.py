@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import time
@@ -243,6 +245,87 @@ def test_redis_dies_while_waiting(terminal: Terminal) -> None:
         os.kill(terminal.orc("redis", "info", "-o", "json").json()["pid"], signal.SIGKILL)
         assert waiting.wait_exit(30) == 0, waiting.output
         assert waiting.output.endswith('"rested"\n')
+
+
+def test_watch(terminal: Terminal) -> None:
+    """Every event is a line; JSON lines have ids, behind each of which watching goes on; the exit code is as of wait."""
+    task = submit(terminal, "talk", "-a", "to=2")
+    assert terminal.orc("tasks", "wait", task).code == 0
+    screen = terminal.orc("tasks", "watch", task)
+    assert (screen.code, screen.err) == (0, "")
+    told = [line.split(maxsplit=1)[1] for line in screen.out.splitlines()]
+    assert [" ".join(line.split()) for line in told] == [
+        "progress 1 of 2 counting",
+        'output {"number":1,"long":1180591620717411303424}',
+        "progress 2 of 2 counting",
+        'output {"number":2,"long":1180591620717411303424}',
+        "succeeded",
+    ]
+    lines = terminal.orc("tasks", "watch", task, "-o", "jsonl").out.splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert [row["kind"] for row in rows] == [line.split()[0] for line in told]
+    assert (rows[0]["progress"]["total"], rows[3]["number"], rows[3]["data"]["long"]) == (2, 2, 2**70)
+    for position, row in enumerate(rows, 1):
+        rest = terminal.orc("tasks", "watch", task, "--after", row["id"], "-o", "json")
+        assert (rest.code, rest.json()["items"]) == (0, rows[position:])
+    assert terminal.orc("tasks", "watch", task, "-o", "id").out.split() == [row["id"] for row in rows]
+
+
+def test_watch_ends_with_the_task(terminal: Terminal) -> None:
+    """It follows a running task to its end, and tells by its exit code how that was."""
+    bad = terminal.orc("tasks", "watch", submit(terminal, "talk", "-a", "to=2", "-a", "fail=true", "--delay", "200ms"))
+    assert bad.code == 1
+    assert [line.split()[1] for line in bad.out.splitlines()] == [
+        *["scheduled", "assigned"],
+        *["progress", "output"] * 2,
+        "dead",
+    ]
+    assert "no" in bad.err
+    assert "\x1b" not in bad.out + bad.err
+    never_spoke = terminal.orc("tasks", "submit", "refuse", "-a", "reason=x", "--wait", "-o", "id").out.strip()
+    silent = terminal.orc("tasks", "watch", never_spoke, "-o", "jsonl")
+    assert (silent.code, silent.json()["kind"], silent.json()["reason"]) == (1, "dead", "x")
+    assert terminal.orc("tasks", "watch", never_spoke, "--after", silent.json()["id"]).out == ""
+    assert terminal.orc("tasks", "watch", UNKNOWN_ID).code == 3
+    assert terminal.orc("tasks", "watch", UNKNOWN_ID, "--after", "soon").code == 2
+
+
+def test_show_has_the_progress(terminal: Terminal) -> None:
+    """`tasks show` tells how far a running task has come."""
+    task = submit(terminal, "talk", "-a", "to=3", "-a", "seconds=1")
+    shown = lambda: terminal.orc("tasks", "show", task, "-o", "json").json()["progress"]  # noqa: E731
+    wait_until(lambda: shown() is not None, "progress", 10.0)
+    assert shown() == {"done": 1, "total": 3, "message": "counting"}
+
+
+def test_interrupted_watch(terminal: Terminal) -> None:
+    """Ctrl-C ends the watching with exit code 130 and no traceback; the task goes on."""
+    task = submit(terminal, "talk", "-a", "to=4", "-a", "seconds=0.5")
+    with terminal.start("tasks", "watch", task) as watching:
+        wait_until(lambda: "output" in watching.output, "the first output", 10.0)
+        watching.signal(signal.SIGINT)
+        assert watching.wait_exit() == 130
+        assert watching.output.endswith("interrupted\n")
+    assert terminal.orc("tasks", "wait", task).code == 0
+
+
+def test_watch_draws_a_bar_on_a_terminal(terminal: Terminal) -> None:
+    """Somebody who looks gets a bar in place of a line for each progress, and it is gone in the end."""
+    task = submit(terminal, "talk", "-a", "to=2", "-a", "seconds=0.5")
+    pid, screen = pty.fork()
+    if pid == 0:
+        os.execve(ORC, [ORC, "tasks", "watch", task], terminal.environ)
+    shown = b""
+    with contextlib.suppress(OSError):  # how the end of a terminal looks
+        while chunk := os.read(screen, 4096):
+            shown += chunk
+    os.close(screen)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    text = shown.decode()
+    assert "50%  1 of 2  counting" in text
+    assert "progress" not in text
+    assert "█" not in text.rpartition("\x1b[K")[2]
+    assert "succeeded" in text.rpartition("\x1b[K")[2]
 
 
 def test_many_waiters_at_once(terminal: Terminal) -> None:

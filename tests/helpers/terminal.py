@@ -48,6 +48,17 @@ async def nap(seconds: float) -> str:
 
 
 @agent.skill
+async def talk(ctx: TaskContext, to: int, seconds: float = 0.0, fail: bool = False) -> int:
+    for number in range(1, to + 1):
+        await ctx.progress(number, to, "counting")
+        await ctx.emit({"number": number, "long": 2**70})
+        await anyio.sleep(seconds)
+    if fail:
+        raise Reject("no \x1b[31m more")
+    return to
+
+
+@agent.skill
 async def refuse(reason: str) -> None:
     raise Reject(reason)
 '''

@@ -21,6 +21,7 @@ COMMANDS = (
     ["tasks", "show"],
     ["tasks", "result"],
     ["tasks", "wait"],
+    ["tasks", "watch"],
     ["agents", "list"],
     ["agents", "show"],
     ["workers", "list"],
