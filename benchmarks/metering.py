@@ -1,4 +1,4 @@
-"""What the server did between two readings: commands, processor time, network bytes, memory."""
+"""What the server did between two readings: commands, processor time, network bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class ServerReading:
     calls_of_meter: int
     cpu_s: float
     net_bytes: int
-    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,6 @@ def read_server(meter: Redis) -> ServerReading:
         calls_of_meter=int(own["tot-cmds"]),
         cpu_s=info["used_cpu_user"] + info["used_cpu_sys"],
         net_bytes=info["total_net_input_bytes"] + info["total_net_output_bytes"] - own_bytes,
-        memory_bytes=info["used_memory"],
     )
 
 
