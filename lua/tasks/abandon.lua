@@ -18,6 +18,7 @@ local now_arg    = ARGV[7]                   -- time: test override, microsecond
 --@include go_back
 --@include take_out
 --@include take_back
+--@include died_with
 --@include start_endings
 --@include flush_endings
 
@@ -30,15 +31,18 @@ local deaths_allowed = {}
 for i = 1, #max_deaths do deaths_allowed[max_deaths[i][1]] = max_deaths[i][2] end
 
 local waiting = start_waiting()
-local answers, leave = {0}, {}
+local answers, leave, ids = {0}, {}, {}
 local pending = redis.call('XPENDING', inbox_key, 'workers', '-', '+', limit, worker)
 for i = 1, #pending do
   local entry = pending[i][1]
-  leave[#leave + 1] = entry
+  leave[i] = entry
   local read = redis.call('XRANGE', inbox_key, entry, entry)
-  if read[1] then
-    local id = read[1][2][2]
-    local evidence = whole(now_ms) .. ' ' .. worker .. ' ' .. reason
+  ids[i] = read[1] and read[1][2][2] or ''
+end
+for i = 1, #pending do
+  local entry, id = pending[i][1], ids[i]
+  if id ~= '' then
+    local evidence = whole(now_ms) .. ' ' .. worker .. ' ' .. reason .. died_with(ids, nil, i)
     local task = take_back(pool, ending, agent, entry, id, true, deaths_allowed, dead_ttl_s, evidence)
     if task then
       go_back(pool, waiting, id, task, whole(raise(task.gen, now_ms)), now)

@@ -25,6 +25,13 @@ async def skills_by_agent(store: Store) -> dict[str, set[str]]:
     }
 
 
+async def inbox_lengths(store: Store) -> dict[str, int]:
+    """Known agents with the entries in their inboxes."""
+    agents = [agent.decode() for agent in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
+    replies = await store.pipeline([("XLEN", store.keys.inbox(agent)) for agent in agents])
+    return {agent: reply if isinstance(reply, int) else 0 for agent, reply in zip(agents, replies, strict=True)}
+
+
 async def agents(store: Store) -> list[AgentInfo]:
     """All agents that the pool knows, those without a live worker included, by name."""
     beats = await store.execute("ZRANGE", store.keys.agents, 0, -1, "WITHSCORES")

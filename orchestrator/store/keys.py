@@ -77,7 +77,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "agent:A",
         "hash",
-        "slots, backlog, skills, limits, lease, terms, mark, looked, grace, rest",
+        "slots, backlog, skills, limits, lease, terms, mark, looked, swept, grace, rest",
         "an hour after the last beat; a day when no supervisor runs",
     ),
     KeyKind("agent:A:workers", "hash", "per worker: slots, wished backlog, skills", "as `agent:A`"),

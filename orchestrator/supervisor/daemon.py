@@ -16,6 +16,7 @@ from orchestrator.supervisor.doorbell import Doorbell
 from orchestrator.supervisor.janitor import Janitor
 from orchestrator.supervisor.leader import Leader
 from orchestrator.supervisor.promoter import Promoter
+from orchestrator.supervisor.recoverer import Recoverer
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
@@ -52,6 +53,7 @@ async def supervise(services: Services) -> None:
             loops.start_soon(Assigner(services, assign_bell).run)
             loops.start_soon(Promoter(services, promote_bell).run)
             loops.start_soon(Janitor(services).run)
+            loops.start_soon(Recoverer(services).run)
 
     await leader.run(work)
 

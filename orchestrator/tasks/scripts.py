@@ -275,3 +275,28 @@ def abandon(
         "now_arg": now_us,
     }
     return Call("tasks/abandon", args, parse)
+
+
+def recover(
+    keys: PoolKeys,
+    *,
+    agent: str,
+    limit: int,
+    every_ms: int,
+    pulse_ms: int,
+    dead_ttl_s: int,
+    tidy: bool = False,
+    now_us: str = "",
+) -> Call[tuple[int, bool]]:
+    """Give back what none of an agent's workers will finish; answers how many entries, and whether there may be more."""
+    args: Arguments = {
+        "pool": keys.root,
+        "agent": agent,
+        "limit": limit,
+        "every_ms": every_ms,
+        "pulse_ms": pulse_ms,
+        "dead_ttl_s": dead_ttl_s,
+        "tidy": "1" if tidy else "0",
+        "now_arg": now_us,
+    }
+    return Call("tasks/recover", args, lambda reply: (reply[0], bool(reply[1])))

@@ -59,6 +59,7 @@ SAMPLES: dict[str, Call[Any]] = {
     "tasks/delete": task_scripts.delete(KEYS, ids=["t"]),
     "tasks/renew": task_scripts.renew(KEYS, worker="w", agent="ed", rows=[("1-1", "t", "7")]),
     "tasks/adopt": task_scripts.adopt(KEYS, worker="w", lease_ms=1, held=["1-1"], own=True, **_TAKE_BACK),
+    "tasks/recover": task_scripts.recover(KEYS, agent="ed", limit=1, every_ms=1, pulse_ms=1, dead_ttl_s=1),
     "tasks/abandon": task_scripts.abandon(KEYS, worker="w", reason="r", **_TAKE_BACK),
     "agents/register": agent_scripts.register(
         KEYS,
@@ -167,8 +168,8 @@ def test_header(script: ScriptFile) -> None:
         ("tasks/emit", EmitStatus),
         ("tasks/watch", WatchStatus),
         ("tasks/cancel", CancelStatus),
-        ("tasks/renew", LeaseStatus),
         ("tasks/delete", DeleteStatus),
+        ("tasks/renew", LeaseStatus),
         ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale"]),
     ],
 )

@@ -237,6 +237,22 @@ class Pool:
             )
         )
 
+    def recover(
+        self, agent: str = "ed", *, limit: int = 500, every_ms: int = 5000, pulse_ms: int = 5000, tidy: bool = False
+    ) -> tuple[int, bool]:
+        """Run recover."""
+        return self.call(
+            task_scripts.recover(
+                self.keys,
+                agent=agent,
+                limit=limit,
+                every_ms=every_ms,
+                pulse_ms=pulse_ms,
+                dead_ttl_s=DEAD_TTL_S,
+                tidy=tidy,
+            )
+        )
+
     def register(
         self, worker: str = "w1", team: Team | None = None, *, slots: int = 10, backlog: int = 0, alive_s: int = 20
     ) -> None:

@@ -34,9 +34,10 @@ def test_gives_back(pool: Pool) -> None:
     pool.rings()
     assert pool.abandon("w1") == (2, [(delivery.task_id, delivery.generation) for delivery in deliveries])
     assert pool.queue() == [*[delivery.task_id for delivery in deliveries], waiting]
-    for delivery in deliveries:
+    for delivery, other in (deliveries, deliveries[::-1]):
         found = pool.task(delivery.task_id)
-        assert found.items() >= {"state": "ready", "deaths": "1", "death:1": f"{pool.now_ms} w1 killed"}.items()
+        death = f"{pool.now_ms} w1 killed, with {other.task_id}"
+        assert found.items() >= {"state": "ready", "deaths": "1", "death:1": death}.items()
         assert int(found["gen"]) > int(delivery.generation)
         score = pool.score(pool.keys.queue("skill:sum"), delivery.task_id)
         assert score == rank(2) + int(delivery.generation)

@@ -1,0 +1,111 @@
+#!lua flags=allow-oom
+-- Give back the entries of one inbox that none of its workers will finish: those whose lease ran out so long ago that
+-- every live worker of the agent must be full; those that nobody has read, of an agent without live workers, or of one
+-- without a free slot while another agent could take them; and what is unread and did not start in time ends.
+-- answers: given back, left (1: there may be more: call again)
+-- repeat: the entries are gone; finds those that ran out since
+local pool       = KEYS[1]             -- key: root of the pool's slot
+local agent      = ARGV[1]             -- str: agent
+local limit      = tonumber(ARGV[2])   -- int: at most so many entries of each kind (500)
+local every_ms   = tonumber(ARGV[3])   -- int: the caller looks this often
+local pulse_ms   = tonumber(ARGV[4])   -- int: workers renew this often, or three times a lease
+local dead_ttl_s = tonumber(ARGV[5])   -- int: dead letters are kept at least so long
+local tidy       = ARGV[6]             -- str: 1 = also remove consumers that nobody knows and that hold nothing
+local now_arg    = ARGV[7]             -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include raise
+--@include start_waiting
+--@include flush_waiting
+--@include go_back
+--@include take_out
+--@include take_back
+--@include skill_queue
+--@include died_with
+--@include return_slots
+--@include start_endings
+--@include flush_endings
+
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
+if redis.call('EXISTS', inbox_key) == 0 then return {0, 0} end
+local group = redis.call('XINFO', 'GROUPS', inbox_key)[1]
+-- A stream without its group was half restored: it is made again from the beginning (protocol rule 27).
+if not group then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0') end
+local read_up_to = '0-0'
+for i = 1, group and #group or 0, 2 do
+  if group[i] == 'last-delivered-id' then read_up_to = group[i + 1] end
+end
+
+local spec = redis.call('HMGET', agent_key, 'slots', 'lease_ms', 'swept', 'grace', 'terms')
+local slots, lease_ms = tonumber(spec[1] or 0), tonumber(spec[2] or 15000)
+local swept, grace = tonumber(spec[3] or 0), tonumber(spec[4] or 0)
+local deaths_allowed = {}
+for skill, deaths in string.gmatch(spec[5] or '', '(%S+)=%d+/(%d+)') do deaths_allowed[skill] = tonumber(deaths) end
+-- While nobody looked nobody may have been able to renew either: every holder gets one lease (protocol rule 10).
+if now_ms < swept or now_ms - swept > every_ms + lease_ms / 3 then grace = math.max(grace, now_ms + lease_ms) end
+redis.call('HSET', agent_key, 'swept', whole(now_ms), 'grace', whole(grace))
+redis.call('EXPIRE', agent_key, 86400, 'NX')
+
+local ending, waiting = start_endings(now), start_waiting()
+local leave, given_back, left = {}, 0, 0
+
+local function give_back(entry, id, died, evidence)
+  local task = take_back(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
+  leave[#leave + 1] = entry
+  if not task then return end
+  if not died then return_slots(pool, agent, id, task.gen) end
+  go_back(pool, waiting, id, task, whole(raise(task.gen, now_ms)), now)
+  given_back = given_back + 1
+end
+
+if now_ms >= grace then
+  local overdue_ms = lease_ms + 2 * math.min(pulse_ms, math.floor(lease_ms / 3))
+  local overdue = redis.call('XPENDING', inbox_key, 'workers', 'IDLE', overdue_ms, '-', '+', limit)
+  if #overdue == limit then left = 1 end
+  local ids, from = {}, {}
+  for i = 1, #overdue do
+    local read = redis.call('XRANGE', inbox_key, overdue[i][1], overdue[i][1])
+    ids[i] = read[1] and read[1][2][2] or ''
+    from[i] = overdue[i][2]
+  end
+  for i = 1, #overdue do
+    local evidence = whole(now_ms) .. ' ' .. from[i] .. ' lease ran out' .. died_with(ids, from, i)
+    give_back(overdue[i][1], ids[i], true, evidence)
+  end
+end
+
+local full = slots > 0 and redis.call('XPENDING', inbox_key, 'workers')[1] >= slots
+if slots == 0 or full then
+  local unread = redis.call('XRANGE', inbox_key, '(' .. read_up_to, '+', 'COUNT', limit)
+  if #unread == limit then left = 1 end
+  for i = 1, #unread do
+    local entry, id = unread[i][1], unread[i][2][2]
+    local known = redis.call('HMGET', pool .. ':task:' .. id, 'by', 'queue', 'env')
+    local waited_ms = now_ms - tonumber(string.match(entry, '^%d+'))
+    local late = known[1] and tonumber(known[1]) <= now_ms
+    local queue = known[2] or (known[3] and skill_queue(known[3])) or ''
+    local skill = string.match(queue, '^skill:(.*)$')
+    local elsewhere = skill and redis.call('ZCARD', pool .. ':skills:' .. skill) > 1
+    if slots == 0 or late or (waited_ms > 1000 and elsewhere) then give_back(entry, id, false, '') end
+  end
+end
+
+flush_waiting(pool, waiting)
+if #leave > 0 then take_out(pool, agent, leave) end
+if given_back > 0 then ending.counts.recovered = given_back end
+flush_endings(pool, ending)
+
+if tidy == '1' then
+  local consumers = redis.call('XINFO', 'CONSUMERS', inbox_key, 'workers')
+  for i = 1, math.min(#consumers, limit) do
+    local facts = {}
+    for j = 1, #consumers[i], 2 do facts[consumers[i][j]] = consumers[i][j + 1] end
+    local known = redis.call('HEXISTS', agent_key .. ':workers', facts.name) == 1
+    if not known and facts.pending == 0 and facts.idle > lease_ms then
+      redis.call('XGROUP', 'DELCONSUMER', inbox_key, 'workers', facts.name)
+    end
+  end
+end
+return {given_back, left}

@@ -1,0 +1,70 @@
+"""Takes back what an inbox holds and nobody will finish: of agents without live workers, or whose workers are full.
+
+The quick ways are elsewhere: a host gives back what its dead worker held, and workers adopt from each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.agents.queries import inbox_lengths
+from orchestrator.core.errors import StoreError
+from orchestrator.core.log import get_logger
+from orchestrator.tasks import scripts
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+
+LIMIT: Final = 200
+TIDY_EVERY: Final = 12
+"""Consumers that nobody knows are looked for at every so many sweeps: about once a minute."""
+_log = get_logger(__name__)
+
+
+class Recoverer:
+    """Calls `recover` at every sweep for each agent whose inbox holds something."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        settings = services.settings
+        self._every_s = settings.supervisor.sweep_s
+        self._pulse_ms = round(settings.worker.heartbeat_s * 1000)
+        self._dead_ttl_s = round(settings.results.dead_ttl_s)
+        self._sweeps = 0
+
+    async def run(self) -> None:
+        """Recover until cancelled."""
+        while True:
+            try:
+                for agent, entries in (await inbox_lengths(self._services.store)).items():
+                    if entries or self._tidies():
+                        await self._recover(agent)
+            except StoreError as failure:
+                _log.warning("recover_interrupted", error=str(failure))
+            self._sweeps += 1
+            await anyio.sleep(self._every_s)
+
+    def _tidies(self) -> bool:
+        return self._sweeps % TIDY_EVERY == TIDY_EVERY - 1
+
+    async def _recover(self, agent: str) -> None:
+        total, left = 0, True
+        while left:
+            call = scripts.recover(
+                self._services.keys,
+                agent=agent,
+                limit=LIMIT,
+                every_ms=round(self._every_s * 1000),
+                pulse_ms=self._pulse_ms,
+                dead_ttl_s=self._dead_ttl_s,
+                tidy=self._tidies(),
+            )
+            given_back, left = await self._services.store.call(call)
+            total += given_back
+            left = left and given_back > 0
+        if total:
+            _log.warning(
+                "entries_recovered", agent=agent, count=total, meaning="no worker of the agent would have ended them"
+            )
