@@ -33,7 +33,8 @@ _DOCS_PAGE = _HERE.parent / "docs" / "performance.md"
 def main() -> int:
     """Measure, print the report, write it down; 1 when a measure failed, 0 also when a goal was missed."""
     options = _options()
-    # Before anything is timed: the first time, packages are installed.
+    if options.peers:
+        say("environments of peers")  # before anything is timed: the first time, packages are installed
     peers, missing = install_all(PEERS[name] for name in options.peers)
     for one in missing:
         say(f"{one.name} is missing: {one.reason}")
@@ -45,12 +46,14 @@ def main() -> int:
     with running_server(folder, unix_socket=options.unix_socket) as server, server.connect() as meter:
         bench = Bench(server, meter, sizes, folder, ours=not options.raw_only, peers=peers)
         for name in options.only or BY_DEFAULT:
-            say(f"{name}")
+            say(name)
+            failed_before = len(bench.failures)
             try:
                 figures += MEASURES[name](bench)
             except Exception as error:  # noqa: BLE001 - the other measures still count
                 say(traceback.format_exc())
                 failures.append(Failure(name, f"{type(error).__name__}: {error}"))
+            failures += [Failure(f"{name}, {one.measure}", one.reason) for one in bench.failures[failed_before:]]
         version = server.version
     run = Run(
         started=started,
@@ -59,7 +62,7 @@ def main() -> int:
         transport="a unix socket" if options.unix_socket else "loopback TCP",
         sizes=asdict(sizes),
         figures=figures,
-        failures=[*failures, *bench.failures],
+        failures=failures,
         comparisons=bench.comparisons,
         peers=peers,
         missing_peers=missing,

@@ -32,7 +32,7 @@ class Bench:
     Attributes:
         peers: those that take part.
         comparisons: what the measures have set side by side so far, when peers take part.
-        failures: passes of peers that failed; the run goes on without that peer in that measure.
+        failures: passes of peers that failed; the measure goes on without that peer.
         drains: passes that several measures read, by number of worker processes.
     """
 
@@ -90,13 +90,12 @@ class Bench:
                 except Exception as error:
                     if not is_peer:
                         raise
-                    self.without_peer(words, error)
+                    self._note_failure(words, error)
                     del taken[name]
         self.clean()
         return taken
 
-    def without_peer(self, words: str, error: Exception) -> None:
-        """Note that a pass of a peer failed."""
+    def _note_failure(self, words: str, error: Exception) -> None:
         say(traceback.format_exc())
         self.failures.append(Failure(words, f"{type(error).__name__}: {error}"))
 
