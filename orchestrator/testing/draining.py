@@ -56,7 +56,7 @@ class Drain:
             if enough or (until is None and self._done(seen)):
                 return
             if time.monotonic() >= deadline_s:
-                raise TimeoutError(f"after {timeout_s:g} s there is still work: {await self._describe()}")
+                raise TimeoutError(f"after {timeout_s:g} s there is still work:{await self._describe()}")
             if not await self._moved(seen):
                 await anyio.sleep(POLL_S)
 
@@ -75,7 +75,7 @@ class Drain:
                 return True
             # It was ready all the time, nothing was started meanwhile, and the gate let nothing through.
             if opens_ms is None and not (self._skip_time and seen.due_ms is not None):
-                raise AssertionError(f"this can never start: {await self._describe()}")
+                raise AssertionError(f"this can never start:{await self._describe()}")
         if not self._skip_time:
             return False
         steps = [step for step in (opens_ms, seen.due_ms) if step is not None]
