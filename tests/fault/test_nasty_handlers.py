@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +14,9 @@ from tests.helpers.team import make_settings
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from orchestrator.core.settings import Settings
     from orchestrator.testing.servers import RedisServer
     from tests.helpers.notebook import Notebook
 
@@ -35,11 +38,9 @@ DEAD = {
 ATTEMPTS = {"dies": 2}
 
 
-async def test_nasty_handlers_end_as_promised_and_the_worker_goes_on(
-    redis_server: RedisServer, prefix: str, notebook: Notebook
-) -> None:
-    """One worker process takes them all; it is the same process afterwards, with all its slots."""
-    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, grace_s=0.3)
+@asynccontextmanager
+async def nasty_team(settings: Settings, notebook: Notebook) -> AsyncIterator[Orchestrator]:
+    """A supervisor, a host with one worker process, and a client."""
     with ExitStack() as stack:
         stack.enter_context(staff.supervisor(settings))
         host = stack.enter_context(
@@ -51,15 +52,39 @@ async def test_nasty_handlers_end_as_promised_and_the_worker_goes_on(
                 lambda: host.describe("its worker to register"),
                 15,
             )
-            before = await (await orc.submit("pid")).result(timeout=10)
-            # Longer than three leases: the lease is renewed all the same, so nobody runs it a second time.
-            assert await (await orc.submit("blocks_the_loop")).result(timeout=40) == 1
-            handles = {skill: await orc.submit(skill) for skill in DEAD}
-            for skill, told in DEAD.items():
-                with pytest.raises(TaskFailed) as failed:
-                    await handles[skill].result(timeout=20)
-                assert told in failed.value.reason, skill
-                info = await handles[skill].info()
-                assert (info.attempts, info.deaths) == (ATTEMPTS.get(skill, 1), ()), skill
-            after = [await orc.submit("pid") for _ in range(8)]
-            assert {await handle.result(timeout=10) for handle in after} == {before}
+            yield orc
+
+
+async def test_nasty_handlers_end_as_promised_and_the_worker_goes_on(
+    redis_server: RedisServer, prefix: str, notebook: Notebook
+) -> None:
+    """One worker process takes them all; it is the same process afterwards, with all its slots."""
+    async with nasty_team(make_settings(redis_server.url, prefix, leader_lease_s=1.0, grace_s=0.3), notebook) as orc:
+        before = await (await orc.submit("pid")).result(timeout=10)
+        # Longer than three leases: the lease is renewed all the same, so nobody runs it a second time.
+        assert await (await orc.submit("blocks_the_loop")).result(timeout=40) == 1
+        handles = {skill: await orc.submit(skill) for skill in DEAD}
+        for skill, told in DEAD.items():
+            with pytest.raises(TaskFailed) as failed:
+                await handles[skill].result(timeout=20)
+            assert told in failed.value.reason, skill
+            info = await handles[skill].info()
+            assert (info.attempts, info.deaths) == (ATTEMPTS.get(skill, 1), ()), skill
+        after = [await orc.submit("pid") for _ in range(8)]
+        assert {await handle.result(timeout=10) for handle in after} == {before}
+
+
+@pytest.mark.parametrize("how", ["loop", "interpreter"])
+async def test_a_stuck_worker_is_killed_and_replaced(
+    redis_server: RedisServer, prefix: str, notebook: Notebook, how: str
+) -> None:
+    """Its host sees that its loop stands still; the task has a death that says so, and other work goes on."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, stuck_after_s=1.0, heartbeat_s=0.2)
+    async with nasty_team(settings, notebook) as orc:
+        before = await (await orc.submit("pid")).result(timeout=10)
+        handle = await orc.submit("stuck", {"how": how})
+        with pytest.raises(TaskFailed, match="deaths"):
+            await handle.result(timeout=20)
+        (death,) = (await handle.info()).deaths
+        assert "stuck: its event loop had not turned for" in death
+        assert await (await orc.submit("pid")).result(timeout=10) != before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import signal
 import socket
@@ -63,6 +64,15 @@ async def blocks_the_loop(ctx: TaskContext) -> int:
     """Hold the event loop for longer than three leases."""
     time.sleep(BLOCK_S)  # noqa: ASYNC251 - that is the fault
     return ctx.attempt
+
+
+@nasty.skill(max_deaths=1)
+async def stuck(how: str) -> None:
+    """Hold the event loop, or the interpreter itself, for ever."""
+    if how == "loop":
+        time.sleep(3600)  # noqa: ASYNC251 - that is the fault
+    else:
+        ctypes.PyDLL(None).sleep(3600)
 
 
 @nasty.skill

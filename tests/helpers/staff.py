@@ -32,6 +32,7 @@ def environment(settings: Settings) -> dict[str, str]:
         "ORC_WORKER__DRAIN_S": str(settings.worker.drain_s),
         "ORC_WORKER__HEARTBEAT_S": str(settings.worker.heartbeat_s),
         "ORC_WORKER__GRACE_S": str(settings.worker.grace_s),
+        "ORC_WORKER__STUCK_AFTER_S": str(settings.worker.stuck_after_s),
         "ORC_SUPERVISOR__LEADER_LEASE_S": str(settings.supervisor.leader_lease_s),
         "ORC_SUPERVISOR__SWEEP_S": str(settings.supervisor.sweep_s),
     }

@@ -43,12 +43,13 @@ def make_settings(
     leader_lease_s: float = 5.0,
     sweep_s: float = 5.0,
     grace_s: float = 10.0,
+    stuck_after_s: float = 60.0,
 ) -> Settings:
     """Settings with the timings of a test; the lease is each agent's own."""
     return Settings(
         prefix=prefix,
         redis=RedisSettings(url=SecretStr(url), command_timeout_s=command_timeout_s, connect_timeout_s=5.0),
-        worker=WorkerSettings(heartbeat_s=heartbeat_s, drain_s=drain_s, grace_s=grace_s),
+        worker=WorkerSettings(heartbeat_s=heartbeat_s, drain_s=drain_s, grace_s=grace_s, stuck_after_s=stuck_after_s),
         supervisor=SupervisorSettings(sweep_s=sweep_s, leader_lease_s=leader_lease_s),
         retry=RetrySettings(base_s=0.02, cap_s=0.1),
     )

@@ -21,6 +21,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.core.parentage import end_with_parent
 from orchestrator.services import pool_keys, reach_server
 from workers.runtime.departed import give_back
+from workers.runtime.turns import Turns
 from workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ class Child:
     worker: str
     born_s: float
     failures: int
+    turns: Turns
+    why: str = ""
+    """Why it was killed from here."""
 
 
 @dataclass(slots=True)
@@ -76,6 +80,9 @@ class Host:
         self._departed: list[Departed] = []
         # As long as a dead child's blocking read may go on in the eyes of Redis.
         self._last_read_s = max(agent.lease_ms for agent in agents) / 5000 + 1
+        # The pulse asks the loop for a sign at every beat, so the number may be one beat old.
+        self._stuck_after_s = settings.worker.stuck_after_s + settings.worker.heartbeat_s
+        self._look_every_s = max(0.5, settings.worker.stuck_after_s / 10)
         self._signals = 0
         self._kill_at_s: float | None = None
         self._status = 0
@@ -99,6 +106,7 @@ class Host:
             self._reap()
             self._give_back_due()
             self._fork_due()
+            self._kill_stuck()
             self._kill_late()
         for departed in self._departed:
             if not departed.answered:
@@ -111,6 +119,8 @@ class Host:
         dues = [due_s for due_s, _ in self._due] + [departed.due_s for departed in self._departed]
         if self._kill_at_s is not None:
             dues.append(self._kill_at_s)
+        if self._children:
+            dues.append(time.monotonic() + self._look_every_s)
         return max(0.0, min(dues) - time.monotonic()) if dues else 3600.0
 
     def _fork(self, *, failures: int) -> None:
@@ -118,10 +128,11 @@ class Host:
         sys.stdout.flush()
         sys.stderr.flush()
         ask_to_end = end_with_parent(signal.SIGTERM)
+        turns = Turns()
         pid = os.fork()
         if pid == 0:
-            _become_worker(ask_to_end, lambda: run_loop(run_worker_as, self._settings, self._agents, worker))
-        self._children[pid] = Child(pid, worker, time.monotonic(), failures)
+            _become_worker(ask_to_end, lambda: run_loop(run_worker_as, self._settings, self._agents, worker, turns))
+        self._children[pid] = Child(pid, worker, time.monotonic(), failures, turns)
 
     def _fork_due(self) -> None:
         now_s = time.monotonic()
@@ -143,6 +154,18 @@ class Host:
         for pid in self._children:
             os.kill(pid, wish)
 
+    def _kill_stuck(self) -> None:
+        # A blocked loop, an interpreter that somebody holds, a frozen process: nobody in there would notice the end of
+        # anything (protocol rule 13). Its pulse has stopped renewing by then.
+        for child in self._children.values():
+            silent_s = child.turns.silent_s()
+            if silent_s > self._stuck_after_s and not child.why:
+                child.why = f"stuck: its event loop had not turned for {silent_s:.0f} s"
+                _log.error(
+                    "worker_stuck", worker=child.worker, pid=child.pid, seconds=round(silent_s), meaning="it is killed"
+                )
+                os.kill(child.pid, signal.SIGKILL)
+
     def _kill_late(self) -> None:
         if self._kill_at_s is None or time.monotonic() < self._kill_at_s:
             return
@@ -158,12 +181,15 @@ class Host:
                 return
             child = self._children.pop(pid, None)
             if child is not None:
+                child.turns.close()
                 self._ended(child, os.waitstatus_to_exitcode(raw_status))
 
     def _ended(self, child: Child, code: int) -> None:
         if code == 0 and self._signals:
             return
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        if child.why:
+            how = child.why
         if code in MUST_NOT_RESTART:
             self._status = self._status or code
             if not self._signals:
@@ -227,9 +253,9 @@ def _open_store(settings: Settings) -> SyncStore:
         return SyncStore(where, pool_keys(settings), name="host")
 
 
-async def run_worker_as(settings: Settings, agents: Sequence[Agent], worker: str) -> None:
+async def run_worker_as(settings: Settings, agents: Sequence[Agent], worker: str, turns: Turns) -> None:
     """Run a worker under the id that its host chose."""
-    await run_worker(settings, agents, worker=worker)
+    await run_worker(settings, agents, worker=worker, turns=turns)
 
 
 def _become_worker(ask_to_end: Callable[[], None], work: Callable[[], None]) -> NoReturn:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from workers.agent import Agent
     from workers.runtime.holdings import Holdings
     from workers.runtime.tempo import Tempo
+    from workers.runtime.turns import Turns
 
 _log = get_logger(__name__)
 
@@ -47,10 +48,11 @@ class Pulse:
         loop: asyncio.AbstractEventLoop,
         forgotten: Callable[[], None],
         lost_entries: Callable[[str], None],
+        turns: Turns | None,
     ) -> None:
         self._services, self._agents, self._holdings, self._tempos = services, agents, holdings, tempos
         self._worker, self._alive_s, self._loop = worker, alive_s, loop
-        self._forgotten, self._lost_entries = forgotten, lost_entries
+        self._forgotten, self._lost_entries, self._turns = forgotten, lost_entries, turns
         shortest_lease_s = min(agent.lease_ms for agent in agents) / 1000
         self._every_s = min(services.settings.worker.heartbeat_s, shortest_lease_s / 3)
         # One lost answer must not cost the lease: give up on it early enough to ask again.
@@ -75,6 +77,8 @@ class Pulse:
         self._stopping.set()
         self._poked.set()
         self._thread.join()
+        if self._turns is not None:
+            self._turns.forget()
 
     def _run(self) -> None:
         endpoint = replace(
@@ -114,6 +118,8 @@ class Pulse:
 
         def turned() -> None:
             self._asked_s = None
+            if self._turns is not None and not self._stopping.is_set():
+                self._turns.note()
 
         asked_s = self._asked_s
         if asked_s is None:

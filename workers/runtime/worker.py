@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
     from workers.agent import Agent
+    from workers.runtime.turns import Turns
 
 GOODBYE_S: Final = 5.0
 """How long the last verdicts may take to be stored before a worker that was told to stop gives up."""
@@ -45,26 +46,29 @@ GOODBYE_S: Final = 5.0
 _log = get_logger(__name__)
 
 
-async def run_worker(settings: Settings, agents: Sequence[Agent], *, worker: str | None = None) -> None:
+async def run_worker(
+    settings: Settings, agents: Sequence[Agent], *, worker: str | None = None, turns: Turns | None = None
+) -> None:
     """Run a worker until it is told to stop (SIGTERM, SIGINT).
 
     Args:
         settings: all settings.
         agents: what it hosts.
         worker: its id; made up by default.
+        turns: where the host reads that the loop turns.
 
     Raises:
         ConfigError: the registry refused an agent.
         StoreError: Redis did not answer at the start.
     """
     async with open_services(settings, name="worker") as services:
-        await Worker(services, agents, worker=worker or new_worker_id()).run()
+        await Worker(services, agents, worker=worker or new_worker_id(), turns=turns).run()
 
 
 class Worker:
     """The parts of one process and their order of life."""
 
-    def __init__(self, services: Services, agents: Sequence[Agent], *, worker: str) -> None:
+    def __init__(self, services: Services, agents: Sequence[Agent], *, worker: str, turns: Turns | None = None) -> None:
         self.id = worker
         self._services, self._agents = services, agents
         self._alive_s = max(1, round(services.settings.worker.heartbeat_s * 4))
@@ -115,6 +119,7 @@ class Worker:
             loop=asyncio.get_running_loop(),
             forgotten=self._forgotten,
             lost_entries=lambda agent: self._intakes[agent].look_for_lost(),
+            turns=turns,
         )
         self._remember = anyio.Event()
 
