@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import sys
 import threading
 import traceback
@@ -61,6 +62,8 @@ class LoopWatch:
             self._looks = self._looks + 1 if thread_id is not None else 0
             if thread_id is not None and self._looks > BLOCKED_S / _BEAT_S:
                 frame: FrameType | None = sys._current_frames().get(thread_id)
+                if frame is not None and frame.f_code.co_filename == selectors.__file__:
+                    continue  # it waits for the system, which is busy with others
                 self._stack = "".join(traceback.format_stack(frame)) if frame else "unknown"
 
 
