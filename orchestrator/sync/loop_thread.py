@@ -1,0 +1,201 @@
+"""An event loop in a thread of its own, and calls into it from other threads.
+
+Unlike anyio's portal a call needs one hand-over in place of two, so that an interrupt finds no moment in which the call
+is lost, and one that comes while the loop ends is refused: it would wait for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, TypeVarTuple
+
+import anyio
+
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.event_loop import run_loop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+T = TypeVar("T")
+Args = TypeVarTuple("Args")
+
+AHEAD: Final = 1000
+"""An iterator runs ahead of the thread that reads it by so many items at most."""
+
+CLOSED: Final = "this client has been closed; open one, and ask it for a known task with orc.task(id)"
+
+
+class LoopThread:
+    """Runs coroutines for any number of threads. A process that was forked from this one is refused."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        # Held for moments only. What was handed over under it before the end is also run, or cancelled, before the end.
+        self._door = threading.Lock()
+        self._open = False
+        self._thread = threading.Thread(target=self._run, name="orchestrator-client", daemon=True)
+        self._started: Future[None] = Future()
+
+    def start(self) -> None:
+        """Start the thread and wait until it takes calls."""
+        self._thread.start()
+        self._started.result()
+
+    def _run(self) -> None:
+        try:
+            run_loop(self._serve)
+        except BaseException as failure:
+            if self._started.done():
+                raise
+            self._started.set_exception(failure)
+        finally:
+            with self._door:
+                self._open = False
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ending = anyio.Event()
+        async with anyio.create_task_group() as self._calls:
+            self._open = True
+            self._started.set_result(None)
+            await self._ending.wait()
+            self._calls.cancel_scope.cancel()
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it runs in the process that this one was forked from."""
+        return os.getpid() != self._pid
+
+    def stop(self, patience_s: float | None = None) -> None:
+        """Cancel what still runs, and wait for the end of the thread.
+
+        Args:
+            patience_s: wait no longer than this; None waits as long as it takes.
+        """
+        if self.is_foreign or self._thread.ident is None:
+            return
+        with self._door:
+            if self._open:
+                self._open = False
+                self._loop.call_soon_threadsafe(self._ending.set)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(patience_s)
+
+    # ----------------------------------------------------------------------------------------------------- calls
+
+    def call(self, work: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
+        """Run `work(*args)` in the loop and wait for it; an interrupt (Ctrl-C) cancels it.
+
+        Raises:
+            OrchestratorError: the thread has ended or ends meanwhile, or this is another process.
+        """
+        future: Future[T] = Future()
+        try:
+            self._hand_over(future, work, *args)
+            return future.result()
+        except BaseException:
+            future.cancel()  # does nothing to one that is done
+            raise
+
+    def iterate(self, source: AsyncIterator[T], *, holding: object) -> Iterator[T]:
+        """Run through `source` in the loop; it is closed when this iterator is.
+
+        Args:
+            source: what to run through.
+            holding: what must not go away meanwhile.
+        """
+        batches = _Batches[T]()
+        reading: Future[None] = Future()
+        try:
+            self._hand_over(reading, batches.fill, source)
+            while items := self.call(batches.take):
+                yield from items
+        finally:
+            reading.cancel()
+            del holding
+
+    def _hand_over(self, future: Future[T], work: Callable[[*Args], Awaitable[T]], *args: *Args) -> None:
+        if self.is_foreign:
+            raise OrchestratorError(
+                f"this client was opened by process {self._pid}; a process that was forked from it must open its own"
+            )
+        if threading.current_thread() is self._thread:
+            raise OrchestratorError("this client was called from its own event loop, which would wait for itself")
+        with self._door:
+            if not self._open:
+                raise OrchestratorError(CLOSED)
+            self._loop.call_soon_threadsafe(self._calls.start_soon, self._make, future, work, args)
+
+    async def _make(self, future: Future[Any], work: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        with anyio.CancelScope() as scope:
+
+            def follow(done: Future[Any]) -> None:
+                if done.cancelled() and not self.is_foreign:
+                    with suppress(RuntimeError):  # the loop has ended, and this call with it
+                        self._loop.call_soon_threadsafe(scope.cancel)
+
+            future.add_done_callback(follow)
+            try:
+                result = await work(*args)
+            except anyio.get_cancelled_exc_class():
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(OrchestratorError("the client was closed while this call was under way"))
+                raise
+            except BaseException as failure:  # noqa: BLE001 - it is the caller's
+                if future.set_running_or_notify_cancel():
+                    future.set_exception(failure)
+            else:
+                if future.set_running_or_notify_cancel():
+                    future.set_result(result)
+
+
+class _Batches(Generic[T]):
+    """What an async iterator has given, for a thread that takes all of it at a time."""
+
+    def __init__(self) -> None:
+        self._items: list[T] = []
+        self._ended = False
+        self._failure: Exception | None = None
+        self._more, self._room = anyio.Event(), anyio.Event()
+
+    async def fill(self, source: AsyncIterator[T]) -> None:
+        """Go through `source`, a bounded number of items ahead."""
+        try:
+            async for item in source:
+                self._items.append(item)
+                self._more.set()
+                if len(self._items) >= AHEAD:
+                    self._room = anyio.Event()
+                    await self._room.wait()
+        except anyio.get_cancelled_exc_class():
+            self._failure = OrchestratorError("the client was closed while this call was under way")
+            raise
+        except Exception as failure:  # noqa: BLE001 - it is the reader's
+            self._failure = failure
+        finally:
+            self._ended = True
+            self._more.set()
+            if isinstance(source, AsyncGenerator):
+                with anyio.CancelScope(shield=True):
+                    await source.aclose()
+
+    async def take(self) -> list[T]:
+        """Wait for items and take them all; none at the end.
+
+        Raises:
+            Exception: what the iterator raised, after its last item.
+        """
+        while not self._items and not self._ended:
+            self._more = anyio.Event()
+            await self._more.wait()
+        items, self._items = self._items, []
+        self._room.set()
+        if not items and self._failure is not None:
+            raise self._failure
+        return items
