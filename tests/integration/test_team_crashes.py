@@ -185,7 +185,7 @@ async def test_nothing_of_the_dead_reaches_redis(make: Callable[..., Team]) -> N
             await ctx.submit("child")
         finally:
             with anyio.CancelScope(shield=True):
-                for attempt in (ctx.submit("late child"), ctx.emit("late")):
+                for attempt in (ctx.submit("late"), ctx.emit("late")):
                     try:
                         await attempt
                     except Exception as refusal:  # noqa: BLE001 - whatever it is, it must come
@@ -302,16 +302,17 @@ async def test_the_server_is_asked_whether_the_dead_are_gone(
     make: Callable[..., Team], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Work is given back only when the last connection of the dead worker has ended, or it might swallow more."""
-    witness, seen = Witness(), list[bool]()
+    witness, seen = Witness(), list[tuple[bool, int]]()
     ask = Stage.wait_disconnected
 
     async def watch(self: Stage, store: Any) -> None:
         await ask(self, store)
         clients = (await self.services.store.execute("CLIENT", "LIST")).decode()
-        seen.append(f"name={store.name}" in clients)
+        known = await self.services.store.execute("ZRANGE", self.services.keys.workers, 0, -1)
+        seen.append((f"name={store.name}" in clients, len(known)))
 
     monkeypatch.setattr(Stage, "wait_disconnected", watch)
     async with make(witness.agent) as team:
         team.crash("act", at="emit")
         assert await team.run("act") == 7
-    assert seen == [False]
+    assert seen == [(False, 1)], "gone from the server, without a goodbye to the registry"

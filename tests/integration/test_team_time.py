@@ -26,6 +26,9 @@ def make(redis_server: RedisServer, prefix: str) -> Callable[..., Team]:
     return partial(Team, url=redis_server.url, prefix=prefix)
 
 
+BEFORE_A_SWEEP_S = 3.0
+
+
 def noting() -> tuple[Agent, list[str]]:
     """An agent with one slot that notes what it ran, and the notes."""
     agent, ran = Agent("noting", concurrency=1), list[str]()
@@ -52,6 +55,15 @@ async def test_a_delayed_task_runs_when_its_time_has_come(make: Callable[..., Te
         assert (await handle.info()).state is not TaskState.SCHEDULED
         await team.drain()
         assert ran == ["a"]
+
+
+async def test_the_supervisor_learns_of_the_new_times(make: Callable[..., Team]) -> None:
+    """It sleeps until the next task is due; a time that has moved near wakes it."""
+    agent, ran = noting()
+    async with make(agent) as team:
+        await team.orc.submit("note", {"name": "a"}, delay=3600.2)
+        await team.advance("1h")
+        await wait_for(lambda: ran == ["a"], "the task, before any sweep", BEFORE_A_SWEEP_S)
 
 
 async def test_tasks_run_in_the_order_of_their_times(make: Callable[..., Team]) -> None:
@@ -117,6 +129,38 @@ async def test_a_task_that_must_start_by_a_time_expires(make: Callable[..., Team
         assert await running.result(2) == "held"
 
 
+@pytest.mark.parametrize(("minutes", "state"), [(2, TaskState.EXPIRED), (0.5, TaskState.SUCCEEDED)])
+async def test_the_last_time_to_start_moves_with_a_task(
+    make: Callable[..., Team], minutes: float, state: TaskState
+) -> None:
+    """While it waits and while it runs: when its worker dies, it starts again only if all that time is not over."""
+    agent, gate, running = Agent("busy", concurrency=1), anyio.Event(), anyio.Event()
+
+    @agent.skill
+    async def first() -> None:
+        await gate.wait()
+
+    @agent.skill
+    async def second(ctx: TaskContext) -> None:
+        running.set()
+        if ctx.attempt == 1:
+            await moved.wait()
+            await ctx.emit("x")
+
+    moved = anyio.Event()
+    async with make(agent) as team:
+        team.crash(second, at="emit")
+        await team.orc.submit(first)
+        handle = await team.orc.submit(second, start_by=datetime.now(UTC) + timedelta(minutes=10))
+        await team.advance(minutes=9)
+        gate.set()
+        await running.wait()
+        await team.advance(minutes=minutes)
+        moved.set()
+        await team.drain()
+        assert (await handle.info()).state is state
+
+
 @pytest.mark.parametrize("limited", [{"rate": "2/h"}, {"limits": ["model"]}], ids=["rate", "named"])
 async def test_rate_limits_reopen_when_time_moves(make: Callable[..., Team], limited: dict[str, object]) -> None:
     """Starts age with the time; the supervisor that slept until the old time wakes."""
@@ -135,7 +179,7 @@ async def test_rate_limits_reopen_when_time_moves(make: Callable[..., Team], lim
             await team.drain(0.1)
         assert ran == [0, 1]
         await team.advance(minutes=2)
-        await wait_for(lambda: len(ran) == 4, "the next two")
+        await wait_for(lambda: len(ran) == 4, "the next two, before any sweep", BEFORE_A_SWEEP_S)
         await team.drain(skip_time=True)
         assert ran == [0, 1, 2, 3, 4]
 
