@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import secrets
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli import output
-from orchestrator.cli.children import Child, ChildFailed, Part, blocked_signals, end_in_order, end_signals
+from orchestrator.cli.beside import work_beside
+from orchestrator.cli.children import Child, ChildFailed, Part, blocked_signals, end_in_order
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
 from orchestrator.cli.up import supervisor_command
@@ -21,7 +24,6 @@ from orchestrator.cli.worker import check_processes, worker_command
 from orchestrator.core.errors import InvalidInput, OrchestratorError
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import Mapping
     from typing import IO
 
@@ -153,12 +155,16 @@ def _run_team(root: str, folder: Path, log: IO[bytes], processes: int, environ: 
     children: list[Child] = []
     try:
         children += [Child(part, environ, output=log) for part in parts]
-        return anyio.run(_audit_until_signal, root, folder, processes, environ, children)
+        summary = anyio.run(work_beside, children, partial(_audit, root, folder, processes, environ))
     except ChildFailed as failed:
         raise DemoFailed(f"{failed}; see {shlex.quote(log.name)}", failed.exit_code) from None
     finally:
         with blocked_signals() as signals:
             end_in_order(children, signals)
+    if isinstance(summary, signal.Signals):
+        output.say(f"{summary.name}: the audit is given up; everything has stopped")
+        return 128 + summary
+    return summary
 
 
 class DemoFailed(OrchestratorError):
@@ -167,37 +173,6 @@ class DemoFailed(OrchestratorError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-
-
-async def _audit_until_signal(
-    root: str, folder: Path, processes: int, environ: Mapping[str, str], children: list[Child]
-) -> Summary | int:
-    import anyio
-
-    received: list[signal.Signals] = []
-    summary: list[Summary] = []
-
-    async def stop_on_signal() -> None:
-        with anyio.open_signal_receiver(*end_signals()) as signals:
-            async for number in signals:
-                received.append(number)
-                group.cancel_scope.cancel()
-
-    async def watch_children() -> None:
-        while True:
-            for child in children:
-                child.look_after()
-            await anyio.sleep(0.2)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(stop_on_signal)
-        group.start_soon(watch_children)
-        summary.append(await _audit(root, folder, processes, environ))
-        group.cancel_scope.cancel()
-    if received and not summary:
-        output.say(f"{received[0].name}: the audit is given up; everything stops")
-        return 128 + received[0]
-    return summary[0]
 
 
 async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, str]) -> Summary:

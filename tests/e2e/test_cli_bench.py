@@ -1,0 +1,113 @@
+"""`orc bench`: figures from a server of its own, or in a pool of its own that is removed whichever way it ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.testing.servers import RedisServer
+from orchestrator.testing.waiting import wait_until
+from tests.helpers.terminal import Terminal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import redis
+
+pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"), pytest.mark.timeout(120)]
+
+OTHERS = {
+    b"orc:dev:default:{pool:default}:format",
+    b"orc:dev:default:{pool:benches}:format",
+    b"orc:prod:default:{pool:bench-1}:task:1",
+    b"cache:1",
+}
+"""Keys of other pools, other prefixes and other programs."""
+FIGURES = ("submit_one_by_one", "submit_100_at_once", "submit_many", "drain", "latency_p50_ms", "latency_p99_ms")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Terminal:
+    """A terminal in a folder where nothing runs."""
+    return Terminal(tmp_path)
+
+
+@pytest.fixture
+def shared() -> Iterator[RedisServer]:
+    """A server on which others have keys."""
+    with RedisServer() as server, server.client() as client:
+        for name in OTHERS:
+            client.set(name, "1")
+        yield server
+
+
+@pytest.fixture
+def client(shared: RedisServer) -> Iterator[redis.Redis]:
+    """A look at the keys of that server."""
+    with shared.client() as client:
+        yield client
+
+
+def test_on_a_server_of_its_own(terminal: Terminal) -> None:
+    """Without a URL it starts a server that is gone afterwards, with all processes; the table says what it means."""
+    done = terminal.process("bench", "--tasks", "200", "--processes", "1", timeout_s=90)
+    assert done.code == 0, done
+    assert "embedded" in done.out
+    assert "submit, 100 at once" in done.out
+    assert "These tasks do nothing" in done.err
+    assert not terminal.processes()
+    assert not (terminal.folder / "data").exists()
+
+
+def test_in_a_pool_of_its_own(terminal: Terminal, shared: RedisServer, client: redis.Redis) -> None:
+    """With a URL every figure is there, and nothing but what was there before is left; a named pool works too."""
+    typed = ("bench", "--tasks", "200", "--processes", "1", "--pool", "mine", "-o", "json")
+    done = terminal.process(*typed, timeout_s=90, ORC_REDIS__URL=shared.url)
+    assert done.code == 0, done
+    found = done.json()
+    assert all(found[name] > 0 for name in FIGURES)
+    assert found["latency_p50_ms"] <= found["latency_p99_ms"]
+    assert found["redis"] == f"{shared.version} at {shared.directory}/redis.sock"
+    assert set(client.keys()) == OTHERS
+    assert client.info("commandstats").keys() >= {"cmdstat_xreadgroup"}, "it did run here"
+    assert not terminal.processes()
+
+
+def test_a_pool_in_use_is_refused(terminal: Terminal, shared: RedisServer, client: redis.Redis) -> None:
+    """A pool that is named and not empty is left alone: exit code 4, and what to do."""
+    done = terminal.orc("bench", "--pool", "default", ORC_REDIS__URL=shared.url)
+    assert (done.code, done.out) == (4, "")
+    assert "pool 'default' of orc:dev:default is in use" in done.err
+    assert set(client.keys()) == OTHERS
+
+
+def test_ctrl_c(terminal: Terminal, shared: RedisServer, client: redis.Redis) -> None:
+    """Given up in the middle, it ends its processes and removes its pool, though the keys are many."""
+    terminal.environ["ORC_REDIS__URL"] = shared.url
+    with terminal.start("bench", "--tasks", "100000", "--processes", "1") as bench:
+        wait_until(lambda: client.dbsize() > 1000, "tasks to pile up", 60.0)
+        bench.signal(signal.SIGINT)
+        assert bench.wait_exit(30) == 130, bench.output
+        assert "given up; nothing is left behind" in bench.output
+    assert set(client.keys()) == OTHERS
+    assert not terminal.processes()
+
+
+def test_a_server_that_is_no_good(terminal: Terminal, shared: RedisServer, client: redis.Redis) -> None:
+    """When the supervisor refuses the server, its words are shown, with its exit code; the pool is removed."""
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    done = terminal.process("bench", "--tasks", "200", ORC_REDIS__URL=shared.url, timeout_s=60)
+    assert done.code == 78, done
+    assert "set maxmemory-policy noeviction" in done.err
+    assert set(client.keys()) == OTHERS
+    assert not terminal.processes()
+
+
+def test_usage(terminal: Terminal) -> None:
+    """Numbers that cannot be meant are refused."""
+    assert terminal.orc("bench", "--tasks", "5").code == 2
+    assert terminal.orc("bench", "--processes", "0").code == 2
