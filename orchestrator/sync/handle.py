@@ -9,7 +9,6 @@ if TYPE_CHECKING:
 
     from orchestrator.client.handle import TaskHandle as AsyncTaskHandle
     from orchestrator.core.durations import Duration
-    from orchestrator.sync.client import Orchestrator
     from orchestrator.sync.loop_thread import LoopThread
     from orchestrator.tasks.model import CancelStatus, OutputChunk, TaskEvent, TaskInfo, TaskStatus
     from orchestrator.tasks.queries import Outcome
@@ -23,7 +22,7 @@ class TaskHandle(Generic[T_co]):
 
     __slots__ = ("__weakref__", "_client", "_handle", "_thread")
 
-    def __init__(self, handle: AsyncTaskHandle[T_co], *, thread: LoopThread, client: Orchestrator) -> None:
+    def __init__(self, handle: AsyncTaskHandle[T_co], *, thread: LoopThread, client: object) -> None:
         self._handle, self._thread = handle, thread
         self._client = client  # which closes when nobody holds it any more
 
