@@ -31,7 +31,7 @@ end
 local function cancel(id)
   local task_key = pool .. ':task:' .. id
   local found = redis.call('HMGET', task_key, 'state', 'queue', 'ttl', 'reply', 'idem', 'by', 'at', 'gen', 'env', 'out',
-    'fails', 'deaths')
+    'fails', 'deaths', 'cancel')
   local state = found[1]
   if not state then return 'unknown', '' end
   if state ~= 'assigned' and state ~= 'ready' and state ~= 'scheduled' then return 'already', state end
@@ -39,7 +39,8 @@ local function cancel(id)
   if state == 'assigned' then
     agent, entry = string.match(found[7], '^(%S+) (%S+)')
     if delivered(agent, entry) then
-      redis.call('HSET', task_key, 'cancel', reason)
+      -- Asking again without a reason takes no reason away.
+      if reason ~= '' or not found[13] then redis.call('HSET', task_key, 'cancel', reason) end
       return 'signalled', state
     end
   end

@@ -10,7 +10,7 @@ from orchestrator.cli.output import OutputClosed, clean, say
 from orchestrator.core.errors import OrchestratorError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 DONE: Final = 0
 FAILED: Final = 1
@@ -30,6 +30,22 @@ class TryAgain(OrchestratorError):
     """Not yet: the same command may do it later."""
 
     exit_code = TRY_AGAIN
+
+
+class Refused(OrchestratorError):
+    """What was asked for may not be done as things are."""
+
+    exit_code = REFUSED
+
+
+def joint_exit_code(codes: Iterable[int]) -> int:
+    """The exit code for several things: theirs when they agree, timed out when one did, otherwise partly done."""
+    each = set(codes)
+    if TIMED_OUT in each:
+        return TIMED_OUT
+    if len(each) == 1:
+        return each.pop()
+    return PARTLY_DONE if DONE in each else FAILED
 
 
 def exit_code_of(command: Callable[[], object], *, debug: bool) -> int:

@@ -1,11 +1,11 @@
-"""`orc tasks`: submit, list, show, result, wait, watch."""
+"""`orc tasks`: submit, list, show, result, wait, watch; `task_steering` adds why, cancel, delete."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from orchestrator.cli import inputs, output
+from orchestrator.cli import inputs, output, task_steering
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
 from orchestrator.core.errors import InvalidInput, NotFound, TaskError
@@ -18,7 +18,7 @@ State = Literal["scheduled", "ready", "assigned", "running", "succeeded", "dead"
 
 commands = Commands(
     "tasks",
-    "Submit tasks, look at them, wait for them.",
+    "Submit tasks, look at them, wait for them, cancel them.",
     examples="""
         orc tasks submit greet -a name=Ada --wait
         orc tasks list --state dead
@@ -214,7 +214,8 @@ async def wait(
     if not tasks:
         raise InvalidInput("which tasks? give their ids; `orc tasks list -o id` has them")
     timeout_s = inputs.duration_s("--timeout", timeout)
-    from orchestrator.cli.waiting import joint_exit_code, patiently, wait_for_all
+    from orchestrator.cli.failures import joint_exit_code
+    from orchestrator.cli.waiting import patiently, wait_for_all
     from orchestrator.client.client import Orchestrator
 
     async with Orchestrator(settings=common.settings()) as orc:
@@ -230,7 +231,7 @@ async def wait(
         for end in ends
     ]
     output.show_list(common.output, rows, ("id", "state", "reason"), key="id")
-    return joint_exit_code(ends)
+    return joint_exit_code(end.exit_code for end in ends)
 
 
 @commands.command(
@@ -275,6 +276,9 @@ async def watch(
     if state != "succeeded":
         raise TaskError(task, f"is {state}: {reason}; `orc tasks show {task}` tells more")
     return 0
+
+
+task_steering.add_to(commands)
 
 
 async def _info(task: str, common: Globals) -> TaskInfo:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from orchestrator.cli.failures import DONE, FAILED, NOT_FOUND, PARTLY_DONE, TIMED_OUT
+from orchestrator.cli.failures import DONE, FAILED, NOT_FOUND, TIMED_OUT
 from orchestrator.cli.output import say
 from orchestrator.core.errors import OrchestratorError, ServerUnavailable, StoreError, TaskError
 
@@ -127,13 +127,3 @@ async def wait_for_all(handles: Sequence[TaskHandle[Any]], timeout_s: float | No
         for handle in handles:
             group.start_soon(one, handle)
     return [found[handle.id] for handle in handles]
-
-
-def joint_exit_code(ends: Sequence[Ended]) -> int:
-    """The exit code for all: theirs when they agree, timed out when one did, otherwise partly done."""
-    codes = {end.exit_code for end in ends}
-    if TIMED_OUT in codes:
-        return TIMED_OUT
-    if len(codes) == 1:
-        return codes.pop()
-    return PARTLY_DONE if DONE in codes else FAILED

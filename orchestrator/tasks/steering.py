@@ -33,7 +33,8 @@ async def cancel(
     done: dict[str, tuple[CancelStatus, TaskState | None]] = {}
     for chunk in _chunks(ids):
         call = scripts.cancel(store.keys, ids=chunk, reason=reason)
-        done |= zip(chunk, await store.call(call, patience_s=patience_s), strict=True)
+        answers = await store.call(call, patience_s=patience_s)
+        done |= zip(chunk, answers, strict=True)
     return done
 
 
@@ -44,7 +45,8 @@ async def delete(
     done: dict[str, tuple[DeleteStatus, TaskState | None]] = {}
     for chunk in _chunks(ids):
         call = scripts.delete(store.keys, ids=chunk)
-        done |= zip(chunk, await store.call(call, patience_s=patience_s), strict=True)
+        answers = await store.call(call, patience_s=patience_s)
+        done |= zip(chunk, answers, strict=True)
     return done
 
 

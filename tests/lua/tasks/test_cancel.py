@@ -59,12 +59,12 @@ def test_already(pool: Pool) -> None:
 
 
 def test_signals_what_runs(pool: Pool) -> None:
-    """A task that a worker has is marked and nothing else; repeating marks it again."""
+    """A task that a worker has is marked and nothing else; repeating marks it again, and takes no reason away."""
     pool.register()
     pool.put(row(reply="c1"))
     delivery = pool.one()
-    for _ in range(2):
-        assert pool.cancel(delivery.task_id, reason="why") == [(CancelStatus.SIGNALLED, TaskState.ASSIGNED)]
+    for reason in ("why", "why", ""):
+        assert pool.cancel(delivery.task_id, reason=reason) == [(CancelStatus.SIGNALLED, TaskState.ASSIGNED)]
         assert pool.task(delivery.task_id).items() >= {"state": "assigned", "cancel": "why"}.items()
     assert (pool.replies(), pool.pending()) == ([], [(delivery.entry, "w1")])
 

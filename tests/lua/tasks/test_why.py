@@ -185,13 +185,13 @@ def test_the_start_that_a_limit_allows_is_told_exactly(pool: Pool, used: int) ->
         pool.assign(limit=1)
         pool.sleep(20)
     ids = pool.put(*[row() for _ in range(10)])
-    told = {}
+    told: dict[str, int] = {}
+    assert pool.now_us is not None
     for task_id in ids:
         (limit,) = the_agent(look(pool, task_id)).limits
         assert (limit.name, limit.rate, limit.used) == ("@ed", rate, used)
         told[task_id] = limit.next_us or pool.now_us
     for task_id in ids:
-        assert pool.now_us is not None
         if told[task_id] > pool.now_us:
             pool.now_us = told[task_id] - 1
             assert pool.assign().count == 0
