@@ -1,8 +1,10 @@
 -- Send a task that was taken from a worker back: to the head of its queue, but from its second death on through
 -- `scheduled`, after 1 s, 2 s, 4 s ... 5 min with full jitter, so that it does not kill one worker after the other.
+-- `why` tells those who follow a task that nobody died with.
 --@include whole
 --@include line_up
-local function go_back(pool, waiting, id, task, generation, now)
+--@include tell
+local function go_back(pool, waiting, id, task, generation, now, why)
   local state = 'ready'
   if task.died and task.deaths >= 2 then
     state = 'scheduled'
@@ -22,4 +24,7 @@ local function go_back(pool, waiting, id, task, generation, now)
   local fields = {'state', state, 'gen', generation}
   if state == 'scheduled' then fields[5], fields[6] = 'left', 'death' end
   redis.call('HSET', pool .. ':task:' .. id, unpack(fields))
+  if task.out and not task.died then
+    tell(pool, id, task.gen, task.fails + task.deaths + 1, 'given_back', why)
+  end
 end

@@ -93,11 +93,8 @@ local function consider(entry, died, from)
   local generation = whole(raise(task.gen, now_ms))
   if not died then return_slots(pool, agent, id, task.gen) end
   if (died and task.deaths >= 2) or (limits ~= '' and limit_room(pool, limits, now, 1) < 1) then
-    go_back(pool, waiting, id, task, generation, now)
+    go_back(pool, waiting, id, task, generation, now, 'waits for a rate limit')
     leave[#leave + 1] = entry
-    if task.out and not died then
-      tell(pool, id, task.gen, task.fails + task.deaths + 1, 'given_back', 'waits for a rate limit')
-    end
     return
   end
   redis.call('HSET', pool .. ':task:' .. id, 'gen', generation)

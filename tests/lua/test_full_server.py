@@ -10,9 +10,9 @@ from orchestrator.core.errors import ServerFull
 from orchestrator.core.rates import Rate
 from orchestrator.store.calls import opaque
 from orchestrator.store.server_binary import find_server_binary
-from orchestrator.tasks.model import CancelStatus, FinishStatus, LeaseStatus, Verdict, VerdictKind
+from orchestrator.tasks.model import CancelStatus, FinishStatus, LeaseStatus, Verdict, VerdictKind, WatchStatus
 from orchestrator.testing.servers import RedisServer, find_binary_of_line
-from tests.lua.pool import LEASE_MS, Pool, Team, row
+from tests.lua.pool import LEASE_MS, Pool, Team, chunk, row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +43,17 @@ def test_submit_is_refused(full_pool: Pool) -> None:
     """A submit is refused as a whole and nothing of it is stored."""
     with full_pool.unchanged(), pytest.raises(ServerFull, match=r"out of memory; raise maxmemory"):
         full_pool.submit(row())
+
+
+def test_emit_is_refused(full_pool: Pool) -> None:
+    """What a handler would add is refused as a whole; who follows its task still does, and sees the end."""
+    pool = full_pool
+    first, second = pool.read(limit=2)
+    assert [status for status, _ in pool.watch(first.task_id)] == [WatchStatus.LIVE]
+    with pool.unchanged(), pytest.raises(ServerFull, match=r"out of memory; raise maxmemory"):
+        pool.emit(chunk(first, 1), chunk(second, 1))
+    pool.end(first)
+    assert [kind for kind, *_ in pool.out(first.task_id)] == ["assigned", "succeeded"]
 
 
 def test_everything_else_works(full_pool: Pool) -> None:

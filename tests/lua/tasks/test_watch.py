@@ -229,6 +229,17 @@ def test_own_lost_entry_tells_nothing(pool: Pool) -> None:
     assert steps(pool, task)[-1] == ("given_back", 1, "waits for a rate limit")
 
 
+def test_recovered(pool: Pool) -> None:
+    """A task that goes back because its agent has no worker any more tells so."""
+    pool.register()
+    (task,) = pool.put()
+    pool.watch(task)
+    pool.assign()
+    pool.deregister()
+    assert pool.recover() == (1, False)
+    assert steps(pool, task) == [("ready", 1, ""), ("assigned", 1, "ed"), ("given_back", 1, "no worker had read it")]
+
+
 def test_hints(pool: Pool, redis_client: redis.Redis) -> None:
     """Each call that adds to a stream hints at its newest entry, once per task."""
     pool.register()
