@@ -61,9 +61,11 @@ async def test_the_supervisor_learns_of_the_new_times(make: Callable[..., Team])
     """It sleeps until the next task is due; a time that has moved near wakes it."""
     agent, ran = noting()
     async with make(agent) as team:
-        await team.orc.submit("note", {"name": "a"}, delay=3600.2)
+        await team.orc.submit("note", {"name": "far"}, delay=3600.2)
+        await team.orc.submit("note", {"name": "near"}, delay=0.05)
+        await wait_for(lambda: ran == ["near"], "the near one, after which the supervisor sleeps for the far one")
         await team.advance("1h")
-        await wait_for(lambda: ran == ["a"], "the task, before any sweep", BEFORE_A_SWEEP_S)
+        await wait_for(lambda: ran == ["near", "far"], "the far one, before any sweep", BEFORE_A_SWEEP_S)
 
 
 async def test_tasks_run_in_the_order_of_their_times(make: Callable[..., Team]) -> None:
