@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import TaskFailed as TaskFailed
     from orchestrator.tasks.causes import Cause as Cause
     from orchestrator.tasks.causes import Why as Why
+    from orchestrator.tasks.model import CancelStatus as CancelStatus
     from orchestrator.tasks.model import OutputChunk as OutputChunk
     from orchestrator.tasks.model import Progress as Progress
     from orchestrator.tasks.model import TaskEvent as TaskEvent
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import TaskStatus as TaskStatus
 
 __all__ = [
+    "CancelStatus",
     "Cause",
     "ConfigError",
     "Fenced",
@@ -66,6 +68,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "CancelStatus": "orchestrator.tasks.model",
     "Cause": "orchestrator.tasks.causes",
     "Orchestrator": "orchestrator.client.client",
     "OutputChunk": "orchestrator.tasks.model",
@@ -80,14 +83,16 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'orchestrator' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # else every name, also a misspelt one, would be Any
 
-    value = getattr(import_module(_HOMES.get(name, "orchestrator.core.errors")), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in __all__:
+            raise AttributeError(f"module 'orchestrator' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(_HOMES.get(name, "orchestrator.core.errors")), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
