@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.cli import output
 from orchestrator.cli.options import DEFAULTS, Globals
@@ -21,6 +21,10 @@ commands = Commands(
 )
 app = commands.app
 
+COLUMNS: Final = ("queue", "tasks", "agents", "why")
+HEADS: Final = 100
+"""Of so many queues the first task is looked at."""
+
 
 @commands.command(
     "list",
@@ -31,7 +35,7 @@ app = commands.app
     """,
 )
 async def list_(*, common: Globals = DEFAULTS) -> None:
-    """List the queues that are not empty, and which live agents take from them.
+    """List the queues that are not empty, which live agents take from them, and what the first task of each waits for.
 
     Args:
         common: Global options.
@@ -40,18 +44,22 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
 
     async with open_services(common.settings(), name="cli") as services:
         rows = await queue_rows(services)
-    output.show_list(common.output, rows, ("queue", "tasks", "agents"), key="queue", empty="nothing waits")
+    output.show_list(common.output, rows, COLUMNS, key="queue", empty="nothing waits")
 
 
 async def queue_rows(services: Services) -> list[dict[str, Any]]:
-    """Queues with their lengths and the live agents that serve them."""
+    """Queues with their lengths, the live agents that serve them, and what their first tasks wait for."""
     from orchestrator.agents import queries as agents
     from orchestrator.tasks import queries as tasks
 
-    lengths = await tasks.queue_lengths(services.store)
+    lengths = {queue: count for queue, count in (await tasks.queue_lengths(services.store)).items() if count}
     known = await agents.agents(services.store)
-    return [
-        {"queue": queue, "tasks": count, "agents": agents.takers(queue, known)}
-        for queue, count in lengths.items()
-        if count
-    ]
+    heads = await tasks.heads(services.store, list(lengths)[:HEADS])
+
+    def row(queue: str, count: int) -> dict[str, Any]:
+        head, status = heads.get(queue, (None, None))
+        cause, why = (status.detail.cause, status.why) if status else (None, None)
+        takers = agents.takers(queue, known)
+        return {"queue": queue, "tasks": count, "agents": takers, "head": head, "cause": cause, "why": why}
+
+    return [row(queue, count) for queue, count in lengths.items()]

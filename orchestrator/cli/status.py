@@ -80,6 +80,8 @@ async def _ask(services: Services) -> Status:
 
 
 def _print_screen(found: Status) -> None:
+    from orchestrator.cli.queues import COLUMNS
+
     server = found.server
     kept = "append-only file" if server["append_only"] else "not kept on disk"
     facts = [
@@ -95,7 +97,7 @@ def _print_screen(found: Status) -> None:
     agents = [{**agent, "workers": len(agent["workers"])} for agent in found.agents]
     _print_table(agents, ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills"), title="agent")
     _print_table(found.workers, ("id", "pid", "last_seen_at", "agents"), title="worker")
-    _print_table(found.queues, ("queue", "tasks", "agents"), title="queue")
+    _print_table(found.queues, COLUMNS, title="queue")
 
 
 def _in_order(counters: dict[str, int]) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
 import msgspec
 
 from orchestrator.core.durations import from_instant_ms
@@ -266,6 +268,23 @@ async def queue_lengths(store: Store) -> dict[str, int]:
     queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
     counts = await store.pipeline([("ZCARD", store.keys.queue(q)) for q in queues] + [("ZCARD", store.keys.scheduled)])
     return dict(zip([*queues, "scheduled"], counts, strict=True))
+
+
+async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, TaskStatus]]:
+    """The first task of each of these queues (`scheduled` is one), and what it waits for."""
+    keys = [store.keys.scheduled if queue == "scheduled" else store.keys.queue(queue) for queue in queues]
+    firsts = await store.pipeline([("ZRANGE", key, 0, 0) for key in keys])
+    found: dict[str, tuple[str, TaskStatus]] = {}
+
+    async def look(queue: str, id_: str) -> None:
+        with suppress(NotFound):  # it was dropped at this moment
+            found[queue] = id_, await status(store, id_)
+
+    async with anyio.create_task_group() as looks:
+        for queue, first in zip(queues, firsts, strict=True):
+            if isinstance(first, list) and first:
+                looks.start_soon(look, queue, first[0].decode())
+    return found
 
 
 async def any_ready(store: Store) -> bool:

@@ -137,6 +137,25 @@ async def test_why_commands_no_terminal(team: LocalTeam, orc: Orc, stubborn: Stu
     assert done.out.endswith("ago): ValueError: too hot \\x1b[31m\n")
 
 
+async def test_queues_tell_why_their_heads_wait(team: LocalTeam, terminal: Terminal, stubborn: Stubborn) -> None:
+    """`orc queues list` and `orc status` say what the first task of each queue waits for."""
+    unserved = [await team.orc.submit("nobody_can") for _ in range(2)]
+    due = await team.orc.submit("work", delay=60)
+    typed = partial(anyio.to_thread.run_sync, terminal.orc)
+    rows = {row["queue"]: row for row in (await typed("queues", "list", "-o", "json")).json()["items"]}
+    assert {queue: (row["tasks"], row["head"], row["cause"]) for queue, row in rows.items()} == {
+        "skill:nobody_can": (2, unserved[0].id, "no_agent"),
+        "scheduled": (1, due.id, "scheduled"),
+    }
+    for words in (["queues", "list"], ["status"]):
+        lines = (await typed(*words)).out.splitlines()
+        (line,) = [line for line in lines if line.startswith("skill:nobody_can")]
+        assert "no live agent has the skill 'nobody_can'; start one with" in line
+    for handle in (*unserved, due):
+        await handle.cancel()
+    assert (await typed("queues", "list")).err == "nothing waits\n"
+
+
 async def test_why_of_nothing(team: LocalTeam, orc: Orc) -> None:
     """An unknown task is exit code 3."""
     assert await orc("why", UNKNOWN_ID) == Done(3, "", f"error: task {UNKNOWN_ID} {GONE}\n")
