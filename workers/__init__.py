@@ -30,15 +30,17 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'workers' has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # else every name, also a misspelt one, would be Any
 
-    value = getattr(import_module(_HOMES[name]), name)
-    # Also because the function `run` and the module that holds it have one name.
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> Any:
+        if name not in _HOMES:
+            raise AttributeError(f"module 'workers' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(_HOMES[name]), name)
+        # Also because the function `run` and the module that holds it have one name.
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

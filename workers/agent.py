@@ -80,19 +80,19 @@ class Agent:
         lifespan: Callable[[Agent], AbstractAsyncContextManager[Any]] | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> None:
-        self.name = check_name("agent", name)
+        self.name: str = check_name("agent", name)
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= MAX_CONCURRENCY:
             raise InvalidInput(
                 f"concurrency of agent {name!r} must be a whole number from 1 to {MAX_CONCURRENCY}, not "
                 f"{concurrency!r}; "
                 "for more, run more worker processes"
             )
-        self.concurrency = concurrency
-        self.rate = None if rate is None else parse_rate(rate)
+        self.concurrency: int = concurrency
+        self.rate: Rate | None = None if rate is None else parse_rate(rate)
         if isinstance(limits, str):
             raise InvalidInput(f"limits of agent {name!r} must be a list of names, not the text {limits!r}")
-        self.limits = tuple(check_name("limit", limit) for limit in limits)
-        self.lease_ms = to_ms("lease", lease)
+        self.limits: tuple[str, ...] = tuple(check_name("limit", limit) for limit in limits)
+        self.lease_ms: int = to_ms("lease", lease)
         if self.lease_ms < 1000:
             raise InvalidInput(f"lease of agent {name!r} must be at least 1 second, not {self.lease_ms / 1000:g}")
         if lifespan is not None and not callable(lifespan):
@@ -101,7 +101,7 @@ class Agent:
                 "manager: decorate an async generator with contextlib.asynccontextmanager"
             )
         self.lifespan = lifespan
-        self.middleware = tuple(middleware)
+        self.middleware: tuple[Middleware, ...] = tuple(middleware)
         for one in self.middleware:
             if not callable(one):
                 raise InvalidInput(f"middleware of agent {name!r} must be `async def mw(ctx, call_next)`, not {one!r}")

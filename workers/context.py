@@ -86,16 +86,16 @@ class TaskContext:
         state: Any = None,
         output: Callable[[], Output] | None = None,
     ) -> None:
-        self.task_id = delivery.task_id
-        self.idempotency_key = envelope.key or delivery.task_id
-        self.attempt = delivery.attempt
-        self.agent = delivery.agent
-        self.worker = worker
-        self.session = envelope.session
-        self.tags = envelope.tags
-        self.deadline = deadline
-        self.state = state
-        self.cancelled = False
+        self.task_id: str = delivery.task_id
+        self.idempotency_key: str = envelope.key or delivery.task_id
+        self.attempt: int = delivery.attempt
+        self.agent: str = delivery.agent
+        self.worker: str = worker
+        self.session: str | None = envelope.session
+        self.tags: tuple[str, ...] = envelope.tags
+        self.deadline: datetime | None = deadline
+        self.state: Any = state
+        self.cancelled: bool = False
         self._limits: TimeLimits | None = None
         self._generation, self._depth = delivery.generation, envelope.depth
         self._client, self._children = client, 0

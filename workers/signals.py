@@ -26,7 +26,7 @@ class Retry(AttemptSignal):
     def __init__(self, delay: float | timedelta | None = None, reason: str = "") -> None:
         super().__init__(reason or "retry asked for")
         self.delay_ms = None if delay is None else to_ms("delay", delay)
-        self.reason = str(reason)
+        self.reason: str = str(reason)
 
 
 class Snooze(AttemptSignal):
@@ -49,7 +49,7 @@ class Snooze(AttemptSignal):
             raise TypeError("Snooze takes either delay= or until=")
         self.delay_ms = 0 if delay is None else to_ms("delay", delay)
         self.at_ms = 0 if until is None else instant_ms("until", until)
-        self.reason = str(reason)
+        self.reason: str = str(reason)
 
 
 class Reject(AttemptSignal):
@@ -61,4 +61,4 @@ class Reject(AttemptSignal):
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
-        self.reason = str(reason)
+        self.reason: str = str(reason)

@@ -19,7 +19,7 @@ from orchestrator.core.payload import encode_json
 from workers.context import TaskContext
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
     from orchestrator.core.backoff import Backoff
 
@@ -71,11 +71,11 @@ class Skill(Generic[P, T]):
     def __init__(
         self, handler: Callable[P, Awaitable[T] | T], *, name: str, options: SkillOptions, process: bool = False
     ) -> None:
-        self.name = check_name("skill", name)
+        self.name: str = check_name("skill", name)
         self.handler = handler
         self.options = options
         self.owner: object = None
-        self.kind = _kind(handler, name, process=process)
+        self.kind: HandlerKind = _kind(handler, name, process=process)
         functools.update_wrapper(self, handler, updated=())
         signature = _readable_signature(handler, name)
         self._context_name, parameters = _split_context(signature, name)
@@ -99,8 +99,9 @@ class Skill(Generic[P, T]):
         except PydanticUserError as unusable:
             raise InvalidInput(f"handler {name!r} has a type that JSON cannot be read as: {unusable.message}") from None
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, T]:
         """Call the handler itself."""
+        # `Coroutine[Any, Any, T]` would say the same, but mypy makes `asyncio.gather` of that answer Any.
         return self.handler(*args, **kwargs)  # type: ignore[return-value]  # `PlainSkill` for what is no coroutine
 
     def __repr__(self) -> str:

@@ -76,7 +76,7 @@ class ServerUnavailable(StoreError):
     def __init__(self, message: str, *, outcome_unknown: bool = False, task_ids: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.outcome_unknown = outcome_unknown
-        self.task_ids = tuple(task_ids)
+        self.task_ids: tuple[str, ...] = tuple(task_ids)
 
 
 class ServerFull(StoreError):
@@ -115,7 +115,7 @@ class SubmitRefused(OrchestratorError):
 
     def __init__(self, message: str, outcomes: Sequence[object] = ()) -> None:
         super().__init__(message)
-        self.outcomes = tuple(outcomes)
+        self.outcomes: tuple[object, ...] = tuple(outcomes)
 
 
 class KeyConflict(SubmitRefused):
@@ -160,7 +160,7 @@ class TaskFailed(TaskError):
     def __init__(self, task_id: str, reason: str, errors: Sequence[str] = ()) -> None:
         super().__init__(task_id, f"failed: {reason}")
         self.reason = reason
-        self.errors = tuple(errors)
+        self.errors: tuple[str, ...] = tuple(errors)
 
 
 class TaskCancelled(TaskError):
