@@ -189,7 +189,7 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
         started_s = time.monotonic()
         handle = await orc.submit(ROOT_SKILL, {"path": root, "out": str(folder)})
         async with anyio.create_task_group() as group:
-            group.start_soon(Progress(orc.services, started_s).run)
+            group.start_soon(Progress(orc.services, handle, started_s).run)
             audited: dict[str, Any] = await handle.result()
             group.cancel_scope.cancel()
         seconds = time.monotonic() - started_s

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from orchestrator.agents.model import AgentInfo
+    from orchestrator.client.handle import TaskHandle
     from orchestrator.services import Services
 
 LOOK_EVERY_S: Final = 0.15
@@ -26,23 +27,32 @@ ENDED: Final = ("succeeded", "dead", "cancelled", "expired")
 class Progress:
     """Looks at the counters of the pool until it is cancelled."""
 
-    def __init__(self, services: Services, started_s: float) -> None:
-        self._services, self._started_s = services, started_s
+    def __init__(self, services: Services, audit: TaskHandle[Any], started_s: float) -> None:
+        self._services, self._audit, self._started_s = services, audit, started_s
+        self._stage = ""
         self._counts: dict[str, int] = {}
         self._agents: list[AgentInfo] = []
 
     async def run(self) -> None:
         """Show it until cancelled."""
-        if is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb":
-            await self._live()
-        else:
-            await self._lines()
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._follow)
+            if is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb":
+                await self._live()
+            else:
+                await self._lines()
+
+    async def _follow(self) -> None:
+        """Keep what the audit says of itself."""
+        async for event in self._audit.events():
+            if event.progress is not None:
+                self._stage = event.progress.message
 
     async def _lines(self) -> None:
         shown = ""
         while True:
             await self._look()
-            text = self._text()
+            text = self._text() + self._staged
             if text != shown:
                 say(f"{self._elapsed_s():5.1f} s  {text}")
                 shown = text
@@ -81,6 +91,10 @@ class Progress:
         retried = self._counts.get("retried", 0)
         return f"{self._done} of {known} tasks done" + (f", {retried} retried" if retried else "")
 
+    @property
+    def _staged(self) -> str:
+        return f"; {self._stage}" if self._stage else ""
+
     def _picture(self) -> RenderableType:
         from rich.console import Group
         from rich.progress_bar import ProgressBar
@@ -89,7 +103,7 @@ class Progress:
         known = self._counts.get("submitted", 0)
         head: Any = Table.grid(padding=(0, 2))
         head.add_row(ProgressBar(total=max(known, 1), completed=self._done, width=40), self._text())
-        head.add_row("", f"{self._elapsed_s():.1f} s")
+        head.add_row("", f"{self._elapsed_s():.1f} s{self._staged}")
         team = Table(box=None, padding=(0, 2, 0, 0))
         for column in ("AGENT", "SKILLS", "SLOTS", "IN HAND"):
             team.add_column(column, justify="right" if column in {"SLOTS", "IN HAND"} else "left")

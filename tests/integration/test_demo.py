@@ -54,6 +54,9 @@ async def test_an_audit_reports_exactly_what_was_planted(team: LocalTeam, shop: 
     assert "| `shop/broken <i>.py` | line 1: invalid syntax |" in markdown
     assert "planted failure" in markdown
     assert (tmp_path / "out" / "report.html").read_text().endswith("</html>\n")
+    said = (await handle.info()).progress
+    assert said is not None
+    assert said.message == "1 of the 2 worst files are reviewed"
 
 
 async def test_many_audits_do_not_block_each_other(team: LocalTeam, shop: Path, tmp_path: Path) -> None:

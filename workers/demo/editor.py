@@ -7,7 +7,7 @@ from pathlib import Path
 from orchestrator.core.errors import TaskFailed
 from workers import Agent, Reject, TaskContext
 from workers.demo.linker import link, linker
-from workers.demo.models import Audit, AuditResult, FileMeasure, Loop
+from workers.demo.models import Audit, AuditResult, FileMeasure, Loop, Reviewed
 from workers.demo.report import write_report
 from workers.demo.review import worst_files
 from workers.demo.reviewer import RATE, review
@@ -17,6 +17,8 @@ from workers.demo.timing import Stopwatch
 BATCH = 50
 """Files per survey: so many measures of the largest kind fit into one result (1 MiB)."""
 REVIEWS = 20
+STAGES = 3
+"""Of an audit: scan, measure and link, review."""
 
 editor = Agent("editor", concurrency=2)
 
@@ -44,6 +46,7 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
 
     linking = await ctx.submit(link, {"tree": tree.model_dump(mode="json"), "plant_failure": plant_failure})
     surveys = [await ctx.submit(survey, {"root": tree.root, "files": batch}) for batch in tree.batches(BATCH)]
+    await ctx.progress(1, STAGES, f"{len(tree.files)} files are measured and linked")
     surveyed = [await handle.result() for handle in surveys]
     linked = await linking.result()
 
@@ -51,7 +54,11 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
     loops = linked.graph.loops()
     worst = worst_files(files, loops, most=REVIEWS)
     reviews = [await ctx.submit(review, _request(file, loops.get(file.path))) for file in worst]
-    reviewed = [await handle.result() for handle in reviews]
+    reviewed: list[Reviewed] = []
+    for handle in reviews:
+        done = len(reviewed)
+        await ctx.progress(2 + done / len(reviews), STAGES, f"{done} of the {len(reviews)} worst files are reviewed")
+        reviewed.append(await handle.result())
 
     spans = (
         watch.span(),
