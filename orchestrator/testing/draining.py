@@ -65,6 +65,7 @@ class Drain:
 
     async def _moved(self, seen: Look) -> bool:
         """Whether something was done about what is left, so that it is worth another look at once."""
+        __tracebackhide__ = True
         if seen.held or not self._complete():
             return False
         opens_ms = None

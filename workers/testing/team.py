@@ -201,7 +201,8 @@ class Team:
         except TaskFailed as failed:
             for traceback in failed.errors[-1:]:
                 failed.add_note(f"The handler's last traceback:\n{traceback}")
-            raise
+            # The way through the client says nothing to a reader of the test's own.
+            raise failed.with_traceback(None) from None
 
     async def drain(self, timeout: Duration = PATIENCE_S, *, skip_time: bool = False, at_most: int = AT_MOST) -> None:
         """Wait until no task is ready, assigned or running.
