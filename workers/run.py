@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orchestrator.core.event_loop import run_loop
 from orchestrator.services import resolve_settings
+from workers.runtime.turns import Turns
 from workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
 def run(*agents: Agent, settings: Settings | None = None) -> None:
     """Run a worker that hosts `agents` until SIGTERM or SIGINT.
 
+    The process ends if its event loop stands still for `worker.stuck_after_s`, and after its drain even if handlers
+    ignore that.
+
     Args:
         agents: what it hosts.
         settings: all settings; by default from files and environment.
@@ -24,4 +29,6 @@ def run(*agents: Agent, settings: Settings | None = None) -> None:
         ConfigError: a setting or an agent is wrong.
         StoreError: Redis did not answer at the start.
     """
-    run_loop(run_worker, resolve_settings(settings=settings), agents)
+    resolved = resolve_settings(settings=settings)
+    turns = Turns(resolved.worker.stuck_after_s + resolved.worker.heartbeat_s)
+    run_loop(partial(run_worker, turns=turns), resolved, agents)

@@ -9,14 +9,18 @@ import pytest
 
 from orchestrator import Orchestrator, TaskFailed
 from orchestrator.services import pool_keys
+from orchestrator.tasks.model import TaskState
 from tests.helpers import staff
+from tests.helpers.staff import alive
 from tests.helpers.team import make_settings
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from orchestrator.core.settings import Settings
+    from orchestrator.testing.processes import ActorProcess
     from orchestrator.testing.servers import RedisServer
     from tests.helpers.notebook import Notebook
 
@@ -39,7 +43,7 @@ ATTEMPTS = {"dies": 2}
 
 
 @asynccontextmanager
-async def nasty_team(settings: Settings, notebook: Notebook) -> AsyncIterator[Orchestrator]:
+async def nasty_team(settings: Settings, notebook: Notebook) -> AsyncIterator[tuple[Orchestrator, ActorProcess]]:
     """A supervisor, a host with one worker process, and a client."""
     with ExitStack() as stack:
         stack.enter_context(staff.supervisor(settings))
@@ -52,14 +56,17 @@ async def nasty_team(settings: Settings, notebook: Notebook) -> AsyncIterator[Or
                 lambda: host.describe("its worker to register"),
                 15,
             )
-            yield orc
+            yield orc, host
 
 
 async def test_nasty_handlers_end_as_promised_and_the_worker_goes_on(
     redis_server: RedisServer, prefix: str, notebook: Notebook
 ) -> None:
     """One worker process takes them all; it is the same process afterwards, with all its slots."""
-    async with nasty_team(make_settings(redis_server.url, prefix, leader_lease_s=1.0, grace_s=0.3), notebook) as orc:
+    async with nasty_team(make_settings(redis_server.url, prefix, leader_lease_s=1.0, grace_s=0.3), notebook) as (
+        orc,
+        _,
+    ):
         before = await (await orc.submit("pid")).result(timeout=10)
         # Longer than three leases: the lease is renewed all the same, so nobody runs it a second time.
         assert await (await orc.submit("blocks_the_loop")).result(timeout=40) == 1
@@ -80,7 +87,7 @@ async def test_a_stuck_worker_is_killed_and_replaced(
 ) -> None:
     """Its host sees that its loop stands still; the task has a death that says so, and other work goes on."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, stuck_after_s=1.0, heartbeat_s=0.2)
-    async with nasty_team(settings, notebook) as orc:
+    async with nasty_team(settings, notebook) as (orc, _):
         before = await (await orc.submit("pid")).result(timeout=10)
         handle = await orc.submit("stuck", {"how": how})
         with pytest.raises(TaskFailed, match="deaths"):
@@ -88,3 +95,22 @@ async def test_a_stuck_worker_is_killed_and_replaced(
         (death,) = (await handle.info()).deaths
         assert "stuck: its event loop had not turned for" in death
         assert await (await orc.submit("pid")).result(timeout=10) != before
+
+
+@pytest.mark.parametrize("how", ["told", "orphaned"])
+async def test_a_worker_ends_although_a_handler_does_not(
+    redis_server: RedisServer, prefix: str, notebook: Notebook, tmp_path: Path, how: str
+) -> None:
+    """Told to stop, or orphaned by the death of its host: what runs goes back unburnt, and the process is gone."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, grace_s=0.2, drain_s=0.2)
+    async with nasty_team(settings, notebook) as (orc, host):
+        pid = await (await orc.submit("pid")).result(timeout=10)
+        handle = await orc.submit("never_ends", {"marker": str(tmp_path / "begun")})
+        await wait_for((tmp_path / "begun").exists, "it to begin")
+        if how == "told":
+            host.terminate()
+        else:
+            host.kill()
+        await wait_for(lambda: not alive(pid), lambda: host.describe("its worker to end"), 20)
+        info = await handle.info()
+        assert (info.state, info.attempts, info.deaths) == (TaskState.READY, 0, ())

@@ -19,6 +19,7 @@ from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for
 from tests.helpers import staff
 from tests.helpers.aftermath import counters, leftovers
+from tests.helpers.staff import alive
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
@@ -85,13 +86,6 @@ def open_pool(redis_server: RedisServer, prefix: str, notebook: Notebook) -> Cal
                 yield opened
 
     return pool
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    return False
 
 
 async def test_a_killed_worker_process_costs_milliseconds(open_pool: Callable[..., Any], gate: Path) -> None:

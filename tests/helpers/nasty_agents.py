@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from workers import Agent, TaskContext
@@ -57,6 +58,13 @@ async def ignores_cancellation() -> None:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             continue
+
+
+@nasty.skill
+async def never_ends(marker: str) -> None:
+    """Swallow every cancellation, without a time limit."""
+    Path(marker).touch()
+    await ignores_cancellation()
 
 
 @nasty.skill

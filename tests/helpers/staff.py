@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,3 +72,10 @@ def workers_of(direct: redis.Redis, keys: PoolKeys, agent: str = "scribe") -> di
     ids: Any = direct.hkeys(keys.agent_workers(agent))
     pids: dict[str, Any] = {id_.decode(): direct.hget(keys.worker(id_.decode()), "pid") for id_ in ids}
     return {id_: int(pid) for id_, pid in pids.items() if pid}
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False

@@ -36,6 +36,7 @@ HEALTHY_AFTER_S: Final = 30.0
 MUST_NOT_RESTART: Final = frozenset({78})
 """Exit status of a configuration error: the next child would find the same."""
 ASK_AGAIN_S: Final = 1.0
+STUCK_MARGIN_S: Final = 5.0
 GRACE_S: Final = 15.0
 """A child that lives so long after the end of its drain ignores it, and is killed."""
 
@@ -51,8 +52,6 @@ class Child:
     born_s: float
     failures: int
     turns: Turns
-    why: str = ""
-    """Why it was killed from here."""
 
 
 @dataclass(slots=True)
@@ -128,7 +127,7 @@ class Host:
         sys.stdout.flush()
         sys.stderr.flush()
         ask_to_end = end_with_parent(signal.SIGTERM)
-        turns = Turns()
+        turns = Turns(self._stuck_after_s)
         pid = os.fork()
         if pid == 0:
             _become_worker(ask_to_end, lambda: run_loop(run_worker_as, self._settings, self._agents, worker, turns))
@@ -155,15 +154,10 @@ class Host:
             os.kill(pid, wish)
 
     def _kill_stuck(self) -> None:
-        # A blocked loop, an interpreter that somebody holds, a frozen process: nobody in there would notice the end of
-        # anything (protocol rule 13). Its pulse has stopped renewing by then.
+        # A stuck worker ends itself (protocol rule 13), unless it is frozen or its watchdog is gone.
         for child in self._children.values():
-            silent_s = child.turns.silent_s()
-            if silent_s > self._stuck_after_s and not child.why:
-                child.why = f"stuck: its event loop had not turned for {silent_s:.0f} s"
-                _log.error(
-                    "worker_stuck", worker=child.worker, pid=child.pid, seconds=round(silent_s), meaning="it is killed"
-                )
+            if child.turns.silent_s() > self._stuck_after_s + STUCK_MARGIN_S:
+                _log.error("worker_stuck", worker=child.worker, pid=child.pid, meaning="it is killed")
                 os.kill(child.pid, signal.SIGKILL)
 
     def _kill_late(self) -> None:
@@ -181,15 +175,16 @@ class Host:
                 return
             child = self._children.pop(pid, None)
             if child is not None:
+                silent_s = child.turns.silent_s()
                 child.turns.close()
-                self._ended(child, os.waitstatus_to_exitcode(raw_status))
+                self._ended(child, os.waitstatus_to_exitcode(raw_status), silent_s=silent_s)
 
-    def _ended(self, child: Child, code: int) -> None:
+    def _ended(self, child: Child, code: int, *, silent_s: float) -> None:
         if code == 0 and self._signals:
             return
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        if child.why:
-            how = child.why
+        if silent_s > self._stuck_after_s:
+            how = f"stuck: its event loop had not turned for {silent_s:.0f} s"
         if code in MUST_NOT_RESTART:
             self._status = self._status or code
             if not self._signals:

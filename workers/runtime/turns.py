@@ -1,34 +1,69 @@
-"""Tells the host when the event loop of a worker last turned: one number in memory that both share.
+"""What a worker process owes to those outside: a sign that its event loop turns, and an end.
 
-The pulse notes it, so a loop that is blocked, an interpreter that somebody holds and a process that is stopped all look
-alike from outside: the number stands still.
+The pulse notes every turn it has asked for in a number that the host can read. A blocked loop, an interpreter that
+somebody holds and a frozen process look alike: the number stands still. The process ends itself then, by a watchdog
+below the interpreter, which first prints where each thread stands; the host kills what even that does not reach.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import mmap
+import os
 import struct
+import threading
 import time
+from typing import Final
+
+from orchestrator.core.log import get_logger
+
+LAST_RESORT_S: Final = 5.0
+"""A drained worker whose handlers ignore their end leaves without them after so long."""
 
 _NUMBER = struct.Struct("d")
+_log = get_logger(__name__)
 
 
 class Turns:
-    """Made by the host before it forks; written by the child, read by the host."""
+    """Made by the host before it forks; written by the child, read by the host.
 
-    def __init__(self) -> None:
+    Args:
+        stuck_after_s: a loop that has not turned for so long is stuck.
+    """
+
+    def __init__(self, stuck_after_s: float) -> None:
+        self.stuck_after_s = stuck_after_s
         self._shared = mmap.mmap(-1, _NUMBER.size)
+        self._last_resort: threading.Timer | None = None
 
     def note(self) -> None:
-        """The loop has turned."""
+        """In the worker: the loop has turned."""
         _NUMBER.pack_into(self._shared, 0, time.monotonic())
+        faulthandler.dump_traceback_later(self.stuck_after_s, exit=True)
 
     def forget(self) -> None:
-        """From now on nothing is promised: the worker is about to end."""
+        """In the worker: from now on nothing is promised, because it is about to end."""
         _NUMBER.pack_into(self._shared, 0, 0.0)
+        faulthandler.cancel_dump_traceback_later()
+
+    def leave_anyway(self) -> None:
+        """In the worker: all is stored and said. Handlers that ignore their end must not keep the process alive."""
+
+        def leave() -> None:
+            _log.error("handlers_ignore_the_end", meaning="their worker ends without them")
+            os._exit(0)
+
+        self._last_resort = threading.Timer(LAST_RESORT_S, leave)
+        self._last_resort.daemon = True
+        self._last_resort.start()
+
+    def left(self) -> None:
+        """In the worker: every handler has ended after all."""
+        if self._last_resort is not None:
+            self._last_resort.cancel()
 
     def silent_s(self) -> float:
-        """Seconds since the last turn; 0 as long as none was promised."""
+        """In the host: seconds since the last turn; 0 as long as none was promised."""
         (at_s,) = _NUMBER.unpack_from(self._shared, 0)
         return time.monotonic() - at_s if at_s else 0.0
 

@@ -79,6 +79,8 @@ class Worker:
         self._client: Orchestrator | None = None
         self._client_lock = anyio.Lock()
         self._draining = False
+        self._goodbye_said = False
+        self._turns = turns
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
         alone = Alone()
@@ -158,6 +160,8 @@ class Worker:
         try:
             await self._work(received)
         finally:
+            if self._turns is not None:
+                self._turns.left()
             with anyio.CancelScope(shield=True):
                 await self._say_goodbye()
 
@@ -176,6 +180,10 @@ class Worker:
                 await self._stop.wait()
                 intakes.cancel_scope.cancel()
             await self._drain()
+            # Before the slots end: a handler that ignores its end cannot keep this from being said.
+            await self._say_goodbye()
+            if self._turns is not None:
+                self._turns.leave_anyway()
             whole.cancel_scope.cancel()
 
     def stop(self) -> None:
@@ -280,6 +288,9 @@ class Worker:
             group.cancel_scope.cancel()
 
     async def _say_goodbye(self) -> None:
+        if self._goodbye_said:
+            return
+        self._goodbye_said = True
         await anyio.to_thread.run_sync(self._pulse.stop)
         if self._client is not None:
             await self._client.aclose()
