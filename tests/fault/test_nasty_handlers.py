@@ -63,10 +63,8 @@ async def test_nasty_handlers_end_as_promised_and_the_worker_goes_on(
     redis_server: RedisServer, prefix: str, notebook: Notebook
 ) -> None:
     """One worker process takes them all; it is the same process afterwards, with all its slots."""
-    async with nasty_team(make_settings(redis_server.url, prefix, leader_lease_s=1.0, grace_s=0.3), notebook) as (
-        orc,
-        _,
-    ):
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, grace_s=0.3)
+    async with nasty_team(settings, notebook) as (orc, _):
         before = await (await orc.submit("pid")).result(timeout=10)
         # Longer than three leases: the lease is renewed all the same, so nobody runs it a second time.
         assert await (await orc.submit("blocks_the_loop")).result(timeout=40) == 1

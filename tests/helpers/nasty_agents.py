@@ -63,7 +63,7 @@ async def ignores_cancellation() -> None:
 @nasty.skill
 async def never_ends(marker: str) -> None:
     """Swallow every cancellation, without a time limit."""
-    Path(marker).touch()
+    Path(marker).touch()  # noqa: ASYNC240 - a moment
     await ignores_cancellation()
 
 
