@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from orchestrator.tasks.model import (
     Assigned,
     CancelStatus,
+    DeleteStatus,
     EmitStatus,
     FinishStatus,
     LeaseStatus,
@@ -65,6 +66,7 @@ class Task:
     deaths: int = 0
     parked: bool = False
     cancel: bool = False
+    deleted: bool = False
     out: list[tuple[str, int, int]] | None = None
     emitted: tuple[int, int] = (0, 0)
     progress: str = ""
@@ -275,6 +277,8 @@ class Model:
 
     def _finish(self, delivery: Delivery, verdict: Verdict) -> FinishStatus:
         task, gen = self.tasks[delivery.task_id], int(delivery.generation)
+        if task.deleted:
+            return FinishStatus.STALE
         if task.gen != gen:
             return FinishStatus.ALREADY if task.was == gen else FinishStatus.STALE
         if task.state in FINAL:
@@ -322,7 +326,7 @@ class Model:
         return [self._cancel(self.tasks.get(task_id)) for task_id in ids]
 
     def _cancel(self, task: Task | None) -> tuple[CancelStatus, TaskState | None]:
-        if task is None:
+        if task is None or task.deleted:
             return CancelStatus.UNKNOWN, None
         if task.state in FINAL:
             return CancelStatus.ALREADY, TaskState(task.state)
@@ -337,6 +341,22 @@ class Model:
         self._end(task, "cancelled")
         self.expiring.discard(task.id)
         return CancelStatus.ENDED, TaskState.CANCELLED
+
+    def delete(self, ids: Sequence[str]) -> list[tuple[DeleteStatus, TaskState | None]]:
+        """lua/tasks/delete.lua."""
+        return [self._delete(self.tasks.get(task_id)) for task_id in ids]
+
+    def _delete(self, task: Task | None) -> tuple[DeleteStatus, TaskState | None]:
+        if task is None:
+            return DeleteStatus.UNKNOWN, None
+        if task.deleted:
+            return DeleteStatus.DELETED, None
+        if task.state not in FINAL:
+            return DeleteStatus.REFUSED, TaskState(task.state)
+        task.deleted, task.out = True, None
+        if self.keys.get(task.row.idem, ("", ""))[0] == task.id:
+            del self.keys[task.row.idem]
+        return DeleteStatus.DELETED, TaskState(task.state)
 
     def renew(self, name: str, worker: str, rows: Sequence[Delivery]) -> tuple[int, list[LeaseStatus]]:
         """lua/tasks/renew.lua."""
@@ -417,7 +437,7 @@ class Model:
         return [self._watch(self.tasks.get(task_id)) for task_id in ids]
 
     def _watch(self, task: Task | None) -> WatchStatus:
-        if task is None:
+        if task is None or task.deleted:
             return WatchStatus.UNKNOWN
         if task.state in FINAL:
             return WatchStatus.SILENT if task.out is None else WatchStatus.ENDED

@@ -22,7 +22,9 @@ from hypothesis.stateful import (
 )
 
 from orchestrator.core.rates import Rate
-from orchestrator.tasks.model import Assigned, TaskState, Verdict, VerdictKind
+from orchestrator.tasks.causes import Cause
+from orchestrator.tasks.model import Assigned, DeleteStatus, TaskState, Verdict, VerdictKind
+from orchestrator.tasks.reasons import explain
 from tests.lua.keyspace import without_lifetime
 from tests.lua.model import FINAL, Agent, Limit, Model
 from tests.lua.pool import LEASE_MS, START_US, Pool, Team, chunk, rank, row
@@ -46,7 +48,18 @@ TROUBLES = ["crash", "lease_expires", "adopt", "own", "abandon", "finish_old", "
 
 EXAMPLES = int(os.environ.get("ORC_TEST_EXAMPLES", "40"))
 MUST_FIRE = [
-    *["submit", "submit_known", "cancel", "promote", "assign", "supervise", "read", "read, reply lost", "crash"],
+    *[
+        "submit",
+        "submit_known",
+        "cancel",
+        "deleted",
+        "promote",
+        "assign",
+        "supervise",
+        "read",
+        "read, reply lost",
+        "crash",
+    ],
     *[f"finish {kind.value}" for kind in VerdictKind],
     *["finish, stale generation", "renew", "lease_expires", "adopted", "abandoned", "change_skills", "repeat"],
     *["time_jumps", "time_steps_back", "watch", "emit", "emit, stale generation"],
@@ -92,6 +105,7 @@ class Machine(RuleBasedStateMachine):
         self.heard = "-"
         self.emitted: Counter[tuple[str, str]] = Counter()
         self.told: set[str] = set()
+        self.looks = 0
 
     @initialize()
     def start(self) -> None:
@@ -193,6 +207,19 @@ class Machine(RuleBasedStateMachine):
             assert self.pool.cancel(*ids, "unknown") == self.model.cancel([*ids, "unknown"])
 
         self.act("cancel", step)
+
+    @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3))
+    @precondition(lambda self: self.model.tasks)
+    def delete(self, which: list[int]) -> None:
+        """Somebody deletes tasks, whatever state they are in."""
+        ids = [list(self.model.tasks)[i % len(self.model.tasks)] for i in which]
+
+        def step() -> None:
+            answers = self.pool.delete(*ids, "unknown")
+            assert answers == self.model.delete([*ids, "unknown"])
+            fired["deleted"] += sum(status is DeleteStatus.DELETED for status, _ in answers)
+
+        self.act("delete", step)
 
     @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3))
     @precondition(lambda self: self.model.tasks)
@@ -523,6 +550,7 @@ class Machine(RuleBasedStateMachine):
         """Check all that must hold, in the middle of a step."""
         self.every_task_in_exactly_one_place()
         self.states_and_generations()
+        self.every_task_waits_for_something()
         self.output_tells_each_life()
         self.told_once()
         self.limits_hold()
@@ -560,6 +588,9 @@ class Machine(RuleBasedStateMachine):
         for task in self.model.tasks.values():
             if task.id in self.ended:
                 assert task.state == self.ended[task.id]
+            if task.deleted:
+                assert set(self.pool.task(task.id)) == {"deleted"}
+                continue
             fields = ("state", "gen", "out", "progress")
             state, gen, out, progress = self.pool.execute("HMGET", self.pool.keys.task(task.id), *fields)
             assert (state.decode(), int(gen)) == (task.state, task.gen)
@@ -569,6 +600,25 @@ class Machine(RuleBasedStateMachine):
             if task.state in FINAL:
                 assert TaskState(task.state).final
                 self.ended[task.id] = task.state
+
+    @invariant()
+    def every_task_waits_for_something(self) -> None:
+        """What is found of a task is where the model has it, and nothing stands nowhere; one task a step."""
+        if not self.model.tasks:
+            return
+        self.looks += 1
+        task = list(self.model.tasks.values())[self.looks % len(self.model.tasks)]
+        found = self.pool.why(task.id)
+        if found is None:
+            assert task.deleted
+            return
+        held = self.model.entry_of(task.id)
+        worker = held[1].consumer if held else None
+        assert found.state == (TaskState.RUNNING if worker else task.state)
+        assert (found.worker.id if found.worker else None) == worker
+        if task.state == "ready" and not task.parked:
+            assert found.rank == [one.id for one in self.model.queue(task.row.queue)].index(task.id)
+        assert explain(found).cause is not Cause.LOST
 
     @invariant()
     def output_tells_each_life(self) -> None:
@@ -718,7 +768,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
         steps += [lambda: machine.crash(i), lambda: machine.lease_expires(i)]
     if machine.model.tasks:
         steps += [lambda: machine.submit_known([-1, -2]), lambda: machine.cancel([-1 - i])]
-        steps += [lambda: machine.watch([-1, -1 - i])]
+        steps += [lambda: machine.watch([-1, -1 - i]), lambda: machine.delete([-1, -5 - i])]
     if machine.past:
         steps += [lambda: machine.finish_old(dice.randrange(10_000), kinds[0])]
         steps += [lambda: machine.emit(dice.randrange(10_000), dice.choices(["progress", "output"], k=1 + i % 3))] * 2
