@@ -25,6 +25,7 @@ _COMMANDS = (
     ("redis", "Run the embedded Redis alone; look at it."),
     ("bench", "Measure this machine and a server."),
     ("config", "Show and check the settings."),
+    ("completion", "Let a shell complete commands."),
     ("version", "Show the version."),
 )
 

@@ -5,7 +5,7 @@ Help is plain text, and nothing heavy is loaded to print it. Mistakes in the arg
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 
@@ -90,6 +90,27 @@ class Commands:
             raise InvalidInput(f"too many arguments: {' '.join(wrong.unused_tokens or ())}; see --help") from None
         except CycloptsError as wrong:
             raise InvalidInput(_sentence(str(wrong))) from None
+
+    def completion(self, shell: Literal["bash", "zsh", "fish"]) -> str:
+        """The script that lets a shell complete this program, and the other name under which it is installed."""
+        script = self.app.generate_completion(shell=shell, prog_name="orc")
+        script = script.replace("#compdef orc\n", "#compdef orc orchestrator\n", 1)
+        return f"{script.rstrip()}\n\n{_ALSO[shell]}"
+
+
+# The generated zsh function is neither called when a file of the search path is read for the first time, nor made known
+# when the script is sourced.
+_ALSO: Final = {
+    "bash": "complete -F _orc orchestrator\n",
+    "zsh": """\
+if [[ ${funcstack[1]} == _orc ]]; then
+  _cyclopts_orc "$@"
+else
+  compdef _cyclopts_orc orc orchestrator
+fi
+""",
+    "fish": "complete -c orchestrator -w orc\n",
+}
 
 
 VALUED: Final = frozenset({"--config", "--url", "--prefix", "--pool", "--data-dir", "--output", "-o"})

@@ -35,6 +35,8 @@ COMMANDS = (
     ["redis", "info"],
     ["config", "show"],
     ["config", "validate"],
+    ["bench"],
+    ["completion"],
     ["version"],
 )
 
