@@ -150,7 +150,7 @@ def test_show(terminal: Terminal) -> None:
         "s 1",
         {"name": "ü"},
     )
-    assert "scheduled until" in terminal.orc("tasks", "show", task).out
+    assert "starts no earlier than" in terminal.orc("tasks", "show", task).out
     dead = terminal.orc("tasks", "submit", "greet", "-a", "nme=x", "--wait", "-o", "id").out.strip()
     assert "nme" in terminal.orc("tasks", "show", dead).out
     assert terminal.orc("tasks", "show", UNKNOWN_ID).code == 3
@@ -248,7 +248,7 @@ def test_redis_dies_while_waiting(terminal: Terminal) -> None:
 
 
 def test_watch(terminal: Terminal) -> None:
-    """Every event is a line; JSON lines have ids, behind each of which watching goes on; the exit code is as of wait."""
+    """Every event is a line; JSON lines have ids, and watching goes on behind each; the exit code is that of wait."""
     task = submit(terminal, "talk", "-a", "to=2")
     assert terminal.orc("tasks", "wait", task).code == 0
     screen = terminal.orc("tasks", "watch", task)
@@ -293,7 +293,10 @@ def test_watch_ends_with_the_task(terminal: Terminal) -> None:
 def test_show_has_the_progress(terminal: Terminal) -> None:
     """`tasks show` tells how far a running task has come."""
     task = submit(terminal, "talk", "-a", "to=3", "-a", "seconds=1")
-    shown = lambda: terminal.orc("tasks", "show", task, "-o", "json").json()["progress"]  # noqa: E731
+
+    def shown() -> object:
+        return terminal.orc("tasks", "show", task, "-o", "json").json()["progress"]
+
     wait_until(lambda: shown() is not None, "progress", 10.0)
     assert shown() == {"done": 1, "total": 3, "message": "counting"}
 

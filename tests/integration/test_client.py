@@ -25,6 +25,7 @@ from orchestrator.core.errors import (
     TaskFailed,
 )
 from orchestrator.core.ids import new_task_id
+from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import CancelStatus, TaskState
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import PATIENCE_S
@@ -175,7 +176,7 @@ async def test_a_handle_is_made_from_an_id_alone(team: LocalTeam) -> None:
     other = await team.client()
     handle = await team.orc.submit("double", {"x": 4})
     foreign = other.task(handle.id)
-    assert (await foreign.status()).why == "no live agent has the skill 'double'"
+    assert (await foreign.status()).detail.cause is Cause.NO_AGENT
     await team.work(make_editor())
     assert await foreign.result(PATIENCE_S) == 8
     late = await team.client()
@@ -296,7 +297,7 @@ async def test_a_delayed_task_waits_until_it_is_due(team: LocalTeam, form: str) 
     handle = await team.orc.submit("double", {"x": 1}, **options[form])
     status = await handle.status()
     assert status.state is TaskState.SCHEDULED
-    assert status.why.startswith("scheduled until 20")
+    assert status.detail.cause is Cause.SCHEDULED
     assert await handle.result(PATIENCE_S) == 2
     assert 0.39 <= time.monotonic() - asked_s < 2
 

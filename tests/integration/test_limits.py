@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.client.submission import Submission
 from orchestrator.core.errors import ConfigError
+from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import TaskState
 from tests.helpers.local_team import PATIENCE_S
 from tests.helpers.waiting import wait_for
@@ -148,7 +149,7 @@ async def test_an_undefined_limit_of_a_second_agent_leaves_nothing_behind(team: 
         await Worker(team.services, [good, bad], worker="w").run()
     assert await team.services.store.execute("ZCARD", team.services.keys.workers) == 0
     handle = await team.orc.submit("work")
-    assert (await handle.status()).why == "no live agent has the skill 'work'"
+    assert (await handle.status()).detail.cause is Cause.NO_AGENT
 
 
 @pytest.mark.parametrize("settings", [{"limits": {"shared": "1/min"}}], indirect=True)

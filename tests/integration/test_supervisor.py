@@ -15,6 +15,7 @@ from orchestrator.core.errors import TaskExpired
 from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.bell import Bell
 from orchestrator.supervisor.doorbell import Doorbell
+from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import TaskState
 from tests.helpers.local_team import PATIENCE_S, run_local_team
 from tests.helpers.waiting import wait_for
@@ -65,8 +66,8 @@ async def test_an_agent_that_comes_later_takes_what_waits(team: LocalTeam) -> No
     """Tasks for a skill or an agent that nobody runs yet wait, say why, and run when it registers."""
     by_skill = await team.orc.submit("late")
     by_agent = await team.orc.submit("late", agent="latecomer")
-    assert (await by_skill.status()).why == "no live agent has the skill 'late'"
-    assert (await by_agent.status()).why == "agent 'latecomer' has no live worker"
+    assert (await by_skill.status()).detail.cause is Cause.NO_AGENT
+    assert (await by_agent.status()).detail.cause is Cause.AGENT_UNKNOWN
     agent, _ = make_agent("latecomer", "late")
     await team.work(agent)
     for handle in (by_skill, by_agent):
@@ -79,7 +80,7 @@ async def test_a_task_for_an_agent_without_the_skill_waits_for_it(team: LocalTea
     worker = await team.work(old)
     ahead = await team.orc.submit("new", agent="editor", priority="critical")
     assert await (await team.orc.submit("old", agent="editor")).result(PATIENCE_S) == "editor"
-    assert (await ahead.status()).why == "agent 'editor' does not have the skill 'new'"
+    assert (await ahead.status()).detail.cause is Cause.SKILL_MISSING
     newer, _ = make_agent("editor", "old", "new")
     await team.work(newer)
     await team.stop(worker)
@@ -351,7 +352,7 @@ async def test_a_silent_worker_is_forgotten(team: LocalTeam) -> None:
     await store.execute("ZADD", keys.workers, 1, "ghost")  # it beat last in 1970
     await wait_for(lambda: _forgotten(team, "ghost"), "the next sweep", 3.0)
     handle = await team.orc.submit("work", agent="haunted")
-    assert (await handle.status()).why == "agent 'haunted' has no live worker"
+    assert (await handle.status()).detail.cause is Cause.AGENT_DOWN
 
 
 async def _forgotten(team: LocalTeam, worker: str) -> bool:
