@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.tasks.model import EmitStatus, VerdictKind
 from tests.lua.pool import MAX_WAIT_S, chunk, row
@@ -93,7 +94,7 @@ def test_each_row_is_judged_for_itself(pool: Pool) -> None:
     pool.register()
     pool.put(row(), row())
     mine, other = pool.deliver()
-    older = mine._replace(generation=str(int(mine.generation) - 1))
+    older = replace(mine, generation=str(int(mine.generation) - 1))
     assert pool.emit(chunk(mine, 1), chunk(older, 1), chunk(other, 1), chunk(mine, 2)) == [OK, STALE, OK, OK]
     assert numbers(pool, mine) == [1, 2]
     assert numbers(pool, other) == [1]
@@ -124,9 +125,9 @@ def test_stale_when_it_only_waits(pool: Pool) -> None:
     """A guess at the generation of a task that waits, or an unknown id, adds nothing and makes no key."""
     mine = start(pool)
     pool.end(mine, VerdictKind.RETRY)
-    guess = mine._replace(generation=pool.task(mine.task_id)["gen"])
+    guess = replace(mine, generation=pool.task(mine.task_id)["gen"])
     with pool.unchanged():
-        assert pool.emit(chunk(guess, 1), chunk(mine._replace(task_id="gone"), 1)) == [STALE, STALE]
+        assert pool.emit(chunk(guess, 1), chunk(replace(mine, task_id="gone"), 1)) == [STALE, STALE]
 
 
 def test_cap(pool: Pool) -> None:
