@@ -60,6 +60,7 @@ CALLED: Final = (
     "XDEL KEY 0-1",
     "XGROUP CREATE KEY g 0",
     "XGROUP DELCONSUMER KEY g c",
+    "XINFO CONSUMERS KEY g",
     "XINFO GROUPS KEY",
     "ZADD KEY 0 m",
     "ZCOUNT KEY 0 1",

@@ -104,7 +104,7 @@ _TABLE: Final = (
     # The server
     Topic(
         "redis-reach",
-        "Redis does not answer, refuses the login, or takes more than 20 ms to answer.",
+        "Redis does not answer, refuses the login, or takes more than 50 ms to answer.",
         "See the message.",
     ),
     Topic(

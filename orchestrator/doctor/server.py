@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 ROUND_TRIPS: Final = 9
-SLOW_S: Final = 0.02
+SLOW_S: Final = 0.05
 OLDEST: Final = (7, 0)
 RECOMMENDED: Final = (8, 2)
 

@@ -123,7 +123,9 @@ def test_worker_run_alone(terminal: Terminal) -> None:
         with terminal.start("worker", "run", "my_agents:agent", "--reload") as worker:
             worker.wait_output("no workers run; the next change of the source is tried again", PATIENCE_S)
             assert "No module named 'nonsense'" in worker.output
-            agents.write_text(FROM_MODULE)
+            agents.write_text("import time\ntime.sleep(600)\n")
+            worker.wait_output("my_agents.py changed", PATIENCE_S)
+            agents.write_text(FROM_MODULE)  # nobody waits for the import of what has changed meanwhile
             wait_started(worker, 1)
             worker.terminate()
             assert worker.wait_exit(PATIENCE_S) == 0, worker.output

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.doctor import scripts
-from orchestrator.doctor.commands import acl_name, used_commands
+from orchestrator.doctor.commands import CALLED, acl_name, used_commands
 from orchestrator.doctor.findings import Severity
 from orchestrator.doctor.subject import Subject
 from orchestrator.services import pool_keys
@@ -18,7 +18,7 @@ from orchestrator.store.store import Endpoint, Store
 from orchestrator.tasks import queries
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.patient import examined, trouble, type_fix
-from workers import Agent
+from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,13 +131,14 @@ async def test_a_user_whom_nothing_can_be_told(
 async def test_the_table_is_enough_for_a_team(
     redis_server: RedisServer, redis_client: redis.Redis, settings: Settings, user: str
 ) -> None:
-    """A user who may run the commands of the table alone submits, supervises, works, retries, asks and cancels."""
+    """A user who may run the commands of the table alone submits, supervises, works, retries, follows, cancels."""
     allow(redis_client, user, f"~{settings.prefix}:*", "-@all", *needed_rules(settings, redis_client))
     agent = Agent("modest", rate="1000/s")
     tried: list[int] = []
 
     @agent.skill(max_attempts=2)
-    async def work(number: int) -> int:
+    async def work(ctx: TaskContext, number: int) -> int:
+        await ctx.emit({"tried": number})
         tried.append(number)
         if tried.count(number) == 1:
             raise RuntimeError("once")
@@ -147,6 +148,7 @@ async def test_the_table_is_enough_for_a_team(
         await team.services.store.check_server(allow_eviction=False)
         await team.work(agent)
         handles = [await team.orc.submit("work", {"number": number}) for number in range(3)]
+        assert [chunk.data async for chunk in handles[2].output()] == [{"tried": 2}, {"tried": 2}]
         assert [await handle.result(10) for handle in handles] == [0, 1, 2]
         waiting = await team.orc.submit("nobody", delay=60, key="mine")
         assert await waiting.cancel()
@@ -155,7 +157,7 @@ async def test_the_table_is_enough_for_a_team(
 
 
 def test_the_table_has_every_command_of_the_scripts() -> None:
-    """A command that a script calls and the table lacks would be missed by users with few rights."""
+    """A command that a script calls and the table lacks would be missed by users with few rights: add it there."""
     calls = re.compile(r"redis\.p?call\('(\w+)'(?:, '([A-Z]+)')?")
     table = {acl_name(command) for command in used_commands(pool_keys(local_settings("unix:///x", "a:b:c")))}
     called = set()
@@ -164,6 +166,8 @@ def test_the_table_has_every_command_of_the_scripts() -> None:
             called.add(acl_name([name, sub]))
     assert len(called) > 30
     assert called <= table
+    asked = {acl_name(command.split(" ")) for command in CALLED}
+    assert asked <= called, "rights are asked for that nothing needs"
 
 
 @pytest.mark.parametrize(
