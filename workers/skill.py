@@ -29,6 +29,14 @@ T = TypeVar("T")
 RESULT_DEPTH: Final = 128
 """Levels of lists and objects within a result; pydantic reads no more than 200."""
 
+MAY_FIT_LATER: Final = frozenset(
+    {
+        "date_future", "date_past", "datetime_future", "datetime_past",
+        "parent_does_not_exist", "path_exists", "path_not_directory", "path_not_file", "path_not_socket",
+    }
+)  # fmt: skip
+"""Kinds of misfits that depend on the clock and the files of who looks: the worker may see it otherwise."""
+
 
 class HandlerKind(StrEnum):
     """Where a handler runs."""
@@ -107,6 +115,23 @@ class Skill(Generic[P, T]):
     def __repr__(self) -> str:
         return f"Skill({self.name!r})"
 
+    def check_args(self, args: bytes) -> None:
+        """Refuse JSON arguments that do not fit, before they are sent to a worker that would refuse them as well.
+
+        What only the worker can tell is let through: validators of the user's own may break where their files or
+        services are missing.
+
+        Raises:
+            InvalidInput: they do not fit; the message is that of `bind`.
+        """
+        try:
+            self._arguments.__pydantic_validator__.validate_json(args, by_alias=True, by_name=True)
+        except ValidationError as refused:
+            if not any(error["type"] in MAY_FIT_LATER for error in refused.errors(include_url=False)):
+                raise self._misfit(refused) from None
+        except Exception:  # noqa: BLE001 - that says nothing of the arguments
+            return
+
     def bind(self, args: bytes, context: TaskContext | None) -> dict[str, Any]:
         """Check JSON arguments against the handler's signature; answer what to call it with.
 
@@ -117,7 +142,7 @@ class Skill(Generic[P, T]):
             # The validator itself: what pydantic puts around it costs as much again.
             checked = self._arguments.__pydantic_validator__.validate_json(args, by_alias=True, by_name=True).__dict__
         except ValidationError as refused:
-            raise InvalidInput(f"arguments do not fit {self.name!r}: {_readable(refused)}") from None
+            raise self._misfit(refused) from None
         except Exception as broken:
             # Validators and default factories are user code.
             raise InvalidInput(
@@ -127,6 +152,9 @@ class Skill(Generic[P, T]):
         if self._context_name is not None:
             values[self._context_name] = context
         return values
+
+    def _misfit(self, refused: ValidationError) -> InvalidInput:
+        return InvalidInput(f"arguments do not fit {self.name!r}: {_readable(refused)}")
 
     def dump_result(self, value: T, *, max_bytes: int) -> bytes:
         """Serialise what the handler returned.

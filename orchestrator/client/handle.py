@@ -48,7 +48,7 @@ class TaskHandle(Generic[T_co]):
         following: Following,
         read: Callable[[bytes], T_co] | None = None,
     ) -> None:
-        self.id = id_
+        self.id: str = id_
         self.outcome: Outcome | None = None
         self._services, self._replies, self._following, self._read = services, replies, following, read
 

@@ -17,6 +17,8 @@ from orchestrator.tasks.model import Envelope, encode_envelope
 from orchestrator.tasks.scripts import SubmitRow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.core.settings import Settings
 
 PRIORITIES: Final = {"critical": 0, "high": 1, "normal": 2, "low": 3}
@@ -40,7 +42,15 @@ class NamedSkill(Protocol):
 
 
 class TypedSkill(NamedSkill, Protocol[T_co]):
-    """A skill that also knows the type of its results."""
+    """A skill that also knows the types of its arguments and of its results."""
+
+    def check_args(self, args: bytes) -> None:
+        """Refuse JSON arguments that its workers would refuse.
+
+        Raises:
+            InvalidInput: with the arguments that do not fit.
+        """
+        ...
 
     def read_result(self, data: bytes) -> T_co:
         """Read a result as what the handler returns."""
@@ -143,6 +153,8 @@ class Door:
             max_bytes=queue.max_args_bytes,
             max_depth=queue.max_depth,
         )
+        if not isinstance(task.skill, str):
+            _check(task.skill, args)
         depth = parent.depth + 1 if parent else 0
         if depth > queue.max_child_depth:
             raise InvalidInput(
@@ -212,6 +224,12 @@ def _arguments(skill: str, args: Arguments) -> Mapping[str, Any]:
         if isinstance(dumped, dict):
             return dumped
     raise InvalidInput(f"arguments of {skill!r} must be a mapping or a pydantic model, not {type(args).__name__}")
+
+
+def _check(skill: NamedSkill, args: bytes) -> None:
+    check: Callable[[bytes], None] | None = getattr(skill, "check_args", None)
+    if check is not None:
+        check(args)
 
 
 def _level(priority: str | int) -> int:

@@ -159,7 +159,7 @@ async def test_a_process_handler_gets_and_returns_its_types(team: LocalTeam) -> 
     handle = await team.orc.submit(swap, {"point": {"x": 1, "y": 2}})
     assert await handle.result(PROCESS_PATIENCE_S) == Point(x=2, y=1)
     with pytest.raises(TaskFailed, match=r"arguments do not fit 'swap': point.x"):
-        await (await team.orc.submit(swap, {"point": {"x": "much"}})).result(PROCESS_PATIENCE_S)
+        await (await team.orc.submit("swap", {"point": {"x": "much"}})).result(PROCESS_PATIENCE_S)
     assert swap(Point(x=1, y=2)) == Point(x=2, y=1)
 
 

@@ -170,3 +170,29 @@ def test_caps_are_named_in_the_refusal(door: Door) -> None:
     assert (row.parent, row.parent_generation, envelope_of(row).depth) == (parent.task_id, "7", 2)
     with pytest.raises(InvalidInput, match="number 3 in a row; at most 2"):
         door.row(Submission("work"), Parent(parent.task_id, "7", depth=2))
+
+
+class Named:
+    """No more than the name of a skill."""
+
+    name = "work"
+
+
+class Checking(Named):
+    """A skill that knows its arguments."""
+
+    def check_args(self, args: bytes) -> None:
+        """Refuse all but one."""
+        if args != b'{"x":1}':
+            raise InvalidInput(f"not {args!r}")
+
+
+def test_a_skill_that_knows_its_arguments_is_asked(door: Door) -> None:
+    """It sees the JSON that would be sent, once that is known to be fit to send; a mere name asks nobody."""
+    assert envelope_of(door.row(Submission(Checking(), {"x": 1}))).args == b'{"x":1}'
+    with pytest.raises(InvalidInput, match=r"""not b'{"x":2}'"""):
+        door.row(Submission(Checking(), {"x": 2}))
+    with pytest.raises(InvalidInput, match="NaN"):
+        door.row(Submission(Checking(), {"x": float("nan")}))
+    for skill in (Named(), "work"):
+        assert envelope_of(door.row(Submission(skill, {"x": 2}))).skill == "work"

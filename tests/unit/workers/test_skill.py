@@ -14,7 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, cast
 
 import pytest
 from hypothesis import given
-from pydantic import BaseModel, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    DirectoryPath,
+    Field,
+    FilePath,
+    FutureDatetime,
+    NewPath,
+    PastDate,
+    PastDatetime,
+    field_validator,
+)
 
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import InvalidInput
@@ -273,12 +284,60 @@ def test_arguments_are_validated_from_json() -> None:
     ],
 )
 def test_arguments_that_do_not_fit_are_named(args: object, told: str) -> None:
-    """The refusal names the skill, the argument and the reason."""
+    """The refusal names the skill, the argument and the reason; before a submit it is the same."""
 
     async def work(a: int, b: list[int]) -> None: ...
 
-    with pytest.raises(InvalidInput, match=f"'work': .*{told}"):
-        bind(skill_of(work), args)
+    skill = skill_of(work)
+    with pytest.raises(InvalidInput, match=f"'work': .*{told}") as by_worker:
+        bind(skill, args)
+    with pytest.raises(InvalidInput) as by_client:
+        skill.check_args(json.dumps(args).encode())
+    assert str(by_client.value) == str(by_worker.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Explosive, {"text": "x"}),
+        (FilePath, "/no/such/file"),
+        (DirectoryPath, "/no/such/folder"),
+        (NewPath, "/no/such/folder/file"),
+        (int | FilePath, "/no/such/file"),
+        (PastDatetime, "2999-01-01T00:00:00Z"),
+        (PastDate, "2999-01-01"),
+        (FutureDatetime, "2001-01-01T00:00:00Z"),
+    ],
+)
+def test_what_only_a_worker_can_tell_is_submitted(kind: Any, value: object) -> None:
+    """A validator that breaks, and what depends on files or the clock, refuses no submit; `bind` refuses them here."""
+
+    async def work(thing: object) -> None: ...
+
+    work.__annotations__["thing"] = kind
+    skill, args = skill_of(work), {"thing": value}
+    with pytest.raises(InvalidInput):
+        bind(skill, args)
+    skill.check_args(json.dumps(args).encode())
+    with pytest.raises(InvalidInput, match="thing: Field required; thong: Extra inputs"):
+        skill.check_args(b'{"thong": 1}')
+
+
+def test_a_refusal_by_a_validator_refuses_the_submit() -> None:
+    """What a validator of the user's own says of a value holds before a submit as well."""
+
+    def positive(value: int) -> int:
+        if value < 1:
+            raise ValueError("nobody to book for")
+        return value
+
+    async def book(seats: int) -> None: ...
+
+    book.__annotations__["seats"] = Annotated[int, AfterValidator(positive)]
+    skill = skill_of(book)
+    skill.check_args(b'{"seats": 1}')
+    with pytest.raises(InvalidInput, match="do not fit 'book': seats: Value error, nobody to book for"):
+        skill.check_args(b'{"seats": 0}')
 
 
 def test_parameters_may_have_any_name() -> None:
