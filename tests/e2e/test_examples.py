@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-AGENTS = ("my_agents:agent", "rate_limited:agent", "parent_children:team")
+AGENTS = ("my_agents:agent", "rate_limited:agent", "parent_children:team", "outbox:agent")
 ORC = str(Path(sys.executable).with_name("orc"))
 
 
@@ -27,7 +27,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ORC_")}
     environ["ORC_DATA_DIR"] = str(tmp_path_factory.mktemp("examples") / "data")
     with ActorProcess([ORC, "up", *AGENTS], name="orc-up", env=environ, cwd=EXAMPLES) as up:
-        for agent in ("greeter", "oracle", "planner", "counter"):
+        for agent in ("greeter", "oracle", "planner", "counter", "warehouse"):
             up.wait_output(agent, timeout_s=20)
         yield environ
         up.terminate()
@@ -59,6 +59,16 @@ def test_parent_children(terminal: dict[str, str]) -> None:
     """The second attempt of a parent finds the children of the first, which run once."""
     printed = run(terminal, sys.executable, "parent_children.py")
     assert printed == "6 words, counted in attempt 2\n3 children, executed 3 times\n"
+
+
+def test_outbox(terminal: dict[str, str]) -> None:
+    """What was committed is sent once and runs; what was rolled back is not sent."""
+    printed = run(terminal, sys.executable, "outbox.py")
+    assert re.fullmatch(
+        "rolled back: UNIQUE constraint failed: orders.number\n2 sent, then 0\n"
+        r"order 1: a kettle \(parcel \w{4}…\)\norder 2: a teapot \(parcel \w{4}…\)\n",
+        printed,
+    ), printed
 
 
 def test_examples_have_no_file_without_test() -> None:

@@ -1,0 +1,111 @@
+"""Orders that are shipped by tasks, enqueued in the transaction that stores the order: docs/outbox.md explains it.
+
+Run `orc up outbox:agent` in one terminal and `python outbox.py` in another.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import sys
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from orchestrator import InvalidInput, KeyConflict, QueueFull, StoreError
+from orchestrator.sync import Orchestrator
+from workers import Agent, TaskContext
+
+KEPT = timedelta(days=7)
+"""The key of a task protects as long as this after its end: longer than any relay is ever down."""
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, item TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS outbox (
+    position INTEGER PRIMARY KEY,                               -- the order in which rows are sent
+    id TEXT UNIQUE DEFAULT (lower(hex(randomblob(16)))),        -- the key of the task; never used twice
+    skill TEXT NOT NULL,
+    args TEXT NOT NULL,
+    task TEXT,                                                  -- set once Redis has it
+    refused TEXT                                                -- why it never will
+);
+CREATE INDEX IF NOT EXISTS unsent ON outbox (position) WHERE task IS NULL AND refused IS NULL;
+"""
+
+agent = Agent("warehouse")
+
+
+@agent.skill
+async def ship(ctx: TaskContext, number: int, item: str) -> str:
+    """Ship an order; what must not happen twice gets the key of the task along."""
+    return f"order {number}: {item} (parcel {ctx.idempotency_key[:4]}…)"
+
+
+def connect(path: str | Path) -> sqlite3.Connection:
+    """Open the database of the application."""
+    database = sqlite3.connect(path)
+    database.executescript(SCHEMA)
+    return database
+
+
+def place_order(database: sqlite3.Connection, number: int, item: str) -> None:
+    """Store an order, and what is to be done for it, in one transaction: both are there, or neither is."""
+    with database:
+        database.execute("INSERT INTO orders VALUES (?, ?)", (number, item))
+        enqueue(database, "ship", {"number": number, "item": item})
+
+
+def enqueue(database: sqlite3.Connection, skill: str, args: dict[str, Any]) -> None:
+    """Note a task, in the transaction of the caller."""
+    database.execute("INSERT INTO outbox (skill, args) VALUES (?, ?)", (skill, json.dumps(args)))
+
+
+def relay(database: sqlite3.Connection, orc: Orchestrator) -> int:
+    """Submit what was committed and has not been sent; answer how many rows there were."""
+    unsent = "SELECT id, skill, args FROM outbox WHERE task IS NULL AND refused IS NULL ORDER BY position LIMIT 100"
+    rows = database.execute(unsent).fetchall()
+    for id_, skill, args in rows:
+        try:
+            task = orc.submit(skill, json.loads(args), key=id_, result_ttl=KEPT)
+        except (InvalidInput, KeyConflict) as refused:  # it would be refused again: for a person to look at
+            mark, value = "UPDATE outbox SET refused = ? WHERE id = ?", str(refused)
+        else:
+            mark, value = "UPDATE outbox SET task = ? WHERE id = ?", task.id
+        with database:
+            database.execute(mark, (value, id_))
+    return len(rows)
+
+
+def relay_for_ever(path: str | Path) -> None:
+    """Be the relay: any number of them may run, and be killed at any time."""
+    with Orchestrator() as orc:
+        database = connect(path)
+        while True:
+            try:
+                sent = relay(database, orc)
+            except (QueueFull, StoreError) as later:
+                print(f"later: {later}", file=sys.stderr)
+                sent = 0
+            if not sent:
+                time.sleep(1)
+
+
+def main() -> None:
+    """Place three orders, one of which is rolled back; relay them; wait until they are shipped."""
+    with tempfile.TemporaryDirectory() as folder, Orchestrator() as orc:
+        database = connect(Path(folder) / "shop.db")
+        place_order(database, 1, "a kettle")
+        place_order(database, 2, "a teapot")
+        try:
+            place_order(database, 2, "the same number again")
+        except sqlite3.IntegrityError as refused:
+            print(f"rolled back: {refused}")
+        print(f"{relay(database, orc)} sent, then {relay(database, orc)}")
+        for (task,) in database.execute("SELECT task FROM outbox ORDER BY position"):
+            print(orc.task(task).result(timeout=30))
+
+
+if __name__ == "__main__":
+    main()
