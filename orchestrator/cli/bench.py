@@ -88,7 +88,7 @@ def bench(
     if isinstance(found, signal.Signals):
         output.say(f"{found.name}: given up; nothing is left behind")
         return 128 + found
-    _print(found, common)
+    show(found, common)
     return 0
 
 
@@ -228,7 +228,8 @@ def _last_words(log: IO[bytes]) -> str:
     return output.clean(reasons[-1]) if reasons else "nothing"
 
 
-def _print(found: Figures, common: Globals) -> None:
+def show(found: Figures, common: Globals) -> None:
+    """Print what was measured, and what the figures are."""
     if common.output != "table":
         output.show_record(common.output, asdict(found), key="drain")
         return

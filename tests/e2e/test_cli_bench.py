@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orchestrator.cli.bench import Figures, show
+from orchestrator.cli.options import Globals
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_until
 from tests.helpers.terminal import Terminal
@@ -53,28 +55,15 @@ def client(shared: RedisServer) -> Iterator[redis.Redis]:
 
 
 def test_on_a_server_of_its_own(terminal: Terminal) -> None:
-    """Without a URL it starts a server that is gone afterwards, with all processes; the table says what it means."""
-    done = terminal.process("bench", "--tasks", "200", "--processes", "1", timeout_s=90)
-    assert done.code == 0, done
-    assert "embedded" in done.out
-    assert "submit, 100 at once" in done.out
-    assert "These tasks do nothing" in done.err
-    assert not terminal.processes()
-    assert not (terminal.folder / "data").exists()
-
-
-def test_in_a_pool_of_its_own(terminal: Terminal, shared: RedisServer, client: redis.Redis) -> None:
-    """With a URL every figure is there, and nothing but what was there before is left; a named pool works too."""
-    typed = ("bench", "--tasks", "200", "--processes", "1", "--pool", "mine", "-o", "json")
-    done = terminal.process(*typed, timeout_s=90, ORC_REDIS__URL=shared.url)
+    """Without a URL it starts a server that is gone afterwards, with all processes; every figure is there."""
+    done = terminal.process("bench", "--tasks", "200", "--processes", "1", "-o", "json", timeout_s=90)
     assert done.code == 0, done
     found = done.json()
     assert all(found[name] > 0 for name in FIGURES)
     assert found["latency_p50_ms"] <= found["latency_p99_ms"]
-    assert found["redis"] == f"{shared.version} at {shared.directory}/redis.sock"
-    assert set(client.keys()) == OTHERS
-    assert client.info("commandstats").keys() >= {"cmdstat_xreadgroup"}, "it did run here"
+    assert found["redis"].endswith("embedded, over a socket")
     assert not terminal.processes()
+    assert not (terminal.folder / "data").exists()
 
 
 def test_a_pool_in_use_is_refused(terminal: Terminal, shared: RedisServer, client: redis.Redis) -> None:
@@ -88,8 +77,9 @@ def test_a_pool_in_use_is_refused(terminal: Terminal, shared: RedisServer, clien
 def test_ctrl_c(terminal: Terminal, shared: RedisServer, client: redis.Redis) -> None:
     """Given up in the middle, it ends its processes and removes its pool, though the keys are many."""
     terminal.environ["ORC_REDIS__URL"] = shared.url
-    with terminal.start("bench", "--tasks", "100000", "--processes", "1") as bench:
+    with terminal.start("bench", "--tasks", "100000", "--processes", "1", "--pool", "mine") as bench:
         wait_until(lambda: client.dbsize() > 1000, "tasks to pile up", 60.0)
+        assert client.exists("orc:dev:default:{pool:mine}:format")
         bench.signal(signal.SIGINT)
         assert bench.wait_exit(30) == 130, bench.output
         assert "given up; nothing is left behind" in bench.output
@@ -105,6 +95,15 @@ def test_a_server_that_is_no_good(terminal: Terminal, shared: RedisServer, clien
     assert "set maxmemory-policy noeviction" in done.err
     assert set(client.keys()) == OTHERS
     assert not terminal.processes()
+
+
+def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """People get one figure a line, with its unit, and hear what the figures are."""
+    show(Figures("a machine", "8.2.3 embedded", 2, 7055, 37678, 52815, 37325, 0.71, 0.9), Globals())
+    printed, told = capsys.readouterr()
+    assert "submit, 100 at once  37,678 tasks/s\n" in printed
+    assert "submit to result     p50 0.71 ms, p99 0.90 ms, at rest\n" in printed
+    assert "These tasks do nothing" in told
 
 
 def test_usage(terminal: Terminal) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -58,11 +57,20 @@ def greeting(terminal: Terminal) -> str:
 
 
 def test_edits(terminal: Terminal) -> None:
-    """New text is answered after an edit; a broken one is shown and changes nothing; the next good one takes over."""
-    words, more = terminal.folder / "kit" / "words.py", terminal.folder / "lib" / "more.py"
+    """New text is answered after an edit; a broken one is shown and changes nothing; the next good one takes over.
+
+    A task that ends within the short drain ends; one that does not runs again, and no attempt is counted for it. At the
+    end a kill -9 leaves nothing behind.
+    """
+    words, more, gate = (terminal.folder / name for name in ("kit/words.py", "lib/more.py", "gate"))
     with terminal.start("up", "my_agents:agent", "--reload") as up:
         wait_started(up, 1)
         assert greeting(terminal) == "Hello, you"
+        long = terminal.orc("tasks", "submit", "hold", "-a", f"gate={gate}", "-o", "id").out.strip()
+        short = terminal.orc("tasks", "submit", "nap", "-a", "seconds=1.5", "-o", "id").out.strip()
+        wait_until(
+            lambda: len(terminal.orc("tasks", "list", "--state", "running", "-o", "id").out.split()) == 2, "both", 10.0
+        )
 
         # A folder that the agents did not know: from now on it is watched too.
         more.parent.mkdir()
@@ -71,6 +79,10 @@ def test_edits(terminal: Terminal) -> None:
         up.wait_output("words.py changed", PATIENCE_S)
         wait_started(up, 2)
         assert greeting(terminal) == "Howdy, you"
+        gate.touch()
+        assert terminal.orc("tasks", "wait", long, short, "--timeout", f"{PATIENCE_S}s").code == 0
+        assert [terminal.orc("tasks", "show", id_, "-o", "json").json()["attempts"] for id_ in (long, short)] == [1, 1]
+        assert terminal.orc("status", "-o", "json").json()["tasks"]["given_back"] == 1
 
         more.write_text('HELLO = "Moin\n')
         up.wait_output("the workers go on with what they had", PATIENCE_S)
@@ -83,32 +95,6 @@ def test_edits(terminal: Terminal) -> None:
         wait_started(up, 3)
         assert greeting(terminal) == "Salve, you"
 
-        up.signal(signal.SIGINT)
-        assert up.wait_exit(PATIENCE_S) == 0, up.output
-        assert "everything has stopped" in up.output
-    assert not terminal.processes()
-
-
-def test_what_runs_meanwhile(terminal: Terminal) -> None:
-    """A task that ends within the short drain ends; one that does not runs again, and no attempt is counted for it.
-
-    At the end a kill -9 leaves nothing behind.
-    """
-    gate = terminal.folder / "gate"
-    with terminal.start("up", "my_agents:agent", "--reload") as up:
-        wait_started(up, 1)
-        long = terminal.orc("tasks", "submit", "hold", "-a", f"gate={gate}", "-o", "id").out.strip()
-        short = terminal.orc("tasks", "submit", "nap", "-a", "seconds=1.5", "-o", "id").out.strip()
-        wait_until(
-            lambda: len(terminal.orc("tasks", "list", "--state", "running", "-o", "id").out.split()) == 2, "both", 10.0
-        )
-        (terminal.folder / "kit" / "words.py").write_text('HELLO = "Howdy"\n')
-        wait_started(up, 2)
-        gate.touch()
-        assert terminal.orc("tasks", "wait", long, short, "--timeout", f"{PATIENCE_S}s").code == 0
-        assert [terminal.orc("tasks", "show", id_, "-o", "json").json()["attempts"] for id_ in (long, short)] == [1, 1]
-        counts = terminal.orc("status", "-o", "json").json()["tasks"]
-        assert (counts["given_back"], counts["succeeded"], counts["assigned"]) == (1, 2, 3)
         up.kill()
         wait_until(lambda: not terminal.processes(), lambda: f"an end of {terminal.processes()}", PATIENCE_S)
 
