@@ -132,6 +132,11 @@ class Replies:
 
     # --------------------------------------------------------------------------------------------------- waiting
 
+    @property
+    def awaited(self) -> Collection[str]:
+        """The tasks whose ends somebody waits for at the moment."""
+        return self._waiting.keys()
+
     async def wait(self, handle: Awaited) -> None:
         """Wait until the task of `handle` has ended.
 

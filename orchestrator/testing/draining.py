@@ -11,9 +11,10 @@ import anyio
 from orchestrator.agents.queries import skills_by_agent
 from orchestrator.core.errors import NotFound
 from orchestrator.tasks import queries, scripts
+from orchestrator.tasks.model import TaskState
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Collection
 
     from orchestrator.testing.scripts import Look
     from orchestrator.testing.stage import Stage
@@ -32,10 +33,20 @@ class Drain:
         skip_time: move time whenever all that is left waits for it.
         at_most: attempts that may be started until then.
         complete: whether all actors are there; while one is replaced, nothing is judged.
+        awaited: the tasks whose ends handlers wait for at the moment.
     """
 
-    def __init__(self, stage: Stage, *, skip_time: bool, at_most: int, complete: Callable[[], bool]) -> None:
-        self._stage, self._skip_time, self._at_most, self._complete = stage, skip_time, at_most, complete
+    def __init__(
+        self,
+        stage: Stage,
+        *,
+        skip_time: bool,
+        at_most: int,
+        complete: Callable[[], bool],
+        awaited: Callable[[], Collection[str]],
+    ) -> None:
+        self._stage, self._skip_time, self._at_most = stage, skip_time, at_most
+        self._complete, self._awaited = complete, awaited
 
     async def run(self, timeout_s: float, *, until: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Wait until nothing is left to do, or until `until` says that this is enough.
@@ -66,16 +77,16 @@ class Drain:
     async def _moved(self, seen: Look) -> bool:
         """Whether something was done about what is left, so that it is worth another look at once."""
         __tracebackhide__ = True
-        if seen.held or not self._complete():
+        if not self._complete() or (seen.held and not self._blocked(seen)):
             return False
         opens_ms = None
         if seen.ready:
             assigned, opens_ms = await self._assign()
             again = await self._stage.look()
-            if assigned or again.held or not again.ready or again.starts != seen.starts:
+            if assigned or again.held != seen.held or not again.ready or again.starts != seen.starts:
                 return True
             # It was ready all the time, nothing was started meanwhile, and the gate let nothing through.
-            if opens_ms is None and not (self._skip_time and seen.due_ms is not None):
+            if opens_ms is None and not seen.held and not (self._skip_time and seen.due_ms is not None):
                 raise AssertionError(f"this can never start:{await self._describe()}")
         if not self._skip_time:
             return False
@@ -84,6 +95,15 @@ class Drain:
             return False
         await self._stage.advance(min(steps))
         return True
+
+    def _blocked(self, seen: Look) -> bool:
+        """Whether all that runs only waits for children that wait for a time themselves."""
+        awaited = self._awaited()
+        if not (self._skip_time and awaited and (seen.scheduled or seen.ready)):
+            return False
+        tasks = self._stage.submitted()
+        waiting = {task.parent for task in tasks if task.id in awaited and not task.state.final}
+        return all(task.id in waiting for task in tasks if task.state is TaskState.ASSIGNED)
 
     async def _assign(self) -> tuple[int, int | None]:
         """What a supervisor does: assign for each agent. Answers how many, and ms until a rate limit reopens."""

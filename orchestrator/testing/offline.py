@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.services import Endpoint, Services, pool_keys
+from orchestrator.store.calls import opaque
 from orchestrator.store.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
+    from orchestrator.tasks.scripts import SubmitRow
+
+OPAQUE_MARK_BYTES: Final = len(bytes(opaque(b"")))
 
 
 class NoStore(Store):
@@ -32,6 +36,11 @@ def _refusal(what: object) -> OrchestratorError:
     return OrchestratorError(
         f"there is no server here to ask ({what}); run a whole team for this: workers.testing.Team"
     )
+
+
+def packed_envelope(row: SubmitRow) -> bytes:
+    """The envelope of a row, as a delivery carries it: without the mark that makes it opaque to scripts."""
+    return bytes(row.envelope)[OPAQUE_MARK_BYTES:]
 
 
 def offline_services(settings: Settings) -> Services:

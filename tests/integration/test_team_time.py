@@ -241,6 +241,47 @@ async def test_a_drain_that_skips_time_ends_everything(make: Callable[..., Team]
         assert ran == [1, 2, 3, 4] * 2
 
 
+async def test_time_is_skipped_for_a_parent_that_waits(make: Callable[..., Team]) -> None:
+    """A parent that joins a delayed child runs meanwhile, and so does its own parent: they wait, so time moves."""
+    agent = Agent("family", concurrency=5)
+
+    @agent.skill(backoff=3600)
+    async def child(ctx: TaskContext) -> int:
+        if ctx.attempt == 1:
+            raise ValueError("not yet")
+        return ctx.attempt
+
+    @agent.skill
+    async def parent(ctx: TaskContext, depth: int) -> int:
+        deeper = {"depth": depth - 1}
+        handle = await (ctx.submit("parent", deeper) if depth else ctx.submit(child, delay=timedelta(days=1)))
+        return int(await handle.result())
+
+    async with make(agent) as team:
+        with anyio.fail_after(5):
+            assert await team.run(parent, {"depth": 2}, skip_time=True) == 2
+
+
+async def test_time_waits_for_what_works(make: Callable[..., Team]) -> None:
+    """A handler that is busy with something else is waited for: what it left for later runs after it."""
+    agent, ran = Agent("tidy", concurrency=5), list[str]()
+
+    @agent.skill
+    async def remind() -> None:
+        ran.append("remind")
+
+    @agent.skill
+    async def work(ctx: TaskContext) -> None:
+        await ctx.submit(remind, delay=3600)
+        await anyio.sleep(0.2)
+        ran.append("work")
+
+    async with make(agent) as team:
+        await team.orc.submit(work)
+        await team.drain(skip_time=True)
+        assert ran == ["work", "remind"]
+
+
 async def test_an_agent_that_snoozes_for_ever_is_found(make: Callable[..., Team]) -> None:
     """A periodic agent never drains; step by step it can be followed."""
     agent, ran = Agent("periodic"), list[int]()

@@ -16,6 +16,7 @@ from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import Delivery, Envelope, Progress, Verdict, VerdictKind, decode_envelope
+from orchestrator.testing.offline import packed_envelope
 from workers.agent import Agent
 from workers.context import TaskContext
 from workers.runtime.alone import Alone
@@ -39,7 +40,6 @@ T_co = TypeVar("T_co", covariant=True)
 WORKER: Final = "no-worker"
 ENTRY: Final = "1-1"
 GENERATION: Final = "1"
-_OPAQUE_BYTES: Final = 5
 
 
 class Lifespan:
@@ -137,7 +137,7 @@ async def run_skill(
     row = Door(settings, reply_to="").row(
         Submission(skill.name, args, session=session, key=key, timeout=timeout, max_attempts=max_attempts, tags=tags)
     )
-    delivery = Delivery(agent.name, ENTRY, row.id, GENERATION, attempt, deaths, bytes(row.envelope)[_OPAQUE_BYTES:])
+    delivery = Delivery(agent.name, ENTRY, row.id, GENERATION, attempt, deaths, packed_envelope(row))
     async with AsyncExitStack() as entered:
         if isinstance(state, Lifespan):
             state = None if agent.lifespan is None else await entered.enter_async_context(agent.lifespan(agent))
@@ -294,6 +294,6 @@ def make_context(
     """
     settings = Settings()
     row = Door(settings, reply_to="").row(Submission("skill", session=session, key=key, tags=tags))
-    envelope = bytes(row.envelope)[_OPAQUE_BYTES:]
+    envelope = packed_envelope(row)
     delivery = Delivery(agent, ENTRY, row.id, GENERATION, attempt, 0, envelope)
     return RecordedContext(delivery, decode_envelope(envelope), state=state, recording=Recording(settings, children))

@@ -13,8 +13,10 @@ from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.submission import Door, NamedSkill, Submission
 from orchestrator.core.errors import KeyConflict, OrchestratorError, TaskCancelled, TaskError, TaskExpired, TaskFailed
-from orchestrator.tasks.model import CancelStatus, TaskState
+from orchestrator.core.payload import decode_json
+from orchestrator.tasks.model import CancelStatus, TaskState, decode_envelope
 from orchestrator.tasks.queries import Outcome as Ended
+from orchestrator.testing.offline import packed_envelope
 
 if TYPE_CHECKING:
     from orchestrator.client.submission import Parent
@@ -57,7 +59,7 @@ class ScriptedClient(Orchestrator):
             if digest != row.digest:
                 raise KeyConflict(task.key or "", known.id)
             return known
-        plain = _plain(task, parent)
+        plain = _plain(task, parent, decode_json(decode_envelope(packed_envelope(row)).args))
         self.submitted.append(plain)
         handle = ScriptedHandle(row.id, self, plain, skill=task.skill)
         try:
@@ -144,13 +146,12 @@ class ScriptedHandle(TaskHandle[Any]):
         raise OrchestratorError("a scripted child has no output; run a whole team for this: workers.testing.Team")
 
 
-def _plain(task: Submission, parent: Parent | None) -> Submission:
-    args = {} if task.args is None else task.args
+def _plain(task: Submission, parent: Parent | None, args: dict[str, Any]) -> Submission:
     made = parent is not None and task.key is not None and task.key.startswith(f"{parent.task_id}/")
     return replace(
         task,
         skill=task.skill if isinstance(task.skill, str) else task.skill.name,
-        args=dict(args) if isinstance(args, Mapping) else args.model_dump(mode="json"),
+        args=args,
         key=None if made else task.key,
         tags=tuple(task.tags),
     )

@@ -18,7 +18,7 @@ from workers.runtime.emitter import Emitter
 from workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from orchestrator.client.handle import TaskHandle
     from orchestrator.client.submission import Parent, Submission
@@ -132,6 +132,11 @@ class MortalWorker(Worker):
         with self._scope:
             await super().run(listen=listen)
 
+    @property
+    def awaited(self) -> Collection[str]:
+        """The children that its handlers wait for at the moment."""
+        return self._client.awaited if isinstance(self._client, _ProbedClient) else ()
+
     async def _register(self) -> None:
         await super()._register()
         self._registered()
@@ -210,6 +215,11 @@ class _ProbedClient(Orchestrator):
     def __init__(self, settings: Settings, *, reached: Reached) -> None:
         super().__init__(settings=settings)
         self._reached = reached
+
+    @property
+    def awaited(self) -> Collection[str]:
+        """The tasks whose ends somebody waits for here."""
+        return self._replies.awaited
 
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
         """Submit one child; see `Orchestrator.submit_one`."""

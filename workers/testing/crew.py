@@ -110,6 +110,10 @@ class Crew:
         """Whether no worker is missing that will come."""
         return all(place.filled for place in self._places)
 
+    def awaited(self) -> set[str]:
+        """The children that handlers wait for at the moment."""
+        return {id_ for place in self._places if place.filled for id_ in place.worker.awaited}
+
     async def hire(self, agents: Sequence[Agent], *, settings: Settings | None = None) -> Place:
         """Fill one more place with a worker that hosts `agents`; comes back when it is registered.
 

@@ -211,8 +211,8 @@ class Team:
 
         Args:
             timeout: seconds or timedelta of real time that this may take.
-            skip_time: whenever nothing runs and something waits for a time (or for a rate limit), move time there,
-                until nothing is left at all.
+            skip_time: whenever something waits for a time, or for a rate limit, and nothing runs but parents that wait
+                for their children, move time there, until nothing is left at all.
             at_most: attempts that may be started meanwhile, so that agents which submit without end are found.
 
         Raises:
@@ -224,7 +224,7 @@ class Team:
 
     def _drain(self, *, skip_time: bool, at_most: int) -> Drain:
         stage, crew = self._parts
-        return Drain(stage, skip_time=skip_time, at_most=at_most, complete=lambda: crew.complete)
+        return Drain(stage, skip_time=skip_time, at_most=at_most, complete=lambda: crew.complete, awaited=crew.awaited)
 
     async def advance(
         self,
