@@ -28,7 +28,7 @@ class AgentSpec:
         limits: names of further limits that each start must fit into.
         known_limits: definitions of named limits that this process has in its settings.
         lease_ms: until a vanished worker's task is given to another.
-        terms: by skill; for people who ask, the worker decides.
+        terms: by skill; where a worker decides, its own count.
     """
 
     name: str

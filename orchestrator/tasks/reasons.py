@@ -225,7 +225,9 @@ def _unread(found: Findings) -> Why:
         return _lost(found, "is not in the inbox that it was put into")
     agent = found.agents[0]
     if not agent.slots:
-        because = f"{'its workers drain' if agent.workers else 'it has no live worker'}; {START_ONE}"
+        because = (
+            f"{'its workers drain' if agent.workers else 'it has no live worker'}, the task goes back to its queue"
+        )
     elif agent.seen_ms is not None and _silent(agent.seen_ms, agent, found):
         because = f"its workers are silent, the last sign of life came {_ago(agent.seen_ms, found)}"
     else:
@@ -255,7 +257,8 @@ def _running(found: Findings) -> Why:
         text = f"told to stop{_because(found.cancel)}; {_before_it_stops(who, worker, until_ms, found)}"
     elif until_ms is not None:
         cause = Cause.WORKER_SILENT
-        text = f"{_unheard(who, worker, found)}; {_who_takes_it(agent, worker)} at {_moment(until_ms, found)}"
+        runs_out = f"its lease runs out at {_moment(until_ms, found)}"
+        text = f"{_unheard(who, worker, found)}; {runs_out}, then {_who_takes_it(agent, worker)}"
     else:
         cause = Cause.RUNNING
         renewed = f"lease renewed {_span(worker.idle_ms)} ago"
@@ -283,8 +286,8 @@ def _before_it_stops(who: str, worker: WorkerFacts, until_ms: int | None, found:
 
 def _who_takes_it(agent: AgentFacts, worker: WorkerFacts) -> str:
     if agent.slots and agent.workers > worker.registered:
-        return f"another worker of agent {agent.name!r} takes it when its lease has run out"
-    return f"agent {agent.name!r} has no other worker, {START_ONE}: it takes it when the lease has run out"
+        return f"another worker of agent {agent.name!r} takes it"
+    return f"it goes back to its queue: agent {agent.name!r} has no other worker, {START_ONE}"
 
 
 def _unheard(who: str, worker: WorkerFacts, found: Findings) -> str:

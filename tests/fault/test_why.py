@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.testing.servers import RedisServer
     from tests.helpers.notebook import Notebook
 
-LEASE_S = 1.5
+LEASE_S = 1.2
 
 
 class Shop:
@@ -43,11 +43,11 @@ class Shop:
         self.direct: redis.Redis = stack.enter_context(server.client())
         self.supervisor: ActorProcess = stack.enter_context(staff.supervisor(self.settings))
 
-    async def open(self) -> dict[str, int]:
+    async def open(self, *, slots: int = 1) -> dict[str, int]:
         """Start a host; its worker with the process id."""
         before = self.workers()
         agents = "tests.helpers.mortal_agents:mortal"
-        host = staff.host(self.settings, self._notebook, processes=1, lease_s=LEASE_S, agents=agents)
+        host = staff.host(self.settings, self._notebook, processes=1, lease_s=LEASE_S, slots=slots, agents=agents)
         self._stack.enter_context(host)
         await wait_for(lambda: self.workers().keys() - before, lambda: host.describe("its worker"), 15)
         return {id_: pid for id_, pid in self.workers().items() if id_ not in before}
@@ -71,7 +71,7 @@ class Shop:
 @pytest.fixture
 async def shop(redis_server: RedisServer, prefix: str, notebook: Notebook) -> AsyncIterator[Shop]:
     """A supervisor that leads, and nobody else yet."""
-    settings = make_settings(redis_server.url, prefix, heartbeat_s=0.2, leader_lease_s=20.0, sweep_s=1.0)
+    settings = make_settings(redis_server.url, prefix, heartbeat_s=0.4, leader_lease_s=20.0, sweep_s=1.5)
     with ExitStack() as stack:
         async with Orchestrator(settings=settings) as orc:
             shop = Shop(redis_server, prefix, notebook, stack, orc)
@@ -86,18 +86,21 @@ async def test_silent_worker(shop: Shop, gate: Path) -> None:
     handle = await shop.orc.submit("hold", {"gate": str(gate)})
     await shop.comes_to(handle, Cause.RUNNING)
     os.kill(pid, signal.SIGSTOP)
-    found = await shop.comes_to(handle, Cause.WORKER_SILENT, "agent 'mortal' has no other worker, start one")
+    found = await shop.comes_to(handle, Cause.WORKER_SILENT, "agent 'mortal' has no other worker, start one with")
     assert (found.worker, found.pid, found.agent) == (worker, pid, "mortal")
     assert found.seen is not None
     assert found.until is not None
-    assert timedelta(seconds=LEASE_S - 0.5) < found.until - found.seen < timedelta(seconds=LEASE_S + 0.5)
+    # The time that everybody gets after a gap in the looks may be added: a lease.
+    assert timedelta(seconds=LEASE_S - 0.5) < found.until - found.seen < timedelta(seconds=2 * LEASE_S + 0.5)
     os.kill(pid, signal.SIGCONT)
     await shop.comes_to(handle, Cause.RUNNING)
     ((other, _),) = (await shop.open()).items()
     os.kill(pid, signal.SIGSTOP)
-    found = await shop.comes_to(handle, Cause.WORKER_SILENT, "another worker of agent 'mortal' takes it when")
+    found = await shop.comes_to(handle, Cause.WORKER_SILENT, "another worker of agent 'mortal' takes it")
     running = await shop.comes_to(handle, Cause.RUNNING)
-    assert (running.worker, running.attempt) == (other, 2)
+    assert running.worker == other
+    assert running.attempt is not None
+    assert running.attempt > 1
     assert found.until is not None
     assert running.since is not None
     assert timedelta() <= running.since - found.until < timedelta(seconds=LEASE_S)
@@ -121,22 +124,25 @@ async def test_cancelled_on_a_silent_worker(shop: Shop, gate: Path) -> None:
 
 
 async def test_nobody_reads_the_inbox(shop: Shop, gate: Path) -> None:
-    """A task in an inbox whose workers stand still is unread; once they are gone it says so; with others it runs."""
-    ((worker, pid),) = (await shop.open()).items()
+    """A task in an inbox whose workers stand still is unread; once they are gone it is back in its queue."""
+    ((worker, pid),) = (await shop.open(slots=2)).items()
     os.kill(pid, signal.SIGSTOP)
+    # The read that the worker was frozen in may swallow one.
+    swallowed = await shop.orc.submit("hold", {"gate": str(gate)})
+    await wait_for(lambda: shop.direct.xlen(shop.keys.inbox("mortal")) == 1, "the first one to be assigned")
     handle = await shop.orc.submit("hold", {"gate": str(gate)})
     found = await shop.comes_to(handle, Cause.UNREAD)
-    assert (found.agent, found.slots) == ("mortal", 1)
+    assert (found.agent, found.slots) == ("mortal", 2)
     assert found.since is not None
     assert datetime.now(UTC) - found.since < timedelta(seconds=5)
     await shop.comes_to(handle, Cause.UNREAD, "its workers are silent, the last sign of life came ")
-    await wait_for(lambda: worker not in shop.workers(), "the registry to forget the worker", 15)
-    found = await shop.comes_to(handle, Cause.UNREAD, "it has no live worker; start one with `orc worker run`")
-    assert found.slots == 0
-    await shop.open()
+    await shop.comes_to(handle, Cause.NO_AGENT)
+    assert worker not in shop.workers()
+    await shop.open(slots=2)
     await shop.comes_to(handle, Cause.RUNNING)
     await anyio.Path(gate).touch()
-    assert await handle.result(10) == "held"
+    for one in (swallowed, handle):
+        assert await one.result(10) == "held"
 
 
 async def test_recovering(shop: Shop) -> None:

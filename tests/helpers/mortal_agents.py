@@ -8,10 +8,14 @@ from pathlib import Path
 
 import anyio
 
-from tests.helpers.noting_agents import LEASE_VARIABLE
+from tests.helpers.noting_agents import LEASE_VARIABLE, SLOTS_VARIABLE
 from workers import Agent, TaskContext
 
-mortal = Agent("mortal", concurrency=1, lease=float(os.environ.get(LEASE_VARIABLE, "3")))
+mortal = Agent(
+    "mortal",
+    concurrency=int(os.environ.get(SLOTS_VARIABLE, "1")),
+    lease=float(os.environ.get(LEASE_VARIABLE, "3")),
+)
 
 
 @mortal.skill(max_deaths=6)
