@@ -71,8 +71,8 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_children", "_client", "_depth", "_generation", "_limits", "_logger", "_open_output", "_output", "agent",
-        "attempt", "cancelled", "deadline", "idempotency_key", "session", "state", "tags", "task_id", "worker",
+        "_children", "_client", "_depth", "_entry", "_generation", "_limits", "_logger", "_open_output", "_output",
+        "agent", "attempt", "cancelled", "deadline", "idempotency_key", "session", "state", "tags", "task_id", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -97,7 +97,7 @@ class TaskContext:
         self.state: Any = state
         self.cancelled: bool = False
         self._limits: TimeLimits | None = None
-        self._generation, self._depth = delivery.generation, envelope.depth
+        self._generation, self._entry, self._depth = delivery.generation, delivery.entry, envelope.depth
         self._client, self._children = client, 0
         # Most handlers emit nothing, so what emits is made when it is first needed.
         self._open_output = output

@@ -1,7 +1,8 @@
 -- The one way a task ends: state, time, lifetime, idempotency key, counter, event, reply, last entry of its output.
--- `task` holds the fields that the caller read (reply, idem, out, and for the last one gen, fails, deaths); `fields` is a
+-- `task` holds the fields that the caller read (idem, out, and for the last one gen, fails, deaths); `fields` is a
 -- flat list of further fields to store. What is shared by a batch (replies, events, counters) is gathered in `ending` and
 -- written by `flush_endings`.
+--@include listener
 --@include tell
 local reply_inline_bytes = 65536
 local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
@@ -14,11 +15,12 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
   local events = ending.events
   events[#events + 1] = id
   events[#events + 1] = letter
-  if task.reply then
-    local replies = ending.replies[task.reply]
+  local client = listener(id)
+  if client then
+    local replies = ending.replies[client]
     if not replies then
       replies = {}
-      ending.replies[task.reply] = replies
+      ending.replies[client] = replies
     end
     replies[#replies + 1] = id
     -- First letter: the state; upper case: the results of this call are too large for a reply, read it from the task.

@@ -8,22 +8,22 @@
 --@include skill_queue
 local function take_back(pool, ending, agent, entry, id, died, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
-  local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'reply', 'idem', 'fails', 'deaths',
-    'by', 'cancel', 'env', 'skill', 'out')
+  local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
+    'cancel', 'env', 'skill', 'out')
   local held_agent, held_entry, score
   if found[3] then held_agent, held_entry, score = string.match(found[3], '^(%S+) (%S+) (%S+)$') end
   if found[1] ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
-  local task = {gen = found[2], queue = found[4] or skill_queue(found[12]), score = score, reply = found[6], idem = found[7],
-    fails = tonumber(found[8] or 0), deaths = tonumber(found[9] or 0), by = found[10], env = found[12], out = found[14],
+  local task = {gen = found[2], queue = found[4] or skill_queue(found[11]), score = score, idem = found[6],
+    fails = tonumber(found[7] or 0), deaths = tonumber(found[8] or 0), by = found[9], env = found[11], out = found[13],
     died = died}
   if died then
     task.deaths = task.deaths + 1
     redis.call('HSET', task_key, 'deaths', task.deaths, 'death:' .. task.deaths, evidence)
   end
   local now_ms = math.floor(ending.now / 1000)
-  local skill = found[13] or string.match(task.queue, '^skill:(.*)$')
-  if found[11] then
-    end_task(pool, ending, id, task, 'cancelled', lifetime(found[5]), {'reason', found[11]})
+  local skill = found[12] or string.match(task.queue, '^skill:(.*)$')
+  if found[10] then
+    end_task(pool, ending, id, task, 'cancelled', lifetime(found[5]), {'reason', found[10]})
   elseif died and task.deaths >= (max_deaths[skill] or 3) then
     end_task(pool, ending, id, task, 'dead', lifetime(found[5], dead_ttl_s), {'reason', 'deaths'})
     bury(pool, id, now_ms, dead_ttl_s)

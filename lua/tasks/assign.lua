@@ -75,15 +75,14 @@ for i = 1, math.min(#heads, each) do
   if assigned >= want or bytes >= call_bytes then break end
   local id, score, queue = heads[i][1], heads[i][2], heads[i][3]
   local task_key = pool .. ':task:' .. id
-  local task = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'reply', 'idem', 'skill',
-    'out')
+  local task = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill', 'out')
   if task[1] ~= 'ready' then
     -- An index entry that a torn script left behind: the state in the hash decides.
   elseif task[6] and tonumber(task[6]) <= now_ms then
-    local ended = {reply = task[8], idem = task[9], out = task[11], gen = task[2], fails = task[4], deaths = task[5]}
+    local ended = {idem = task[8], out = task[10], gen = task[2], fails = task[4], deaths = task[5]}
     end_task(pool, ending, id, ended, 'expired', lifetime(task[7]), {'reason', 'did not start in time'})
     expiring[#expiring + 1] = id
-  elseif task[10] and not skilled[task[10]] then
+  elseif task[9] and not skilled[task[9]] then
     parked[#parked + 1] = whole(score)
     parked[#parked + 1] = id
   else
@@ -92,7 +91,7 @@ for i = 1, math.min(#heads, each) do
     local fails, deaths = tonumber(task[4] or 0), tonumber(task[5] or 0)
     local entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', task[2], 'a', fails + deaths + 1, 'd', deaths, 'e', envelope)
     redis.call('HSET', task_key, 'state', 'assigned', 'at', agent .. ' ' .. entry .. ' ' .. whole(score))
-    if task[11] then tell(pool, id, task[2], fails + deaths + 1, 'assigned', agent) end
+    if task[10] then tell(pool, id, task[2], fails + deaths + 1, 'assigned', agent) end
     if limits ~= '' then grants[#grants + 1] = id .. ':' .. task[2] end
     if task[6] then expiring[#expiring + 1] = id end
     assigned = assigned + 1

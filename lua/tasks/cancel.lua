@@ -30,32 +30,32 @@ end
 
 local function cancel(id)
   local task_key = pool .. ':task:' .. id
-  local found = redis.call('HMGET', task_key, 'state', 'queue', 'ttl', 'reply', 'idem', 'by', 'at', 'gen', 'env', 'out',
-    'fails', 'deaths', 'cancel')
+  local found = redis.call('HMGET', task_key, 'state', 'queue', 'ttl', 'idem', 'by', 'at', 'gen', 'env', 'out', 'fails',
+    'deaths', 'cancel')
   local state = found[1]
   if not state then return 'unknown', '' end
   if state ~= 'assigned' and state ~= 'ready' and state ~= 'scheduled' then return 'already', state end
   local agent, entry
   if state == 'assigned' then
-    agent, entry = string.match(found[7], '^(%S+) (%S+)')
+    agent, entry = string.match(found[6], '^(%S+) (%S+)')
     if delivered(agent, entry) then
       -- Asking again without a reason takes no reason away.
-      if reason ~= '' or not found[13] then redis.call('HSET', task_key, 'cancel', reason) end
+      if reason ~= '' or not found[12] then redis.call('HSET', task_key, 'cancel', reason) end
       return 'signalled', state
     end
   end
-  local task = {reply = found[4], idem = found[5], out = found[10], gen = found[8], fails = found[11], deaths = found[12]}
+  local task = {idem = found[4], out = found[9], gen = found[7], fails = found[10], deaths = found[11]}
   end_task(pool, ending, id, task, 'cancelled', lifetime(found[3]), {'reason', reason})
   if state == 'ready' then
-    leave_queue(pool, found[2] or skill_queue(found[9]), id)
+    leave_queue(pool, found[2] or skill_queue(found[8]), id)
   elseif state == 'scheduled' then
     redis.call('ZREM', pool .. ':scheduled', id)
   else
     if not entries[agent] then entries[agent] = {} end
     table.insert(entries[agent], entry)
-    grants[#grants + 1] = {agent, id, found[8]}
+    grants[#grants + 1] = {agent, id, found[7]}
   end
-  if found[6] then redis.call('ZREM', pool .. ':expiring', id) end
+  if found[5] then redis.call('ZREM', pool .. ':expiring', id) end
   return 'ended', 'cancelled'
 end
 

@@ -38,9 +38,17 @@ local waiting = start_waiting()
 local terminal = {succeeded = true, dead = true, cancelled = true, expired = true}
 local again = {retry = 'retried', snooze = 'snoozed', back = 'given_back', unstarted = 'given_back'}
 
+local function rest_of(task_key)
+  -- A plain task in its first attempt has env, gen, state and at, and nothing that has to be read.
+  if redis.call('HLEN', task_key) == 4 then return {} end
+  local found = redis.call('HMGET', task_key, 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by', 'cancel', 'out')
+  return {queue = found[1], rank = found[2], ttl = found[3], idem = found[4], fails = found[5], deaths = found[6],
+    by = found[7], cancel = found[8], out = found[9]}
+end
+
 local function leave_attempt(task_key, row, task)
   local id, verdict = row[1], row[5]
-  local generation = whole(raise(task[2], now_ms))
+  local generation = whole(raise(row[2], now_ms))
   local due = 0
   if row[7] > 0 then due = now_ms + row[7] end
   if row[8] > due then due = row[8] end
@@ -48,21 +56,20 @@ local function leave_attempt(task_key, row, task)
   if due > now_ms then state = 'scheduled' end
   local fields = {'state', state, 'gen', generation, 'was', row[2]}
   if state == 'scheduled' then fields[#fields + 1], fields[#fields + 2] = 'left', verdict end
+  local attempt = tonumber(task.fails or 0) + tonumber(task.deaths or 0) + 1
   if verdict == 'retry' then
-    local fails = tonumber(task[8] or 0) + 1
-    local attempt = fails + tonumber(task[9] or 0)
-    fields[#fields + 1], fields[#fields + 2] = 'fails', fails
+    fields[#fields + 1], fields[#fields + 2] = 'fails', tonumber(task.fails or 0) + 1
     fields[#fields + 1], fields[#fields + 2] = 'error:' .. attempt, row[6]
   end
   if row[9] ~= '' or verdict == 'snooze' then fields[#fields + 1], fields[#fields + 2] = 'reason', row[9] end
   redis.call('HSET', task_key, unpack(fields))
   local keep_s = max_wait_s + math.ceil(math.max(0, due - now_ms) / 1000)
   redis.call('EXPIRE', task_key, keep_s)
-  if task[7] then redis.call('EXPIRE', pool .. ':idem:' .. task[7], keep_s) end
-  if task[11] and verdict == 'unstarted' then
-    waiting.expiring[#waiting.expiring + 1] = task[11]
+  if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, keep_s) end
+  if task.by and verdict == 'unstarted' then
+    waiting.expiring[#waiting.expiring + 1] = task.by
     waiting.expiring[#waiting.expiring + 1] = id
-  elseif task[11] then
+  elseif task.by then
     -- It has started in time; what comes after is no start.
     redis.call('HDEL', task_key, 'by')
   end
@@ -70,29 +77,26 @@ local function leave_attempt(task_key, row, task)
     waiting.scheduled[#waiting.scheduled + 1] = whole(due)
     waiting.scheduled[#waiting.scheduled + 1] = id
   else
-    local score = whole(rank_of(task[4]) + now_ms)
+    local score = whole(rank_of(task.rank) + now_ms)
     -- Given back: to the very place it came from, ahead of all that waited behind it.
     if verdict == 'back' or verdict == 'unstarted' then score = came_from(task_key) end
-    line_up(waiting.ready, task[3] or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
+    line_up(waiting.ready, task.queue or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
   end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
-  if task[13] then
-    tell(pool, id, row[2], tonumber(task[8] or 0) + tonumber(task[9] or 0) + 1, again[verdict], row[9])
-  end
+  if task.out then tell(pool, id, row[2], attempt, again[verdict], row[9]) end
 end
 
 local function judge(row)
   local id, verdict = row[1], row[5]
   local task_key = pool .. ':task:' .. id
-  local task = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'reply', 'idem', 'fails', 'deaths', 'was',
-    'by', 'cancel', 'out')
-  if not task[1] then return 'stale' end
-  if task[2] ~= row[2] then
-    if task[10] == row[2] then return 'already' end
+  local found = redis.call('HMGET', task_key, 'state', 'gen')
+  if not found[1] then return 'stale' end
+  if found[2] ~= row[2] then
+    if redis.call('HGET', task_key, 'was') == row[2] then return 'already' end
     return 'stale'
   end
-  if terminal[task[1]] then return 'already' end
-  if task[1] ~= 'assigned' then return 'stale' end
+  if terminal[found[1]] then return 'already' end
+  if found[1] ~= 'assigned' then return 'stale' end
   local ids = entries[row[3]]
   if not ids then
     ids = {}
@@ -100,22 +104,22 @@ local function judge(row)
   end
   ids[#ids + 1] = row[4]
   if verdict == 'unstarted' then unstarted[#unstarted + 1] = row end
-  if again[verdict] and not task[12] then
+  local task = rest_of(task_key)
+  if again[verdict] and not task.cancel then
     leave_attempt(task_key, row, task)
     return 'ok'
   end
-  local kept = {reply = task[6], idem = task[7], out = task[13], gen = task[2], fails = task[8], deaths = task[9]}
+  task.gen = row[2]
   if verdict == 'succeeded' then
-    end_task(pool, ending, id, kept, 'succeeded', lifetime(task[5]), {'result', row[6]}, row[6])
+    end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), {'result', row[6]}, row[6])
   elseif verdict == 'dead' then
-    local fails = tonumber(task[8] or 0) + 1
-    local attempt = fails + tonumber(task[9] or 0)
+    local fails = tonumber(task.fails or 0) + 1
+    local attempt = fails + tonumber(task.deaths or 0)
     local fields = {'fails', fails, 'reason', row[9], 'error:' .. attempt, row[6]}
-    end_task(pool, ending, id, kept, 'dead', lifetime(task[5], dead_ttl_s), fields)
+    end_task(pool, ending, id, task, 'dead', lifetime(task.ttl, dead_ttl_s), fields)
     bury(pool, id, now_ms, dead_ttl_s)
   else
-    local reason = task[12] or row[9]
-    end_task(pool, ending, id, kept, 'cancelled', lifetime(task[5]), {'reason', reason})
+    end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl), {'reason', task.cancel or row[9]})
   end
   return 'ok'
 end

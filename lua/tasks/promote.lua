@@ -26,13 +26,13 @@ local expired = 0
 local late = redis.call('ZRANGE', expiring_key, '-inf', now_text, 'BYSCORE', 'LIMIT', 0, limit)
 for i = 1, #late do
   local id = late[i]
-  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'reply', 'idem', 'env', 'out', 'gen',
-      'fails', 'deaths')
+  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails',
+      'deaths')
   if found[1] == 'ready' or found[1] == 'scheduled' then
-    local task = {reply = found[4], idem = found[5], out = found[7], gen = found[8], fails = found[9], deaths = found[10]}
+    local task = {idem = found[4], out = found[6], gen = found[7], fails = found[8], deaths = found[9]}
     end_task(pool, ending, id, task, 'expired', lifetime(found[3]), {'reason', 'did not start in time'})
     if found[1] == 'ready' then
-      leave_queue(pool, found[2] or skill_queue(found[6]), id)
+      leave_queue(pool, found[2] or skill_queue(found[5]), id)
     else
       redis.call('ZREM', scheduled_key, id)
     end

@@ -1,15 +1,15 @@
 #!lua
--- Accept tasks: up to 500 in one call, each judged for itself.
--- status, per row: created ready_or_due_ms | duplicate id | conflict id | full queue | stale parent
+-- Accept tasks: up to 500 in one call, each judged for itself. A row may end with its last column that is not as usual.
+-- status, per row: created | duplicate id | conflict id | full queue | stale parent
+-- answers: for each row that was not created its number, status and what that names
 -- repeat: a row whose task exists answers duplicate with its own id and changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
-local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id queue rank delay_ms at_ms start_by_ms ttl_s reply idem digest envelope parent parent_generation skill
+local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: a task that nobody runs is kept this long
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
 --@include now_us
 --@include whole
---@include line_up
 --@include lifetime
 --@include rank_of
 --@include skill_queue
@@ -19,11 +19,11 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
-local answers, accepted = {}, {}
+local answers, accepted, places, dues = {}, {}, {}, {}
 local lengths, seen_ids, seen_keys = {}, {}, {}
 
-local task_keys = {}
-for i = 1, #rows do task_keys[i] = pool .. ':task:' .. rows[i][1] end
+local task_prefix, task_keys = pool .. ':task:', {}
+for i = 1, #rows do task_keys[i] = task_prefix .. rows[i][1] end
 local any_known = redis.call('EXISTS', unpack(task_keys)) > 0
 
 local function length_of(queue)
@@ -38,9 +38,9 @@ local function length_of(queue)
 end
 
 local function judge(i, row)
-  local id, idem, digest = row[1], row[9], row[10]
+  local id, idem, digest = row[1], row[10], row[11]
   if seen_ids[id] or (any_known and redis.call('EXISTS', task_keys[i]) == 1) then return 'duplicate', id end
-  if idem ~= '' then
+  if idem then
     local holder = seen_keys[idem] or redis.call('GET', pool .. ':idem:' .. idem)
     if holder then
       local owner, known = string.match(holder, '^(%S+) (.*)$')
@@ -48,64 +48,76 @@ local function judge(i, row)
       return 'conflict', owner
     end
   end
-  if row[12] ~= '' then
+  if row[12] then
     local parent = redis.call('HMGET', pool .. ':task:' .. row[12], 'state', 'gen')
     if parent[1] ~= 'assigned' or parent[2] ~= row[13] then return 'stale', row[12] end
   end
-  local due = 0
-  if row[4] > 0 then due = now_ms + row[4] end
-  if row[5] > due then due = row[5] end
-  local waits_in = row[2]
-  if due > now_ms then waits_in = 'scheduled' else due = 0 end
+  local due = row[8] or 0
+  if row[7] and now_ms + row[7] > due then due = now_ms + row[7] end
+  local queue = row[5] or skill_queue(row[2])
+  local waits_in = queue
+  if due > now_ms then waits_in = 'scheduled' end
   local length = length_of(waits_in)
   if length >= max_tasks then return 'full', waits_in end
   lengths[waits_in] = length + 1
   seen_ids[id] = true
-  if idem ~= '' then seen_keys[idem] = id .. ' ' .. digest end
-  accepted[#accepted + 1] = {row, due, task_keys[i]}
-  return 'created', whole(due > 0 and due or now_ms)
+  if idem then seen_keys[idem] = id .. ' ' .. digest end
+  accepted[#accepted + 1] = i
+  places[i] = queue
+  if due > now_ms then dues[i] = due end
+  return nil
 end
 
 for i = 1, #rows do
-  answers[2 * i - 1], answers[2 * i] = judge(i, rows[i])
+  local status, detail = judge(i, rows[i])
+  if status then
+    local n = #answers
+    answers[n + 1], answers[n + 2], answers[n + 3] = i, status, detail
+  end
 end
 
+local born, usual_keep_s, usual_score = whole(now_ms), whole(max_wait_s), whole(rank_of(nil) + now_ms)
 local ready, scheduled, expiring = {}, {}, {}
-local born = whole(now_ms)
-for i = 1, #accepted do
-  local row, due, task_key = accepted[i][1], accepted[i][2], accepted[i][3]
-  local fields = {'env', row[11], 'gen', born}
-  local n = #fields
-  local function field(name, value)
-    fields[n + 1], fields[n + 2] = name, value
-    n = n + 2
-  end
-  -- What most tasks have in common is not stored: it would be a third of a small record.
-  if row[2] ~= skill_queue(row[11]) then field('queue', row[2]) end
-  if row[3] ~= rank_of(nil) then field('rank', whole(row[3])) end
-  if row[7] ~= lifetime(nil) then field('ttl', row[7]) end
-  local keep_s = max_wait_s
-  if due > 0 then
-    field('state', 'scheduled')
+for n = 1, #accepted do
+  local i = accepted[n]
+  local row, task_key, queue, due = rows[i], task_keys[i], places[i], dues[i]
+  local id, rank, ttl_s, start_by, idem = row[1], row[3], row[4], row[9], row[10]
+  local state, keep_s, score = 'ready', usual_keep_s, usual_score
+  if rank then score = whole(rank + now_ms) end
+  if due then
+    state = 'scheduled'
     keep_s = max_wait_s + math.ceil((due - now_ms) / 1000)
     scheduled[#scheduled + 1] = whole(due)
-    scheduled[#scheduled + 1] = row[1]
+    scheduled[#scheduled + 1] = id
   else
-    field('state', 'ready')
-    line_up(ready, row[2], whole(row[3] + now_ms), row[1])
+    local scored = ready[queue]
+    if not scored then
+      scored = {}
+      ready[queue] = scored
+    end
+    local at = #scored
+    scored[at + 1], scored[at + 2] = score, id
   end
-  if row[6] > 0 then
-    field('by', whole(row[6]))
-    expiring[#expiring + 1] = whole(row[6])
-    expiring[#expiring + 1] = row[1]
+  if rank or ttl_s or row[5] or start_by or idem then
+    local fields = {}
+    -- What most tasks have in common is not stored: it would be a third of a small record.
+    if row[5] and queue ~= skill_queue(row[2]) then fields[#fields + 1], fields[#fields + 2] = 'queue', queue end
+    if row[6] then fields[#fields + 1], fields[#fields + 2] = 'skill', row[6] end
+    if rank and rank ~= rank_of(nil) then fields[#fields + 1], fields[#fields + 2] = 'rank', whole(rank) end
+    if ttl_s and ttl_s ~= lifetime(nil) then fields[#fields + 1], fields[#fields + 2] = 'ttl', ttl_s end
+    if start_by then
+      fields[#fields + 1], fields[#fields + 2] = 'by', whole(start_by)
+      expiring[#expiring + 1] = whole(start_by)
+      expiring[#expiring + 1] = id
+    end
+    if idem then
+      fields[#fields + 1], fields[#fields + 2] = 'idem', idem
+      redis.call('SET', pool .. ':idem:' .. idem, id .. ' ' .. row[11], 'EX', keep_s)
+    end
+    redis.call('HSET', task_key, 'gen', born, 'state', state, 'env', row[2], unpack(fields))
+  else
+    redis.call('HSET', task_key, 'gen', born, 'state', state, 'env', row[2])
   end
-  if row[8] ~= '' then field('reply', row[8]) end
-  if row[9] ~= '' then
-    field('idem', row[9])
-    redis.call('SET', pool .. ':idem:' .. row[9], row[1] .. ' ' .. row[10], 'EX', keep_s)
-  end
-  if row[14] ~= '' then field('skill', row[14]) end
-  redis.call('HSET', task_key, unpack(fields))
   redis.call('EXPIRE', task_key, keep_s)
 end
 for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 import anyio
 
-from orchestrator.client.batcher import BATCH_BYTES, BATCH_ROWS, Batcher
+from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
 from orchestrator.client.completion import as_completed
 from orchestrator.client.following import Following
 from orchestrator.client.handle import TaskHandle
@@ -30,7 +30,7 @@ from orchestrator.core.errors import (
     StoreError,
     SubmitRefused,
 )
-from orchestrator.core.ids import check_task_id, new_worker_id
+from orchestrator.core.ids import TaskIds, check_task_id
 from orchestrator.services import Services, open_services, resolve_settings
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from orchestrator.core.settings import Settings
-    from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
+    from orchestrator.tasks.scripts import SubmitAnswer
 
 T = TypeVar("T")
 
@@ -112,11 +112,11 @@ class Orchestrator:
                 self._following.fail_all(OrchestratorError("the client was closed while a task was followed"))
 
     async def _serve(self, services: Services, opened: asyncio.Future[None]) -> None:
-        client = new_worker_id()
+        ids = TaskIds(listens=True)
         self._services = services
-        self._door = Door(services.settings, reply_to=client)
+        self._door = Door(services.settings, ids=ids)
         self._batcher = Batcher(services)
-        self._replies = Replies(services, client=client)
+        self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
         async with anyio.create_task_group() as group:
             group.start_soon(self._batcher.run)
@@ -226,12 +226,12 @@ class Orchestrator:
             answer = await self._batcher.add(row)
         except StoreError as failure:
             if failure.outcome_unknown:
-                raise _unanswered(failure, [row.id]) from failure
+                raise unanswered(failure, [row.id]) from failure
             raise
         return self._accepted(services, task, handle, answer)
 
     async def submit_many(self, tasks: Iterable[Submission], parent: Parent | None = None) -> list[TaskHandle[Any]]:
-        """Submit many tasks in chunks of 500; either all are accepted or `SubmitRefused` tells of each.
+        """Submit many tasks in chunks, two on their way at a time; all are accepted or `SubmitRefused` tells of each.
 
         Raises:
             InvalidInput: one is malformed; nothing was sent.
@@ -242,26 +242,29 @@ class Orchestrator:
         services = self._here()
         listed = list(tasks)
         rows = [self._door.row(task, parent) for task in listed]
-        handles = [self._handle(row.id, own=True, skill=task.skill) for task, row in zip(listed, rows, strict=True)]
+        handles: list[TaskHandle[Any]] = []
+        async with self._batcher.sending() as sending:
+            for start in range(0, len(rows), CHUNK_ROWS):
+                chunk = rows[start : start + CHUNK_ROWS]
+                handles += [
+                    self._handle(row.id, own=True, skill=task.skill)
+                    for row, task in zip(chunk, listed[start : start + CHUNK_ROWS], strict=True)
+                ]
+                await sending.send(chunk)
         outcomes: list[TaskHandle[Any] | Exception] = []
-        for chunk in _chunks(rows):
-            start = len(outcomes)
-            end = start + len(chunk)
+        for task, handle, answer in zip(listed, handles, sending.outcomes(), strict=True):
+            if isinstance(answer, Exception):
+                outcomes.append(answer)
+                continue
             try:
-                answers = await self._batcher.send(chunk)
-            except StoreError as failure:
-                outcomes += _failed(failure, [row.id for row in chunk], unsent=len(rows) - end)
-                break
-            for task, handle, answer in zip(listed[start:end], handles[start:end], answers, strict=True):
-                try:
-                    outcomes.append(self._accepted(services, task, handle, answer))
-                except SubmitRefused as refused:
-                    outcomes.append(refused)
+                outcomes.append(self._accepted(services, task, handle, answer))
+            except SubmitRefused as refused:
+                outcomes.append(refused)
         refusals = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
         if refusals:
             if len(refusals) == len(outcomes) and isinstance(refusals[0], ServerUnavailable):
                 lost = [id_ for each in refusals if isinstance(each, ServerUnavailable) for id_ in each.task_ids]
-                raise _unanswered(refusals[0].__cause__, lost) if lost else refusals[0]
+                raise unanswered(refusals[0].__cause__, lost) if lost else refusals[0]
             raise SubmitRefused(
                 f"{len(refusals)} of {len(outcomes)} tasks were not accepted; the first: {refusals[0]}", outcomes
             )
@@ -290,7 +293,7 @@ class Orchestrator:
 
     def _handle(self, id_: str, *, own: bool, skill: object = None) -> TaskHandle[Any]:
         services = self.services
-        read = getattr(skill, "read_result", None)
+        read = None if isinstance(skill, str) else getattr(skill, "read_result", None)
         handle: TaskHandle[Any] = TaskHandle(
             id_, services=services, replies=self._replies, following=self._following, read=read
         )
@@ -326,34 +329,3 @@ class Orchestrator:
         """
         self._here()
         return as_completed(self._replies, handles, timeout=timeout)
-
-
-def _unanswered(failure: BaseException | None, ids: Sequence[str]) -> ServerUnavailable:
-    """What the caller of a submit is told whose outcome nobody knows."""
-    tasks = f"task {ids[0]} may have arrived" if len(ids) == 1 else f"{len(ids)} tasks may have arrived (see task_ids)"
-    lost = ServerUnavailable(
-        f"{failure}; {tasks}: ask orc.task(id), or submit again with the same key", outcome_unknown=True, task_ids=ids
-    )
-    lost.__cause__ = failure
-    return lost
-
-
-def _failed(failure: StoreError, ids: Sequence[str], *, unsent: int) -> list[Exception]:
-    """The outcomes of a chunk that failed, and of those behind it, which are not sent any more."""
-    if not failure.outcome_unknown:
-        return [failure] * (len(ids) + unsent)
-    behind = ServerUnavailable(f"was not sent, because those before it got no answer: {failure}")
-    return [*[_unanswered(failure, [id_]) for id_ in ids], *[behind] * unsent]
-
-
-def _chunks(rows: list[SubmitRow]) -> Iterable[list[SubmitRow]]:
-    chunk: list[SubmitRow] = []
-    size = 0
-    for row in rows:
-        chunk.append(row)
-        size += len(bytes(row.envelope))
-        if len(chunk) == BATCH_ROWS or size >= BATCH_BYTES:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk

@@ -10,7 +10,7 @@ import asyncio
 import time
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import anyio
 
@@ -32,6 +32,8 @@ FOREIGN_LOOK_EVERY_S: Final = 0.25
 FRESH_S: Final = 1.0
 """A task that was submitted longer ago than this is looked up at once when somebody begins to wait for it."""
 LOOK_CHUNK: Final = 500
+SWEEP_AT: Final = 1000
+"""So many entries of handles that nobody holds any more are let be."""
 
 _log = get_logger(__name__)
 
@@ -97,7 +99,9 @@ class Replies:
         self._services, self._client = services, client
         self._loop = asyncio.get_running_loop()
         self._block_s = min(LOOK_EVERY_S, services.settings.redis.command_timeout_s)
-        self._own: WeakValueDictionary[str, Awaited] = WeakValueDictionary()
+        # Every submit adds one. A WeakValueDictionary with its callbacks would be a fifth of the client's work.
+        self._own: dict[str, ref[Awaited]] = {}
+        self._sweep_at = SWEEP_AT
         self._foreign: WeakValueDictionary[str, Awaited] = WeakValueDictionary()
         self._waiting: dict[str, list[Waiter]] = {}
         self._waiting_own: set[str] = set()
@@ -116,19 +120,33 @@ class Replies:
 
         Args:
             handle: a new one.
-            own: this client submitted the task, so its reply comes here.
+            own: this client is about to submit the task, so its reply comes here, and nobody knows its id yet.
         """
-        known = self._own.get(handle.id) or self._foreign.get(handle.id)
+        if own:
+            if len(self._own) >= self._sweep_at:
+                self._sweep()
+            self._own[handle.id] = ref(handle)
+            return handle
+        known = self._known(handle.id)
         if known is None:
-            (self._own if own else self._foreign)[handle.id] = known = handle
+            self._foreign[handle.id] = known = handle
         return cast("H", known)
+
+    def _sweep(self) -> None:
+        # Each time as many have come as were left, so it adds little to each.
+        self._own = {id_: handle for id_, handle in self._own.items() if handle() is not None}
+        self._sweep_at = max(SWEEP_AT, 2 * len(self._own))
 
     def tracks(self, handle: Awaited) -> bool:
         """Whether a handle is one of this client's."""
         return self._known(handle.id) is handle
 
     def _known(self, id_: str) -> Awaited | None:
-        return self._own.get(id_) or self._foreign.get(id_)
+        return self._known_own(id_) or self._foreign.get(id_)
+
+    def _known_own(self, id_: str) -> Awaited | None:
+        found = self._own.get(id_)
+        return None if found is None else found()
 
     # --------------------------------------------------------------------------------------------------- waiting
 
@@ -166,11 +184,12 @@ class Replies:
         looks = not self._waiting  # else somebody looks already, and will again
         for id_ in ids:
             self._waiting.setdefault(id_, []).append(waiter)
-            if id_ in self._own:
+            own = self._known_own(id_) is not None
+            if own:
                 self._waiting_own.add(id_)
             else:
                 self._waiting_foreign.setdefault(id_)
-            if id_ not in self._own or _age_s(id_) > FRESH_S:
+            if not own or _age_s(id_) > FRESH_S:
                 # It may have ended before anybody listened: another client's reply, or one that was trimmed since.
                 self._unlooked.add(id_)
                 looks = True

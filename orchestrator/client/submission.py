@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, TypeVar, runtime_checkable
 
+import msgspec
+
 from orchestrator.core.durations import instant_ms, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.ids import check_name, encode_foreign, new_task_id
+from orchestrator.core.ids import check_name, encode_foreign
 from orchestrator.core.payload import encode_json
 from orchestrator.store.calls import opaque
-from orchestrator.tasks.model import Envelope, encode_envelope
-from orchestrator.tasks.scripts import SubmitRow
+from orchestrator.tasks.model import Envelope, encode_envelope, encode_plain
+from orchestrator.tasks.scripts import SubmitRow, UnusualRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from orchestrator.core.ids import TaskIds
     from orchestrator.core.settings import Settings
 
 PRIORITIES: Final = {"critical": 0, "high": 1, "normal": 2, "low": 3}
 STRICT_AGING_MS: Final = 10**13
 """Weight of one priority level when nothing ages: more than any time in ms until the year 2286."""
+USUAL_RANK: Final = PRIORITIES["normal"] * STRICT_AGING_MS
+USUAL_TTL_S: Final = 86_400
+"""What a row leaves out; `lua/includes/rank_of.lua` and `lifetime.lua` put it back."""
+
+_KNOWN_MAX: Final = 1000
+"""Names are checked once: a cache, not a leak."""
 
 Duration: TypeAlias = float | timedelta
-
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -68,8 +76,7 @@ class DumpsJson(Protocol):
 Arguments: TypeAlias = Mapping[str, Any] | DumpsJson | None
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(msgspec.Struct, frozen=True):
     """One task to submit.
 
     Attributes:
@@ -99,7 +106,7 @@ class Submission:
     key: str | None = None
     timeout: Duration | None = None
     max_attempts: int | None = None
-    tags: Sequence[str] = field(default=())
+    tags: Sequence[str] = ()
     result_ttl: Duration | None = None
 
 
@@ -131,12 +138,15 @@ class Parent:
 class Door:
     """Turns submissions into rows; refuses what cannot be meant before anything is sent."""
 
-    def __init__(self, settings: Settings, *, reply_to: str) -> None:
-        self._settings, self._reply_to = settings, reply_to
+    def __init__(self, settings: Settings, *, ids: TaskIds) -> None:
+        self._settings, self._new_id = settings, ids.next
         aging_s = settings.queue.aging_s
         self._aging_ms = STRICT_AGING_MS if aging_s is None else round(aging_s * 1000)
         self._ttl_s = round(settings.results.ttl_s)
+        self._max_args_bytes, self._max_depth = settings.queue.max_args_bytes, settings.queue.max_depth
+        self._all_unusual = 2 * self._aging_ms != USUAL_RANK or self._ttl_s != USUAL_TTL_S
         self._known_names: set[str] = set()
+        self._titles: dict[str, str] = {}
 
     def row(self, task: Submission, parent: Parent | None = None) -> SubmitRow:
         """Check one submission and give it an id.
@@ -144,17 +154,18 @@ class Door:
         Raises:
             InvalidInput: with the field and what it may be.
         """
-        queue = self._settings.queue
-        skill = self._name("skill", task.skill if isinstance(task.skill, str) else task.skill.name)
-        level = _level(task.priority)
-        args = encode_json(
-            f"arguments of {skill!r}",
-            _arguments(skill, task.args),
-            max_bytes=queue.max_args_bytes,
-            max_depth=queue.max_depth,
-        )
+        skill = task.skill if isinstance(task.skill, str) else task.skill.name
+        title = self._titles.get(skill) or self._title(skill)
+        args = encode_json(title, _mapping(title, task.args), max_bytes=self._max_args_bytes, max_depth=self._max_depth)
         if not isinstance(task.skill, str):
             _check(task.skill, args)
+        if parent is not None or self._all_unusual or _has_options(task):
+            return self._unusual(skill, args, task, parent)
+        return SubmitRow(self._new_id(), opaque(encode_plain(skill, args)))
+
+    def _unusual(self, skill: str, args: bytes, task: Submission, parent: Parent | None) -> SubmitRow:
+        queue = self._settings.queue
+        level = _level(task.priority)
         depth = parent.depth + 1 if parent else 0
         if depth > queue.max_child_depth:
             raise InvalidInput(
@@ -174,27 +185,34 @@ class Door:
                 depth=depth,
             )
         )
-        return SubmitRow(
-            id=new_task_id(),
-            queue=f"skill:{skill}" if task.agent is None else f"agent:{self._name('agent', task.agent)}",
-            rank=level * self._aging_ms,
-            delay_ms=0 if task.delay is None else to_ms("delay", task.delay),
-            at_ms=0 if task.at is None else instant_ms("at", task.at),
-            start_by_ms=0 if task.start_by is None else instant_ms("start_by", task.start_by),
-            ttl_s=self._ttl_s if task.result_ttl is None else -(-to_ms("result_ttl", task.result_ttl) // 1000),
-            reply=self._reply_to,
-            idem="" if task.key is None else encode_foreign("key", task.key),
-            digest="" if task.key is None else _digest(skill, task, args),
+        rank = level * self._aging_ms
+        ttl_s = self._ttl_s if task.result_ttl is None else -(-to_ms("result_ttl", task.result_ttl) // 1000)
+        return UnusualRow(
+            id=self._new_id(),
             envelope=opaque(envelope),
-            parent=parent.task_id if parent else "",
-            parent_generation=parent.generation if parent else "",
-            skill="" if task.agent is None else skill,
+            rank=None if rank == USUAL_RANK else rank,
+            ttl_s=None if ttl_s == USUAL_TTL_S else ttl_s,
+            queue=None if task.agent is None else f"agent:{self._name('agent', task.agent)}",
+            skill=None if task.agent is None else skill,
+            delay_ms=None if task.delay is None else to_ms("delay", task.delay),
+            at_ms=None if task.at is None else instant_ms("at", task.at),
+            start_by_ms=None if task.start_by is None else instant_ms("start_by", task.start_by),
+            idem=None if task.key is None else encode_foreign("key", task.key),
+            digest=None if task.key is None else _digest(skill, task, args),
+            parent=parent.task_id if parent else None,
+            parent_generation=parent.generation if parent else None,
         )
+
+    def _title(self, skill: str) -> str:
+        title = f"arguments of {self._name('skill', skill)!r}"
+        if len(self._titles) < _KNOWN_MAX:
+            self._titles[skill] = title
+        return title
 
     def _name(self, kind: str, value: str) -> str:
         if value not in self._known_names:
             check_name(kind, value)
-            if len(self._known_names) < 1000:  # a cache, not a leak
+            if len(self._known_names) < _KNOWN_MAX:
                 self._known_names.add(value)
         return value
 
@@ -210,20 +228,38 @@ class Door:
         return tuple(tags)
 
 
-def _arguments(skill: str, args: Arguments) -> Mapping[str, Any]:
+def _has_options(task: Submission) -> bool:
+    return not (
+        task.priority == "normal"
+        and task.agent is None
+        and task.session is None
+        and task.delay is None
+        and task.at is None
+        and task.start_by is None
+        and task.key is None
+        and task.timeout is None
+        and task.max_attempts is None
+        and not task.tags
+        and task.result_ttl is None
+    )
+
+
+def _mapping(title: str, args: Arguments) -> Mapping[str, Any]:
+    if isinstance(args, dict):
+        return args
     if args is None:
         return {}
     if isinstance(args, Mapping):
-        return args if isinstance(args, dict) else dict(args)
+        return dict(args)
     if hasattr(args, "model_dump"):
         try:
             dumped = args.model_dump(mode="json")
         except Exception as unfit:
             # Also what serialisers of the user's own raise.
-            raise InvalidInput(f"arguments of {skill!r} cannot be sent: {unfit}") from unfit
+            raise InvalidInput(f"{title} cannot be sent: {unfit}") from unfit
         if isinstance(dumped, dict):
             return dumped
-    raise InvalidInput(f"arguments of {skill!r} must be a mapping or a pydantic model, not {type(args).__name__}")
+    raise InvalidInput(f"{title} must be a mapping or a pydantic model, not {type(args).__name__}")
 
 
 def _check(skill: NamedSkill, args: bytes) -> None:

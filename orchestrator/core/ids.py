@@ -22,47 +22,62 @@ _UNSAFE_IN_HOST: Final = re.compile(r"[^A-Za-z0-9.-]+")
 
 _FOREIGN_MAX_BYTES: Final = 256
 _HOST_MAX_CHARS: Final = 64
-_RANDOM_BITS: Final = 74
+_HIGH_MAX: Final = 0xFFF
+# With the variant of the UUID as its two upper bits.
+_LOW_MIN: Final = 0x8000
+_LOW_MAX: Final = 0xBFFF
 
 
-class _TaskIds:
-    """Time-ordered ids that never go backwards within a process, whatever the clock does."""
+class TaskIds:
+    """Time-ordered ids of one maker, which never go backwards, whatever the clock does.
 
-    def __init__(self) -> None:
+    Attributes:
+        node: the last group of digits of every id: who made it. Its first digit tells whether somebody listens for the
+            ends of these tasks: 8 to f yes, 0 to 7 no (`lua/includes/listener.lua` reads it).
+    """
+
+    def __init__(self, *, listens: bool) -> None:
         self._lock = threading.Lock()
+        half = int.from_bytes(os.urandom(6), "big") >> 1
+        self.node = f"{half | 1 << 47 if listens else half:012x}"
+        self._tail = f"-{self.node}"
         self._last_ms = 0
-        self._last_random = 0
+        self._high, self._low = 0, _LOW_MAX
+        self._head = ""
 
     def next(self) -> str:
-        fresh = int.from_bytes(os.urandom(10), "big") >> 6
+        """Make an id: a UUIDv7 in its usual text form, greater than every one made before."""
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
             if now_ms > self._last_ms:
-                # The top bit stays clear, so that a busy millisecond has room to count upwards.
-                ms, tail = now_ms, fresh >> 1
+                self._begin(now_ms)
+            elif self._low < _LOW_MAX:
+                # The same millisecond, or a clock that was set back: count on.
+                self._low += 1
+            elif self._high < _HIGH_MAX:
+                self._lay_out(self._last_ms, self._high + 1, _LOW_MIN)
             else:
-                # The same millisecond, or a clock that was set back: count on from the last id by a random step.
-                ms, tail = self._last_ms, self._last_random + 1 + (fresh & 0xFFFF_FFFF)
-                if tail >> _RANDOM_BITS:
-                    ms, tail = ms + 1, fresh >> 1
-            self._last_ms, self._last_random = ms, tail
-        return _uuid7_text(ms, tail)
+                self._begin(self._last_ms + 1)
+            return f"{self._head}{self._low:x}{self._tail}"
+
+    def _begin(self, ms: int) -> None:
+        # Both halves begin in their lower half, so that a busy millisecond has room to count upwards.
+        dice = int.from_bytes(os.urandom(3), "big")
+        self._lay_out(ms, dice & 0x7FF, _LOW_MIN + (dice >> 11))
+
+    def _lay_out(self, ms: int, high: int, low: int) -> None:
+        # 48 bits of time, the version, 12 that count, the variant, 14 that count, 48 of the maker (RFC 9562, 6.2, 6.4).
+        self._last_ms, self._high, self._low = ms, high, low
+        digits = f"{ms:012x}"
+        self._head = f"{digits[:8]}-{digits[8:]}-7{high:03x}-"
 
 
-def _uuid7_text(ms: int, tail: int) -> str:
-    """Lay out 48 bits of time and 74 of randomness around the version and variant bits of RFC 9562."""
-    high = (ms << 16) | 0x7000 | (tail >> 62)
-    low = (0b10 << 62) | (tail & ((1 << 62) - 1))
-    digits = f"{high:016x}{low:016x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
-
-
-_task_ids = _TaskIds()
+_task_ids = TaskIds(listens=False)
 
 
 def _forget_in_child() -> None:
-    # A forked child must neither count on from its parent's last id nor inherit a lock that a thread held.
-    _task_ids.__init__()  # type: ignore[misc]  # in place: other modules may have bound `next`
+    # A forked child must neither be the same maker as its parent nor inherit a lock that a thread held.
+    _task_ids.__init__(listens=False)  # type: ignore[misc]  # in place: other modules may have bound `next`
 
 
 if hasattr(os, "register_at_fork"):
@@ -70,7 +85,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def new_task_id() -> str:
-    """Make a task id: a UUIDv7 in its usual text form, greater than every one made before in this process."""
+    """Make a task id that nobody listens for: a UUIDv7, greater than every one that this function made before."""
     return _task_ids.next()
 
 

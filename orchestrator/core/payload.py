@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from orchestrator.core.errors import InvalidInput
 
@@ -11,7 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False).encode
+_TEXT: Final = frozenset({str})
+_SCALARS: Final = frozenset({str, int, bool, type(None)})
+_encode_plain: Final = msgspec.json.Encoder().encode
+_encode_any: Final = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False
+).encode
 
 
 def encode_json(what: str, value: Any, *, max_bytes: int, max_depth: int) -> bytes:
@@ -26,9 +34,45 @@ def encode_json(what: str, value: Any, *, max_bytes: int, max_depth: int) -> byt
     Raises:
         InvalidInput: anything that JSON would change or cannot hold; the message names the place.
     """
+    if _is_plain(value, max_depth, max_bytes):
+        try:
+            data: bytes = _encode_plain(value)
+        except ValueError:
+            pass  # half a character, or a number too long to print: the careful way names it
+        else:
+            if len(data) <= max_bytes:
+                return data
+    return _encode_carefully(what, value, max_depth, max_bytes)
+
+
+def _is_plain(value: Any, max_depth: int, max_items: int) -> bool:
+    """Whether all of it is of the very types that JSON has, finite, and not too deep. Cheap: nearly all values are."""
+    level = [] if type(value) in _SCALARS else [value]
+    seen = 0
+    while level:
+        deeper: list[Any] = []
+        for item in level:
+            kind = type(item)
+            if kind is not list and not (kind is dict and _TEXT.issuperset(map(type, item))):
+                return False
+            children: Collection[Any] = item.values() if kind is dict else item
+            seen += len(children)
+            for child in children:
+                kind = type(child)
+                if kind not in _SCALARS and not (kind is float and isfinite(child)):
+                    deeper.append(child)
+        max_depth -= 1
+        if max_depth < 0 or seen > max_items:
+            return False
+        level = deeper
+    return True
+
+
+def _encode_carefully(what: str, value: Any, max_depth: int, max_bytes: int) -> bytes:
+    """Encode whatever fits, and say of what does not why."""
     _check(what, value, max_depth, max_bytes)
     try:
-        data = _encode(value).encode()
+        data = _encode_any(value).encode()
     except UnicodeEncodeError:
         raise InvalidInput(f"{what} contain half a character (a lone surrogate); send valid Unicode") from None
     except ValueError as refused:

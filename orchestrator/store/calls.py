@@ -19,8 +19,8 @@ Arguments: TypeAlias = Mapping[str, Argument]
 _encoder = msgspec.msgpack.Encoder()
 
 
-def pack_rows(rows: Iterable[Sequence[object]]) -> bytes:
-    """Pack rows for an argument of type `rows`."""
+def pack_rows(rows: Iterable[Sequence[object] | msgspec.Struct]) -> bytes:
+    """Pack rows for an argument of type `rows`: lists, tuples, or structs that are packed like these."""
     return _encoder.encode(rows)
 
 

@@ -93,7 +93,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "replies:C",
         "stream",
-        "results for one client process",
+        "results for one client; C is the last group of its tasks' ids",
         "an hour after the last reply; capped at about 1000 entries",
     ),
     KeyKind("events", "stream", "ends of tasks, one entry per batch", "capped at about 1000 entries", permanent=True),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec  # noqa: TC002 - NamedTuple fields stay resolvable
+import msgspec
 
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 from orchestrator.tasks.findings import parse_findings
@@ -29,34 +29,44 @@ if TYPE_CHECKING:
     from orchestrator.tasks.findings import Findings
 
 
-class SubmitRow(NamedTuple):
-    """One task to accept, in the column order of `lua/tasks/submit.lua`.
+class SubmitRow(msgspec.Struct, frozen=True, array_like=True):
+    """One task to accept, in the column order of `lua/tasks/submit.lua`; this is all that a usual one sends.
 
-    `rank` is priority level x aging in ms; `idem`, `reply`, `parent` are empty when there is none; `skill` is set only
-    for a task that is addressed to one agent (a skill queue tells it by its name).
+    `envelope` is opaque; the id tells who hears of the end (`core.ids.TaskIds`).
     """
 
     id: str
-    queue: str
-    rank: int
-    delay_ms: int
-    at_ms: int
-    start_by_ms: int
-    ttl_s: int
-    reply: str
-    idem: str
-    digest: str
     envelope: msgspec.Raw
-    parent: str
-    parent_generation: str
-    skill: str
+
+
+class UnusualRow(SubmitRow, frozen=True, array_like=True):
+    """A task that is not for its skill's queue, now, with the usual rank and lifetime. None: the usual.
+
+    `rank` is priority level x aging in ms; `skill` is set only for a task that is addressed to one agent (a skill queue
+    tells it by its name).
+    """
+
+    rank: int | None = None
+    ttl_s: int | None = None
+    queue: str | None = None
+    skill: str | None = None
+    delay_ms: int | None = None
+    at_ms: int | None = None
+    start_by_ms: int | None = None
+    idem: str | None = None
+    digest: str | None = None
+    parent: str | None = None
+    parent_generation: str | None = None
 
 
 class SubmitAnswer(NamedTuple):
-    """`status` is created, duplicate, conflict, full or stale; `detail` the due ms, other id, queue or parent."""
+    """`status` is created, duplicate, conflict, full or stale; `detail` the other task's id, queue or parent."""
 
     status: str
     detail: str
+
+
+CREATED: Final = SubmitAnswer("created", "")
 
 
 def submit(
@@ -64,9 +74,11 @@ def submit(
 ) -> Call[list[SubmitAnswer]]:
     """Accept up to 500 tasks; one answer per row, in order."""
 
-    def parse(reply: list[bytes]) -> list[SubmitAnswer]:
-        texts = [part.decode() for part in reply]
-        return [SubmitAnswer(*pair) for pair in zip(texts[::2], texts[1::2], strict=True)]
+    def parse(reply: list[Any]) -> list[SubmitAnswer]:
+        answers = [CREATED] * len(rows)
+        for number, status, detail in zip(*[iter(reply)] * 3, strict=True):
+            answers[number - 1] = SubmitAnswer(status.decode(), detail.decode())
+        return answers
 
     args: Arguments = {
         "pool": keys.root,

@@ -5,20 +5,21 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from dataclasses import fields
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 
 import orchestrator
 import workers
+import workers.testing
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.submission import Submission, SubmitOptions
 from orchestrator.core import errors
 from workers import TaskContext
 
 
-@pytest.mark.parametrize("module", [orchestrator, workers], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [orchestrator, workers, workers.testing], ids=lambda module: module.__name__)
 def test_every_exported_name_is_there(module: Any) -> None:
     """`__all__` is sorted, each of its names can be had, and no other name is invented."""
     assert list(module.__all__) == sorted(module.__all__)
@@ -54,7 +55,7 @@ def test_a_task_is_submitted_with_the_same_arguments_everywhere() -> None:
     assert list(SubmitOptions.__annotations__) == list(wanted)
 
 
-@pytest.mark.parametrize("module", ["orchestrator", "workers"])
+@pytest.mark.parametrize("module", ["orchestrator", "workers", "workers.testing", "workers.testing.plugin"])
 def test_importing_a_package_loads_little(module: str) -> None:
     """The bare import brings in none of the libraries that take time to load."""
     heavy = ["redis", "pydantic", "pydantic_settings", "structlog", "anyio", "asyncio", "msgspec", "cyclopts", "rich"]

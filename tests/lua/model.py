@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from orchestrator.tasks.model import Delivery
-    from orchestrator.tasks.scripts import EmitRow, SubmitRow
+    from orchestrator.tasks.scripts import EmitRow
+    from tests.lua.pool import Row
 
 FINAL = {"succeeded", "dead", "cancelled", "expired"}
 _AGAIN = {
@@ -55,7 +56,7 @@ class Task:
     """
 
     id: str
-    row: SubmitRow
+    row: Row
     state: str
     gen: int
     score: int = 0
@@ -177,11 +178,11 @@ class Model:
 
     # Scripts ----------------------------------------------------------------------------------------------------------
 
-    def submit(self, rows: Sequence[SubmitRow], max_tasks: int) -> list[tuple[str, str]]:
+    def submit(self, rows: Sequence[Row], max_tasks: int) -> list[tuple[str, str]]:
         """lua/tasks/submit.lua."""
         return [self._submit(row, max_tasks) for row in rows]
 
-    def _submit(self, row: SubmitRow, max_tasks: int) -> tuple[str, str]:
+    def _submit(self, row: Row, max_tasks: int) -> tuple[str, str]:
         if row.id in self.tasks:
             return "duplicate", row.id
         if row.idem in self.keys:
@@ -204,7 +205,7 @@ class Model:
         if row.start_by_ms:
             self.expiring.add(row.id)
         self.counts["submitted"] += 1
-        return "created", str(due if later else self.now_ms)
+        return "created", ""
 
     def promote(self, limit: int) -> Promoted:
         """lua/tasks/promote.lua."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+from zlib import crc32
 
 from orchestrator.agents import scripts as agent_scripts
 from orchestrator.agents.model import AgentSpec
@@ -35,6 +36,8 @@ from tests.lua.keyspace import names, snapshot
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import msgspec
+
     from orchestrator.agents.model import SkillTerms
     from orchestrator.core.rates import Rate
     from orchestrator.store.calls import Argument, Call
@@ -61,25 +64,58 @@ def envelope(skill: str = "sum", args: bytes = b'{"text":"abc"}') -> bytes:
     return encode_envelope(Envelope(skill, args))
 
 
-def row(task_id: str | None = None, *, priority: int = 2, **fields: Any) -> task_scripts.SubmitRow:
-    """One row for submit: a plain task for skill `sum`, changed by keyword."""
-    plain = task_scripts.SubmitRow(
-        id=task_id or new_task_id(),
-        queue="skill:sum",
-        rank=rank(priority),
-        delay_ms=0,
-        at_ms=0,
-        start_by_ms=0,
-        ttl_s=3600,
-        reply="",
-        idem="",
-        digest="",
-        envelope=opaque(envelope()),
-        parent="",
-        parent_generation="",
-        skill="",
-    )
-    return plain._replace(**fields)
+USUAL_TTL_S = 86_400
+USUAL_ENVELOPE = opaque(envelope())
+
+
+@dataclass(frozen=True)
+class Row:
+    """A task to submit, with all that is usual in it."""
+
+    id: str
+    queue: str = "skill:sum"
+    rank: int = rank(2)
+    delay_ms: int = 0
+    at_ms: int = 0
+    start_by_ms: int = 0
+    ttl_s: int = 3600
+    idem: str = ""
+    digest: str = ""
+    envelope: msgspec.Raw = field(default_factory=lambda: USUAL_ENVELOPE)
+    parent: str = ""
+    parent_generation: str = ""
+    skill: str = ""
+
+    def sent(self) -> task_scripts.SubmitRow:
+        """The row as a client sends it: without what is usual."""
+        usual_queue = self.queue == "skill:sum" and self.envelope is USUAL_ENVELOPE
+        unusual: dict[str, Any] = {
+            "rank": None if self.rank == rank(2) else self.rank,
+            "ttl_s": None if self.ttl_s == USUAL_TTL_S else self.ttl_s,
+            "queue": None if usual_queue else self.queue,
+            "skill": self.skill or None,
+            "delay_ms": self.delay_ms or None,
+            "at_ms": self.at_ms or None,
+            "start_by_ms": self.start_by_ms or None,
+            "idem": self.idem or None,
+            "digest": self.digest or None,
+            "parent": self.parent or None,
+            "parent_generation": self.parent_generation or None,
+        }
+        if set(unusual.values()) == {None}:
+            return task_scripts.SubmitRow(self.id, self.envelope)
+        return task_scripts.UnusualRow(self.id, self.envelope, **unusual)
+
+
+def row(task_id: str | None = None, *, priority: int = 2, reply: str = "", **fields: Any) -> Row:
+    """A plain task for skill `sum`, changed by keyword; `reply` is the client that listens for its end."""
+    id_ = task_id or new_task_id()
+    return Row(id_[:24] + node(reply) if reply else id_, **{"rank": rank(priority), **fields})
+
+
+def node(client: str) -> str:
+    """The last group of the ids that a client makes which tests call by a name."""
+    return f"8{crc32(client.encode()):011x}"
 
 
 def chunk(delivery: Delivery, seq: int, data: bytes = b"1", *, kind: str = "output") -> task_scripts.EmitRow:
@@ -141,14 +177,13 @@ class Pool:
 
     # Scripts ----------------------------------------------------------------------------------------------------------
 
-    def submit(
-        self, *rows: task_scripts.SubmitRow, max_tasks: int = 10**6, max_wait_s: int = MAX_WAIT_S
-    ) -> list[tuple[str, str]]:
+    def submit(self, *rows: Row, max_tasks: int = 10**6, max_wait_s: int = MAX_WAIT_S) -> list[tuple[str, str]]:
         """Submit rows; pairs of status and detail."""
-        call = task_scripts.submit(self.keys, rows=rows, max_tasks=max_tasks, max_wait_s=max_wait_s)
+        sent = [each.sent() for each in rows]
+        call = task_scripts.submit(self.keys, rows=sent, max_tasks=max_tasks, max_wait_s=max_wait_s)
         return [(answer.status, answer.detail) for answer in self.call(call)]
 
-    def put(self, *rows: task_scripts.SubmitRow, **options: int) -> list[str]:
+    def put(self, *rows: Row, **options: int) -> list[str]:
         """Submit rows that must be accepted; their ids."""
         rows = rows or (row(),)
         assert {status for status, _ in self.submit(*rows, **options)} == {"created"}
@@ -350,7 +385,7 @@ class Pool:
 
     def replies(self, client: str = "c1") -> list[tuple[str, str]]:
         """All replies for a client, as (task, text)."""
-        flat = [part for _, fields in self.entries(self.keys.replies(client)) for part in fields]
+        flat = [part for _, fields in self.entries(self.keys.replies(node(client))) for part in fields]
         return list(zip(flat[::2], flat[1::2], strict=True))
 
     def events(self) -> list[tuple[str, str]]:

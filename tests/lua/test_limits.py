@@ -282,7 +282,9 @@ class Rush:
             facts: dict[str, Any] = {"slots": 100_000, "backlog": 0, "about": {}, "alive_s": 60}
             await store.call(agent_scripts.register(self.keys, worker="w", spec=spec, **facts))
             rows = [row(queue=f"skill:{agent}") for _ in range(400)]
-            await store.call(task_scripts.submit(self.keys, rows=rows, max_tasks=10_000, max_wait_s=60))
+            await store.call(
+                task_scripts.submit(self.keys, rows=[each.sent() for each in rows], max_tasks=10_000, max_wait_s=60)
+            )
 
     async def ask(self, store: Store, agent: str) -> None:
         """Call assign for one agent over a connection of its own, for ever."""

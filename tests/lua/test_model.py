@@ -27,7 +27,7 @@ from orchestrator.tasks.model import Assigned, DeleteStatus, TaskState, Verdict,
 from orchestrator.tasks.reasons import explain
 from tests.lua.keyspace import without_lifetime
 from tests.lua.model import FINAL, Agent, Limit, Model
-from tests.lua.pool import LEASE_MS, START_US, Pool, Team, chunk, rank, row
+from tests.lua.pool import LEASE_MS, START_US, USUAL_TTL_S, Pool, Team, chunk, rank, row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -324,7 +324,7 @@ class Machine(RuleBasedStateMachine):
     def get_to_work(self, size: int, kinds: list[VerdictKind], *, reply_lost: bool) -> None:
         """What usually happens: tasks come, are assigned, read and finished; so that the other rules meet work."""
         fired["get_to_work"] += 1
-        rows = [row(queue=queue, skill=skill, reply="c1") for queue, skill in QUEUES[:size]]
+        rows = [row(queue=queue, skill=skill, reply="c1", ttl_s=USUAL_TTL_S) for queue, skill in QUEUES[:size]]
         assert self.pool.submit(*rows, max_tasks=MAX_TASKS) == self.model.submit(rows, MAX_TASKS)
         self.supervise_once()
         for i in range(len(self.workers)):

@@ -11,13 +11,12 @@ from orchestrator.tasks.model import CancelStatus, Envelope, VerdictKind, encode
 from tests.lua.pool import LEASE_MS, Team, row
 
 if TYPE_CHECKING:
-    from orchestrator.tasks.scripts import SubmitRow
-    from tests.lua.pool import Pool
+    from tests.lua.pool import Pool, Row
 
 pytestmark = pytest.mark.both_servers
 
 
-def task_of(skill: str, *, start_by_ms: int = 0, depth: int = 0) -> SubmitRow:
+def task_of(skill: str, *, start_by_ms: int = 0, depth: int = 0) -> Row:
     """A row for a skill, with its real envelope."""
     packed = encode_envelope(Envelope(skill, b"{}", depth=depth))
     return row(queue=f"skill:{skill}", envelope=opaque(packed), start_by_ms=start_by_ms)

@@ -14,6 +14,7 @@ import anyio
 from orchestrator.client.submission import Door, Duration, Submission
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.ids import TaskIds
 from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import Delivery, Envelope, Progress, Verdict, VerdictKind, decode_envelope
 from orchestrator.testing.offline import packed_envelope
@@ -134,7 +135,7 @@ async def run_skill(
     settings = Settings()
     recording = Recording(settings, children)
     # By its name: a client that has the skill itself refuses arguments before a worker can.
-    row = Door(settings, reply_to="").row(
+    row = Door(settings, ids=TaskIds(listens=False)).row(
         Submission(skill.name, args, session=session, key=key, timeout=timeout, max_attempts=max_attempts, tags=tags)
     )
     delivery = Delivery(agent.name, ENTRY, row.id, GENERATION, attempt, deaths, packed_envelope(row))
@@ -293,7 +294,7 @@ def make_context(
         InvalidInput: an option could not even be submitted.
     """
     settings = Settings()
-    row = Door(settings, reply_to="").row(Submission("skill", session=session, key=key, tags=tags))
+    row = Door(settings, ids=TaskIds(listens=False)).row(Submission("skill", session=session, key=key, tags=tags))
     envelope = packed_envelope(row)
     delivery = Delivery(agent, ENTRY, row.id, GENERATION, attempt, 0, envelope)
     return RecordedContext(delivery, decode_envelope(envelope), state=state, recording=Recording(settings, children))

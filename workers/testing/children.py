@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
+from msgspec.structs import replace
 from pydantic import ValidationError
 from pydantic_core import to_json
 
@@ -13,9 +13,11 @@ from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.submission import Door, NamedSkill, Submission
 from orchestrator.core.errors import KeyConflict, OrchestratorError, TaskCancelled, TaskError, TaskExpired, TaskFailed
+from orchestrator.core.ids import TaskIds
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import CancelStatus, TaskState, decode_envelope
 from orchestrator.tasks.queries import Outcome as Ended
+from orchestrator.tasks.scripts import UnusualRow
 from orchestrator.testing.offline import packed_envelope
 
 if TYPE_CHECKING:
@@ -42,9 +44,9 @@ class ScriptedClient(Orchestrator):
         super().__init__(settings=services.settings)
         self.submitted: list[Submission] = []
         self.misuse: Exception | None = None
-        self._offline, self._checks = services, Door(services.settings, reply_to="")
+        self._offline, self._checks = services, Door(services.settings, ids=TaskIds(listens=False))
         self._answers = _answers(children)
-        self._keyed: dict[str, tuple[str, TaskHandle[Any]]] = {}
+        self._keyed: dict[str, tuple[str | None, TaskHandle[Any]]] = {}
 
     @property
     def services(self) -> Services:
@@ -54,9 +56,10 @@ class ScriptedClient(Orchestrator):
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
         """Take one child; see `Orchestrator.submit_one`."""
         row = self._checks.row(task, parent)
-        if row.idem in self._keyed:
-            digest, known = self._keyed[row.idem]
-            if digest != row.digest:
+        idem, digest = (row.idem, row.digest) if isinstance(row, UnusualRow) else (None, None)
+        if idem is not None and idem in self._keyed:
+            known_digest, known = self._keyed[idem]
+            if digest != known_digest:
                 raise KeyConflict(task.key or "", known.id)
             return known
         plain = _plain(task, parent, decode_json(decode_envelope(packed_envelope(row)).args))
@@ -67,8 +70,8 @@ class ScriptedClient(Orchestrator):
         except Exception as broken:
             self.misuse = broken
             raise
-        if row.idem:
-            self._keyed[row.idem] = row.digest, handle
+        if idem is not None:
+            self._keyed[idem] = digest, handle
         return handle
 
     def unscripted(self, task: Submission) -> NoReturn:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
+from orchestrator.core.ids import new_task_id
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import FinishStatus, TaskState, Verdict, VerdictKind
-from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, Team, rank, row
+from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, Team, node, rank, row
 
 if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery
@@ -40,7 +41,7 @@ def test_succeeded(pool: Pool) -> None:
     assert (found["state"], found["result"], found["ended"]) == ("succeeded", '{"n":1}', str(pool.now_ms))
     assert pool.ttl_s(pool.keys.task(delivery.task_id)) == pool.ttl_s(f"{pool.keys.root}:idem:k") == 7200
     assert pool.replies() == [(delivery.task_id, 's{"n":1}')]
-    assert pool.ttl_s(pool.keys.replies("c1")) == 3600
+    assert pool.ttl_s(pool.keys.replies(node("c1"))) == 3600
     assert pool.events() == [(delivery.task_id, "s")]
     assert pool.stats()["succeeded"] == 1
     assert (pool.inbox_length(), pool.pending()) == (0, [])
@@ -250,6 +251,29 @@ def test_returned_slots(pool: Pool) -> None:
         assert pool.finish((third, Verdict(VerdictKind.UNSTARTED))) == [ALREADY]
 
 
+@pytest.mark.parametrize(("digit", "hears"), [("7", False), ("8", True), ("9", True), ("a", True), ("f", True)])
+def test_only_a_maker_that_listens_hears(pool: Pool, digit: str, hears: bool) -> None:  # noqa: FBT001
+    """The last group of an id is the address of the reply, if its first digit says that somebody listens there."""
+    pool.register()
+    client = f"{digit}{0:011}"
+    pool.put(row(new_task_id()[:24] + client))
+    delivery = pool.one()
+    pool.end(delivery, payload=b"1")
+    expected = [[delivery.task_id, "s1"]] if hears else []
+    assert [fields for _, fields in pool.entries(pool.keys.replies(client))] == expected
+    assert [name for name in pool.names() if ":replies:" in name] == ([pool.keys.replies(client)] if hears else [])
+
+
+@pytest.mark.parametrize("task_id", ["t", "x" * 24, "f" * 24])
+def test_nobody_hears_of_an_id_that_is_none(pool: Pool, task_id: str) -> None:
+    """A task with a made-up id ends like any other; there is nobody to tell."""
+    pool.register()
+    pool.put(row(task_id))
+    pool.end(pool.one(), payload=b"1")
+    assert pool.state(task_id) == "succeeded"
+    assert [name for name in pool.names() if ":replies:" in name] == []
+
+
 def test_large_results_do_not_travel(pool: Pool) -> None:
     """Results too large for a reply stay in the task: the reply says where to look, for each task of the call."""
     pool.register()
@@ -294,7 +318,7 @@ def test_one_event_and_one_reply_per_call(pool: Pool) -> None:
     pool.put(*[row(reply=f"c{i % 2}") for i in range(10)])
     pool.finish(*[(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in pool.deliver()])
     assert len(pool.entries(pool.keys.events)) == 1
-    assert [len(pool.entries(pool.keys.replies(client))) for client in ("c0", "c1")] == [1, 1]
+    assert [len(pool.entries(pool.keys.replies(node(client)))) for client in ("c0", "c1")] == [1, 1]
     assert len(pool.events()) == 10
 
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orchestrator.core.ids import new_task_id
 from orchestrator.store.calls import opaque
-from tests.lua.pool import MAX_WAIT_S, Team, rank, row
+from orchestrator.tasks import scripts as task_scripts
+from tests.lua.pool import MAX_WAIT_S, USUAL_TTL_S, Team, envelope, rank, row
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -18,7 +20,7 @@ pytestmark = pytest.mark.both_servers
 def test_created(pool: Pool) -> None:
     """An accepted task is stored, queued by rank and time, indexed, announced and counted."""
     task = row(priority=1)
-    assert pool.submit(task) == [("created", str(pool.now_ms))]
+    assert pool.submit(task) == [("created", "")]
     stored = {"state": "ready", "gen": str(pool.now_ms), "rank": str(rank(1)), "ttl": "3600"}
     assert pool.task(task.id).items() >= stored.items()
     assert pool.score(pool.keys.queue("skill:sum"), task.id) == rank(1) + pool.now_ms
@@ -27,6 +29,46 @@ def test_created(pool: Pool) -> None:
     assert pool.stats() == {"submitted": 1}
     assert pool.execute("HGET", pool.keys.stats(str(pool.now_ms // 60_000)), "submitted") == b"1"
     assert pool.ttl_s(pool.keys.task(task.id)) in range(MAX_WAIT_S - 5, MAX_WAIT_S + 1)
+
+
+@pytest.mark.parametrize("length", [1, 31, 32, 128])
+def test_a_usual_row_is_id_and_envelope(pool: Pool, length: int) -> None:
+    """What the envelope and the usual values say need not be sent: queue, rank and lifetime are put in here."""
+    skill = "s" * length
+    pool.register(team=Team(skills=frozenset({skill})))
+    sent = task_scripts.SubmitRow(new_task_id(), opaque(envelope(skill)))
+    assert pool.call(task_scripts.submit(pool.keys, rows=[sent], max_tasks=1, max_wait_s=60)) == [("created", "")]
+    assert pool.task(sent.id).keys() == {"env", "gen", "state"}
+    assert pool.score(pool.keys.queue(f"skill:{skill}"), sent.id) == rank(2) + pool.now_ms
+    pool.end(pool.one())
+    assert pool.ttl_s(pool.keys.task(sent.id)) == USUAL_TTL_S
+
+
+def test_rows_of_all_shapes_travel_together(pool: Pool) -> None:
+    """Usual rows, rows of other skills and rows with everything share a call; each is judged by its own columns."""
+    usual = [task_scripts.SubmitRow(new_task_id(), opaque(envelope(skill))) for skill in ("a", "b", "a", "sum")]
+    keyed = row(idem="k", digest="d", ttl_s=USUAL_TTL_S).sent()
+    addressed = row(queue="agent:ed", skill="other", priority=0, delay_ms=5).sent()
+    again = row(idem="k", digest="e", ttl_s=USUAL_TTL_S).sent()
+    rows = [usual[0], keyed, usual[1], addressed, again, usual[2], usual[3], usual[0]]
+    answers = pool.call(task_scripts.submit(pool.keys, rows=rows, max_tasks=10, max_wait_s=60))
+    created = ("created", "")
+    expected = [
+        created,
+        created,
+        created,
+        created,
+        ("conflict", keyed.id),
+        created,
+        created,
+        ("duplicate", usual[0].id),
+    ]
+    assert answers == expected
+    assert pool.queue("skill:a") == [usual[0].id, usual[2].id]
+    assert pool.queue("skill:b") == [usual[1].id]
+    assert pool.queue("skill:sum") == sorted([keyed.id, usual[3].id])
+    assert pool.members(pool.keys.scheduled) == [addressed.id]
+    assert pool.task(addressed.id).items() >= {"queue": "agent:ed", "skill": "other", "rank": "0"}.items()
 
 
 def test_rings_only_for_an_empty_queue(pool: Pool) -> None:
@@ -42,7 +84,7 @@ def test_rings_only_for_an_empty_queue(pool: Pool) -> None:
 def test_duplicate_id(pool: Pool) -> None:
     """The same task sent again, in the same call or a later one, is a duplicate of itself and changes nothing."""
     task = row(delay_ms=5, start_by_ms=pool.now_ms + 9, idem="k", digest="d")
-    assert pool.submit(task, task) == [("created", str(pool.now_ms + 5)), ("duplicate", task.id)]
+    assert pool.submit(task, task) == [("created", ""), ("duplicate", task.id)]
     pool.sleep(1)
     with pool.unchanged():
         assert pool.submit(task) == [("duplicate", task.id)]
@@ -51,7 +93,7 @@ def test_duplicate_id(pool: Pool) -> None:
 def test_same_id_twice_in_one_call(pool: Pool) -> None:
     """A row that stands twice in one call is accepted once."""
     task = row()
-    assert pool.submit(task, task) == [("created", str(pool.now_ms)), ("duplicate", task.id)]
+    assert pool.submit(task, task) == [("created", ""), ("duplicate", task.id)]
     assert pool.stats() == {"submitted": 1}
 
 
@@ -118,8 +160,9 @@ def test_delay_and_at(pool: Pool) -> None:
     """The later of delay and time decides; a time that has passed makes the task ready at once."""
     now = pool.now_ms
     late = [row(delay_ms=10), row(at_ms=now + 20), row(delay_ms=30, at_ms=now + 20), row(at_ms=now - 1), row(at_ms=now)]
-    answers = pool.submit(*late)
-    assert [int(due) - now for _, due in answers] == [10, 20, 30, 0, 0]
+    pool.put(*late)
+    dues = [pool.score(pool.keys.scheduled, task.id) for task in late]
+    assert dues == [now + 10, now + 20, now + 30, None, None]
     assert [pool.state(task.id) for task in late] == ["scheduled"] * 3 + ["ready"] * 2
     assert pool.members(pool.keys.scheduled) == [task.id for task in late[:3]]
 

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from pydantic import BaseModel, RootModel
 
 from orchestrator.client.submission import STRICT_AGING_MS, Door, Parent, Submission
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.settings import QueueSettings, Settings
+from orchestrator.core.ids import TaskIds
+from orchestrator.core.settings import QueueSettings, ResultSettings, Settings
 from orchestrator.tasks.model import Envelope, decode_envelope
+from orchestrator.tasks.scripts import SubmitRow, UnusualRow
 
-if TYPE_CHECKING:
-    from orchestrator.tasks.scripts import SubmitRow
+IDS = TaskIds(listens=True)
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
 def door() -> Door:
     """A door with small caps."""
-    return Door(Settings(queue=QueueSettings(max_tags=3, max_child_depth=2, max_args_bytes=1024)), reply_to="me")
+    return Door(Settings(queue=QueueSettings(max_tags=3, max_child_depth=2, max_args_bytes=1024)), ids=IDS)
+
+
+def unusual(row: SubmitRow) -> UnusualRow:
+    """A row that has more than the usual."""
+    assert isinstance(row, UnusualRow)
+    return row
 
 
 def envelope_of(row: SubmitRow) -> Envelope:
@@ -29,17 +37,42 @@ def envelope_of(row: SubmitRow) -> Envelope:
 
 
 def test_a_plain_task_has_the_defaults(door: Door) -> None:
-    """A name alone gives a normal task for the skill's queue, due at once, with empty arguments."""
+    """A name alone is all that is sent: the rest is as usual. The id says who listens for the end."""
     row = door.row(Submission("work"))
-    assert (row.queue, row.rank, row.delay_ms, row.at_ms, row.start_by_ms) == (
-        "skill:work",
-        2 * STRICT_AGING_MS,
-        0,
-        0,
-        0,
-    )
-    assert (row.reply, row.idem, row.digest, row.parent, row.skill) == ("me", "", "", "", "")
+    assert type(row) is SubmitRow
     assert envelope_of(row) == Envelope("work", b"{}")
+    assert row.id.endswith(IDS.node)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"agent": "a"}, {"session": "s"}, {"priority": 3}, {"delay": 1}, {"at": NOON}, {"start_by": NOON}, {"key": "k"},
+        {"timeout": 1}, {"max_attempts": 1}, {"tags": ["t"]}, {"result_ttl": 1},
+    ],
+    ids=lambda option: next(iter(option)),
+)  # fmt: skip
+def test_every_option_is_sent(door: Door, option: dict[str, Any]) -> None:
+    """No option is taken for usual: each changes the row or its envelope."""
+    row = unusual(door.row(Submission("work", **option)))
+    sent = (row.rank, row.ttl_s, row.queue, row.delay_ms, row.at_ms, row.start_by_ms, row.idem)
+    assert sent != (None,) * 7 or envelope_of(row) != Envelope("work", b"{}")
+
+
+def test_all_options_are_tried() -> None:
+    """The test above leaves no field of a submission out."""
+    (tried,) = [mark.args[1] for mark in test_every_option_is_sent.pytestmark]
+    assert [name for option in tried for name in option] == list(Submission.__struct_fields__[2:])
+
+
+def test_what_is_usual_is_not_sent(door: Door) -> None:
+    """What the scripts put in for a missing rank and lifetime is what the default settings mean; others are sent."""
+    keyed = unusual(door.row(Submission("work", key="k")))
+    assert (keyed.rank, keyed.ttl_s, keyed.queue) == (None, None, None)
+    aged = Door(Settings(queue=QueueSettings(aging_s=1.5)), ids=IDS)
+    assert unusual(aged.row(Submission("work"))).rank == 3000
+    brief = Door(Settings(results=ResultSettings(ttl_s=500)), ids=IDS)
+    assert unusual(brief.row(Submission("work"))).ttl_s == 500
 
 
 @pytest.mark.parametrize(
@@ -49,7 +82,8 @@ def test_a_plain_task_has_the_defaults(door: Door) -> None:
 def test_priorities_are_words_or_levels(door: Door, priority: str | int, level: int) -> None:
     """The words are the levels 0 to 3; every level from 0 to 9 may be given."""
     row = door.row(Submission("work", priority=priority))
-    assert row.rank == level * STRICT_AGING_MS
+    rank = row.rank if isinstance(row, UnusualRow) else None
+    assert (2 * STRICT_AGING_MS if rank is None else rank) == level * STRICT_AGING_MS
     assert envelope_of(row).priority == level
 
 
@@ -62,15 +96,15 @@ def test_other_priorities_are_refused(door: Door, priority: Any) -> None:
 
 def test_ageing_weighs_a_level(door: Door) -> None:
     """With `queue.aging_s` one level is worth that much waiting."""
-    aged = Door(Settings(queue=QueueSettings(aging_s=1.5)), reply_to="me")
-    assert aged.row(Submission("work", priority="low")).rank == 4500
+    aged = Door(Settings(queue=QueueSettings(aging_s=1.5)), ids=IDS)
+    assert unusual(aged.row(Submission("work", priority="low"))).rank == 4500
 
 
 def test_times_are_seconds_timedeltas_or_aware_times(door: Door) -> None:
     """Delays round up to milliseconds, times keep their zone's instant, a lifetime rounds up to seconds."""
     noon = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
-    row = door.row(
-        Submission("work", delay=0.0001, at=noon, start_by=noon, timeout=timedelta(seconds=2), result_ttl=1.2)
+    row = unusual(
+        door.row(Submission("work", delay=0.0001, at=noon, start_by=noon, timeout=timedelta(seconds=2), result_ttl=1.2))
     )
     at_ms = round(datetime(2030, 1, 1, 10, tzinfo=UTC).timestamp() * 1000)
     assert (row.delay_ms, row.at_ms, row.start_by_ms, row.ttl_s) == (1, at_ms, at_ms, 2)
@@ -104,7 +138,7 @@ def test_values_that_cannot_be_meant_are_refused(door: Door, field: str, value: 
 
 def test_foreign_ids_may_be_any_text(door: Door) -> None:
     """Session, key and tags keep their text; the key is encoded for Redis."""
-    row = door.row(Submission("work", session="a {b}/é", key="k {1}", tags=("x y", "ü")))
+    row = unusual(door.row(Submission("work", session="a {b}/é", key="k {1}", tags=("x y", "ü"))))
     envelope = envelope_of(row)
     assert (envelope.session, envelope.key, envelope.tags) == ("a {b}/é", "k {1}", ("x y", "ü"))
     assert row.idem == "k%20%7B1%7D"
@@ -112,15 +146,15 @@ def test_foreign_ids_may_be_any_text(door: Door) -> None:
 
 def test_an_addressed_task_goes_to_the_queue_of_its_agent(door: Door) -> None:
     """With `agent=` the queue is the agent's, and the row tells the skill that it needs."""
-    row = door.row(Submission("work", agent="editor"))
+    row = unusual(door.row(Submission("work", agent="editor")))
     assert (row.queue, row.skill) == ("agent:editor", "work")
 
 
 def test_a_key_covers_what_the_task_does(door: Door) -> None:
     """The digest of a keyed task changes with skill, arguments, agent and session, not with time or urgency."""
 
-    def digest(**changed: Any) -> str:
-        return door.row(Submission(**({"skill": "work", "args": {"a": 1}, "key": "k"} | changed))).digest
+    def digest(**changed: Any) -> str | None:
+        return unusual(door.row(Submission(**({"skill": "work", "args": {"a": 1}, "key": "k"} | changed)))).digest
 
     same = digest()
     assert same
@@ -166,7 +200,7 @@ def test_caps_are_named_in_the_refusal(door: Door) -> None:
     with pytest.raises(InvalidInput, match="4 tags; at most 3"):
         door.row(Submission("work", tags=list("abcd")))
     parent = Parent("0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55", "7", depth=1)
-    row = door.row(Submission("work"), parent)
+    row = unusual(door.row(Submission("work"), parent))
     assert (row.parent, row.parent_generation, envelope_of(row).depth) == (parent.task_id, "7", 2)
     with pytest.raises(InvalidInput, match="number 3 in a row; at most 2"):
         door.row(Submission("work"), Parent(parent.task_id, "7", depth=2))

@@ -43,13 +43,14 @@ def test_task_ids_grow_although_the_clock_goes_back(monkeypatch: pytest.MonkeyPa
 
 def test_task_ids_go_on_when_a_millisecond_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """A millisecond whose numbers are used up lends from the next one instead of wrapping."""
-    source = ids._TaskIds()
+    source = ids.TaskIds(listens=True)
     monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
-    first = source.next()
-    source._last_random = (1 << 74) - 1
-    second = source.next()
-    assert second > first
-    assert uuid.UUID(second).int >> 80 == 1_700_000_000_001
+    made = [source.next() for _ in range(20_000)]
+    assert {uuid.UUID(each).int >> 80 for each in made} == {1_700_000_000_000}, "there is room for millions"
+    source._high = 0xFFF
+    made += [source.next() for _ in range(20_000)]
+    assert made == sorted(set(made))
+    assert uuid.UUID(made[-1]).int >> 80 == 1_700_000_000_001
 
 
 def test_threads_never_make_the_same_id() -> None:
@@ -81,8 +82,20 @@ def test_forked_children_start_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     with os.fdopen(read_end) as pipe:
         made = pipe.read()
     os.waitpid(child, 0)
-    # Counting on would keep the upper half of the random part.
-    assert ids.check_task_id(made)[15:23] != parent[15:23]
+    # Counting on would keep the maker.
+    assert ids.check_task_id(made)[24:] != parent[24:]
+
+
+@pytest.mark.parametrize(("listens", "digits"), [(True, "89abcdef"), (False, "01234567")])
+def test_the_last_group_tells_who_made_an_id(*, listens: bool, digits: str) -> None:
+    """All ids of a maker end in its node, no two makers share one, and its first digit says whether it listens."""
+    makers = [ids.TaskIds(listens=listens) for _ in range(100)]
+    for maker in makers:
+        made = uuid.UUID(maker.next())
+        assert (made.version, made.variant) == (7, uuid.RFC_4122)
+        assert {str(made)[24:], maker.next()[24:]} == {maker.node}
+        assert maker.node[0] in digits
+    assert len({maker.node for maker in makers}) == len(makers)
 
 
 @pytest.mark.parametrize("host", ["web-1", "käse brot", "a" * 300, "-.-", "", None])

@@ -1,0 +1,232 @@
+"""The final state of a pool, read from Redis after everything has ended, and from nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.core.payload import decode_json
+from orchestrator.store.keys import is_permanent
+from orchestrator.tasks.model import TaskState, decode_envelope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import redis
+
+    from orchestrator.store.keys import PoolKeys
+
+_BATCH: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTask:
+    """A task's record.
+
+    Attributes:
+        op: its argument of that name, if it has one.
+        errors: the stored text of each failed attempt, by attempt.
+        death_notes: the evidence of each death, by its number.
+        result: JSON.
+    """
+
+    id: str
+    state: str
+    generation: int
+    skill: str = ""
+    op: str | None = None
+    key: str | None = None
+    priority: int = 2
+    fails: int = 0
+    deaths: int = 0
+    reason: str = ""
+    result: str | None = None
+    ended_ms: int | None = None
+    start_by: bool = False
+    errors: Mapping[int, str] = field(default_factory=dict)
+    death_notes: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it can never change again."""
+        return self.state in _FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """One entry of the output stream of a task."""
+
+    entry: str
+    kind: str
+    generation: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """One key: `length` counts what is in it, `mortal` tells whether it has a time to live."""
+
+    type: str
+    length: int
+    mortal: bool
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInbox:
+    """One inbox: entries, entries that a consumer holds, and the consumers."""
+
+    entries: int
+    pending: int
+    consumers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FinalState:
+    """What is stored in a pool; keys by what follows the root.
+
+    Attributes:
+        root: what all keys begin with.
+        dead: the index of dead letters.
+        outputs: output streams by task, oldest entry first.
+        ends: the ends that are in the capped stream of events, in order.
+    """
+
+    root: str = ""
+    tasks: Mapping[str, StoredTask] = field(default_factory=dict)
+    outputs: Mapping[str, Sequence[StoredChunk]] = field(default_factory=dict)
+    dead: frozenset[str] = frozenset()
+    keys: Mapping[str, StoredKey] = field(default_factory=dict)
+    inboxes: Mapping[str, StoredInbox] = field(default_factory=dict)
+    ends: Sequence[tuple[str, str]] = ()
+
+    @property
+    def unended(self) -> list[str]:
+        """Tasks that have not ended."""
+        return [task.id for task in self.tasks.values() if not task.ended]
+
+
+_FINAL: Final = frozenset(state.value for state in TaskState if state.final)
+_STATE_OF_LETTER: Final = {state[0]: state for state in _FINAL}
+_LENGTH: Final = {"hash": "HLEN", "list": "LLEN", "set": "SCARD", "stream": "XLEN", "string": "STRLEN", "zset": "ZCARD"}
+
+
+def read_final_state(direct: redis.Redis, keys: PoolKeys) -> FinalState:
+    """Read everything of a pool. Walks over all of its keys; for pools of tests."""
+    root = f"{keys.root}:"
+    found = _read_keys(direct, root)
+    stem = keys.task("").removeprefix(root)
+    tasks = {name.removeprefix(stem): root + name for name in found if name.startswith(stem)}
+    stem = keys.out("").removeprefix(root)
+    outs = {name.removeprefix(stem): root + name for name in found if name.startswith(stem)}
+    stem = keys.inbox("").removeprefix(root)
+    inboxes = [name.removeprefix(stem) for name in found if name.startswith(stem)]
+    records = _ask(direct, [("HGETALL", key) for key in tasks.values()])
+    chunks = _ask(direct, [("EVAL", _RANGE, 1, key, "-") for key in outs.values()])
+    return FinalState(
+        root=root,
+        tasks={id_: read_record(id_, record) for id_, record in zip(tasks, records, strict=True) if record},
+        outputs={id_: [_chunk(*row) for row in rows] for id_, rows in zip(outs, chunks, strict=True)},
+        dead=frozenset(id_.decode() for id_ in _ask(direct, [("ZRANGE", keys.dead, 0, -1)])[0]),
+        keys=found,
+        inboxes={agent: _read_inbox(direct, keys.inbox(agent)) for agent in inboxes},
+        ends=[(id_, state) for _, ends in read_ends(direct, keys, "-") for id_, state in ends],
+    )
+
+
+def read_ends(direct: redis.Redis, keys: PoolKeys, after: str) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Read the stream of events: per entry its id and the tasks that ended, with their states.
+
+    Args:
+        direct: any client.
+        keys: of the pool.
+        after: `-` for all, `(ID` for those behind an entry.
+    """
+    # By a script: redis-py makes a mapping of an entry and so would hide an end that came twice.
+    entries: Any = direct.eval(_RANGE, 1, keys.events, after)
+    return [
+        (
+            entry.decode(),
+            [
+                (id_.decode(), _STATE_OF_LETTER[letter.decode()])
+                for id_, letter in zip(fields[::2], fields[1::2], strict=True)
+            ],
+        )
+        for entry, fields in entries
+    ]
+
+
+_RANGE: Final = "return redis.call('XRANGE', KEYS[1], ARGV[1], '+')"
+
+
+def read_record(id_: str, record: Mapping[bytes, bytes]) -> StoredTask:
+    """Make a task of its record."""
+    fields = {name.decode(): value for name, value in record.items()}
+    envelope = decode_envelope(fields["env"]) if "env" in fields else None
+    args = decode_json(envelope.args) if envelope else {}
+    op = args.get("op") if isinstance(args, dict) else None
+    return StoredTask(
+        id=id_,
+        state=fields.get("state", b"").decode(),
+        generation=int(fields.get("gen", b"0")),
+        skill=envelope.skill if envelope else "",
+        op=op if isinstance(op, str) else None,
+        key=envelope.key if envelope else None,
+        priority=envelope.priority if envelope else 2,
+        fails=int(fields.get("fails", b"0")),
+        deaths=int(fields.get("deaths", b"0")),
+        reason=fields.get("reason", b"").decode(errors="replace"),
+        result=fields["result"].decode(errors="replace") if "result" in fields else None,
+        ended_ms=int(fields["ended"]) if "ended" in fields else None,
+        start_by="by" in fields,
+        errors=_numbered(fields, "error:"),
+        death_notes=_numbered(fields, "death:"),
+    )
+
+
+def _numbered(fields: Mapping[str, bytes], stem: str) -> dict[int, str]:
+    return {
+        int(name.removeprefix(stem)): value.decode(errors="replace")
+        for name, value in sorted(fields.items())
+        if name.startswith(stem)
+    }
+
+
+def _chunk(entry: bytes, flat: Sequence[bytes]) -> StoredChunk:
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    return StoredChunk(entry.decode(), fields[b"k"].decode(), int(fields[b"g"]), int(fields.get(b"n", b"0")))
+
+
+def _read_keys(direct: redis.Redis, root: str) -> dict[str, StoredKey]:
+    names = sorted(key.decode() for key in direct.scan_iter(match=f"{_literally(root)}*", count=1000))
+    types = [type_.decode() for type_ in _ask(direct, [("TYPE", name) for name in names])]
+    known = [(name, type_) for name, type_ in zip(names, types, strict=True) if type_ in _LENGTH]
+    lengths = _ask(direct, [(_LENGTH[type_], name) for name, type_ in known])
+    lives = _ask(direct, [("PTTL", name) for name, _ in known])
+    return {
+        name.removeprefix(root): StoredKey(type_, length, mortal=left_ms != -1, permanent=is_permanent(name))
+        for (name, type_), length, left_ms in zip(known, lengths, lives, strict=True)
+        if left_ms != -2  # it went away while it was looked at
+    }
+
+
+def _literally(text: str) -> str:
+    return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in text)
+
+
+def _read_inbox(direct: redis.Redis, key: str) -> StoredInbox:
+    groups: Any = direct.xinfo_groups(key)
+    consumers: Any = direct.xinfo_consumers(key, "workers") if groups else []
+    length: Any = direct.xlen(key)
+    pending = sum(int(group["pending"]) for group in groups)
+    return StoredInbox(int(length), pending, tuple(sorted(one["name"].decode() for one in consumers)))
+
+
+def _ask(direct: redis.Redis, commands: Iterable[Sequence[object]]) -> list[Any]:
+    listed, replies = list(commands), list[Any]()
+    for start in range(0, len(listed), _BATCH):
+        with direct.pipeline(transaction=False) as pipeline:
+            for command in listed[start : start + _BATCH]:
+                pipeline.execute_command(*command)
+            replies += pipeline.execute()
+    return replies

@@ -1,0 +1,280 @@
+"""What actors write down of what they do: the intention before, the outcome after, one line and one `write` each.
+
+A line is in the file when `write` returns, so that kill -9 tears the last line of a process at most; each process has a
+file of its own, so that a torn line damages no other.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class Submitting(msgspec.Struct, frozen=True, tag=True):
+    """A task is about to be submitted.
+
+    Attributes:
+        op: names the intention; the task carries it as its argument `op`. Intentions that share a key share it.
+        key: idempotency key, if given.
+    """
+
+    op: str
+    key: str | None = None
+
+
+class Accepted(msgspec.Struct, frozen=True, tag=True):
+    """The submit was answered with the id of a task."""
+
+    op: str
+    task: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The submit was refused, or never left: nothing of it may be stored."""
+
+    op: str
+    error: str
+
+
+class Unanswered(msgspec.Struct, frozen=True, tag=True):
+    """Nobody knows whether the submit arrived; `tasks` are those that may have."""
+
+    op: str
+    tasks: tuple[str, ...]
+
+
+class Cancelling(msgspec.Struct, frozen=True, tag=True):
+    """A task is about to be cancelled."""
+
+    task: str
+
+
+class CancelAnswered(msgspec.Struct, frozen=True, tag=True):
+    """A cancel was answered."""
+
+    task: str
+    status: str
+
+
+class Saw(msgspec.Struct, frozen=True, tag=True):
+    """A client was told how a task ended; `result` as JSON."""
+
+    task: str
+    state: str
+    result: str | None = None
+
+
+class Begun(msgspec.Struct, frozen=True, tag=True):
+    """An attempt is about to begin.
+
+    Attributes:
+        entry: id of the inbox entry, which begins with the server's time in ms.
+        run: names this very execution, in case that one attempt is executed twice.
+        limits: names of the limits that the start had to fit into.
+    """
+
+    task: str
+    generation: str
+    attempt: int
+    entry: str
+    agent: str
+    worker: str
+    run: str
+    limits: tuple[str, ...] = ()
+
+    @property
+    def assigned_ms(self) -> int:
+        """When it was put into the inbox, by the server's clock."""
+        return int(self.entry.partition("-")[0])
+
+    @property
+    def granted_ms(self) -> int:
+        """When the start was granted, by the server's clock: assigned, or adopted, which raises the generation."""
+        return max(self.assigned_ms, int(self.generation))
+
+
+class Stopped(msgspec.Struct, frozen=True, tag=True):
+    """An attempt came to its end in its process: `returned`, `raised` or `cancelled`."""
+
+    task: str
+    generation: str
+    run: str
+    how: str
+
+
+class Emitting(msgspec.Struct, frozen=True, tag=True):
+    """An attempt is about to emit its chunk number so and so."""
+
+    task: str
+    generation: str
+    number: int
+
+
+class Emitted(msgspec.Struct, frozen=True, tag=True):
+    """A chunk was confirmed."""
+
+    task: str
+    generation: str
+    number: int
+
+
+class EmitRefused(msgspec.Struct, frozen=True, tag=True):
+    """A chunk was refused, because the task had been taken away from the attempt."""
+
+    task: str
+    generation: str
+    number: int
+
+
+class EndNoted(msgspec.Struct, frozen=True, tag=True):
+    """The server noted the end of a task in its stream of events."""
+
+    task: str
+    state: str
+    entry: str
+
+
+class LeaderSeen(msgspec.Struct, frozen=True, tag=True):
+    """Who held the supervisors' lease at a moment of the server's clock, and for how much longer."""
+
+    server_ms: int
+    holder: str
+    left_ms: int
+
+
+class LeaseReturned(msgspec.Struct, frozen=True, tag=True):
+    """A supervisor was told to end and so gave its lease back; sent not before this."""
+
+    server_ms: int
+
+
+class Healed(msgspec.Struct, frozen=True, tag=True):
+    """All faults had ended and all actors ran, by the server's clock."""
+
+    server_ms: int
+
+
+Event: TypeAlias = (
+    Submitting
+    | Accepted
+    | Refused
+    | Unanswered
+    | Cancelling
+    | CancelAnswered
+    | Saw
+    | Begun
+    | Stopped
+    | Emitting
+    | Emitted
+    | EmitRefused
+    | EndNoted
+    | LeaderSeen
+    | LeaseReturned
+    | Healed
+)
+E = TypeVar("E", bound=Event)
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of a history.
+
+    Attributes:
+        at_ms: wall clock of the machine that wrote it.
+        actor: who wrote it, with its process id.
+    """
+
+    at_ms: int
+    actor: str
+    event: Event
+
+
+class Recorder:
+    """Writes the history of one actor into a directory; threads may share it, and a forked child goes on in a new file.
+
+    Args:
+        directory: made when it is missing.
+        actor: what the actor is called in the file's name and in each line.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], actor: str) -> None:
+        self._directory, self._name = Path(directory), actor
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._encode = msgspec.json.Encoder().encode
+        self._lock = threading.Lock()
+        self._pid, self._descriptor, self._actor = 0, -1, ""
+
+    def write(self, event: Event) -> None:
+        """Append one event; it is in the file when this returns."""
+        with self._lock:
+            if self._pid != os.getpid():
+                self._open()
+            line = self._encode(Line(time.time_ns() // 1_000_000, self._actor, event)) + b"\n"
+            written = os.write(self._descriptor, line)
+        if written != len(line):
+            raise OSError(f"only {written} of {len(line)} bytes of a line of history were written")
+
+    def _open(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)  # the parent has its own
+        self._pid = os.getpid()
+        self._actor = f"{self._name}-{self._pid}"
+        # Process ids return; a file must not be continued behind a line that was torn.
+        path = self._directory / f"{self._actor}-{secrets.token_hex(4)}.jsonl"
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+    def close(self) -> None:
+        """Close the file of this process."""
+        with self._lock:
+            if self._pid == os.getpid():
+                os.close(self._descriptor)
+            self._pid, self._descriptor = 0, -1
+
+
+class History:
+    """The lines of many actors, in the order of their wall clock; those of one actor in the order they were written."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        self.lines: Sequence[Line] = sorted(lines, key=lambda line: line.at_ms)
+        self._by_kind: dict[type[Event], list[Line]] = {}
+        for line in self.lines:
+            self._by_kind.setdefault(type(line.event), []).append(line)
+
+    def of(self, kind: type[E]) -> list[E]:
+        """All events of one kind."""
+        return [line.event for line in self._by_kind.get(kind, ()) if isinstance(line.event, kind)]
+
+    def lines_of(self, kind: type[E]) -> list[tuple[int, E]]:
+        """All events of one kind with the wall clock of their lines."""
+        return [(line.at_ms, line.event) for line in self._by_kind.get(kind, ()) if isinstance(line.event, kind)]
+
+    @classmethod
+    def told(cls, *events: Event) -> History:
+        """A history that nobody wrote: the events in this order, a millisecond apart; for tests of checkers."""
+        return cls(Line(at_ms, "told", event) for at_ms, event in enumerate(events))
+
+
+def read_history(directory: str | os.PathLike[str]) -> History:
+    """Read all files of a directory; the last line of each may be torn and is dropped then.
+
+    Raises:
+        ValueError: a line in the middle cannot be read.
+    """
+    decode = msgspec.json.Decoder(Line).decode
+    lines: list[Line] = []
+    for path in sorted(Path(directory).glob("*.jsonl")):
+        whole, _, _torn = path.read_bytes().rpartition(b"\n")
+        for number, row in enumerate(whole.split(b"\n") if whole else (), start=1):
+            try:
+                lines.append(decode(row))
+            except msgspec.MsgspecError as unreadable:
+                raise ValueError(f"line {number} of {path} is no line of a history: {unreadable}") from None
+    return History(lines)
