@@ -1,4 +1,4 @@
-"""`docs/api.md` names what `orchestrator` and `workers` export: every name, method, field and parameter."""
+"""`docs/api.md` names what the packages for users export: every name, method, field and parameter."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import pytest
 
 import orchestrator
 import workers
+import workers.testing
 from tests.docs.pages import section
 
 PAGE: Final = "docs/api.md"
-PACKAGES: Final = {"orchestrator": orchestrator, "workers": workers}
-MADE_FOR_USERS: Final = {"CallNext", "Middleware", "Skill", "TaskContext", "TaskHandle"}
+PACKAGES: Final = {"orchestrator": orchestrator, "workers": workers, "workers.testing": workers.testing}
+MADE_FOR_USERS: Final = {
+    "CallNext", "Crash", "Middleware", "Outcome", "RecordedContext", "Skill", "Submitted", "TaskContext", "TaskHandle"
+}  # fmt: skip
 """Nobody outside calls these."""
 ERRORS: Final = {name for name in orchestrator.__all__ if hasattr(getattr(orchestrator, name), "exit_code")}
 WITH_SECTION: Final = [(p, name) for p, module in PACKAGES.items() for name in module.__all__ if name not in ERRORS]
