@@ -33,6 +33,7 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/basedpyright --project tests/typing --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
 fmt: $(STAMP) ## format and apply safe fixes

@@ -1,0 +1,53 @@
+"""What users write with the synchronous client."""
+
+from __future__ import annotations
+
+from typing import Any, assert_type
+
+from orchestrator import CancelStatus, OutputChunk, Submission, TaskEvent, TaskStatus
+from orchestrator.sync import Orchestrator, TaskHandle
+from workers import Agent
+
+agent = Agent("editor")
+
+
+@agent.skill
+async def count(text: str) -> int:
+    """Its tasks have an `int` for a result."""
+    return len(text)
+
+
+def script() -> None:
+    """The same calls, which block."""
+    with Orchestrator("redis://localhost", pool="default") as orc:
+        handle = orc.submit(count, {"text": "a"}, priority="high")
+        assert_type(handle, TaskHandle[int])
+        assert_type(handle.result(timeout=5), int)
+        assert_type(handle.result(as_=float), float)
+        assert_type(orc.submit("count", {"text": "a"}), TaskHandle[Any])
+        assert_type(orc.submit_many([Submission(count), Submission("count")]), list[TaskHandle[Any]])
+        for each in orc.as_completed([handle]):
+            assert_type(each.result(), int)
+        assert_type(handle.id, str)
+        assert_type(handle.status(), TaskStatus)
+        assert_type(handle.cancel(), CancelStatus)
+        assert_type(next(iter(handle.output())), OutputChunk)
+        assert_type(next(iter(handle.events())), TaskEvent)
+        assert_type(orc.task("id"), TaskHandle[Any])
+
+
+def wrong(orc: Orchestrator) -> None:
+    """The same mistakes are errors."""
+    orc.submit(count, {"text": "a"}, prio="high")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    orc.submit("count", delay="5 s")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    orc.submit(7)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    orc.submit_many(["count"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+    orc.submit(count).result(timeout="5 s")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    assert_type(orc.submit(count).result(), str)  # type: ignore[assert-type]  # pyright: ignore[reportAssertTypeFailure]
+
+
+async def wrong_await(orc: Orchestrator) -> None:
+    """It is not awaited."""
+    await orc.submit(count)  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
+    async with Orchestrator():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
+        pass

@@ -1,0 +1,15 @@
+"""What users import: a name that is not there is an error, although names are loaded when they are first used."""
+
+import orchestrator
+import orchestrator.sync
+import workers
+import workers.testing
+from orchestrator import Orchestrater  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+from workers import Snoze  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+
+print(orchestrator.TaskHandle, orchestrator.sync.Orchestrator, workers.Agent, workers.testing.run_skill)
+__all__ = ["Orchestrater", "Snoze"]
+print(orchestrator.TaskHandel)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+print(orchestrator.sync.Submision)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+print(workers.Agnet)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+print(workers.testing.run_skil)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
