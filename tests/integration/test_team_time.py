@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from orchestrator.testing.servers import RedisServer
 
 
+pytestmark = pytest.mark.both_servers
+
+
 @pytest.fixture
 def make(redis_server: RedisServer, prefix: str) -> Callable[..., Team]:
     """Make a team in the namespace of this test."""

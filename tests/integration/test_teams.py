@@ -151,6 +151,15 @@ async def test_a_team_must_be_open(make: Callable[..., Team]) -> None:
         team.submitted()
 
 
+def test_a_team_needs_asyncio(make: Callable[..., Team]) -> None:
+    """On another event loop, or on none, it says what to do; so does a single attempt."""
+    from workers.testing import run_skill
+
+    for start in (make(agent).__aenter__(), run_skill(add, {"a": 1})):
+        with pytest.raises(OrchestratorError, match="fixture `anyio_backend` that returns"):
+            start.send(None)
+
+
 async def test_a_team_leaves_signals_alone(make: Callable[..., Team]) -> None:
     """Ctrl-C belongs to the test runner."""
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]

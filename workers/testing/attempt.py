@@ -17,6 +17,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import Delivery, Envelope, Progress, Verdict, VerdictKind, decode_envelope
+from orchestrator.testing.event_loop import check_event_loop
 from orchestrator.testing.offline import packed_envelope
 from workers.agent import Agent
 from workers.context import TaskContext
@@ -131,6 +132,7 @@ async def run_skill(
         AssertionError: the handler awaits a child for which no result is scripted.
     """
     __tracebackhide__ = True
+    check_event_loop()
     agent = _agent_of(skill)
     settings = Settings()
     recording = Recording(settings, children)

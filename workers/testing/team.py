@@ -13,6 +13,7 @@ from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError, TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.testing.draining import Drain
+from orchestrator.testing.event_loop import check_event_loop
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.spans import span_ms
 from orchestrator.testing.stage import Stage, new_prefix, open_stage, remove_keys, stage_settings
@@ -82,6 +83,7 @@ class Team:
     async def __aenter__(self) -> Self:
         if self._opened is not None:
             raise OrchestratorError("this team is open already; make another one")
+        check_event_loop()
         self._before = frozenset(asyncio.all_tasks())
         async with AsyncExitStack() as stack:
             if self._url is None:

@@ -1,0 +1,22 @@
+"""What the kit asks of the event loop of a test."""
+
+from __future__ import annotations
+
+import asyncio
+
+from orchestrator.core.errors import OrchestratorError
+
+
+def check_event_loop() -> None:
+    """See that asyncio runs.
+
+    Raises:
+        OrchestratorError: no event loop does, or that of another library.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise OrchestratorError(
+            "this needs a running asyncio event loop; for anyio's pytest plugin write a fixture `anyio_backend` that "
+            'returns "asyncio"'
+        ) from None
