@@ -88,16 +88,27 @@ async def wrong_options(orc: Orchestrator) -> None:
     await orc.submit(count, {"text": "a"}, prio="high")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     await orc.submit(count, {"text": "a"}, delay="5 s")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     await orc.submit("count", {"text": "a"}, prio="high")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-    await orc.submit("count", {"text": "a"}, at="2030-01-01")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
-    await orc.submit("count", {"text": "a"}, max_attempts="3")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
-    await orc.submit("count", {"text": "a"}, tags=[1])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType, reportCallIssue]
-    await orc.submit("count", {"text": "a"}, session=101)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", agent=agent)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", session=101)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", priority=None)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", delay="5 s")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", at="2030-01-01")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", start_by=5)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", key=7)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", timeout="1 min")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", max_attempts="3")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", tags=[1])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", result_ttl="1 h")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit(count, {"text": "a"}, "high")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+
+
+async def wrong_arguments(orc: Orchestrator) -> None:
+    """A task has the name of a skill, or the skill itself, and a mapping with text keys or a model."""
     await orc.submit(count, "text")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     await orc.submit(count, ["text"])  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     await orc.submit(count, {1: "a"})  # type: ignore[dict-item]  # pyright: ignore[reportArgumentType, reportCallIssue]
     await orc.submit(7, {"text": "a"})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     await orc.submit(len, {"text": "a"})  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
-    await orc.submit(count, {"text": "a"}, "high")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
 
 async def as_number(handle: TaskHandle[int]) -> int:
