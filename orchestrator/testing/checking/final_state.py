@@ -226,7 +226,8 @@ def _ask(direct: redis.Redis, commands: Iterable[Sequence[object]]) -> list[Any]
     listed, replies = list(commands), list[Any]()
     for start in range(0, len(listed), _BATCH):
         with direct.pipeline(transaction=False) as pipeline:
+            run: Any = pipeline.execute_command
             for command in listed[start : start + _BATCH]:
-                pipeline.execute_command(*command)
+                run(*command)
             replies += pipeline.execute()
     return replies

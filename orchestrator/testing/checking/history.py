@@ -244,7 +244,7 @@ class History:
 
     def __init__(self, lines: Iterable[Line]) -> None:
         self.lines: Sequence[Line] = sorted(lines, key=lambda line: line.at_ms)
-        self._by_kind: dict[type[Event], list[Line]] = {}
+        self._by_kind: dict[type, list[Line]] = {}
         for line in self.lines:
             self._by_kind.setdefault(type(line.event), []).append(line)
 

@@ -1,0 +1,41 @@
+"""I11: a dead letter has its reason, attempts and payload, and no task had more attempts than it is allowed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.testing.checking.finding import Finding, finding
+
+if TYPE_CHECKING:
+    from orchestrator.testing.checking.final_state import FinalState, StoredTask
+    from orchestrator.testing.checking.rules import Rules
+
+
+def check_dead_letters(final: FinalState, rules: Rules) -> Finding:
+    """Judge the records of all tasks, those of the dead more closely."""
+    wrong: list[str] = []
+    for task in final.tasks.values():
+        terms = rules.skill(task.skill)
+        if task.fails > terms.max_attempts:
+            wrong.append(f"task {task.id} failed {task.fails} times of {terms.max_attempts}")
+        if task.deaths > terms.max_deaths:
+            wrong.append(f"task {task.id} died {task.deaths} times of {terms.max_deaths}")
+        if task.deaths != len(task.death_notes):
+            wrong.append(f"task {task.id} counts {task.deaths} deaths and has evidence of {len(task.death_notes)}")
+        if task.state == "dead":
+            wrong += _incomplete(task)
+    dead = sum(task.state == "dead" for task in final.tasks.values())
+    return finding("I11 dead letters are complete", dead, wrong)
+
+
+def _incomplete(task: StoredTask) -> list[str]:
+    missing = []
+    if not task.skill:
+        missing.append("its payload")
+    if not task.reason:
+        missing.append("its reason")
+    if not task.errors and not task.death_notes:
+        missing.append("its attempts")
+    if any(not text for text in (*task.errors.values(), *task.death_notes.values())):
+        missing.append("the text of an attempt")
+    return [f"dead letter {task.id} lacks {what}" for what in missing]
