@@ -268,21 +268,22 @@ async def test_many_foreign_tasks_are_looked_up_in_turn(
     handles = await orc.submit_many([Submission("after", {"seconds": 0.0})] * 100)
     async with Orchestrator(settings=settings) as other:
         foreign = [other.task(handle.id) for handle in handles]
-        given: list[str] = []
-        loop = other.as_completed(foreign)
+        given: list[TaskHandle[Any]] = []
         async with anyio.create_task_group() as group:
-
-            async def collect() -> None:
-                given.extend([handle.id async for handle in loop])
-
-            group.start_soon(collect)
+            group.start_soon(collect, other.as_completed(foreign), given)
             await wait_for(lambda: other._replies._unlooked == set() and waits(other) == 100, "the first look")
             counter = CommandCounter(redis_client)
             await anyio.sleep(0.2)
             assert counter.calls()["hmget"] <= 10 * 12
-            for handle in handles:
+            began_s = time.monotonic()
+            for handle in handles[50:]:  # others, which do not end, are before them
                 await handle.cancel()
-        assert sorted(given) == [handle.id for handle in handles]
+            await wait_for(lambda: len(given) == 50, "those that have ended")
+            assert time.monotonic() - began_s < replies.LOOK_EVERY_S / 2, "they had to wait for the look at all"
+            assert waits(other) == 50, "those that have ended are looked up again"
+            for handle in handles[:50]:
+                await handle.cancel()
+        assert sorted(handle.id for handle in given) == [handle.id for handle in handles]
 
 
 async def test_who_waits_for_nothing_looks_for_nothing(orc: Orchestrator, redis_client: redis.Redis) -> None:
