@@ -6,12 +6,14 @@ send twice, so an unknown outcome may be repeated too.
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import anyio
 
-from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable
+from orchestrator.core.errors import ConfigError, FormatMismatch, ServerFull, ServerUnavailable
 from orchestrator.store.failures import ScriptMissing
 from orchestrator.store.hints import Hints
 from orchestrator.store.links import Link, SyncLink
@@ -57,6 +59,8 @@ class Store:
         self.keys = keys
         self._endpoint, self._name = endpoint, name
         self._closed = anyio.Event()
+        self.hurt_at_s = -math.inf
+        """When Redis last did not answer here or was full, by the monotonic clock."""
         self._link = Link(
             endpoint.url,
             connect_timeout_s=endpoint.connect_timeout_s,
@@ -116,13 +120,21 @@ class Store:
     async def execute(self, *command: Argument) -> Any:
         """Send one plain command."""
         self._check_open(command)
-        return await self._link.execute(*command)
+        try:
+            return await self._link.execute(*command)
+        except (ServerUnavailable, ServerFull):
+            self.hurt_at_s = time.monotonic()
+            raise
 
     async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send plain commands together; an error reply stands in its place as a `StoreError`."""
         if commands:
             self._check_open(commands[0])
-        return await self._link.pipeline(commands)
+        try:
+            return await self._link.pipeline(commands)
+        except ServerUnavailable:
+            self.hurt_at_s = time.monotonic()
+            raise
 
     def _check_open(self, command: Sequence[Argument]) -> None:
         # The link would open itself again, and nobody would close it.

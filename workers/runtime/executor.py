@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from orchestrator.core.backoff import Backoff
-from orchestrator.core.errors import InvalidInput, StoreError
+from orchestrator.core.errors import Fenced, InvalidInput, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import envelope_bytes
 from workers.context import TaskContext
 from workers.runtime.calling import Caller, Serialised
 from workers.runtime.holdings import Held
+from workers.runtime.hurt_server import HurtServer, PutOff
 from workers.runtime.slots import Slots, slot_ends
 from workers.runtime.time_limits import TimeLimits
 from workers.runtime.verdicts import failed, rejected
@@ -52,6 +53,7 @@ class Attempt(msgspec.Struct, frozen=True):
     context: TaskContext
     values: dict[str, Any]
     timeout_s: float | None
+    began_s: float
 
 
 class Returned(msgspec.Struct, frozen=True):
@@ -72,6 +74,7 @@ class Executor:
         outbox: Outbox,
         worker: str,
         client: Callable[[], Awaitable[Orchestrator]],
+        hurt_at_s: Callable[[], float],
         alone: Alone,
         took: Callable[[float], None],
         emitter: Emitter,
@@ -82,6 +85,7 @@ class Executor:
         self.caller = Caller(agent, settings=services.settings)
         self._agent, self._services, self._holdings, self._outbox = agent, services, holdings, outbox
         self._worker, self._client, self._alone, self._took = worker, client, alone, took
+        self._hurt_at_s, self._put_off = hurt_at_s, PutOff()
         self.emitter = emitter
         retry = services.settings.retry
         self._backoff = Backoff(base_s=retry.base_s, cap_s=retry.cap_s)
@@ -141,7 +145,7 @@ class Executor:
         try:
             # A handler's process checks its arguments itself.
             values = {} if skill.kind is HandlerKind.PROCESS else skill.bind(envelope.args, context)
-            return Attempt(held, envelope, skill, context, values, timeout_s)
+            return Attempt(held, envelope, skill, context, values, timeout_s, time.monotonic())
         except InvalidInput as misfit:
             return rejected(str(misfit))
 
@@ -225,9 +229,20 @@ class Executor:
         except InvalidInput as misfit:
             return rejected(str(misfit))
 
-    def _failed(self, attempt: Attempt, failure: BaseException) -> Verdict:
+    def _failed(self, attempt: Attempt, failure: BaseException) -> Verdict | None:
+        delivery = attempt.held.delivery
+        if isinstance(failure, Fenced) and failure.task_id == delivery.task_id:
+            # The task is somebody else's by now: there is nothing to store.
+            _log.warning("attempt_fenced", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
+            self._holdings.drop(delivery)
+            return None
         return failed(
-            failure, attempt.held.delivery, skill=attempt.skill, envelope=attempt.envelope, backoff=self._backoff
+            failure,
+            delivery,
+            skill=attempt.skill,
+            envelope=attempt.envelope,
+            backoff=self._backoff,
+            hurt=HurtServer(delivery.task_id, self._hurt_at_s() >= attempt.began_s, self._put_off),
         )
 
     def _stopped(self, attempt: Attempt, raised: BaseException | None) -> Verdict | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.core.errors import ServerFull, ServerUnavailable
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind
 from workers.signals import Reject, Retry, Snooze
 
 if TYPE_CHECKING:
     from orchestrator.core.backoff import Backoff
+    from workers.runtime.hurt_server import HurtServer
     from workers.skill import Skill
 
 ERROR_BYTES: Final = 8192
@@ -42,7 +42,13 @@ def rejected(reason: str) -> Verdict:
 
 
 def failed(
-    failure: BaseException, delivery: Delivery, *, skill: Skill[Any, Any], envelope: Envelope, backoff: Backoff
+    failure: BaseException,
+    delivery: Delivery,
+    *,
+    skill: Skill[Any, Any],
+    envelope: Envelope,
+    backoff: Backoff,
+    hurt: HurtServer,
 ) -> Verdict:
     """The verdict of an attempt whose handler raised `failure`.
 
@@ -52,6 +58,7 @@ def failed(
         skill: decides about attempts and delays, unless the task does.
         envelope: of the task.
         backoff: the delays of a skill that says nothing else.
+        hurt: whether a failing Redis was the pool's own, and how often the task has been put off for that.
     """
     if isinstance(failure, Snooze):
         reason = one_line(failure.reason)
@@ -61,7 +68,7 @@ def failed(
     if isinstance(failure, Misfit):
         return rejected(str(failure))
     reason = describe(failure)
-    if isinstance(failure, ServerFull | ServerUnavailable):
+    if hurt.excuses(failure):
         # Redis was hurt, not the task: no attempt counted (protocol rule 25).
         return Verdict(VerdictKind.SNOOZE, delay_ms=round(backoff.delay_s(HURT_SERVER_STEP) * 1000), reason=reason)
     log = _log.bind(task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)

@@ -93,6 +93,7 @@ class Worker:
                 outbox=self._outbox,
                 worker=worker,
                 client=self._open_client,
+                hurt_at_s=self._hurt_at_s,
                 alone=alone,
                 took=self._tempos[agent.name].took,
                 emitter=self._emitter,
@@ -241,6 +242,11 @@ class Worker:
                 if self._client is None:
                     self._client = await self._new_client().open()
         return self._client
+
+    def _hurt_at_s(self) -> float:
+        """When Redis last failed what a handler asked of it through its context, or this worker."""
+        stores = [self._services.store] if self._client is None else [self._services.store, self._client.services.store]
+        return max(store.hurt_at_s for store in stores)
 
     def _new_client(self) -> Orchestrator:
         return Orchestrator(settings=self._services.settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ import anyio
 
 from orchestrator.client.submission import Door, Duration, Submission
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import InvalidInput
+from orchestrator.core.errors import InvalidInput, OrchestratorError
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import Delivery, Envelope, Progress, Verdict, VerdictKind, decode_envelope
@@ -163,6 +164,7 @@ async def _attempt(
         outbox=verdicts,
         worker=WORKER,
         client=recording.client,
+        hurt_at_s=lambda: math.inf,  # a test that raises ServerUnavailable means the pool's Redis
         alone=Alone(),
         took=lambda _: None,
         emitter=recording.emitter,
@@ -171,15 +173,25 @@ async def _attempt(
     watched = executor.caller = _WatchedCaller(agent, settings=services.settings)
     held = holdings.add(delivery)
     assert held is not None
+
+    verdict: Verdict | None = None
+
+    async def until_dropped() -> None:
+        await holdings.empty()
+        group.cancel_scope.cancel()
+
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(executor.slots.run)
             executor.slots.start(held)
+            group.start_soon(until_dropped)
             verdict = await verdicts.given
             group.cancel_scope.cancel()
     finally:
         with anyio.CancelScope(shield=True):
             await watched.close()
+    if verdict is None:
+        raise OrchestratorError("the handler let Fenced out; its attempt has no verdict") from watched.raised
     return verdict, watched.raised
 
 
