@@ -1,13 +1,17 @@
 -- The one way a task ends: state, time, lifetime, idempotency key, counter, event, reply, last entry of its output.
 -- `task` holds the fields that the caller read (idem, out, and for the last one gen, fails, deaths); `fields` is a
--- flat list of further fields to store. What is shared by a batch (replies, events, counters) is gathered in `ending` and
+-- flat list of further fields to store, `result` that of a success, which has none. What is shared by a batch (replies, events, counters) is gathered in `ending` and
 -- written by `flush_endings`.
 --@include listener
 --@include tell
 local reply_inline_bytes = 65536
 local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
   local task_key = pool .. ':task:' .. id
-  redis.call('HSET', task_key, 'state', state, 'ended', ending.now_text, unpack(fields))
+  if result then
+    redis.call('HSET', task_key, 'state', state, 'ended', ending.now_text, 'result', result)
+  else
+    redis.call('HSET', task_key, 'state', state, 'ended', ending.now_text, unpack(fields))
+  end
   redis.call('EXPIRE', task_key, ttl_s)
   if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, ttl_s) end
   ending.counts[state] = (ending.counts[state] or 0) + 1
@@ -37,7 +41,7 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
     -- A death was counted before, a failure is not yet: it is the attempt that ends, or the next one of a waiting task.
     local attempt = tonumber(task.fails or 0) + tonumber(task.deaths or 0) + (task.died and 0 or 1)
     local reason = ''
-    for i = 1, #fields, 2 do
+    for i = 1, result and 0 or #fields, 2 do
       if fields[i] == 'reason' then reason = fields[i + 1] end
     end
     tell(pool, id, task.gen, attempt, state, reason)

@@ -52,18 +52,34 @@ if want <= 0 then
 end
 local each = want
 if #filled > 1 then each = math.max(1, math.min(want, math.floor(1000 / #filled))) end
-local heads = {}
-for i = 1, #filled do
-  local found = redis.call('ZRANGE', pool .. ':queue:' .. filled[i], 0, each - 1, 'WITHSCORES')
-  for j = 1, #found, 2 do
-    heads[#heads + 1] = {found[j], tonumber(found[j + 1]), filled[i]}
+-- A flat list id, score, id, score ... as Redis answers it; `from` has the queue of each. Scores stay the texts they are.
+local heads, from = {}, {}
+if #filled == 1 then
+  heads = redis.call('ZRANGE', pool .. ':queue:' .. filled[1], 0, each - 1, 'WITHSCORES')
+else
+  local merged = {}
+  for i = 1, #filled do
+    local found = redis.call('ZRANGE', pool .. ':queue:' .. filled[i], 0, each - 1, 'WITHSCORES')
+    for j = 1, #found, 2 do
+      merged[#merged + 1] = {found[j], tonumber(found[j + 1]), found[j + 1], filled[i]}
+    end
   end
-end
-if #filled > 1 then
-  table.sort(heads, function(a, b)
+  table.sort(merged, function(a, b)
     if a[2] ~= b[2] then return a[2] < b[2] end
     return a[1] < b[1]
   end)
+  for i = 1, #merged do
+    heads[2 * i - 1], heads[2 * i], from[i] = merged[i][1], merged[i][3], merged[i][4]
+  end
+end
+
+local plain = {}
+local function rest_of(task_key)
+  -- A plain task in its first attempt has env, gen and state, and nothing that has to be read.
+  if redis.call('HLEN', task_key) == 3 then return plain end
+  local found = redis.call('HMGET', task_key, 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill', 'out')
+  return {fails = found[1], deaths = found[2], by = found[3], ttl = found[4], idem = found[5], skill = found[6],
+    out = found[7]}
 end
 
 local ending = start_endings(now)
@@ -71,29 +87,36 @@ local removed, grants, expiring = {}, {}, {}
 local parked = {}
 local assigned, bytes = 0, 0
 -- With several queues only `each` heads of one are known, so no more than that may be taken before looking again.
-for i = 1, math.min(#heads, each) do
+for i = 1, math.min(#heads / 2, each) do
   if assigned >= want or bytes >= call_bytes then break end
-  local id, score, queue = heads[i][1], heads[i][2], heads[i][3]
+  local id, score, queue = heads[2 * i - 1], heads[2 * i], from[i] or filled[1]
   local task_key = pool .. ':task:' .. id
-  local task = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill', 'out')
-  if task[1] ~= 'ready' then
+  local found = redis.call('HMGET', task_key, 'state', 'gen', 'env')
+  local task = rest_of(task_key)
+  if found[1] ~= 'ready' then
     -- An index entry that a torn script left behind: the state in the hash decides.
-  elseif task[6] and tonumber(task[6]) <= now_ms then
-    local ended = {idem = task[8], out = task[10], gen = task[2], fails = task[4], deaths = task[5]}
-    end_task(pool, ending, id, ended, 'expired', lifetime(task[7]), {'reason', 'did not start in time'})
+  elseif task.by and tonumber(task.by) <= now_ms then
+    task.gen = found[2]
+    end_task(pool, ending, id, task, 'expired', lifetime(task.ttl), {'reason', 'did not start in time'})
     expiring[#expiring + 1] = id
-  elseif task[9] and not skilled[task[9]] then
-    parked[#parked + 1] = whole(score)
+  elseif task.skill and not skilled[task.skill] then
+    parked[#parked + 1] = score
     parked[#parked + 1] = id
   else
-    local envelope = task[3]
+    local generation, envelope = found[2], found[3]
     if #envelope > inline_bytes then envelope = '' end
-    local fails, deaths = tonumber(task[4] or 0), tonumber(task[5] or 0)
-    local entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', task[2], 'a', fails + deaths + 1, 'd', deaths, 'e', envelope)
-    redis.call('HSET', task_key, 'state', 'assigned', 'at', agent .. ' ' .. entry .. ' ' .. whole(score))
-    if task[10] then tell(pool, id, task[2], fails + deaths + 1, 'assigned', agent) end
-    if limits ~= '' then grants[#grants + 1] = id .. ':' .. task[2] end
-    if task[6] then expiring[#expiring + 1] = id end
+    local deaths = tonumber(task.deaths or 0)
+    local attempt = tonumber(task.fails or 0) + deaths + 1
+    local entry
+    if attempt == 1 then
+      entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'e', envelope)
+    else
+      entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope)
+    end
+    redis.call('HSET', task_key, 'state', 'assigned', 'at', agent .. ' ' .. entry .. ' ' .. score)
+    if task.out then tell(pool, id, generation, attempt, 'assigned', agent) end
+    if limits ~= '' then grants[#grants + 1] = id .. ':' .. generation end
+    if task.by then expiring[#expiring + 1] = id end
     assigned = assigned + 1
     bytes = bytes + #envelope
   end

@@ -4,7 +4,9 @@
 --           snooze (after delay_ms or at at_ms, no attempt counted) | back (to the head of its queue, no attempt counted)
 --           unstarted (as back; the rate-limit slots return too) | cancelled
 -- A task that somebody asked to cancel does not go back: whatever would send it there ends it as cancelled.
+-- A row may end after the payload: no delay, no reason.
 -- status, per row: ok | already (the same verdict came before; nothing changed) | stale (the task was taken away; nothing changed)
+-- answers: for each row that is not ok its number and status
 -- repeat: answers already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason
@@ -49,9 +51,10 @@ end
 local function leave_attempt(task_key, row, task)
   local id, verdict = row[1], row[5]
   local generation = whole(raise(row[2], now_ms))
+  local delay_ms, at_ms, reason = row[7] or 0, row[8] or 0, row[9] or ''
   local due = 0
-  if row[7] > 0 then due = now_ms + row[7] end
-  if row[8] > due then due = row[8] end
+  if delay_ms > 0 then due = now_ms + delay_ms end
+  if at_ms > due then due = at_ms end
   local state = 'ready'
   if due > now_ms then state = 'scheduled' end
   local fields = {'state', state, 'gen', generation, 'was', row[2]}
@@ -61,7 +64,7 @@ local function leave_attempt(task_key, row, task)
     fields[#fields + 1], fields[#fields + 2] = 'fails', tonumber(task.fails or 0) + 1
     fields[#fields + 1], fields[#fields + 2] = 'error:' .. attempt, row[6]
   end
-  if row[9] ~= '' or verdict == 'snooze' then fields[#fields + 1], fields[#fields + 2] = 'reason', row[9] end
+  if reason ~= '' or verdict == 'snooze' then fields[#fields + 1], fields[#fields + 2] = 'reason', reason end
   redis.call('HSET', task_key, unpack(fields))
   local keep_s = max_wait_s + math.ceil(math.max(0, due - now_ms) / 1000)
   redis.call('EXPIRE', task_key, keep_s)
@@ -83,7 +86,7 @@ local function leave_attempt(task_key, row, task)
     line_up(waiting.ready, task.queue or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
   end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
-  if task.out then tell(pool, id, row[2], attempt, again[verdict], row[9]) end
+  if task.out then tell(pool, id, row[2], attempt, again[verdict], reason) end
 end
 
 local function judge(row)
@@ -111,20 +114,23 @@ local function judge(row)
   end
   task.gen = row[2]
   if verdict == 'succeeded' then
-    end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), {'result', row[6]}, row[6])
+    end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), nil, row[6])
   elseif verdict == 'dead' then
     local fails = tonumber(task.fails or 0) + 1
     local attempt = fails + tonumber(task.deaths or 0)
-    local fields = {'fails', fails, 'reason', row[9], 'error:' .. attempt, row[6]}
+    local fields = {'fails', fails, 'reason', row[9] or '', 'error:' .. attempt, row[6]}
     end_task(pool, ending, id, task, 'dead', lifetime(task.ttl, dead_ttl_s), fields)
     bury(pool, id, now_ms, dead_ttl_s)
   else
-    end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl), {'reason', task.cancel or row[9]})
+    end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl), {'reason', task.cancel or row[9] or ''})
   end
   return 'ok'
 end
 
-for i = 1, #rows do answers[i] = judge(rows[i]) end
+for i = 1, #rows do
+  local status = judge(rows[i])
+  if status ~= 'ok' then answers[#answers + 1], answers[#answers + 2] = i, status end
+end
 flush_waiting(pool, waiting)
 for agent, ids in pairs(entries) do take_out(pool, agent, ids) end
 for i = 1, #unstarted do return_slots(pool, unstarted[i][3], unstarted[i][1], unstarted[i][2]) end

@@ -56,7 +56,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "inbox:A",
         "stream, group `workers`",
-        "t task, g generation, a attempt, d deaths, e envelope (empty above 16 KiB)",
+        "t task, g generation, a attempt and d deaths (not of a first attempt), e envelope (empty above 16 KiB)",
         "entries are deleted when finished; the stream an hour after the agent's last worker, when empty",
         permanent=True,
     ),

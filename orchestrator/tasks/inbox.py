@@ -33,6 +33,9 @@ async def read_inbox(
 def parse_entries(agent: str, entries: list[Any]) -> list[Delivery]:
     """Turn raw stream entries into deliveries; the order of fields is that of `lua/tasks/assign.lua`."""
     return [
-        Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), int(f[5]), int(f[7]), f[9])
+        # Task, generation, envelope: a first attempt. Else the number of attempt and deaths stand before the envelope.
+        Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), 1, 0, f[5])
+        if len(f) == 6
+        else Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), int(f[5]), int(f[7]), f[9])
         for entry, f in entries
     ]

@@ -119,20 +119,27 @@ def finish(
     now_us: str = "",
 ) -> Call[list[FinishStatus]]:
     """Store up to 500 verdicts; one status per row, in order."""
-    packed = pack_rows(
-        [
-            (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload), v.delay_ms, v.at_ms, v.reason)
-            for d, v in rows
-        ]
-    )
+    packed = [
+        (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload), v.delay_ms, v.at_ms, v.reason)
+        if v.delay_ms or v.at_ms or v.reason
+        else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload))
+        for d, v in rows
+    ]
+
+    def parse(reply: list[Any]) -> list[FinishStatus]:
+        statuses = [FinishStatus.OK] * len(packed)
+        for number, status in zip(reply[::2], reply[1::2], strict=True):
+            statuses[number - 1] = FinishStatus(status.decode())
+        return statuses
+
     args: Arguments = {
         "pool": keys.root,
-        "rows": packed,
+        "rows": pack_rows(packed),
         "dead_ttl_s": dead_ttl_s,
         "max_wait_s": max_wait_s,
         "now_arg": now_us,
     }
-    return Call("tasks/finish", args, lambda reply: [FinishStatus(status.decode()) for status in reply])
+    return Call("tasks/finish", args, parse)
 
 
 class EmitRow(NamedTuple):

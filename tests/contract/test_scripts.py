@@ -48,7 +48,7 @@ SAMPLES: dict[str, Call[Any]] = {
     "tasks/promote": task_scripts.promote(KEYS, limit=1),
     "tasks/assign": task_scripts.assign(KEYS, agent="ed", limit=1),
     "tasks/finish": task_scripts.finish(
-        KEYS, rows=[(_DELIVERY, Verdict(VerdictKind.SUCCEEDED, b"\xff"))], dead_ttl_s=1, max_wait_s=1
+        KEYS, rows=[(_DELIVERY, Verdict(VerdictKind.SUCCEEDED, b"\xff", reason="r"))], dead_ttl_s=1, max_wait_s=1
     ),
     "tasks/emit": task_scripts.emit(
         KEYS, rows=[task_scripts.EmitRow("t", "7", 1, 1, "output", 1, b"\xff")], max_chunks=1
@@ -135,8 +135,11 @@ def test_rows_are_named(name: str, fields: tuple[str, ...]) -> None:
 
 def test_entry_fields() -> None:
     """The order of an inbox entry's fields is the one that the reader of inboxes counts on."""
-    (fields,) = re.findall(r"'XADD', inbox_key, '\*', (.+)\)", all_scripts()["tasks/assign"].text)
-    assert re.findall(r"'(\w)'", fields) == ["t", "g", "a", "d", "e"]
+    first, later = re.findall(r"'XADD', inbox_key, '\*', (.+)\)", all_scripts()["tasks/assign"].text)
+    assert re.findall(r"'(\w)'", first) == ["t", "g", "e"]
+    assert re.findall(r"'(\w)'", later) == ["t", "g", "a", "d", "e"]
+    raw = [b"1-1", [b"t", b"T", b"g", b"G", b"e", b"E"]]
+    assert parse_entries("ed", [raw]) == [Delivery("ed", "1-1", "T", "G", 1, 0, b"E")]
     raw = [b"1-1", [b"t", b"T", b"g", b"G", b"a", b"1", b"d", b"2", b"e", b"E"]]
     assert parse_entries("ed", [raw]) == [Delivery("ed", "1-1", "T", "G", 1, 2, b"E")]
 

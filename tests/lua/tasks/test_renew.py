@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator.tasks.model import LeaseStatus, VerdictKind
 from tests.lua.pool import LEASE_MS, row
