@@ -17,7 +17,12 @@ if redis.call('EXISTS', worker_key) == 0 then return {'unknown'} end
 for i = 1, #rows do
   local agent_key = pool .. ':agent:' .. rows[i][1]
   local known = redis.call('HGET', agent_key .. ':workers', worker)
-  if not known then return {'unknown'} end
+  local spec = redis.call('HMGET', agent_key, 'slots', 'limits')
+  -- What was lost of the agent, or of what its limits mean, only a registration brings back.
+  if not known or not spec[1] or not spec[2] then return {'unknown'} end
+  for name in string.gmatch(spec[2], '%S+') do
+    if redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown'} end
+  end
 end
 redis.call('EXPIRE', worker_key, alive_s + 3600)
 redis.call('ZADD', pool .. ':workers', whole(now_ms), worker)

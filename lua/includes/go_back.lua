@@ -5,14 +5,15 @@
 --@include line_up
 --@include tell
 local function go_back(pool, waiting, id, task, generation, now, why)
-  local state = 'ready'
+  local state, due = 'ready', nil
   if task.died and task.deaths >= 2 then
     state = 'scheduled'
     -- The clock's last digits are the dice; the spread parts tasks that died together.
     waiting.spread = waiting.spread + 618
     local delay = math.min(300000, 1000 * 2 ^ (task.deaths - 2)) * ((now + waiting.spread) % 1000) / 1000
+    due = whole(math.floor(now / 1000 + delay))
     local scheduled = waiting.scheduled
-    scheduled[#scheduled + 1] = whole(math.floor(now / 1000 + delay))
+    scheduled[#scheduled + 1] = due
     scheduled[#scheduled + 1] = id
   else
     line_up(waiting.ready, task.queue, task.score, id)
@@ -22,7 +23,7 @@ local function go_back(pool, waiting, id, task, generation, now, why)
     waiting.expiring[#waiting.expiring + 1] = id
   end
   local fields = {'state', state, 'gen', generation}
-  if state == 'scheduled' then fields[5], fields[6] = 'left', 'death' end
+  if due then fields[5], fields[6], fields[7], fields[8] = 'left', 'death', 'due', due end
   redis.call('HSET', pool .. ':task:' .. id, unpack(fields))
   if task.out and not task.died then
     tell(pool, id, task.gen, task.fails + task.deaths + 1, 'given_back', why)

@@ -58,7 +58,9 @@ local function leave_attempt(task_key, row, task)
   local state = 'ready'
   if due > now_ms then state = 'scheduled' end
   local fields = {'state', state, 'gen', generation, 'was', row[2]}
-  if state == 'scheduled' then fields[#fields + 1], fields[#fields + 2] = 'left', verdict end
+  if state == 'scheduled' then
+    fields[7], fields[8], fields[9], fields[10] = 'left', verdict, 'due', whole(due)
+  end
   local attempt = tonumber(task.fails or 0) + tonumber(task.deaths or 0) + 1
   if verdict == 'retry' then
     fields[#fields + 1], fields[#fields + 2] = 'fails', tonumber(task.fails or 0) + 1

@@ -98,7 +98,7 @@ for n = 1, #accepted do
     local at = #scored
     scored[at + 1], scored[at + 2] = score, id
   end
-  if rank or ttl_s or row[5] or start_by or idem then
+  if rank or ttl_s or row[5] or start_by or idem or due then
     local fields = {}
     -- What most tasks have in common is not stored: it would be a third of a small record.
     if row[5] and queue ~= skill_queue(row[2]) then fields[#fields + 1], fields[#fields + 2] = 'queue', queue end
@@ -110,6 +110,7 @@ for n = 1, #accepted do
       expiring[#expiring + 1] = whole(start_by)
       expiring[#expiring + 1] = id
     end
+    if due then fields[#fields + 1], fields[#fields + 2] = 'due', whole(due) end
     if idem then
       fields[#fields + 1], fields[#fields + 2] = 'idem', idem
       redis.call('SET', pool .. ':idem:' .. idem, id .. ' ' .. row[11], 'EX', keep_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.store.calls import Arguments, Call, pack_rows
@@ -71,6 +71,28 @@ def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Cal
     """Forget silent workers and unused agents; answers the forgotten workers."""
     args: Arguments = {"pool": keys.root, "alive_s": alive_s, "limit": limit, "now_arg": now_us}
     return Call("agents/expire", args, lambda reply: [worker.decode() for worker in reply])
+
+
+def mend(
+    keys: PoolKeys, *, rows: Sequence[tuple[str, str]], repair: bool, limit: int = 500, now_us: str = ""
+) -> Call[list[tuple[int, str, bool]]]:
+    """Look whether the registry agrees with itself; rows are (agent or skill, its name).
+
+    Answers (index of the row, code, whether mended).
+    """
+
+    def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
+        found = zip(*[iter(reply)] * 3, strict=True)
+        return [(row - 1, code.decode(), bool(mended)) for row, code, mended in found]
+
+    args: Arguments = {
+        "pool": keys.root,
+        "rows": pack_rows(rows),
+        "repair": "1" if repair else "0",
+        "limit": limit,
+        "now_arg": now_us,
+    }
+    return Call("agents/mend", args, parse)
 
 
 def lead(keys: PoolKeys, *, supervisor: str, lease_ms: int) -> Call[bool]:

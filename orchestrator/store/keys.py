@@ -220,14 +220,25 @@ class PoolKeys:
         return f"{self.root}:format"
 
 
+def kind_of(suffix: str) -> tuple[KeyKind, str] | None:
+    """Which kind of key this is, by what follows the root, and the name in it; None: none of ours."""
+    for kind in POOL_KEYS:
+        if suffix == kind.suffix:
+            return kind, ""
+    if suffix.startswith("agent:") and suffix.endswith(":workers"):
+        return _KINDS["agent:A:workers"], suffix.removeprefix("agent:").removesuffix(":workers")
+    for kind in POOL_KEYS:
+        stem, _, last = kind.suffix.rpartition(":")
+        if last.isupper() and last != "TOTAL" and suffix.startswith(f"{stem}:") and suffix != f"{stem}:":
+            return kind, suffix.removeprefix(f"{stem}:")
+    return None
+
+
+_KINDS: Final = {kind.suffix: kind for kind in POOL_KEYS}
+
+
 def is_permanent(key: str) -> bool:
     """Whether a key of ours may exist without a time to live."""
     _, tag_end, suffix = key.partition("}:")
-    if not tag_end:
-        return False
-    for kind in POOL_KEYS:
-        stem, _, last = kind.suffix.rpartition(":")
-        named = last.isupper() and last != "TOTAL"
-        if kind.permanent and (suffix == kind.suffix or (named and suffix.startswith(f"{stem}:"))):
-            return True
-    return False
+    found = kind_of(suffix) if tag_end else None
+    return found is not None and found[0].permanent

@@ -319,3 +319,64 @@ def recover(
         "now_arg": now_us,
     }
     return Call("tasks/recover", args, lambda reply: (reply[0], bool(reply[1])))
+
+
+class Judged(NamedTuple):
+    """What `mend` answers: how many rows it judged, and what it found as (index of the row, code, whether mended)."""
+
+    count: int
+    found: list[tuple[int, str, bool]]
+
+
+def mend(
+    keys: PoolKeys,
+    *,
+    rows: Sequence[tuple[bytes, bytes]],
+    repair: bool,
+    max_wait_s: int,
+    dead_ttl_s: int,
+    now_us: str = "",
+) -> Call[Judged]:
+    """Look whether up to 500 tasks are where their records say (id, place); with `repair` put them there.
+
+    Rows are bytes: what is damaged need not be text.
+    """
+
+    def parse(reply: list[Any]) -> Judged:
+        found = zip(*[iter(reply[1:])] * 3, strict=True)
+        return Judged(reply[0], [(row - 1, code.decode(), bool(mended)) for row, code, mended in found])
+
+    args: Arguments = {
+        "pool": keys.root,
+        "rows": pack_rows([(opaque(id_), opaque(place)) for id_, place in rows]),
+        "repair": "1" if repair else "0",
+        "max_wait_s": max_wait_s,
+        "dead_ttl_s": dead_ttl_s,
+        "now_arg": now_us,
+    }
+    return Call("tasks/mend", args, parse)
+
+
+class Sifted(NamedTuple):
+    """What `sift` answers: the entry to go on behind (empty: that was all), and (entry, code, whether mended)."""
+
+    after: str
+    found: list[tuple[str, str, bool]]
+
+
+def sift(keys: PoolKeys, *, agent: str, after: str, limit: int, repair: bool, now_us: str = "") -> Call[Sifted]:
+    """Look through a part of one inbox for entries that belong to no attempt; with `repair` remove them."""
+
+    def parse(reply: list[Any]) -> Sifted:
+        found = zip(*[iter(reply[1:])] * 3, strict=True)
+        return Sifted(reply[0].decode(), [(entry.decode(), code.decode(), bool(done)) for entry, code, done in found])
+
+    args: Arguments = {
+        "pool": keys.root,
+        "agent": agent,
+        "after": after,
+        "limit": limit,
+        "repair": "1" if repair else "0",
+        "now_arg": now_us,
+    }
+    return Call("tasks/sift", args, parse)

@@ -61,6 +61,9 @@ SAMPLES: dict[str, Call[Any]] = {
     "tasks/adopt": task_scripts.adopt(KEYS, worker="w", lease_ms=1, held=["1-1"], own=True, **_TAKE_BACK),
     "tasks/recover": task_scripts.recover(KEYS, agent="ed", limit=1, every_ms=1, pulse_ms=1, dead_ttl_s=1),
     "tasks/abandon": task_scripts.abandon(KEYS, worker="w", reason="r", **_TAKE_BACK),
+    "tasks/mend": task_scripts.mend(KEYS, rows=[(b"t", b"")], repair=True, max_wait_s=1, dead_ttl_s=1),
+    "tasks/sift": task_scripts.sift(KEYS, agent="ed", after="0-0", limit=1, repair=True),
+    "agents/mend": agent_scripts.mend(KEYS, rows=[("agent", "ed")], repair=True),
     "agents/register": agent_scripts.register(
         KEYS,
         worker="w",

@@ -288,6 +288,37 @@ class Pool:
             )
         )
 
+    def mend(self, *rows: str | tuple[str, str], repair: bool = True) -> list[tuple[str, str]]:
+        """Run mend for records, or for (id, place); what was found, as (id or place, code)."""
+        pairs = [(each, "") if isinstance(each, str) else each for each in rows]
+        call = task_scripts.mend(
+            self.keys,
+            rows=[(id_.encode(), place.encode()) for id_, place in pairs],
+            repair=repair,
+            max_wait_s=MAX_WAIT_S,
+            dead_ttl_s=DEAD_TTL_S,
+        )
+        judged = self.call(call)
+        assert judged.count == len(pairs)
+        return [(pairs[row][0] or pairs[row][1], code) for row, code, _ in judged.found]
+
+    def sift(
+        self, agent: str = "ed", after: str = "0-0", *, limit: int = 50, repair: bool = True
+    ) -> list[tuple[str, str]]:
+        """Run sift to the end of an inbox; what was found, as (entry, code)."""
+        found = []
+        while True:
+            sifted = self.call(task_scripts.sift(self.keys, agent=agent, after=after, limit=limit, repair=repair))
+            found += [(entry, code) for entry, code, _ in sifted.found]
+            if not sifted.after:
+                return found
+            after = sifted.after
+
+    def mend_registry(self, *rows: tuple[str, str], repair: bool = True) -> list[tuple[str, str]]:
+        """Run mend of the registry; what was found, as (name, code)."""
+        found = self.call(agent_scripts.mend(self.keys, rows=rows, repair=repair))
+        return [(rows[row][1], code) for row, code, _ in found]
+
     def register(
         self, worker: str = "w1", team: Team | None = None, *, slots: int = 10, backlog: int = 0, alive_s: int = 20
     ) -> None:

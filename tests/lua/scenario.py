@@ -64,6 +64,13 @@ def _play(pool: Pool, client: str, key: str) -> None:
     pool.promote()
     while deliveries := pool.deliver("w2"):
         pool.finish(*[(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in deliveries])
+    pool.register("w3", Team(agent="bob"))
+    (unread,) = pool.put(row(queue="agent:bob"))
+    pool.assign("bob")
+    pool.deregister("w3")
+    assert pool.recover("bob", tidy=True) == (1, False)
+    pool.cancel(unread)
+    play_repair(pool)
     pool.deregister("w1")
     pool.sleep(3_600_000)
     assert pool.expire() == ["w2"]
@@ -72,6 +79,23 @@ def _play(pool: Pool, client: str, key: str) -> None:
         e.id for e in rows
     }
     assert pool.delete(rows[0].id) == [(DeleteStatus.DELETED, TaskState.SUCCEEDED)]
+
+
+def play_repair(pool: Pool) -> None:
+    """Lose the places of a few tasks, and mend them."""
+    listed, unread = row(priority=3, delay_ms=9 * 10**9, start_by_ms=pool.now_ms + 10**10), row(queue="agent:none")
+    pool.put(listed, unread)
+    pool.execute("DEL", pool.keys.scheduled, pool.keys.expiring)
+    pool.execute("ZADD", pool.keys.queue("skill:sum"), 1, "gone")
+    pool.execute("XADD", pool.keys.inbox("ed"), "*", "t", "gone", "g", "1", "a", "1", "d", "0", "e", "")
+    pool.execute("ZREM", pool.keys.skill("sum"), "ed")
+    places = [(listed.id, ""), ("gone", "queue:skill:sum"), ("", "queue:skill:sum"), ("", "idem:k0"), (unread.id, "out")]
+    found = pool.mend(*places)
+    codes = ["lost-scheduled", "lost-deadline", "gone"]
+    assert [code for _, code in found] == [*codes, "unlisted-queue"]
+    assert [code for _, code in pool.sift()] == ["stray-entry"]
+    assert pool.mend_registry(("agent", "ed"), ("skill", "sum")) == [("ed", "skill-index")]
+    pool.cancel(listed.id, unread.id)
 
 
 def every_script() -> set[str]:

@@ -46,6 +46,7 @@ def test_fields_and_counters(pool: Pool) -> None:
     delivery = pool.one()
     pool.cancel(delivery.task_id)
     pool.adopt()
+    pool.recover()
     look()
     pool.end(delivery, VerdictKind.RETRY)
     delivery = pool.one()

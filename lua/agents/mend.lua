@@ -1,0 +1,91 @@
+#!lua flags=allow-oom
+-- Look whether the registry agrees with itself; with `repair` make it so. A worker that is taken out here and lives all
+-- the same registers again at its next beat.
+-- rows: agent and its name | skill and its name
+-- codes: unlisted-agent (it has workers and no place among the agents) | unknown-worker (it counts for the agent and is
+--        not known to live) | skill-index (the agents of a skill are not those that have it)
+-- answers: per finding: row code mended (1 or 0)
+-- repeat: finds nothing of what it has mended
+local pool    = KEYS[1]                   -- key: root of the pool's slot
+local rows    = cmsgpack.unpack(ARGV[1])  -- rows: kind name
+local repair  = ARGV[2]                   -- str: 1 = mend what is found
+local limit   = tonumber(ARGV[3])         -- int: look at so many agents of a skill at most
+local now_arg = ARGV[4]                   -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include usable
+--@include recount
+--@include tally
+
+local now = now_us(now_arg)
+local agents_key, workers_key = pool .. ':agents', pool .. ':workers'
+local types, answers, mended = {}, {}, 0
+local shared = {[agents_key] = 'zset', [workers_key] = 'zset', [pool .. ':queues'] = 'set', [pool .. ':doorbell'] = 'stream',
+  [pool .. ':stats:TOTAL'] = 'hash', [pool .. ':stats:' .. whole(math.floor(now / 60000000))] = 'hash'}
+local sound = true
+for key, type in pairs(shared) do sound = usable(types, key, type) and sound end
+if not sound then return answers end
+local may_repair = repair == '1'
+
+local function note(row, code)
+  local n = #answers
+  answers[n + 1], answers[n + 2], answers[n + 3] = row, code, may_repair and 1 or 0
+  if may_repair then mended = mended + 1 end
+end
+
+-- Whether all that `recount` writes for an agent is what it should be.
+local function countable(agent)
+  return usable(types, pool .. ':parked:' .. agent, 'zset') and usable(types, pool .. ':queue:agent:' .. agent, 'zset')
+end
+
+local function check_agent(row, agent)
+  local agent_key = pool .. ':agent:' .. agent
+  local members_key = agent_key .. ':workers'
+  if not usable(types, agent_key, 'hash') or not usable(types, members_key, 'hash') or not countable(agent) then return end
+  if types[agent_key] == 'none' and types[members_key] == 'none' then return end
+  local workers, rows_of = redis.call('HKEYS', members_key), redis.call('HVALS', members_key)
+  local gone = {}
+  for i = 1, #workers do
+    if not redis.call('ZSCORE', workers_key, workers[i]) or not string.match(rows_of[i], '^%d+ [01] ?') then
+      gone[#gone + 1] = workers[i]
+    end
+  end
+  if #workers > 0 and not redis.call('ZSCORE', agents_key, agent) then
+    if may_repair then redis.call('ZADD', agents_key, whole(math.floor(now / 1000)), agent) end
+    note(row, 'unlisted-agent')
+  end
+  local skills = redis.call('HGET', agent_key, 'skills') or ''
+  for skill in string.gmatch(skills, '%S+') do
+    local skill_key = pool .. ':skills:' .. skill
+    if not usable(types, skill_key, 'zset') then return end
+    if not redis.call('ZSCORE', skill_key, agent) then
+      if may_repair then redis.call('ZADD', skill_key, 0, agent) end
+      note(row, 'skill-index')
+    end
+  end
+  for i = 1, #gone do
+    if may_repair then redis.call('HDEL', members_key, gone[i]) end
+    note(row, 'unknown-worker')
+  end
+  if may_repair and #gone > 0 then recount(pool, agent) end
+end
+
+local function check_skill(row, skill)
+  local skill_key = pool .. ':skills:' .. skill
+  if not usable(types, skill_key, 'zset') then return end
+  local agents = redis.call('ZRANGE', skill_key, 0, limit - 1)
+  for i = 1, #agents do
+    local agent_key = pool .. ':agent:' .. agents[i]
+    local skills = usable(types, agent_key, 'hash') and redis.call('HGET', agent_key, 'skills') or ''
+    if not string.find(' ' .. skills .. ' ', ' ' .. skill .. ' ', 1, true) then
+      if may_repair then redis.call('ZREM', skill_key, agents[i]) end
+      note(row, 'skill-index')
+    end
+  end
+end
+
+for i = 1, #rows do
+  if rows[i][1] == 'agent' then check_agent(i, rows[i][2]) else check_skill(i, rows[i][2]) end
+end
+if mended > 0 then tally(pool, now, {mended = mended}) end
+return answers

@@ -1,0 +1,336 @@
+#!lua flags=allow-oom
+-- Look whether tasks are where their records say, and nowhere else; with `repair` put them there. The record is the truth
+-- about a task, queues and other indexes can be made from it again. Judges up to 500 rows, less when the records are large.
+-- rows: id and '' (the record itself) | id and the index that lists it (queue:…, scheduled, expiring, parked:…, dead)
+--       id and out (its output stream) | '' and idem:… (an idempotency key) | '' and queue:… (whether `queues` lists it)
+-- codes: lost-ready lost-scheduled lost-entry lost-deadline lost-letter (a task, or a part of its place, is missing)
+--        misplaced (an index lists it wrongly) | gone (an index lists a task without record)
+--        damaged (a record that nobody could work with) | unreadable (another type lies where the record should)
+--        no-lifetime | orphan-output | orphan-key | unlisted-queue | listed-empty
+-- answers: judged (how many rows; send the others again), then per finding: row code mended (1 or 0)
+-- repeat: finds nothing of what it has mended
+local pool       = KEYS[1]                   -- key: root of the pool's slot
+local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id place
+local repair     = ARGV[2]                   -- str: 1 = mend what is found
+local max_wait_s = tonumber(ARGV[3])         -- int: a task that nobody runs is kept this long
+local dead_ttl_s = tonumber(ARGV[4])         -- int: dead letters are kept at least so long
+local now_arg    = ARGV[5]                   -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include raise
+--@include lifetime
+--@include rank_of
+--@include skill_queue
+--@include usable
+--@include reachable
+--@include line_up
+--@include start_waiting
+--@include flush_waiting
+--@include drop_ready
+--@include bury
+--@include take_back
+--@include go_back
+--@include take_out
+--@include ring
+--@include listener
+--@include start_endings
+--@include end_task
+--@include flush_endings
+
+local call_bytes, orphan_s = 1048576, 300
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+local ending, waiting = start_endings(now), start_waiting()
+local types, inboxes, tasks, leave, misplaced = {}, {}, {}, {}, {}
+local answers, bytes, mended, tidied = {0}, 0, 0, 0
+local queues_key, scheduled_key, expiring_key, dead_key =
+  pool .. ':queues', pool .. ':scheduled', pool .. ':expiring', pool .. ':dead'
+local waits = {ready = true, scheduled = true}
+local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
+local tidy = {gone = true, ['orphan-output'] = true, ['orphan-key'] = true, ['listed-empty'] = true}
+
+-- Nothing may fail after the first write: while another type lies where all repairs write, nothing is repaired.
+local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [expiring_key] = 'zset', [dead_key] = 'zset',
+  [pool .. ':doorbell'] = 'stream', [pool .. ':events'] = 'stream', [pool .. ':stats:TOTAL'] = 'hash',
+  [pool .. ':stats:' .. whole(math.floor(now / 60000000))] = 'hash'}
+local may_repair = repair == '1'
+for key, type in pairs(shared) do may_repair = usable(types, key, type) and may_repair end
+
+local function note(row, code, done)
+  local n = #answers
+  answers[n + 1], answers[n + 2], answers[n + 3] = row, code, done and 1 or 0
+  if done and tidy[code] then tidied = tidied + 1 elseif done then mended = mended + 1 end
+end
+
+local function score_in(key, id)
+  return usable(types, key, 'zset') and types[key] ~= 'none' and redis.call('ZSCORE', key, id)
+end
+
+local function number(text)
+  return string.match(text or '', '^%d+$') and tonumber(text)
+end
+
+-- What makes a record useless to everybody who meets it: the name of the field, or nil.
+local function damage(task)
+  if not task.state or not string.match(task.state, '^%l+$') then return 'state' end
+  if not number(task.gen) then return 'gen' end
+  for _, name in ipairs({'by', 'fails', 'deaths', 'due'}) do
+    if task[name] and not number(task[name]) then return name end
+  end
+  if task.queue and not string.match(task.queue, '^agent:.') and not string.match(task.queue, '^skill:.') then return 'queue' end
+  -- MessagePack: an array whose first item is a text that is not empty.
+  local opens, size = string.byte(task.env or '', 1, 2)
+  if not size or not ((opens > 144 and opens < 160) or opens == 220) then return 'env' end
+  if size ~= 217 and (size < 161 or size > 191) then return 'env' end
+  return nil
+end
+
+local function may_mend(id, task)
+  if not may_repair then return false end
+  local client = listener(id)
+  return (not task.out or usable(types, pool .. ':out:' .. id, 'stream'))
+    and (not client or usable(types, pool .. ':replies:' .. client, 'stream'))
+end
+
+local function check_waiting(row, id, task)
+  if task.state == 'ready' then
+    local queue_key = pool .. ':queue:' .. task.queue
+    local addressed = string.match(task.queue, '^agent:(.*)$')
+    if not score_in(queue_key, id) and not (addressed and score_in(pool .. ':parked:' .. addressed, id)) then
+      local mend = may_mend(id, task) and usable(types, queue_key, 'zset')
+      if mend then
+        -- Where it came from, if it was assigned before: it may only stand further ahead than it would have.
+        local score = string.match(task.at or '', ' (%d+)$')
+        local since = math.max(number(task.gen), number(task.due) or 0)
+        line_up(waiting.ready, task.queue, score or whole(rank_of(task.rank) + since), id)
+      end
+      note(row, 'lost-ready', mend)
+    end
+  elseif not score_in(scheduled_key, id) then
+    local mend = may_mend(id, task)
+    if mend then
+      waiting.scheduled[#waiting.scheduled + 1] = task.due or whole(now_ms)
+      waiting.scheduled[#waiting.scheduled + 1] = id
+    end
+    note(row, 'lost-scheduled', mend)
+  end
+  if task.by and not score_in(expiring_key, id) then
+    if may_repair then
+      waiting.expiring[#waiting.expiring + 1] = task.by
+      waiting.expiring[#waiting.expiring + 1] = id
+    end
+    note(row, 'lost-deadline', may_repair)
+  end
+end
+
+local function check_assigned(row, id, task)
+  local agent, entry, score = string.match(task.at or '', '^(%S+) (%d+%-%d+) (%d+)$')
+  local fine, lies = false, false
+  if agent then fine, lies = reachable(pool, types, inboxes, agent, entry, id) end
+  if fine then return end
+  local queue_key = pool .. ':queue:' .. task.queue
+  local mend = may_mend(id, task) and usable(types, queue_key, 'zset')
+  if mend and agent then mend = usable(types, pool .. ':agent:' .. agent, 'hash') end
+  note(row, 'lost-entry', mend)
+  if not mend then return end
+  if not agent then
+    agent, entry, score = '-', '0-0', whole(rank_of(task.rank) + number(task.gen))
+    redis.call('HSET', pool .. ':task:' .. id, 'at', agent .. ' ' .. entry .. ' ' .. score)
+  end
+  if lies then
+    leave[agent] = leave[agent] or {}
+    table.insert(leave[agent], entry)
+  end
+  local taken = take_back(pool, ending, agent, entry, id, false, {}, dead_ttl_s, '')
+  if taken then
+    go_back(pool, waiting, id, taken, whole(raise(taken.gen, now_ms)), now, 'its inbox entry was lost')
+    task.state = 'ready'
+  else
+    task.state = redis.call('HGET', pool .. ':task:' .. id, 'state')
+  end
+end
+
+local function check_lifetime(row, id, task)
+  local task_key = pool .. ':task:' .. id
+  if redis.call('TTL', task_key) ~= -1 then return end
+  if may_repair then
+    local keep_s = 86400
+    if task.deleted then
+      keep_s = 300
+    elseif ended[task.state] then
+      keep_s = lifetime(task.ttl, task.state == 'dead' and dead_ttl_s)
+    elseif waits[task.state] then
+      keep_s = max_wait_s + math.ceil(math.max(0, (number(task.due) or 0) - now_ms) / 1000)
+    end
+    redis.call('EXPIRE', task_key, keep_s)
+    if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, keep_s) end
+  end
+  note(row, 'no-lifetime', may_repair)
+end
+
+local function end_damaged(id, task, field)
+  local kept = {idem = task.idem, out = task.out, gen = number(task.gen) and task.gen or '0',
+    fails = number(task.fails), deaths = number(task.deaths)}
+  end_task(pool, ending, id, kept, 'dead', lifetime(task.ttl, dead_ttl_s), {'reason', 'its record is damaged: ' .. field})
+  bury(pool, id, now_ms, dead_ttl_s)
+  task.state = 'dead'
+end
+
+-- Judge a record, once in a call. Answers its facts: `missing`, `unreadable`, else the state that it has from now on.
+local function judge(row, id)
+  if tasks[id] then return tasks[id] end
+  local task_key = pool .. ':task:' .. id
+  local task = {}
+  tasks[id] = task
+  local type = redis.call('TYPE', task_key)['ok']
+  if type == 'none' then
+    task.missing = true
+    return task
+  elseif type ~= 'hash' then
+    task.unreadable = true
+    return task
+  end
+  local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'rank', 'by', 'ttl', 'idem', 'out', 'fails',
+    'deaths', 'due', 'ended', 'deleted')
+  task.state, task.gen, task.at, task.queue, task.rank, task.by, task.ttl = unpack(found, 1, 7)
+  task.idem, task.out, task.fails, task.deaths, task.due, task.ended, task.deleted = unpack(found, 8, 14)
+  check_lifetime(row, id, task)
+  if task.deleted or ended[task.state] then
+    local since = task.state == 'dead' and number(task.ended)
+    if since and since > now_ms - dead_ttl_s * 1000 and not score_in(dead_key, id) then
+      if may_repair then bury(pool, id, since, dead_ttl_s) end
+      note(row, 'lost-letter', may_repair)
+    end
+    return task
+  end
+  task.env = redis.call('HGET', task_key, 'env')
+  bytes = bytes + #(task.env or '')
+  local field = damage(task)
+  if field then
+    local mend = may_mend(id, task) and not task.ended
+    if mend then end_damaged(id, task, field) end
+    note(row, 'damaged', mend)
+    task.damaged = true
+    return task
+  end
+  task.queue = task.queue or skill_queue(task.env)
+  task.env = nil
+  if waits[task.state] then
+    check_waiting(row, id, task)
+  elseif task.state == 'assigned' then
+    check_assigned(row, id, task)
+  end
+  return task
+end
+
+local function belongs(id, task, place)
+  if place == 'dead' then return task.state == 'dead' end
+  -- What cannot be judged stays, unless it stops whoever meets it.
+  if task.damaged then return not ended[task.state] end
+  if place == 'scheduled' then return task.state == 'scheduled' end
+  if place == 'expiring' then return waits[task.state] and task.by end
+  if task.state ~= 'ready' then return false end
+  local parked = string.match(place, '^parked:(.*)$')
+  if parked then return task.queue == 'agent:' .. parked and not score_in(pool .. ':queue:agent:' .. parked, id) end
+  return place == 'queue:' .. task.queue
+end
+
+local function check_place(row, id, place)
+  local task = judge(row, id)
+  local code
+  if task.missing then
+    code = 'gone'
+  elseif task.unreadable then
+    code = 'unreadable'
+  elseif not belongs(id, task, place) then
+    code = 'misplaced'
+  end
+  if not code or not score_in(pool .. ':' .. place, id) then return end
+  if may_repair then
+    local ids = misplaced[place]
+    if not ids then
+      ids = {}
+      misplaced[place] = ids
+    end
+    ids[#ids + 1] = id
+  end
+  note(row, code, may_repair)
+end
+
+local function check_output(row, id)
+  local out_key = pool .. ':out:' .. id
+  local left_s, task_s = redis.call('TTL', out_key), redis.call('TTL', pool .. ':task:' .. id)
+  if left_s == -2 then return end
+  if task_s == -2 and (left_s == -1 or left_s > orphan_s) then
+    if may_repair then redis.call('EXPIRE', out_key, orphan_s) end
+    note(row, 'orphan-output', may_repair)
+  elseif left_s == -1 then
+    if may_repair then redis.call('EXPIRE', out_key, math.max(task_s, orphan_s)) end
+    note(row, 'no-lifetime', may_repair)
+  end
+end
+
+local function check_key(row, idem)
+  local idem_key = pool .. ':idem:' .. idem
+  if not usable(types, idem_key, 'string') then return end
+  local holder = redis.call('GET', idem_key)
+  if not holder then return end
+  local id = string.match(holder, '^(%S+) .')
+  local code
+  if not id then
+    code = 'damaged'
+  elseif redis.call('EXISTS', pool .. ':task:' .. id) == 0 then
+    code = 'orphan-key'
+  elseif redis.call('TTL', idem_key) == -1 then
+    if may_repair then redis.call('EXPIRE', idem_key, math.max(orphan_s, redis.call('TTL', pool .. ':task:' .. id))) end
+    note(row, 'no-lifetime', may_repair)
+  end
+  if code then
+    if may_repair then redis.call('UNLINK', idem_key) end
+    note(row, code, may_repair)
+  end
+end
+
+local function check_listed(row, queue)
+  local queue_key = pool .. ':queue:' .. queue
+  if not usable(types, queues_key, 'set') then return end
+  local listed, there = redis.call('SISMEMBER', queues_key, queue) == 1, redis.call('EXISTS', queue_key) == 1
+  if listed == there then return end
+  if may_repair and there then
+    redis.call('SADD', queues_key, queue)
+    ring(pool, 'queue:' .. queue)
+  elseif may_repair then
+    redis.call('SREM', queues_key, queue)
+  end
+  note(row, there and 'unlisted-queue' or 'listed-empty', may_repair)
+end
+
+for i = 1, #rows do
+  if bytes > call_bytes then break end
+  local id, place = rows[i][1], rows[i][2]
+  local idem, queue = string.match(place, '^idem:(.*)$'), string.match(place, '^queue:(.*)$')
+  if idem then
+    check_key(i, idem)
+  elseif id == '' and queue then
+    check_listed(i, queue)
+  elseif place == 'out' then
+    check_output(i, id)
+  elseif place ~= '' then
+    check_place(i, id, place)
+  elseif judge(i, id).unreadable then
+    note(i, 'unreadable', false)
+  end
+  answers[1] = i
+end
+
+-- Into the new places before they leave the old ones.
+flush_waiting(pool, waiting)
+for place, ids in pairs(misplaced) do
+  local queue = string.match(place, '^queue:(.*)$')
+  if queue then drop_ready(pool, queue, ids) else redis.call('ZREM', pool .. ':' .. place, unpack(ids)) end
+end
+for agent, entries in pairs(leave) do take_out(pool, agent, entries) end
+if mended > 0 then ending.counts.mended = mended end
+if tidied > 0 then ending.counts.tidied = tidied end
+flush_endings(pool, ending)
+return answers

@@ -1,0 +1,75 @@
+#!lua flags=allow-oom
+-- Look through a part of one inbox for entries of no attempt (their tasks are gone, ended or somewhere else) and for
+-- entries that cannot be read; with `repair` remove them. An inbox that lost its group, or its agent's place in the
+-- registry, gets it back, so that what lies in it is read or recovered.
+-- codes: stray-entry | damaged (an entry that names no task) | no-group | unlisted-agent
+-- answers: the last entry that was looked at (empty: there are no more), then per finding: entry code mended (1 or 0)
+-- repeat: finds nothing of what it has mended
+local pool    = KEYS[1]            -- key: root of the pool's slot
+local agent   = ARGV[1]            -- str: agent
+local after   = ARGV[2]            -- str: entry to go on behind; 0-0 = from the beginning
+local limit   = tonumber(ARGV[3])  -- int: look at so many at most; each holds up to 16 KiB
+local repair  = ARGV[4]            -- str: 1 = mend what is found
+local now_arg = ARGV[5]            -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include usable
+--@include take_out
+--@include tally
+
+local now = now_us(now_arg)
+local inbox_key, agents_key, agent_key = pool .. ':inbox:' .. agent, pool .. ':agents', pool .. ':agent:' .. agent
+local types, answers, leave = {}, {''}, {}
+if not usable(types, inbox_key, 'stream') or types[inbox_key] == 'none' then return answers end
+local mended = 0
+local may_repair = repair == '1' and usable(types, agent_key, 'hash') and usable(types, pool .. ':doorbell', 'stream')
+  and usable(types, pool .. ':stats:TOTAL', 'hash')
+  and usable(types, pool .. ':stats:' .. whole(math.floor(now / 60000000)), 'hash')
+
+local function note(entry, code, done)
+  local n = #answers
+  answers[n + 1], answers[n + 2], answers[n + 3] = entry, code, done and 1 or 0
+  if done then mended = mended + 1 end
+end
+
+local function is_attempt(entry, id)
+  local task_key = pool .. ':task:' .. id
+  if redis.call('TYPE', task_key)['ok'] ~= 'hash' then return false end
+  local task = redis.call('HMGET', task_key, 'state', 'at')
+  local held_by, held_entry = string.match(task[2] or '', '^(%S+) (%S+)')
+  return task[1] == 'assigned' and held_by == agent and held_entry == entry
+end
+
+local has_group = false
+local groups = redis.call('XINFO', 'GROUPS', inbox_key)
+for i = 1, #groups do
+  for j = 1, #groups[i], 2 do has_group = has_group or (groups[i][j] == 'name' and groups[i][j + 1] == 'workers') end
+end
+local lies = redis.call('XRANGE', inbox_key, '(' .. after, '+', 'COUNT', limit)
+local found = {}
+for i = 1, #lies do
+  local entry, fields = lies[i][1], lies[i][2]
+  if fields[1] ~= 't' or #fields ~= 10 then
+    found[#found + 1] = {entry, 'damaged'}
+  elseif not is_attempt(entry, fields[2]) then
+    found[#found + 1] = {entry, 'stray-entry'}
+  end
+  answers[1] = entry
+end
+if #lies < limit then answers[1] = '' end
+
+if not has_group then
+  if may_repair then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0') end
+  note('', 'no-group', may_repair)
+end
+if usable(types, agents_key, 'zset') and not redis.call('ZSCORE', agents_key, agent) then
+  if may_repair then redis.call('ZADD', agents_key, whole(math.floor(now / 1000)), agent) end
+  note('', 'unlisted-agent', may_repair)
+end
+for i = 1, #found do
+  leave[i] = found[i][1]
+  note(found[i][1], found[i][2], may_repair)
+end
+if may_repair and #leave > 0 then take_out(pool, agent, leave) end
+if mended > 0 then tally(pool, now, {mended = mended}) end
+return answers
