@@ -25,9 +25,11 @@ from orchestrator.core.rates import Rate
 from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import Assigned, DeleteStatus, TaskState, Verdict, VerdictKind
 from orchestrator.tasks.reasons import explain
+from orchestrator.tasks.states import STEPS
 from tests.lua.keyspace import without_lifetime
 from tests.lua.model import FINAL, Agent, Limit, Model
 from tests.lua.pool import LEASE_MS, START_US, USUAL_TTL_S, Pool, Team, chunk, rank, row
+from tests.lua.watched_pool import WatchedPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -725,6 +727,8 @@ def test_scripts_follow_the_model(redis_server: RedisServer, prefix: str, capsys
 def test_long_walk(redis_server: RedisServer, prefix: str, capsys: pytest.CaptureFixture[str], seed: int) -> None:
     """One long history in which every rule fires, so that rare meetings of old and new attempts happen too."""
     machine, dice = machine_on(redis_server, prefix)(), random.Random(seed)
+    machine.pool.close()
+    machine.pool = watched = WatchedPool(redis_server.url, prefix)
     machine.start()
     for _ in range(400):
         walk_one_step(machine, dice)
@@ -732,6 +736,8 @@ def test_long_walk(redis_server: RedisServer, prefix: str, capsys: pytest.Captur
     machine.teardown()
     report(capsys)
     assert [name for name in MUST_FIRE if not fired[name]] == []
+    assert watched.steps - {(step.before, step.script, step.after) for step in STEPS} == set()
+    assert len(watched.steps) > 20
 
 
 def walk_one_step(machine: Machine, dice: random.Random) -> None:

@@ -1,0 +1,77 @@
+"""Every step that a task's stored state can take, as data: what is not in this table does not happen.
+
+The scripts take the steps; tests hold them against the table, and docs/reliability.md is drawn from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from orchestrator.tasks.model import TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One legal step.
+
+    Attributes:
+        before: stored state; None: there is no record.
+        event: what happened, in a few words.
+        after: stored state from then on; None: the record is deleted but for a stub.
+        script: under `lua/tasks`, the one that takes the step.
+    """
+
+    before: TaskState | None
+    event: str
+    after: TaskState | None
+    script: str
+
+
+_SCHEDULED, _READY, _ASSIGNED = TaskState.SCHEDULED, TaskState.READY, TaskState.ASSIGNED
+_SUCCEEDED, _DEAD = TaskState.SUCCEEDED, TaskState.DEAD
+_CANCELLED, _EXPIRED = TaskState.CANCELLED, TaskState.EXPIRED
+
+STEPS: Final = (
+    Step(None, "submitted", _READY, "submit"),
+    Step(None, "submitted with a delay", _SCHEDULED, "submit"),
+    Step(_SCHEDULED, "due", _READY, "promote"),
+    Step(_SCHEDULED, "not started in time", _EXPIRED, "promote"),
+    Step(_SCHEDULED, "cancelled", _CANCELLED, "cancel"),
+    Step(_READY, "handed to an agent", _ASSIGNED, "assign"),
+    Step(_READY, "not started in time", _EXPIRED, "assign"),
+    Step(_READY, "not started in time", _EXPIRED, "promote"),
+    Step(_READY, "cancelled", _CANCELLED, "cancel"),
+    Step(_ASSIGNED, "result stored", _SUCCEEDED, "finish"),
+    Step(_ASSIGNED, "rejected, or failed too often", _DEAD, "finish"),
+    Step(_ASSIGNED, "cancelled", _CANCELLED, "finish"),
+    Step(_ASSIGNED, "given back, or tried again at once", _READY, "finish"),
+    Step(_ASSIGNED, "tried again later, or snoozed", _SCHEDULED, "finish"),
+    Step(_ASSIGNED, "cancelled before it was read", _CANCELLED, "cancel"),
+    Step(_ASSIGNED, "taken over", _ASSIGNED, "adopt"),
+    Step(_ASSIGNED, "taken back, no room in a limit", _READY, "adopt"),
+    Step(_ASSIGNED, "taken back, died twice or more", _SCHEDULED, "adopt"),
+    Step(_ASSIGNED, "taken back, died too often", _DEAD, "adopt"),
+    Step(_ASSIGNED, "taken back, cancelled meanwhile", _CANCELLED, "adopt"),
+    Step(_ASSIGNED, "taken back, too late to start", _EXPIRED, "adopt"),
+    Step(_ASSIGNED, "taken back", _READY, "abandon"),
+    Step(_ASSIGNED, "taken back, died twice or more", _SCHEDULED, "abandon"),
+    Step(_ASSIGNED, "taken back, died too often", _DEAD, "abandon"),
+    Step(_ASSIGNED, "taken back, cancelled meanwhile", _CANCELLED, "abandon"),
+    Step(_ASSIGNED, "taken back, too late to start", _EXPIRED, "abandon"),
+    Step(_ASSIGNED, "taken back", _READY, "recover"),
+    Step(_ASSIGNED, "taken back, died twice or more", _SCHEDULED, "recover"),
+    Step(_ASSIGNED, "taken back, died too often", _DEAD, "recover"),
+    Step(_ASSIGNED, "taken back, cancelled meanwhile", _CANCELLED, "recover"),
+    Step(_ASSIGNED, "taken back, too late to start", _EXPIRED, "recover"),
+    Step(_ASSIGNED, "its entry was lost", _READY, "mend"),
+    Step(_ASSIGNED, "its entry was lost, cancelled meanwhile", _CANCELLED, "mend"),
+    Step(_ASSIGNED, "its entry was lost, too late to start", _EXPIRED, "mend"),
+    Step(_READY, "its record is damaged", _DEAD, "mend"),
+    Step(_SCHEDULED, "its record is damaged", _DEAD, "mend"),
+    Step(_ASSIGNED, "its record is damaged", _DEAD, "mend"),
+    Step(_SUCCEEDED, "deleted", None, "delete"),
+    Step(_DEAD, "deleted", None, "delete"),
+    Step(_CANCELLED, "deleted", None, "delete"),
+    Step(_EXPIRED, "deleted", None, "delete"),
+)

@@ -1,0 +1,262 @@
+"""The table of a task's steps against the scripts: each step in it can be taken, and no script writes another state."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from orchestrator.agents.model import SkillTerms
+from orchestrator.core.rates import Rate
+from orchestrator.store.script_files import all_scripts
+from orchestrator.tasks.model import TaskState, VerdictKind
+from orchestrator.tasks.states import STEPS, Step
+from tests.lua.pool import LEASE_MS, Pool, Team, row
+from tests.lua.watched_pool import WatchedPool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from orchestrator.testing.servers import RedisServer
+
+_WRITES: Final = re.compile(r"'HSET', [^\n]*'state', '(\w+)'|\bend_task\([^'\n]*'(\w+)'|\bstate[\w, ]* = '(\w+)'")
+NEVER_REACHED: Final = {
+    # It takes nothing from a worker that died, so the deaths of a task are never counted there.
+    "mend": {TaskState.SCHEDULED},
+}
+OVERDUE_MS: Final = LEASE_MS + 10_000
+HOUR_US: Final = 3_600_000_000
+
+
+def deliver(pool: Pool, **fields: int) -> str:
+    """A task in the hands of w1."""
+    pool.register()
+    (id_,) = pool.put(row(**fields))
+    pool.deliver()
+    return id_
+
+
+def finish(kind: VerdictKind, **fields: int) -> Callable[[Pool], None]:
+    """An attempt ends."""
+
+    def take(pool: Pool) -> None:
+        pool.register()
+        pool.put()
+        pool.end(pool.one(), kind, **fields)
+
+    return take
+
+
+def finish_cancelled(pool: Pool) -> None:
+    """A running task is cancelled, and its worker says that it stopped."""
+    pool.register()
+    (id_,) = pool.put()
+    delivery = pool.one()
+    pool.cancel(id_)
+    pool.end(delivery, VerdictKind.CANCELLED)
+
+
+def scheduled(pool: Pool) -> str:
+    """A task that is due in a second and has to start within two."""
+    (id_,) = pool.put(row(delay_ms=1000, start_by_ms=pool.now_ms + 900))
+    return id_
+
+
+def promote_due(pool: Pool) -> None:
+    """A scheduled task is due."""
+    pool.put(row(delay_ms=1000))
+    pool.sleep(1000)
+    pool.promote()
+
+
+def promote_late(pool: Pool) -> None:
+    """A scheduled task is too late."""
+    scheduled(pool)
+    pool.sleep(950)
+    pool.promote()
+
+
+def promote_late_ready(pool: Pool) -> None:
+    """A ready task is too late."""
+    pool.put(row(start_by_ms=pool.now_ms + 100))
+    pool.sleep(200)
+    pool.promote()
+
+
+def assign_late(pool: Pool) -> None:
+    """A ready task is too late when its agent has room."""
+    pool.register()
+    pool.put(row(start_by_ms=pool.now_ms + 100))
+    pool.sleep(200)
+    pool.assign()
+
+
+def cancel_unread(pool: Pool) -> None:
+    """An assigned task that nobody has read is cancelled."""
+    pool.register()
+    (id_,) = pool.put()
+    pool.assign()
+    pool.cancel(id_)
+
+
+def delete_after(end: Callable[[Pool], None]) -> Callable[[WatchedPool], None]:
+    """An ended task is deleted."""
+
+    def take(pool: WatchedPool) -> None:
+        end(pool)
+        pool.delete(*pool.known)
+
+    return take
+
+
+def taken(
+    how: str, *, deaths: int = 0, allowed: int = 5, cancelled: bool = False, late: bool = False
+) -> Callable[[Pool], None]:
+    """A worker that holds a task dies, after `deaths` others did."""
+
+    def take(pool: Pool) -> None:
+        pool.register(team=Team(terms=(("sum", SkillTerms(3, allowed)),)))
+        (id_,) = pool.put(row(start_by_ms=pool.now_ms + 1000)) if late else pool.put()
+        for _ in range(deaths):
+            pool.deliver()
+            pool.abandon("w1", max_deaths={"sum": allowed})
+            pool.promote()
+        pool.deliver()
+        if cancelled:
+            pool.cancel(id_)
+        if late:
+            pool.sleep(2000)
+        if how == "abandon":
+            pool.abandon("w1", max_deaths={"sum": allowed})
+            return
+        if how == "adopt":
+            pool.look("w2")
+            pool.age(LEASE_MS + 1)
+            pool.adopt("w2", max_deaths={"sum": allowed})
+            return
+        for _ in range(6):
+            pool.recover()
+            pool.sleep(5000)
+        pool.age(OVERDUE_MS + 1)
+        pool.recover()
+
+    return take
+
+
+def lost_entry(*, cancelled: bool = False, late: bool = False) -> Callable[[Pool], None]:
+    """The inbox loses an entry, and the table of what is where finds out."""
+
+    def take(pool: Pool) -> None:
+        pool.register()
+        (id_,) = pool.put(row(start_by_ms=pool.now_ms + 1000)) if late else pool.put()
+        pool.deliver()
+        if cancelled:
+            pool.cancel(id_)
+        if late:
+            pool.sleep(2000)
+        pool.execute("DEL", pool.keys.inbox("ed"))
+        pool.mend(id_)
+
+    return take
+
+
+def damaged(make: Callable[[Pool], str]) -> Callable[[Pool], None]:
+    """The record of a task is damaged."""
+
+    def take(pool: Pool) -> None:
+        id_ = make(pool)
+        pool.execute("HSET", pool.keys.task(id_), "env", "no envelope")
+        pool.mend(id_)
+
+    return take
+
+
+def adopt_limited(pool: Pool) -> None:
+    """A task of a limited agent is taken over while its window is full."""
+    pool.register(team=Team(rate=Rate(1, HOUR_US)))
+    pool.put()
+    pool.deliver()
+    pool.look("w2")
+    pool.age(LEASE_MS + 1)
+    pool.adopt("w2")
+
+
+S = TaskState
+SCENARIOS: dict[tuple[TaskState | None, str, TaskState | None], Callable[[WatchedPool], object]] = {
+    (None, "submit", S.READY): lambda pool: pool.put(),
+    (None, "submit", S.SCHEDULED): scheduled,
+    (S.SCHEDULED, "promote", S.READY): promote_due,
+    (S.SCHEDULED, "promote", S.EXPIRED): promote_late,
+    (S.SCHEDULED, "cancel", S.CANCELLED): lambda pool: pool.cancel(scheduled(pool)),
+    (S.READY, "assign", S.ASSIGNED): deliver,
+    (S.READY, "assign", S.EXPIRED): assign_late,
+    (S.READY, "promote", S.EXPIRED): promote_late_ready,
+    (S.READY, "cancel", S.CANCELLED): lambda pool: pool.cancel(*pool.put()),
+    (S.ASSIGNED, "finish", S.SUCCEEDED): finish(VerdictKind.SUCCEEDED),
+    (S.ASSIGNED, "finish", S.DEAD): finish(VerdictKind.DEAD),
+    (S.ASSIGNED, "finish", S.CANCELLED): finish_cancelled,
+    (S.ASSIGNED, "finish", S.READY): finish(VerdictKind.BACK),
+    (S.ASSIGNED, "finish", S.SCHEDULED): finish(VerdictKind.RETRY, delay_ms=1000),
+    (S.ASSIGNED, "cancel", S.CANCELLED): cancel_unread,
+    (S.ASSIGNED, "adopt", S.ASSIGNED): taken("adopt"),
+    (S.ASSIGNED, "adopt", S.READY): adopt_limited,
+    (S.ASSIGNED, "mend", S.READY): lost_entry(),
+    (S.ASSIGNED, "mend", S.CANCELLED): lost_entry(cancelled=True),
+    (S.ASSIGNED, "mend", S.EXPIRED): lost_entry(late=True),
+    (S.READY, "mend", S.DEAD): damaged(lambda pool: pool.put()[0]),
+    (S.SCHEDULED, "mend", S.DEAD): damaged(scheduled),
+    (S.ASSIGNED, "mend", S.DEAD): damaged(deliver),
+    (S.SUCCEEDED, "delete", None): delete_after(finish(VerdictKind.SUCCEEDED)),
+    (S.DEAD, "delete", None): delete_after(finish(VerdictKind.DEAD)),
+    (S.CANCELLED, "delete", None): delete_after(finish_cancelled),
+    (S.EXPIRED, "delete", None): delete_after(assign_late),
+    **{(S.ASSIGNED, how, S.READY): taken(how) for how in ("abandon", "recover")},
+    **{(S.ASSIGNED, how, S.SCHEDULED): taken(how, deaths=1) for how in ("adopt", "abandon", "recover")},
+    **{(S.ASSIGNED, how, S.DEAD): taken(how, allowed=1) for how in ("adopt", "abandon", "recover")},
+    **{(S.ASSIGNED, how, S.CANCELLED): taken(how, cancelled=True) for how in ("adopt", "abandon", "recover")},
+    **{(S.ASSIGNED, how, S.EXPIRED): taken(how, late=True) for how in ("adopt", "abandon", "recover")},
+}
+
+
+@pytest.fixture
+def pool(redis_server: RedisServer, prefix: str) -> Iterator[WatchedPool]:
+    """An empty pool whose tasks are watched."""
+    pool = WatchedPool(redis_server.url, prefix)
+    yield pool
+    pool.close()
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.before}-{step.script}-{step.after}")
+def test_each_step_is_taken(pool: WatchedPool, step: Step) -> None:
+    """What the table says of a step, a script really does."""
+    SCENARIOS[step.before, step.script, step.after](pool)
+    assert (step.before, step.script, step.after) in pool.steps
+    assert pool.steps <= {(known.before, known.script, known.after) for known in STEPS}
+
+
+@pytest.mark.parametrize("script", sorted({step.script for step in STEPS} - {"delete"}))
+def test_no_script_writes_another_state(script: str) -> None:
+    """The states that a script's text can write are those that the table has for it."""
+    states = {TaskState(next(filter(None, found))) for found in _WRITES.findall(all_scripts()[f"tasks/{script}"].text)}
+    steps = {step.after for step in STEPS if step.script == script and step.before is not step.after}
+    assert states - NEVER_REACHED.get(script, set()) == steps
+
+
+def test_only_these_scripts_write_states() -> None:
+    """A script that writes a state stands in the table."""
+    writing = {name for name, script in all_scripts().items() if _WRITES.search(script.text)}
+    assert writing == {f"tasks/{step.script}" for step in STEPS if step.script != "delete"}
+
+
+def test_what_has_ended_has_ended() -> None:
+    """Nothing leaves a final state but by being deleted, every other state can be left, and no row stands twice."""
+    for state in TaskState:
+        out = {step.after for step in STEPS if step.before is state and step.after is not state}
+        if state is TaskState.RUNNING:
+            assert not out, "running is not stored: it is an assigned task that a worker has read"
+        else:
+            assert (out == {None}) == state.final
+            assert out
+    rows = [(step.before, step.script, step.after) for step in STEPS]
+    assert len(rows) == len(set(rows))
