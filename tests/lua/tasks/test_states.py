@@ -29,10 +29,10 @@ OVERDUE_MS: Final = LEASE_MS + 10_000
 HOUR_US: Final = 3_600_000_000
 
 
-def deliver(pool: Pool, **fields: int) -> str:
+def deliver(pool: Pool) -> str:
     """A task in the hands of w1."""
     pool.register()
-    (id_,) = pool.put(row(**fields))
+    (id_,) = pool.put()
     pool.deliver()
     return id_
 
