@@ -124,7 +124,7 @@ class Orchestrator:
         return self._handle(thread, thread.call(self._client.submit_one, Submission(skill, args, **options)))
 
     def submit_many(self, tasks: Iterable[Submission]) -> list[TaskHandle[Any]]:
-        """Submit many tasks in chunks of 500; as `orchestrator.Orchestrator.submit_many`."""
+        """Submit many tasks in chunks; as `orchestrator.Orchestrator.submit_many`."""
         thread = self._running()
         try:
             handles = thread.call(self._client.submit_many, list(tasks))
