@@ -13,6 +13,7 @@ class ServerInfo:
     """What is asked about a server. Texts are as Redis words them; `?` stands for what it did not say.
 
     Attributes:
+        run_id: another one after every start of the server.
         memory_limit_bytes: `maxmemory`; 0 = none.
         eviction: `maxmemory-policy`.
         append_only: whether there is an append-only file.
@@ -21,6 +22,7 @@ class ServerInfo:
     """
 
     version: str
+    run_id: str
     uptime_s: int
     clients: int
     max_clients: int
@@ -53,6 +55,7 @@ def read_info(text: str) -> ServerInfo:
 
     return ServerInfo(
         version=facts.get("redis_version", "?"),
+        run_id=facts.get("run_id", "?"),
         uptime_s=number("uptime_in_seconds"),
         clients=number("connected_clients"),
         max_clients=number("maxclients"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from orchestrator.agents.queries import skills_by_agent
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
 from orchestrator.supervisor.doorbell import EVERYTHING, REGISTRY
@@ -26,8 +26,8 @@ _log = get_logger(__name__)
 class Assigner:
     """Calls `assign` for the touched agents; wakes by itself when a rate limit reopens."""
 
-    def __init__(self, services: Services, bell: Bell) -> None:
-        self._services, self._bell = services, bell
+    def __init__(self, services: Services, bell: Bell, *, trouble: Bell) -> None:
+        self._services, self._bell, self._trouble = services, bell, trouble
         self._pauses = Pauses()
         self._batch = services.settings.supervisor.batch
         self._agents: dict[str, set[str]] = {}
@@ -68,7 +68,15 @@ class Assigner:
         # Round after round, so that a long queue of one agent does not keep the others waiting.
         while agents:
             agent = agents.popleft()
-            done = await self._services.store.call(scripts.assign(self._services.keys, agent=agent, limit=self._batch))
+            try:
+                done = await self._services.store.call(
+                    scripts.assign(self._services.keys, agent=agent, limit=self._batch)
+                )
+            except ServerRefused as refusal:
+                # Damaged data of one agent must not keep the others waiting.
+                _log.error("assign_refused", agent=agent, error=str(refusal))
+                self._trouble.ring(agent)
+                continue
             if done.wait_us:
                 self._opens_s[agent] = time.monotonic() + done.wait_us / 1e6
             else:

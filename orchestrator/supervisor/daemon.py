@@ -16,6 +16,7 @@ from orchestrator.supervisor.doorbell import Doorbell
 from orchestrator.supervisor.janitor import Janitor
 from orchestrator.supervisor.leader import Leader
 from orchestrator.supervisor.promoter import Promoter
+from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
 
 if TYPE_CHECKING:
@@ -45,15 +46,16 @@ async def supervise(services: Services) -> None:
     leader = Leader(services, supervisor=new_worker_id())
 
     async def work() -> None:
-        assign_bell, promote_bell = Bell(), Bell()
+        assign_bell, promote_bell, trouble = Bell(), Bell(), Bell()
         doorbell = Doorbell(services, assigner=assign_bell, promoter=promote_bell)
         async with anyio.create_task_group() as loops:
             loops.start_soon(doorbell.run)
             loops.start_soon(doorbell.sweep)
-            loops.start_soon(Assigner(services, assign_bell).run)
-            loops.start_soon(Promoter(services, promote_bell).run)
+            loops.start_soon(Assigner(services, assign_bell, trouble=trouble).run)
+            loops.start_soon(Promoter(services, promote_bell, trouble=trouble).run)
             loops.start_soon(Janitor(services).run)
-            loops.start_soon(Recoverer(services).run)
+            loops.start_soon(Recoverer(services, trouble=trouble).run)
+            loops.start_soon(Reconciler(services, trouble).run)
 
     await leader.run(work)
 

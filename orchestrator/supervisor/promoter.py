@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
 from orchestrator.supervisor.doorbell import EVERYTHING
@@ -23,8 +23,8 @@ _log = get_logger(__name__)
 class Promoter:
     """Calls `promote` when something is due."""
 
-    def __init__(self, services: Services, bell: Bell) -> None:
-        self._services, self._bell = services, bell
+    def __init__(self, services: Services, bell: Bell, *, trouble: Bell) -> None:
+        self._services, self._bell, self._trouble = services, bell, trouble
         self._pauses = Pauses()
         self._wait_s: float | None = 0.0
 
@@ -37,6 +37,8 @@ class Promoter:
                 self._pauses.reset()
             except StoreError as failure:
                 _log.warning("promote_interrupted", error=str(failure))
+                if isinstance(failure, ServerRefused):
+                    self._trouble.ring("scheduled")
                 await anyio.sleep(self._pauses.next_s())
                 self._bell.ring(EVERYTHING)
 

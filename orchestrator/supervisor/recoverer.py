@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from orchestrator.agents.queries import inbox_lengths
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.tasks import scripts
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
+    from orchestrator.supervisor.bell import Bell
 
 LIMIT: Final = 200
 TIDY_EVERY: Final = 12
@@ -26,8 +27,8 @@ _log = get_logger(__name__)
 class Recoverer:
     """Calls `recover` at every sweep for each agent whose inbox holds something."""
 
-    def __init__(self, services: Services) -> None:
-        self._services = services
+    def __init__(self, services: Services, *, trouble: Bell) -> None:
+        self._services, self._trouble = services, trouble
         settings = services.settings
         self._every_s = settings.supervisor.sweep_s
         self._pulse_ms = round(settings.worker.heartbeat_s * 1000)
@@ -40,7 +41,11 @@ class Recoverer:
             try:
                 for agent, entries in (await inbox_lengths(self._services.store)).items():
                     if entries or self._tidies():
-                        await self._recover(agent)
+                        try:
+                            await self._recover(agent)
+                        except ServerRefused as refusal:
+                            _log.error("recover_refused", agent=agent, error=str(refusal))
+                            self._trouble.ring(agent)
             except StoreError as failure:
                 _log.warning("recover_interrupted", error=str(failure))
             self._sweeps += 1

@@ -307,7 +307,7 @@ def recover(
     tidy: bool = False,
     now_us: str = "",
 ) -> Call[tuple[int, bool]]:
-    """Give back what none of an agent's workers will finish; answers how many entries, and whether there may be more."""
+    """Give back what none of an agent's workers will finish; answers how many, and whether there may be more."""
     args: Arguments = {
         "pool": keys.root,
         "agent": agent,
@@ -324,7 +324,7 @@ def recover(
 class Judged(NamedTuple):
     """What `mend` answers: how many rows it judged, and what it found as (index of the row, code, whether mended)."""
 
-    count: int
+    rows: int
     found: list[tuple[int, str, bool]]
 
 

@@ -299,7 +299,7 @@ class Pool:
             dead_ttl_s=DEAD_TTL_S,
         )
         judged = self.call(call)
-        assert judged.count == len(pairs)
+        assert judged.rows == len(pairs)
         return [(pairs[row][0] or pairs[row][1], code) for row, code, _ in judged.found]
 
     def sift(

@@ -89,10 +89,8 @@ def play_repair(pool: Pool) -> None:
     pool.execute("ZADD", pool.keys.queue("skill:sum"), 1, "gone")
     pool.execute("XADD", pool.keys.inbox("ed"), "*", "t", "gone", "g", "1", "a", "1", "d", "0", "e", "")
     pool.execute("ZREM", pool.keys.skill("sum"), "ed")
-    places = [(listed.id, ""), ("gone", "queue:skill:sum"), ("", "queue:skill:sum"), ("", "idem:k0"), (unread.id, "out")]
-    found = pool.mend(*places)
-    codes = ["lost-scheduled", "lost-deadline", "gone"]
-    assert [code for _, code in found] == [*codes, "unlisted-queue"]
+    found = pool.mend(listed.id, ("gone", "queue:skill:sum"), ("", "queue:skill:sum"), ("", "idem:k0"), (unread.id, "out"))
+    assert [code for _, code in found] == ["lost-scheduled", "lost-deadline", "gone", "unlisted-queue"]
     assert [code for _, code in pool.sift()] == ["stray-entry"]
     assert pool.mend_registry(("agent", "ed"), ("skill", "sum")) == [("ed", "skill-index")]
     pool.cancel(listed.id, unread.id)

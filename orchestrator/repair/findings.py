@@ -1,0 +1,77 @@
+"""What a walk can find: the table of codes, and one finding; docs/repair.md shows the same table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One kind of damage.
+
+    Attributes:
+        code: its name for programs; never changes.
+        found: what is wrong.
+        repair: what a repair does; empty: nothing, a person must look.
+        harmless: True if it is left behind in the ordinary course of things; counted apart.
+    """
+
+    code: str
+    found: str
+    repair: str = ""
+    harmless: bool = False
+
+
+_TABLE: Final = (
+    Trouble("lost-ready", "A ready task is in no queue.", "It goes to its place in its queue."),
+    Trouble("lost-scheduled", "A scheduled task is not in `scheduled`.", "It goes back, with the time in its record."),
+    Trouble(
+        "lost-entry",
+        "An assigned task has no entry in the inbox, or one that nobody will read.",
+        "It is ready again at the head of its queue, in a new generation; no death is counted.",
+    ),
+    Trouble("lost-deadline", "A waiting task with `start_by` is not in `expiring`.", "It is put in."),
+    Trouble("lost-letter", "A dead letter is not listed among the dead.", "It is listed."),
+    Trouble("misplaced", "An index lists a task that is elsewhere.", "It leaves that index."),
+    Trouble("gone", "An index lists a task whose record is gone.", "It leaves that index.", harmless=True),
+    Trouble(
+        "damaged",
+        "A record, entry or idempotency key that nobody could work with.",
+        "A task becomes a dead letter with the reason; an entry or key is removed.",
+    ),
+    Trouble("unreadable", "Another type lies where a record should, or Redis refuses to look.", "It leaves the index."),
+    Trouble("stray-entry", "An inbox entry belongs to no attempt.", "It is removed, which makes room."),
+    Trouble("no-group", "An inbox has no group, so nobody can read it.", "The group is made, from the beginning."),
+    Trouble("unlisted-agent", "An agent has workers or an inbox, and no place among the agents.", "It gets one."),
+    Trouble(
+        "unknown-worker",
+        "A worker counts for an agent and is not known to live.",
+        "It is not counted any more; if it lives, it registers again.",
+    ),
+    Trouble("skill-index", "The agents of a skill are not those that have it.", "They are made so."),
+    Trouble("unlisted-queue", "A queue that holds tasks is not listed in `queues`.", "It is listed."),
+    Trouble("listed-empty", "`queues` lists a queue that is empty.", "It leaves the list.", harmless=True),
+    Trouble("orphan-key", "An idempotency key names a task that is gone.", "It is removed.", harmless=True),
+    Trouble("orphan-output", "An output stream belongs to no task.", "It goes in 5 minutes.", harmless=True),
+    Trouble("no-lifetime", "A key would stay for ever and should not.", "It gets the lifetime of its kind."),
+    Trouble("wrong-type", "A key of ours holds another type: whoever uses it fails."),
+    Trouble("foreign", "A key under the root of the pool is none of ours."),
+)
+
+TROUBLES: Final = {trouble.code: trouble for trouble in _TABLE}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong: its code, the key or task, the index that lists it, and whether it was mended."""
+
+    code: str
+    subject: str
+    place: str
+    mended: bool
+
+    @property
+    def trouble(self) -> Trouble:
+        """What is known of its kind."""
+        return TROUBLES[self.code]

@@ -1,0 +1,274 @@
+"""One walk through all keys of a pool, in small steps: every record and every index is held against the other.
+
+The scripts judge, each in one moment, so a task that moves between two steps is no finding. Nothing outside the root of
+the pool is touched, and whatever cannot be read is noted and passed by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.agents import scripts as registry
+from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
+from orchestrator.core.ids import check_name
+from orchestrator.repair.findings import Finding
+from orchestrator.store.keys import kind_of
+from orchestrator.tasks import scripts as tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.store.store import Store
+
+KEYS_AT_ONCE: Final = 500
+ROWS_AT_ONCE: Final = 100
+ENTRIES_AT_ONCE: Final = 50
+"""An entry holds up to 16 KiB."""
+
+_DAY_S: Final = 86_400
+_INDEXES: Final = frozenset({"queue:agent:A", "queue:skill:S", "scheduled", "expiring", "parked:A", "dead"})
+_WITH_TASK: Final = {"task:ID": "", "out:ID": "out"}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How long things live; a repair gives what has no lifetime the one of its kind."""
+
+    max_wait_s: int
+    dead_ttl_s: int
+    leader_s: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Terms:
+        """As the settings say."""
+        return cls(
+            max_wait_s=round(settings.queue.max_wait_s),
+            dead_ttl_s=round(settings.results.dead_ttl_s),
+            leader_s=max(1, round(settings.supervisor.leader_lease_s)),
+        )
+
+    def of_kind(self, suffix: str) -> int:
+        """Seconds for a key that is no record; what is shorter is given back when the key is written next."""
+        own = {"dead": self.dead_ttl_s, "leader": self.leader_s, "replies:C": 3600, "stats:MINUTE": 3 * _DAY_S}
+        return own.get(suffix, _DAY_S)
+
+
+class Walk:
+    """Goes through the pool once.
+
+    Attributes:
+        keys_seen: keys of the pool so far; some are met twice.
+        places_seen: tasks in indexes, and entries of inboxes.
+    """
+
+    def __init__(self, store: Store, terms: Terms, *, repair: bool) -> None:
+        self._store, self._terms, self._repair = store, terms, repair
+        self._root = f"{store.keys.root}:".encode()
+        self.keys_seen = 0
+        self.places_seen = 0
+
+    async def steps(self) -> AsyncGenerator[list[Finding], None]:
+        """What is found, step by step; each step is a few short commands.
+
+        Raises:
+            ServerUnavailable: Redis does not answer; begin a new walk.
+        """
+        cursor = b"0"
+        while True:
+            cursor, names = await self._store.execute("SCAN", cursor, "MATCH", self._root + b"*", "COUNT", KEYS_AT_ONCE)
+            ours = [name for name in names if name.startswith(self._root)]
+            self.keys_seen += len(ours)
+            yield []
+            async for found in self._look_at(ours):
+                yield found
+            if cursor == b"0":
+                return
+
+    async def _look_at(self, names: Sequence[bytes]) -> AsyncIterator[list[Finding]]:
+        sorted_out = [_Key.of(name, self._root) for name in names]
+        yield await self._look_from_outside([key for key in sorted_out if key.kind != "task:ID"])
+        rows = [(key.name, _WITH_TASK[key.kind].encode()) for key in sorted_out if key.kind in _WITH_TASK]
+        rows += [(b"", b"idem:" + key.name) for key in sorted_out if key.kind == "idem:KEY"]
+        rows += [(b"", key.suffix) for key in sorted_out if key.kind in {"queue:agent:A", "queue:skill:S"}]
+        async for found in self._mend(rows):
+            yield found
+        async for found in self._mend_registry(sorted_out):
+            yield found
+        for key in sorted_out:
+            if key.kind in _INDEXES:
+                async for found in self._look_through_index(key):
+                    yield found
+            elif key.kind == "queues":
+                async for found in self._look_through_queues(key):
+                    yield found
+            elif key.kind == "inbox:A":
+                async for found in self._look_through_inbox(key):
+                    yield found
+
+    # Keys as such ----------------------------------------------------------------------------------------------------
+
+    async def _look_from_outside(self, keys: Sequence[_Key]) -> list[Finding]:
+        """Types and lifetimes; those of records are judged with the tasks."""
+        types = await self._ask([("TYPE", key.full) for key in keys])
+        left_ms = await self._ask([("PTTL", key.full) for key in keys])
+        found = []
+        for key, type_, left in zip(keys, types, left_ms, strict=True):
+            name = type_.decode() if isinstance(type_, bytes) else str(type_)
+            if name == "none":
+                continue
+            if not key.kind:
+                found.append(Finding("foreign", key.text, "", mended=False))
+            elif name != key.type:
+                found.append(Finding("wrong-type", key.text, f"{name} in place of {key.type}", mended=False))
+            elif left == -1 and not key.permanent and key.kind not in {"out:ID", "idem:KEY"}:
+                found.append(Finding("no-lifetime", key.text, "", mended=await self._let_go(key)))
+        return found
+
+    async def _let_go(self, key: _Key) -> bool:
+        # NX: whoever gave it a lifetime in between knows better.
+        return self._repair and bool(await self._execute("EXPIRE", key.full, self._terms.of_kind(key.kind), "NX"))
+
+    # Tasks -----------------------------------------------------------------------------------------------------------
+
+    async def _mend(self, rows: Sequence[tuple[bytes, bytes]]) -> AsyncIterator[list[Finding]]:
+        waiting = [list(rows[first : first + ROWS_AT_ONCE]) for first in range(0, len(rows), ROWS_AT_ONCE)]
+        while waiting:
+            batch = waiting.pop(0)
+            try:
+                judged = await self._store.call(
+                    tasks.mend(
+                        self._store.keys,
+                        rows=batch,
+                        repair=self._repair,
+                        max_wait_s=self._terms.max_wait_s,
+                        dead_ttl_s=self._terms.dead_ttl_s,
+                    )
+                )
+            except ServerRefused as refusal:
+                # One of them cannot be judged: find it, and pass it by.
+                if len(batch) == 1:
+                    yield [Finding("unreadable", _subject(*batch[0]), str(refusal), mended=False)]
+                else:
+                    half = len(batch) // 2
+                    waiting[:0] = [batch[:half], batch[half:]]
+                continue
+            if judged.rows < len(batch):
+                waiting.insert(0, batch[judged.rows :])
+            yield [
+                Finding(code, _subject(*batch[row]), _text(batch[row][1]), mended=mended)
+                for row, code, mended in judged.found
+            ]
+
+    async def _look_through_index(self, key: _Key) -> AsyncIterator[list[Finding]]:
+        cursor = b"0"
+        while True:
+            reply = await self._execute("ZSCAN", key.full, cursor, "COUNT", ROWS_AT_ONCE)
+            if reply is None:
+                return
+            cursor, listed = reply
+            self.places_seen += len(listed) // 2
+            async for found in self._mend([(id_, key.suffix) for id_ in listed[::2]]):
+                yield found
+            if cursor == b"0":
+                return
+
+    async def _look_through_queues(self, key: _Key) -> AsyncIterator[list[Finding]]:
+        cursor = b"0"
+        while True:
+            reply = await self._execute("SSCAN", key.full, cursor, "COUNT", ROWS_AT_ONCE)
+            if reply is None:
+                return
+            cursor, names = reply
+            async for found in self._mend([(b"", b"queue:" + name) for name in names]):
+                yield found
+            if cursor == b"0":
+                return
+
+    # Inboxes and the registry ----------------------------------------------------------------------------------------
+
+    async def _look_through_inbox(self, key: _Key) -> AsyncIterator[list[Finding]]:
+        agent = key.proper_name()
+        after = "0-0"
+        while agent and after:
+            call = tasks.sift(self._store.keys, agent=agent, after=after, limit=ENTRIES_AT_ONCE, repair=self._repair)
+            try:
+                sifted = await self._store.call(call)
+            except ServerRefused as refusal:
+                yield [Finding("unreadable", key.text, str(refusal), mended=False)]
+                return
+            self.places_seen += ENTRIES_AT_ONCE if sifted.after else 0
+            after = sifted.after
+            yield [
+                Finding(code, f"{key.text} {entry}".rstrip(), "", mended=mended) for entry, code, mended in sifted.found
+            ]
+
+    async def _mend_registry(self, keys: Sequence[_Key]) -> AsyncIterator[list[Finding]]:
+        agents = [key.proper_name() for key in keys if key.kind in {"agent:A", "agent:A:workers"}]
+        skills = [key.proper_name() for key in keys if key.kind == "skills:S"]
+        named = [("agent", name) for name in agents if name] + [("skill", name) for name in skills if name]
+        rows = list(dict.fromkeys(named))
+        for first in range(0, len(rows), ENTRIES_AT_ONCE):
+            batch = rows[first : first + ENTRIES_AT_ONCE]
+            try:
+                found = await self._store.call(registry.mend(self._store.keys, rows=batch, repair=self._repair))
+            except ServerRefused as refusal:
+                yield [Finding("unreadable", " ".join(batch[0]), str(refusal), mended=False)]
+                continue
+            yield [Finding(code, " ".join(batch[row]), "", mended=mended) for row, code, mended in found]
+
+    async def _execute(self, *command: Any) -> Any:
+        """The answer to a command; None when Redis refuses it, as of a key whose type is wrong."""
+        try:
+            return await self._store.execute(*command)
+        except ServerRefused:
+            return None
+
+    async def _ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        replies = await self._store.pipeline(commands)
+        for reply in replies:
+            if isinstance(reply, StoreError) and not isinstance(reply, ServerRefused):
+                raise reply
+        return replies
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One key: `kind` is its suffix in the table of keys, empty when it is none of ours."""
+
+    full: bytes
+    suffix: bytes
+    kind: str
+    name: bytes
+    type: str
+    permanent: bool
+
+    @classmethod
+    def of(cls, full: bytes, root: bytes) -> _Key:
+        suffix = full.removeprefix(root)
+        found = kind_of(suffix.decode("utf-8", "surrogateescape"))
+        if found is None:
+            return cls(full, suffix, "", b"", "", permanent=True)
+        kind, name = found
+        type_ = kind.type.partition(",")[0]
+        return cls(full, suffix, kind.suffix, name.encode("utf-8", "surrogateescape"), type_, kind.permanent)
+
+    @property
+    def text(self) -> str:
+        return _text(self.full)
+
+    def proper_name(self) -> str | None:
+        """The name in it, if it is one that we hand out."""
+        try:
+            return check_name("key", _text(self.name))
+        except InvalidInput:
+            return None
+
+
+def _subject(id_: bytes, place: bytes) -> str:
+    return _text(id_ or place)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
