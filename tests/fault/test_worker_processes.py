@@ -210,6 +210,23 @@ async def test_a_frozen_worker_loses_its_tasks_and_notices(open_pool: Callable[.
         pool.check()
 
 
+async def test_a_host_that_was_stopped_goes_on(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+    """Stopped for longer than it would have slept, it still watches its workers, and ends in order when told to."""
+    settings = make_settings(redis_server.url, prefix, stuck_after_s=5.0)
+    keys = pool_keys(settings)
+    with redis_server.client() as direct, staff.host(settings, notebook, processes=1) as host:
+        await wait_for(lambda: staff.workers_of(direct, keys), "a worker", 15)
+        for _ in range(3):
+            host.freeze()
+            await anyio.sleep(0.7)  # it sleeps for half a second at most
+            host.thaw()
+        (pid,) = staff.workers_of(direct, keys).values()
+        os.kill(pid, signal.SIGKILL)
+        await wait_for(lambda: pid not in _children(host.pid) and _children(host.pid), "a replacement", 10)
+        host.terminate()
+        assert await anyio.to_thread.run_sync(host.wait_exit) == 0, host.output
+
+
 async def test_workers_end_by_themselves_when_their_host_is_killed(open_pool: Callable[..., Any], gate: Path) -> None:
     """After kill -9 of the host its workers drain and end as if told to."""
     async with open_pool(processes=2) as pool:

@@ -94,19 +94,22 @@ class Host:
         Returns:
             The exit status: 0 after an orderly stop.
         """
-        watched = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+        watched = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM}
         signal.pthread_sigmask(signal.SIG_BLOCK, watched)
         for _ in range(self._processes):
             self._fork(failures=0)
         while self._children or (self._due and not self._signals):
-            received = signal.sigtimedwait(watched, self._until_due_s())
-            if received is not None and received.si_signo != signal.SIGCHLD:
-                self._pass_on(received.si_signo)
+            # With an alarm: `sigtimedwait` of Python answers with garbage when a host that was stopped goes on late.
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, self._until_due_s()))
+            received = signal.sigwait(watched)
+            if received not in {signal.SIGCHLD, signal.SIGALRM}:
+                self._pass_on(received)
             self._reap()
             self._give_back_due()
             self._fork_due()
             self._kill_stuck()
             self._kill_late()
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for departed in self._departed:
             if not departed.answered:
                 self._abandon(departed)
@@ -263,7 +266,7 @@ def _become_worker(ask_to_end: Callable[[], None], work: Callable[[], None]) -> 
         # Until the worker listens itself it holds nothing, so it may leave at once.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os._exit(0))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM})
         work()
         code = 0
     except KeyboardInterrupt:
