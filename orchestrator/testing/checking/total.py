@@ -34,6 +34,8 @@ def _allowed(task: StoredTask, rules: Rules, *, cancelled: bool) -> bool:
     terms = rules.skill(task.skill)
     if task.state == "dead" and task.reason == "deaths":
         return task.deaths >= terms.max_deaths
+    if task.state == "expired":
+        return task.start_by
     return task.state in terms.ends or (task.state == "cancelled" and cancelled)
 
 

@@ -1,0 +1,240 @@
+"""A chaos run: rounds of load and faults; after each everything heals, drains and is judged."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import redis
+from anyio import to_thread
+
+from orchestrator.client.client import Orchestrator
+from orchestrator.core.log import configure_logging
+from orchestrator.services import pool_keys
+from orchestrator.testing.checking.final_state import read_final_state
+from orchestrator.testing.checking.history import Healed, LeaseReturned, Recorder, read_history
+from orchestrator.testing.checking.judge import Judgement, judge
+from orchestrator.testing.checking.keyspace import check_growth
+from orchestrator.testing.checking.rules import Bounds, Rules
+from orchestrator.testing.waiting import wait_for
+from tests.chaos.agents import LIMIT_RULES, SKILL_RULES, agents
+from tests.chaos.faults import Faults
+from tests.chaos.load import Load
+from tests.chaos.observer import Observer
+from tests.chaos.plants import plant
+from tests.chaos.timeline import Timeline
+from tests.chaos.world import HOSTS, PROCESSES, World
+from tests.helpers.staff import workers_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from orchestrator.store.keys import PoolKeys
+    from orchestrator.store.server_binary import ServerBinary
+    from orchestrator.testing.checking.final_state import FinalState
+
+ROUND_S: Final = 25.0
+READY_S: Final = 60.0
+DRAINED_S: Final = 60.0
+"""From healing to the end of the last task: one that died five times waits for up to 8 s, and machines are busy."""
+RESTARTED_S: Final = 45.0
+RULES: Final = Rules(
+    bounds=Bounds(drained_ms=int(DRAINED_S * 1000), restarted_ms=int(RESTARTED_S * 1000)),
+    skills=SKILL_RULES,
+    limits=LIMIT_RULES,
+    ranked=frozenset({"ranked"}),
+    live={agent.name: HOSTS * PROCESSES for agent in agents},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a person asks for.
+
+    Attributes:
+        seconds: of load and faults, in rounds of `ROUND_S` at most; healing and judging come on top.
+        plant: a fault that is planted into the scripts; the run is to find it.
+    """
+
+    seconds: float
+    seed: int
+    binary: ServerBinary
+    directory: Path
+    redis_line: str
+    plant: str | None = None
+    quiet: bool = False
+    keep: bool = False
+
+    @property
+    def command(self) -> str:
+        """What repeats the run."""
+        options = f"--minutes {self.seconds / 60:g} --seed {self.seed}"
+        options += f" --redis {self.redis_line}" if self.redis_line else ""
+        options += f" --plant {self.plant}" if self.plant else ""
+        return f"make chaos ARGS={shlex.quote(options)}"
+
+
+class Campaign:
+    """One run."""
+
+    def __init__(self, options: Options, world: World) -> None:
+        self._options, self._world = options, world
+        self._keys: PoolKeys = pool_keys(world.settings(world.server.url))
+        self._recorder = Recorder(world.history, "client")
+        self._first: FinalState | None = None
+        self._complaints: list[str] = []
+
+    async def run(self) -> list[str]:
+        """Run all rounds; stops at the first that is bad.
+
+        Returns:
+            What is wrong.
+        """
+        world, left_s, number = self._world, self._options.seconds, 0
+        world.start_all()
+        await self._ready()
+        with Observer(world.server.client, self._keys, world.history):
+            while left_s > 0.5 and not self._complaints:
+                number += 1
+                round_s = min(ROUND_S, left_s)
+                # No stump at the end: what is left is shared by the last two rounds.
+                if round_s < left_s < 1.5 * ROUND_S:
+                    round_s = left_s / 2
+                left_s -= round_s
+                world.timeline.note(f"---- round {number}, {round_s:.0f} s of faults")
+                await self._round(number, round_s)
+        if not self._complaints:
+            await self._stop()
+        return self._complaints
+
+    async def _round(self, number: int, seconds: float) -> None:
+        world = self._world
+        seed = self._options.seed * 1000 + number
+        async with Orchestrator(settings=world.settings(world.client.url)) as orc, anyio.create_task_group() as tasks:
+            load = Load(orc, self._recorder, seed=seed, tasks=tasks, prefix=f"r{number}")
+            async with anyio.create_task_group() as trouble:
+                trouble.start_soon(load.run)
+                trouble.start_soon(Faults(world, seed=str(seed)).run, trouble)
+                await anyio.sleep(seconds)
+                trouble.cancel_scope.cancel()
+            await to_thread.run_sync(world.heal)
+            await self._ready()
+            self._recorder.write(Healed(await to_thread.run_sync(self._server_ms)))
+            world.timeline.note("healed")
+            drained = await self._drained(load)
+            tasks.cancel_scope.cancel()
+        judgement, final = await to_thread.run_sync(self._judge)
+        world.timeline.note(f"{'drained' if drained else 'NOT drained'}: {len(final.tasks)} tasks\n{judgement}")
+        self._complaints += judgement.violations
+        self._complaints += [f"nothing was judged of: {name}" for name in judgement.unjudged if not self._short]
+        self._complaints += world.surprises
+        if not drained and not self._complaints:
+            self._complaints.append(f"after {DRAINED_S:.0f} s the client still waits, or there are leftovers")
+        if self._first is None:
+            self._first = final
+        else:
+            self._complaints += check_growth(self._first, final).violations
+
+    @property
+    def _short(self) -> bool:
+        return self._options.seconds < 10
+
+    async def _ready(self) -> None:
+        """Wait until all actors run and are known; one that ended because it came too early is started again."""
+        with anyio.move_on_after(READY_S) as waited:
+            while not await to_thread.run_sync(self._all_there):
+                self._world.start_all()
+                await anyio.sleep(0.2)
+        if waited.cancelled_caught:
+            self._complaints.append(f"after {READY_S:.0f} s without faults not all actors were there")
+
+    def _all_there(self) -> bool:
+        try:
+            with self._world.server.client() as direct:
+                present = workers_of(direct, self._keys, agents[0].name)
+                return len(present) == HOSTS * PROCESSES and bool(direct.exists(self._keys.leader))
+        except redis.RedisError:
+            return False
+
+    def _server_ms(self) -> int:
+        with self._world.server.client() as direct:
+            seconds, micros = direct.time()
+            return int(seconds) * 1000 + int(micros) // 1000
+
+    async def _drained(self, load: Load) -> bool:
+        with anyio.move_on_after(DRAINED_S):
+            while load.waiting or load.submitting or await to_thread.run_sync(self._left):
+                self._world.start_all()
+                await anyio.sleep(0.25)
+            return True
+        return False
+
+    def _left(self) -> bool:
+        """Whether anything waits or runs, or a consumer of a dead worker is still there."""
+        with self._world.server.client() as direct:
+            keys, run = self._keys, direct
+            if run.exists(keys.queues, keys.scheduled, keys.expiring):
+                return True
+            for agent in RULES.live:
+                if run.xlen(keys.inbox(agent)):
+                    return True
+                consumers: Any = run.xinfo_consumers(keys.inbox(agent), "workers")
+                if len(consumers) > RULES.live[agent]:
+                    return True
+        return False
+
+    def _judge(self) -> tuple[Judgement, FinalState]:
+        with self._world.server.client() as direct:
+            final = read_final_state(direct, self._keys)
+        return judge(read_history(self._world.history), final, RULES), final
+
+    async def _stop(self) -> None:
+        """Tell all to end, and see that they do and leave nothing behind."""
+        self._recorder.write(LeaseReturned(await to_thread.run_sync(self._server_ms)))
+        for actor in self._world.actors:
+            actor.terminate()
+        try:
+            await wait_for(lambda: not any(actor.runs for actor in self._world.actors), "all actors to end", 30)
+            await wait_for(lambda: not self._world.processes(), "their processes to end", 30)
+        except TimeoutError as late:
+            self._complaints.append(f"{late}; processes: {self._world.processes()}")
+
+
+def run_campaign(options: Options) -> int:
+    """Run, tell what came of it, keep the evidence of a failure.
+
+    Returns:
+        The exit status.
+    """
+    directory = options.directory
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    timeline = Timeline(directory / "timeline.txt", quiet=options.quiet)
+    timeline.note(f"seed {options.seed}, Redis {options.binary.version}, {options.seconds:g} s; {options.command}")
+    started_s = time.monotonic()
+    with ExitStack() as stack:
+        # What the client logs is no part of the timeline.
+        configure_logging(stream=stack.enter_context((directory / "client.log").open("w")))
+        path = [plant(options.plant, directory)] if options.plant else []
+        world = stack.enter_context(World(directory, binary=options.binary, timeline=timeline, path=path))
+        complaints = anyio.run(Campaign(options, world).run)
+    faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(timeline.counts.items()))
+    timeline.note(f"{timeline.counts.total()} faults: {faults}")
+    timeline.note(f"took {time.monotonic() - started_s:.0f} s")
+    if not complaints:
+        timeline.note("GOOD: nothing was lost, nothing doubled")
+        if not options.keep:
+            shutil.rmtree(directory)
+        return 0
+    for complaint in complaints[:20]:
+        timeline.note(f"BAD: {complaint}")
+    if len(complaints) > 20:
+        timeline.note(f"... and {len(complaints) - 20} more")
+    (directory / "complaints.txt").write_text("\n".join(complaints) + "\n")
+    timeline.note(f"kept: {directory} (timeline, histories, logs, complaints); again: {options.command}")
+    return 1

@@ -1,0 +1,283 @@
+"""The faults of a chaos run. Each begins, lasts for a while, and heals itself, also when it is cancelled."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import redis
+from anyio import to_thread
+
+from orchestrator.testing.commands import any_script, any_work
+from tests.chaos.agents import LEASE_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+    from anyio.abc import TaskGroup
+
+    from orchestrator.testing.proxy import FaultProxy
+    from tests.chaos.world import Actor, World
+
+EVERY_S: Final = 0.5
+"""One fault begins so often, on average."""
+
+
+class Faults:
+    """Throws the dice and injects what they say, one fault per target at a time."""
+
+    def __init__(self, world: World, *, seed: str) -> None:
+        self._world, self._tell = world, world.timeline.fault
+        self._dice = random.Random(f"faults {seed}")
+        self._busy: set[str] = set()
+        self._menu: dict[Callable[[], Coroutine[Any, Any, None]], float] = {
+            self._kill_worker: 3,
+            self._freeze_worker: 4,
+            self._kill_host: 1.5,
+            self._freeze_host: 1,
+            self._drain_host: 0.7,
+            self._kill_supervisor: 1.5,
+            self._freeze_supervisor: 2,
+            self._cut: 3,
+            self._silence: 2.5,
+            self._refuse: 1,
+            self._delay: 1,
+            self._lose_reply: 3,
+            self._double: 1,
+            self._kill_redis: 1,
+            self._freeze_redis: 0.7,
+            self._pause_redis: 0.7,
+            self._flush_scripts: 1,
+            self._kill_clients: 1,
+        }
+
+    async def run(self, tasks: TaskGroup) -> None:
+        """Inject faults until cancelled."""
+        while True:
+            await anyio.sleep(self._dice.expovariate(1 / EVERY_S))
+            fault = self._dice.choices(list(self._menu), list(self._menu.values()))[0]
+            tasks.start_soon(fault)
+
+    # ------------------------------------------------------------------------------------------------- processes
+
+    async def _kill_worker(self) -> None:
+        host = self._dice.choice(self._world.hosts)
+        if children := host.children():
+            pid = self._dice.choice(children)
+            self._tell("kill worker", f"{pid} of {host.name}")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def _freeze_worker(self) -> None:
+        host = self._dice.choice(self._world.hosts)
+        children = [pid for pid in host.children() if pid not in host.frozen]
+        if not children:
+            return
+        pid, seconds = self._dice.choice(children), self._around_the_lease(LEASE_S)
+        self._tell("freeze worker", f"{pid} of {host.name} for {seconds:.1f} s")
+        host.freeze(pid)
+        try:
+            await anyio.sleep(seconds)
+        finally:
+            self._thaw(host, pid)
+
+    def _around_the_lease(self, lease_s: float) -> float:
+        """As often well below it as beyond it."""
+        return lease_s * self._dice.choice([0.1, 0.3, 0.6, 1.3, 2.0, 3.0])
+
+    @staticmethod
+    def _thaw(actor: Actor, pid: int) -> None:
+        actor.frozen.discard(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+    async def _kill_host(self) -> None:
+        await self._kill(self._dice.choice(self._world.hosts))
+
+    async def _kill_supervisor(self) -> None:
+        await self._kill(self._dice.choice(self._world.supervisors))
+
+    async def _kill(self, actor: Actor) -> None:
+        if not actor.runs or actor.name in self._busy:
+            return
+        seconds = self._dice.uniform(0.0, 2.0)
+        with self._only(actor.name):
+            self._tell(f"kill {actor.name}", f"started again after {seconds:.1f} s")
+            actor.kill()
+            await anyio.sleep(seconds)
+            actor.start()
+
+    async def _freeze_host(self) -> None:
+        """The host and all its workers, as a machine that stands still."""
+        host = self._dice.choice(self._world.hosts)
+        if not host.runs or host.name in self._busy:
+            return
+        seconds = self._around_the_lease(LEASE_S)
+        with self._only(host.name):
+            pids = [host.pid, *host.children()]
+            self._tell(f"freeze {host.name}", f"with its workers for {seconds:.1f} s")
+            for pid in pids:
+                host.freeze(pid)
+            try:
+                await anyio.sleep(seconds)
+            finally:
+                for pid in pids:
+                    self._thaw(host, pid)
+
+    async def _freeze_supervisor(self) -> None:
+        supervisor = self._dice.choice(self._world.supervisors)
+        if not supervisor.runs or supervisor.name in self._busy:
+            return
+        seconds = self._around_the_lease(1.5)
+        with self._only(supervisor.name):
+            pid = supervisor.pid
+            self._tell(f"freeze {supervisor.name}", f"for {seconds:.1f} s")
+            supervisor.freeze(pid)
+            try:
+                await anyio.sleep(seconds)
+            finally:
+                self._thaw(supervisor, pid)
+
+    async def _drain_host(self) -> None:
+        """An orderly restart, as a deployment does it."""
+        host = self._dice.choice(self._world.hosts)
+        if not host.runs or host.name in self._busy:
+            return
+        with self._only(host.name):
+            self._tell(f"drain {host.name}", "and start it again")
+            host.terminate()
+            for _ in range(100):
+                await anyio.sleep(0.05)
+                host.start()  # once it has ended
+
+    # ----------------------------------------------------------------------------------------------------- wires
+
+    async def _cut(self) -> None:
+        name, proxy = self._wire()
+        reset = self._dice.random() < 0.5
+        self._tell("reset" if reset else "cut", f"the connections of {name}")
+        proxy.cut(reset=reset)
+
+    async def _silence(self) -> None:
+        name, proxy = self._wire()
+        up, down = self._dice.choice([(True, True), (True, False), (False, True)])
+        seconds = self._around_the_lease(LEASE_S)
+        what = "both ways" if up and down else "to Redis" if up else "from Redis"
+        await self._for_a_while(
+            name, "silence", f"{what} for {seconds:.1f} s", seconds, lambda: proxy.blackhole(up=up, down=down)
+        )
+
+    async def _refuse(self) -> None:
+        name, proxy = self._wire()
+        seconds = self._dice.uniform(0.2, 2.0)
+
+        def refuse() -> None:
+            proxy.refuse()
+            proxy.cut(reset=True)
+
+        await self._for_a_while(name, "refuse", f"connections for {seconds:.1f} s", seconds, refuse)
+
+    async def _delay(self) -> None:
+        name, proxy = self._wire()
+        seconds, late_ms = self._dice.uniform(0.5, 2.0), self._dice.choice([5, 30, 150])
+        await self._for_a_while(
+            name,
+            "delay",
+            f"{late_ms} ms for {seconds:.1f} s",
+            seconds,
+            lambda: proxy.latency(late_ms, jitter_ms=late_ms),
+        )
+
+    async def _lose_reply(self) -> None:
+        name, proxy = self._wire()
+        nth, command = self._dice.randint(1, 5), self._dice.random() < 0.4
+        if command:
+            self._tell("lose command", f"number {nth} of {name}")
+            proxy.fail_command(any_work, nth=nth, how=self._dice.choice(["cut", "reset", "truncate"]))
+        else:
+            self._tell("lose reply", f"number {nth} of {name}")
+            proxy.fail_reply(any_work, nth=nth, how=self._dice.choice(["cut", "reset", "truncate", "swallow"]))
+
+    async def _double(self) -> None:
+        name, proxy = self._wire()
+        self._tell("send twice", f"a script of {name}")
+        proxy.double(any_script, nth=self._dice.randint(1, 5), answer=self._dice.choice(["first", "second"]))
+
+    def _wire(self) -> tuple[str, FaultProxy]:
+        world = self._world
+        return self._dice.choice([("the client", world.client), *((actor.name, actor.proxy) for actor in world.actors)])
+
+    async def _for_a_while(self, name: str, kind: str, detail: str, seconds: float, begin: Callable[[], None]) -> None:
+        wire = f"wire of {name}"
+        if wire in self._busy:
+            return
+        proxy = dict([("the client", self._world.client), *((one.name, one.proxy) for one in self._world.actors)])[name]
+        with self._only(wire):
+            self._tell(kind, f"{name}, {detail}")
+            begin()
+            try:
+                await anyio.sleep(seconds)
+            finally:
+                proxy.heal()
+
+    # ----------------------------------------------------------------------------------------------------- Redis
+
+    async def _kill_redis(self) -> None:
+        if "redis" in self._busy:
+            return
+        seconds = self._dice.choice([0.0, 0.3, 1.0, 2.5])
+        with self._only("redis"):
+            self._tell("kill Redis", f"started again after {seconds:.1f} s")
+            self._world.server.kill()
+            try:
+                await anyio.sleep(seconds)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await to_thread.run_sync(self._world.server.start)
+
+    async def _freeze_redis(self) -> None:
+        if "redis" in self._busy:
+            return
+        seconds = self._around_the_lease(LEASE_S) / 1.5
+        with self._only("redis"):
+            self._tell("freeze Redis", f"for {seconds:.1f} s")
+            self._world.server.process.freeze()
+            try:
+                await anyio.sleep(seconds)
+            finally:
+                self._world.server.process.thaw()
+
+    async def _pause_redis(self) -> None:
+        seconds = self._dice.uniform(0.1, 1.5)
+        await self._ask_redis("pause Redis", f"for {seconds:.1f} s", "CLIENT", "PAUSE", int(seconds * 1000), "ALL")
+
+    async def _flush_scripts(self) -> None:
+        await self._ask_redis("flush scripts", "", "SCRIPT", "FLUSH")
+
+    async def _kill_clients(self) -> None:
+        await self._ask_redis("kill clients", "all connections", "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    async def _ask_redis(self, kind: str, detail: str, *command: str | int) -> None:
+        if "redis" in self._busy:
+            return
+        with self._only("redis"):
+            self._tell(kind, detail)
+
+            def ask() -> None:
+                with contextlib.suppress(redis.RedisError), self._world.server.client() as client:
+                    send: Callable[..., object] = client.execute_command
+                    send(*command)
+
+            await to_thread.run_sync(ask)
+
+    @contextlib.contextmanager
+    def _only(self, target: str) -> Iterator[None]:
+        self._busy.add(target)
+        try:
+            yield
+        finally:
+            self._busy.discard(target)

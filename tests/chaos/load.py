@@ -1,0 +1,135 @@
+"""The load of a chaos run: one client that submits tasks of all kinds, waits for them, and writes its history."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from orchestrator.core.errors import OrchestratorError, ServerUnavailable, StoreError, TaskError
+from orchestrator.testing.checking.history import (
+    Accepted,
+    CancelAnswered,
+    Cancelling,
+    Recorder,
+    Refused,
+    Saw,
+    Submitting,
+    Unanswered,
+)
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+
+    from orchestrator.client.client import Orchestrator
+    from orchestrator.client.handle import TaskHandle
+
+MOST_WAITING: Final = 150
+PAUSE_S: Final = 0.03
+
+KINDS: Final[dict[str, float]] = {
+    "fast": 20, "twice": 4, "delayed": 4, "start_by": 3, "cancelled": 4, "thread": 6, "slow": 8, "flaky": 6,
+    "broken": 2, "refuse": 1, "nap": 5, "poison": 0.7, "parent": 4, "tell": 6, "crunch": 1, "ranked": 2, "stamp": 1.5,
+    "share": 1.5,
+}  # fmt: skip
+"""How often each kind is chosen."""
+
+
+class Load:
+    """Submits until it is told to stop; `waiting` are the tasks whose end is not known yet."""
+
+    def __init__(self, orc: Orchestrator, recorder: Recorder, *, seed: int, tasks: TaskGroup, prefix: str) -> None:
+        self._orc, self._recorder, self._tasks = orc, recorder, tasks
+        self._dice = random.Random(f"load {seed}")
+        self._prefix, self._count = prefix, 0
+        self.waiting = 0
+        self.submitting = 0
+
+    async def run(self) -> None:
+        """Submit until cancelled; what is under way is finished."""
+        while True:
+            if self.waiting + self.submitting < MOST_WAITING:
+                kind = self._dice.choices(list(KINDS), list(KINDS.values()))[0]
+                for skill, args, options in self._tasks_of(kind):
+                    self.submitting += 1
+                    self._tasks.start_soon(self._submit, kind, skill, args, options)
+            await anyio.sleep(self._dice.expovariate(1 / PAUSE_S))
+
+    def _tasks_of(self, kind: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
+        dice = self._dice
+        self._count += 1
+        op = f"{self._prefix}-{kind}-{self._count}"
+        args: dict[str, Any] = {"op": op}
+        if kind == "twice":
+            return [("fast", args, {"key": f"key of {op}"})] * 2
+        if kind == "ranked":
+            many = range(dice.randint(5, 15))
+            return [(kind, {"op": f"{op}.{n}"}, {"priority": dice.randint(0, 9)}) for n in many]
+        if kind in {"stamp", "share"}:
+            return [(kind, {"op": f"{op}.{n}"}, {}) for n in range(dice.randint(5, 30))]
+        if kind == "delayed":
+            return [("fast", args, {"delay": dice.uniform(0.1, 2.0)})]
+        if kind == "start_by":
+            return [("fast", args, {"start_by": datetime.now(UTC) + timedelta(seconds=dice.uniform(0.05, 1.0))})]
+        if kind == "cancelled":
+            return [("slow", args | {"seconds": dice.uniform(0.1, 2.0)}, {})]
+        return [(kind, args | self._arguments(kind), {})]
+
+    def _arguments(self, kind: str) -> dict[str, Any]:
+        dice = self._dice
+        match kind:
+            case "thread":
+                return {"seconds": dice.uniform(0.0, 0.3)}
+            case "slow":
+                return {"seconds": dice.choice([0.1, 0.3, 0.5, 1.0, 3.0])}
+            case "flaky":
+                return {"fails": dice.randint(1, 3)}
+            case "poison":
+                return {"deaths": dice.choice([1, 1, 9])}
+            case "parent":
+                return {"children": dice.randint(1, 4)}
+        return {}
+
+    async def _submit(self, kind: str, skill: str, args: dict[str, Any], options: dict[str, Any]) -> None:
+        op, write = args["op"], self._recorder.write
+        write(Submitting(op, options.get("key")))
+        try:
+            handle = await self._orc.submit(skill, args, **options)
+        except ServerUnavailable as failure:
+            # One whose outcome is unknown may be there in the end, or not.
+            write(Unanswered(op, failure.task_ids) if failure.outcome_unknown else Refused(op, str(failure)))
+            return
+        except StoreError as failure:
+            write(Unanswered(op, ()) if failure.outcome_unknown else Refused(op, str(failure)))
+            return
+        finally:
+            self.submitting -= 1
+        write(Accepted(op, handle.id))
+        self.waiting += 1
+        try:
+            if kind == "cancelled":
+                await self._cancel(handle)
+            await self._wait(handle)
+        finally:
+            self.waiting -= 1
+
+    async def _cancel(self, handle: TaskHandle[Any]) -> None:
+        await anyio.sleep(self._dice.uniform(0.0, 1.0))
+        self._recorder.write(Cancelling(handle.id))
+        with suppress(StoreError):
+            self._recorder.write(CancelAnswered(handle.id, (await handle.cancel("chaos")).value))
+
+    async def _wait(self, handle: TaskHandle[Any]) -> None:
+        try:
+            await handle.result()
+        except TaskError:
+            pass
+        except OrchestratorError:
+            return  # the client was closed
+        outcome = handle.outcome
+        if outcome is not None and outcome.state is not None:
+            result = None if outcome.result is None else outcome.result.decode()
+            self._recorder.write(Saw(handle.id, outcome.state.value, result))
