@@ -205,7 +205,9 @@ def make_skill(
     name = name or getattr(handler, "__name__", None)
     if not name:
         raise InvalidInput(f"{handler!r} has no name of its own; give the skill one: @agent.skill(name=…)")
-    kind = Skill if inspect.iscoroutinefunction(handler) else PlainSkill
+    if isinstance(handler, Skill):
+        handler = handler.handler  # a function may be a skill of several agents
+    kind = Skill if _is_async(handler) else PlainSkill
     return kind(handler, name=name, options=options, process=process)
 
 
@@ -260,6 +262,11 @@ def _result_adapter(returned: Any) -> TypeAdapter[Any]:
         return TypeAdapter(returned)  # a model has its own configuration
 
 
+def _is_async(handler: Callable[..., object]) -> bool:
+    """Whether it is an `async def`, or an object that is called like one."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
 def _kind(handler: Callable[..., object], name: str, *, process: bool) -> HandlerKind:
     if not callable(handler):
         raise InvalidInput(f"handler {name!r} must be a function, not {handler!r}")
@@ -268,7 +275,7 @@ def _kind(handler: Callable[..., object], name: str, *, process: bool) -> Handle
             f"handler {name!r} is a generator; a task has one result, so return that, and `await ctx.emit(…)` the rest"
         )
     if not process:
-        return HandlerKind.LOOP if inspect.iscoroutinefunction(handler) else HandlerKind.THREAD
+        return HandlerKind.LOOP if _is_async(handler) else HandlerKind.THREAD
     if "<" in getattr(handler, "__qualname__", "<") or not getattr(handler, "__module__", None):
         raise InvalidInput(
             f"handler {name!r} runs in a process of its own, which finds it by name; define it at the top of a module"
@@ -289,6 +296,11 @@ def _readable_signature(handler: Callable[..., object], name: str) -> inspect.Si
 def _split_context(signature: inspect.Signature, name: str) -> tuple[str | None, Mapping[str, tuple[Any, Any]]]:
     """The name of the context parameter, and annotation and default of all others."""
     context_name, others = None, dict[str, tuple[Any, Any]]()
+    if next(iter(signature.parameters), "") in {"self", "cls"}:
+        raise InvalidInput(
+            f"handler {name!r} is a method, and nobody says of which object; decorate a function, or make a skill of "
+            "the method of an object: agent.skill(thing.method)"
+        )
     for parameter in signature.parameters.values():
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
             raise InvalidInput(

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import pytest
 from anyio import from_thread
 
-from orchestrator.core.errors import TaskCancelled, TaskFailed
+from orchestrator.core.errors import ConfigError, TaskCancelled, TaskFailed
+from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import TaskState
 from tests.helpers.local_team import PATIENCE_S
 from tests.helpers.process_handlers import Point, cruncher, swap
 from tests.helpers.waiting import wait_for
 from workers import Agent, Reject, Retry, TaskContext
+from workers.runtime.calling import Caller
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tests.helpers.local_team import LocalTeam
@@ -150,7 +154,62 @@ async def test_a_worker_ends_although_a_thread_does_not(team: LocalTeam, monkeyp
         release.set()
 
 
+# -------------------------------------------------------------------------------------------- decorated functions
+
+
+def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator as people write them: a plain `def` around whatever it is given."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return call
+
+
+async def test_a_function_may_be_a_skill_of_several_agents(team: LocalTeam) -> None:
+    """Each decorator makes a skill of the function itself."""
+    fast, slow = Agent("fast"), Agent("slow")
+
+    @fast.skill
+    @slow.skill(name="slow-work")
+    async def work(ctx: TaskContext) -> str:
+        return ctx.agent
+
+    await team.work(fast, slow)
+    assert [await (await team.orc.submit(name)).result(PATIENCE_S) for name in ("work", "slow-work")] == [
+        "fast",
+        "slow",
+    ]
+
+
+async def test_an_async_def_under_a_plain_decorator_is_awaited(team: LocalTeam) -> None:
+    """It looks like a `def`, but what it returns is awaited in the event loop, and cancelled there."""
+    agent = Agent("wrapped")
+
+    @agent.skill(timeout=0.2, max_attempts=1)
+    @traced
+    async def work(seconds: float) -> bool:
+        await anyio.sleep(seconds)
+        return threading.current_thread() is threading.main_thread()
+
+    await team.work(agent)
+    assert await (await team.orc.submit("work", {"seconds": 0})).result(PATIENCE_S) is True
+    with pytest.raises(TaskFailed, match=r"longer than its timeout of 0\.2 s$"):
+        await (await team.orc.submit("work", {"seconds": 60})).result(PATIENCE_S)
+
+
 # --------------------------------------------------------------------------------------------------------- processes
+
+
+def test_a_handler_that_its_process_would_not_find_stops_the_worker() -> None:
+    """Not another function that has its name by now: the worker does not start."""
+    settings = Settings()
+    agent = Agent("cruncher")
+    agent.skill(name="decorated", process=True)(traced(cast("Any", swap.handler)))
+    with pytest.raises(ConfigError, match=r"process_handlers\.swap, and that is another function"):
+        Caller(agent, settings=settings)
+    Caller(cruncher, settings=settings)
 
 
 async def test_a_process_handler_gets_and_returns_its_types(team: LocalTeam) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio import to_thread
 
-from workers.runtime.handler_processes import HandlerProcesses
+from workers.runtime.handler_processes import HandlerProcesses, check_found_by_name
 from workers.skill import HandlerKind
 
 if TYPE_CHECKING:
@@ -34,9 +35,15 @@ class Caller:
 
     A thread cannot be stopped from outside. One that does not return keeps running when its attempt is left behind,
     and the next attempt gets a fresh one.
+
+    Raises:
+        ConfigError: a process would not find the handler of a skill.
     """
 
     def __init__(self, agent: Agent, *, settings: Settings) -> None:
+        for skill in agent.skills.values():
+            if skill.kind is HandlerKind.PROCESS:
+                check_found_by_name(skill)
         self._middleware: Sequence[Middleware] = agent.middleware
         self._threads = anyio.CapacityLimiter(agent.concurrency)
         self._processes = HandlerProcesses(settings)
@@ -70,9 +77,12 @@ class Caller:
     async def _in_thread(self, handler: Callable[..., Any], values: Mapping[str, Any], held: Held) -> Any:
         # A handler that was told to stop is waited for: it still runs, so its attempt has not ended. Only when its
         # grace is over is the thread left behind, by cancelling the shield.
+        value: Any = None
         with anyio.CancelScope(shield=True) as shield:
             held.leave = shield.cancel
-            return await to_thread.run_sync(partial(handler, **values), abandon_on_cancel=True, limiter=self._threads)
+            value = await to_thread.run_sync(partial(handler, **values), abandon_on_cancel=True, limiter=self._threads)
+        # An `async def` under a decorator that is a plain `def` looks like one from outside.
+        return await value if inspect.isawaitable(value) else value
 
     async def _in_process(self, skill: Skill[Any, Any], args: bytes) -> Any:
         data = await self._processes.run(skill, args)

@@ -24,7 +24,7 @@ from workers.runtime.holdings import Held
 from workers.runtime.hurt_server import HurtServer, PutOff
 from workers.runtime.slots import Slots, slot_ends
 from workers.runtime.time_limits import TimeLimits
-from workers.runtime.verdicts import failed, rejected
+from workers.runtime.verdicts import failed, rejected, sole
 from workers.skill import HandlerKind, Skill
 
 if TYPE_CHECKING:
@@ -231,7 +231,8 @@ class Executor:
 
     def _failed(self, attempt: Attempt, failure: BaseException) -> Verdict | None:
         delivery = attempt.held.delivery
-        if isinstance(failure, Fenced) and failure.task_id == delivery.task_id:
+        cause = sole(failure)
+        if isinstance(cause, Fenced) and cause.task_id == delivery.task_id:
             # The task is somebody else's by now: there is nothing to store.
             _log.warning("attempt_fenced", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
             self._holdings.drop(delivery)

@@ -21,12 +21,12 @@ import msgspec
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.log import configure_logging
-from workers.runtime.verdicts import HandlerRaised, Misfit, describe, traceback_of
+from workers.runtime.verdicts import HandlerRaised, Misfit, describe, sole, traceback_of
 from workers.signals import AttemptSignal, Reject, Retry, Snooze
 from workers.skill import Skill, make_options, make_skill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
 M = TypeVar("M")
 
@@ -61,6 +61,18 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     text: str = ""
     delay_ms: int | None = None
     at_ms: int = 0
+
+
+def handler_in(module: types.ModuleType, qualname: str) -> Any:
+    """The function that a module has under a name; that of a skill is its handler.
+
+    Raises:
+        AttributeError: there is none.
+    """
+    found: Any = module
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    return found.handler if isinstance(found, Skill) else found
 
 
 # ---------------------------------------------------------------------------------------------- the worker's side
@@ -132,9 +144,9 @@ def _answer(request: Request, main: str | None) -> Answer:
         return Answer("raised", data=traceback_of(broken), text=describe(broken))
     try:
         value = _call(skill.handler, values)
-    except AttemptSignal as wish:
-        return _signalled(wish)
     except BaseException as raised:  # noqa: BLE001 - also SystemExit: only a crash may end this process
+        if isinstance(wish := sole(raised), AttemptSignal):
+            return _signalled(wish)
         return Answer("raised", data=traceback_of(raised), text=describe(raised))
     try:
         return Answer("returned", data=skill.dump_result(value, max_bytes=request.max_bytes))
@@ -143,9 +155,12 @@ def _answer(request: Request, main: str | None) -> Answer:
 
 
 def _call(handler: Callable[..., Any], values: dict[str, Any]) -> Any:
-    if inspect.iscoroutinefunction(handler):
-        return asyncio.run(handler(**values))
-    return handler(**values)
+    value = handler(**values)
+    return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 def _signalled(wish: AttemptSignal) -> Answer:
@@ -158,10 +173,8 @@ def _signalled(wish: AttemptSignal) -> Answer:
 
 @functools.cache
 def _find(module: str, qualname: str, name: str, main: str | None) -> Skill[Any, Any]:
-    found: Any = _script(main) if module == "__main__" and main else importlib.import_module(module)
-    for part in qualname.split("."):
-        found = getattr(found, part)
-    handler = found.handler if isinstance(found, Skill) else found
+    stands_in = _script(main) if module == "__main__" and main else importlib.import_module(module)
+    handler = handler_in(stands_in, qualname)
     # What limits and repeats attempts is the worker's business; only the checking of values is needed here.
     options = make_options(timeout=None, silence=None, max_attempts=1, max_deaths=1, backoff=0)
     return make_skill(handler, name=name, options=options, process=False)

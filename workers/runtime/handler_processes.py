@@ -19,9 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from orchestrator.core.errors import ConfigError
 from orchestrator.core.log import get_logger
 from orchestrator.core.parentage import end_with_parent
-from workers.runtime.handler_process import Answer, Hello, Request, raise_failure, read_frame, write_frame
+from workers.runtime.handler_process import (
+    Answer,
+    Hello,
+    Request,
+    handler_in,
+    raise_failure,
+    read_frame,
+    write_frame,
+)
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
@@ -149,6 +158,25 @@ class HandlerProcesses:
             await _kill(process)
         self._idle.clear()
         self._busy.clear()
+
+
+def check_found_by_name(skill: Skill[Any, Any]) -> None:
+    """See that a process, which looks for the handler by its name, will find this one.
+
+    Raises:
+        ConfigError: another function has the name by now, or none.
+    """
+    module, qualname = skill.handler.__module__, skill.handler.__qualname__
+    try:
+        found = handler_in(sys.modules[module], qualname)
+    except (KeyError, AttributeError):
+        found = None
+    if found is not skill.handler:
+        raise ConfigError(
+            f"skill {skill.name!r} runs in a process of its own, which looks for its handler by the name "
+            f"{module}.{qualname}, and that is {'no function' if found is None else 'another function'}; "
+            "give the handler a name of its own at the top of the module, and decorate it there"
+        )
 
 
 async def _kill(process: _Process) -> None:

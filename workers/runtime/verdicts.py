@@ -60,6 +60,7 @@ def failed(
         backoff: the delays of a skill that says nothing else.
         hurt: whether a failing Redis was the pool's own, and how often the task has been put off for that.
     """
+    raised, failure = failure, sole(failure)
     if isinstance(failure, Snooze):
         reason = one_line(failure.reason)
         return Verdict(VerdictKind.SNOOZE, delay_ms=failure.delay_ms, at_ms=failure.at_ms, reason=reason)
@@ -75,12 +76,19 @@ def failed(
     failures = delivery.attempt - delivery.deaths
     if failures >= (envelope.max_attempts or skill.options.max_attempts):
         log.error("task_failed", reason=reason)
-        return Verdict(VerdictKind.DEAD, traceback_of(failure), reason=reason)
+        return Verdict(VerdictKind.DEAD, traceback_of(raised), reason=reason)
     delay_ms = failure.delay_ms if isinstance(failure, Retry) else None
     if delay_ms is None:
         delay_ms = skill.retry_after_ms(failures, backoff)
     log.warning("attempt_failed", reason=reason, retry_in_ms=delay_ms)
-    return Verdict(VerdictKind.RETRY, traceback_of(failure), delay_ms=delay_ms, reason=reason)
+    return Verdict(VerdictKind.RETRY, traceback_of(raised), delay_ms=delay_ms, reason=reason)
+
+
+def sole(failure: BaseException) -> BaseException:
+    """What was raised, when a task group has wrapped that alone: it means what it means without the group."""
+    while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
+        failure = failure.exceptions[0]
+    return failure
 
 
 def one_line(text: str) -> str:
@@ -90,10 +98,13 @@ def one_line(text: str) -> str:
 
 def describe(failure: BaseException) -> str:
     """One line about an exception, even about one whose text cannot be made."""
+    failure = sole(failure)
     if isinstance(failure, HandlerRaised):
         return failure.line
     try:
         text = str(failure)
+        if isinstance(failure, BaseExceptionGroup):
+            text = "; ".join([text, *(describe(one) for one in failure.exceptions)])
     except Exception:  # noqa: BLE001 - handlers may raise anything
         text = "(its message could not be made)"
     name = type(failure).__name__
@@ -102,8 +113,8 @@ def describe(failure: BaseException) -> str:
 
 def traceback_of(failure: BaseException) -> bytes:
     """The traceback as text, cut to a bearable size."""
-    if isinstance(failure, HandlerRaised):
-        return failure.trace
+    if isinstance(cause := sole(failure), HandlerRaised):
+        return cause.trace
     try:
         text = "".join(traceback.format_exception(failure))
     except Exception:  # noqa: BLE001 - handlers may raise anything

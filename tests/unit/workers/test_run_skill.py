@@ -125,6 +125,34 @@ async def test_exceptions_are_judged_as_by_a_worker(
     assert isinstance(outcome.error, Retry | Snooze | Reject | ValueError)
 
 
+@pytest.mark.parametrize(
+    ("raised", "verdict", "reason"),
+    [
+        ([Reject("no")], "dead", "no"),
+        ([ExceptionGroup("inner", [Snooze(60, reason="busy")])], "snooze", "busy"),
+        ([ValueError("boom")], "retry", "ValueError: boom"),
+        (
+            [Reject("no"), ValueError("boom")],
+            "retry",
+            "ExceptionGroup: x (2 sub-exceptions); Reject: no; ValueError: boom",
+        ),
+    ],
+)
+async def test_what_a_task_group_wraps_alone_means_what_it_means(
+    raised: list[Exception], verdict: str, reason: str
+) -> None:
+    """One exception in a group is judged without it; a group of several is a failure that names each."""
+    grouper = Agent("grouper")
+
+    @grouper.skill(backoff=0)
+    async def group() -> None:
+        raise ExceptionGroup("x", raised)
+
+    outcome = await run_skill(group)
+    assert (outcome.verdict, outcome.reason) == (verdict, reason)
+    assert isinstance(outcome.error, ExceptionGroup)
+
+
 async def test_deaths_are_no_failures() -> None:
     """An attempt that follows a death is not the last one yet; a task's own limit counts."""
     assert (await run_skill(raises, {"what": "boom"}, attempt=3, deaths=1)).verdict == "retry"

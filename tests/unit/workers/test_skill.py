@@ -126,14 +126,21 @@ def test_an_argument_cannot_take_the_place_of_the_context() -> None:
 
 
 def test_handlers_that_cannot_be_called_by_name_are_refused() -> None:
-    """`*args`, `**kwargs`, positional-only parameters and two contexts are refused when decorated."""
+    """Methods of no object, `*args`, `**kwargs`, positional-only parameters and two contexts are refused."""
 
     async def star(*args: int) -> None: ...
     async def stars(**options: int) -> None: ...
     async def positional(a: int, /) -> None: ...
     async def twice(a: TaskContext, b: TaskContext) -> None: ...
+    async def method(self: Any, a: int) -> None: ...
 
-    for handler, named in ((star, r"\*args"), (stars, r"\*\*options"), (positional, "'a: int'"), (twice, "two")):
+    for handler, named in (
+        (method, "a method"),
+        (star, r"\*args"),
+        (stars, r"\*\*options"),
+        (positional, "'a: int'"),
+        (twice, "two"),
+    ):
         with pytest.raises(InvalidInput, match=named):
             skill_of(handler)
 
@@ -148,6 +155,18 @@ def test_the_kind_of_a_handler_says_where_it_runs() -> None:
     assert skill_of(cast("Any", blocks)).kind == "thread"
     assert skill_of(cast("Any", functools.partial(blocks)), name="partly").kind == "thread"
     assert skill_of(cast("Any", os.getpid), name="pid", process=True).kind == "process"
+
+
+def test_objects_that_are_called_like_a_handler_are_handlers() -> None:
+    """An object with a `__call__` and the method of an object run where a function of that kind would."""
+
+    class Waiting:
+        async def __call__(self, x: int) -> None: ...
+        def block(self, x: int) -> None: ...
+
+    waiting = Waiting()
+    assert skill_of(cast("Any", waiting), name="waits").kind == "loop"
+    assert skill_of(cast("Any", waiting.block)).kind == "thread"
 
 
 def test_handlers_that_cannot_run_are_refused() -> None:
