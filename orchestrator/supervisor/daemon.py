@@ -12,6 +12,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.services import open_services
 from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.bell import Bell
+from orchestrator.supervisor.clock_watch import ClockWatch
 from orchestrator.supervisor.doorbell import Doorbell
 from orchestrator.supervisor.janitor import Janitor
 from orchestrator.supervisor.leader import Leader
@@ -56,6 +57,7 @@ async def supervise(services: Services) -> None:
             loops.start_soon(Janitor(services).run)
             loops.start_soon(Recoverer(services, trouble=trouble).run)
             loops.start_soon(Reconciler(services, trouble).run)
+            loops.start_soon(ClockWatch(services).run)
 
     await leader.run(work)
 

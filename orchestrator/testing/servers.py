@@ -5,6 +5,8 @@ Nothing is persisted unless the options say so. For servers that people keep, se
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import shutil
 import socket
 import tempfile
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _START_TIMEOUT_S: Final = 20.0
+
+_WITHOUT_DISK_SIGNAL: Final = ("sh", "-c", 'trap "" XFSZ; exec "$0" "$@"')
+"""A file that reaches its limit is an error for the server and no signal, as on a disk that is full."""
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "appendonly": "no",
@@ -55,14 +60,21 @@ class RedisServer:
         binary: which program; by default the newest that is installed.
         port: None = unix socket only, 0 = any free port on the loopback address, else this port.
         options: further options of redis.conf, by name (`{"maxmemory": "3mb"}`).
+        env: added to the environment of the server.
     """
 
     def __init__(
-        self, binary: ServerBinary | None = None, *, port: int | None = None, options: Mapping[str, str] | None = None
+        self,
+        binary: ServerBinary | None = None,
+        *,
+        port: int | None = None,
+        options: Mapping[str, str] | None = None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         self.binary = binary or find_server_binary()
         self.port = _free_port() if port == 0 else port
         self._options = {**_OPTIONS, **(options or {})}
+        self._env = env
         self._directory: tempfile.TemporaryDirectory[str] | None = None
         self._process: ActorProcess | None = None
 
@@ -108,7 +120,8 @@ class RedisServer:
         # Where the system has the tool for it, the server ends with a test process that dies without cleaning up.
         mortal = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self._process = ActorProcess([*mortal, str(self.binary.path), *arguments], name="redis-server").start()
+        command = [*_WITHOUT_DISK_SIGNAL, *mortal, str(self.binary.path), *arguments]
+        self._process = ActorProcess(command, name="redis-server", env=self._env).start()
         try:
             wait_until(self._answers, lambda: self.process.describe("an answer to PING"), _START_TIMEOUT_S, poll_s=0.01)
         except BaseException:
@@ -122,10 +135,19 @@ class RedisServer:
         self.process.close()
         self._process = None
 
-    def restart(self) -> None:
-        """Kill it and start it again at the same address; what was not persisted is lost."""
+    def restart(self, *, clean: bool = False) -> None:
+        """Kill it, or with `clean` shut it down, and start it again at the same address."""
+        if clean:
+            with self.client() as client, contextlib.suppress(redis.ConnectionError):
+                client.shutdown()
+            self.process.wait_exit()
         self.kill()
         self.start()
+
+    def fill_disk(self, full: bool = True) -> None:  # noqa: FBT001, FBT002 - reads well: fill_disk(False)
+        """Let every write to a file fail, as on a full disk; with False there is room again. Linux only."""
+        _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (0 if full else hard, hard))
 
     def close(self) -> None:
         """Kill it and remove its directory."""

@@ -1,0 +1,52 @@
+"""Notices that the wall clock of Redis stepped: leases, rate windows and due times follow that clock. Only reports."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.core.errors import StoreError
+from orchestrator.core.log import get_logger
+from orchestrator.tasks.queries import server_ms
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+
+STEP_S: Final = 1.0
+_log = get_logger(__name__)
+
+
+class ClockWatch:
+    """Compares the server's clock with the monotonic one of this process at every sweep."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._every_s = services.settings.supervisor.sweep_s
+        self._ahead_s: float | None = None
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            asked_s = time.monotonic()
+            try:
+                server_s = await server_ms(self._services.store) / 1000
+            except StoreError:
+                await anyio.sleep(self._every_s)
+                continue
+            heard_s = time.monotonic()
+            self._note(server_s - (asked_s + heard_s) / 2, within_s=(heard_s - asked_s) / 2)
+            await anyio.sleep(self._every_s)
+
+    def _note(self, ahead_s: float, *, within_s: float) -> None:
+        before_s, self._ahead_s = self._ahead_s, ahead_s
+        step_s = ahead_s - before_s if before_s is not None else 0.0
+        # A slow answer leaves room for doubt about when the server looked at its clock.
+        if abs(step_s) <= STEP_S + within_s:
+            return
+        if step_s > 0:
+            meaning = "leases ran out and rate windows opened early; holders get one lease of grace"
+        else:
+            meaning = "rate windows stay closed, and scheduled tasks wait, until the clock has caught up"
+        _log.warning("server_clock_stepped", seconds=round(step_s, 1), meaning=meaning)
