@@ -76,8 +76,9 @@ local function check_skill(row, skill)
   local agents = redis.call('ZRANGE', skill_key, 0, limit - 1)
   for i = 1, #agents do
     local agent_key = pool .. ':agent:' .. agents[i]
-    local skills = usable(types, agent_key, 'hash') and redis.call('HGET', agent_key, 'skills') or ''
-    if not string.find(' ' .. skills .. ' ', ' ' .. skill .. ' ', 1, true) then
+    local known = usable(types, agent_key, 'hash')
+    local skills = known and redis.call('HGET', agent_key, 'skills') or ''
+    if known and not string.find(' ' .. skills .. ' ', ' ' .. skill .. ' ', 1, true) then
       if may_repair then redis.call('ZREM', skill_key, agents[i]) end
       note(row, 'skill-index')
     end

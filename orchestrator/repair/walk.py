@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.agents import scripts as registry
-from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
+from orchestrator.core.errors import InvalidInput, ServerRefused
 from orchestrator.core.ids import check_name
 from orchestrator.repair.findings import Finding
 from orchestrator.store.keys import kind_of
 from orchestrator.tasks import scripts as tasks
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.store.store import Store
@@ -66,6 +66,11 @@ class Walk:
     def __init__(self, store: Store, terms: Terms, *, repair: bool) -> None:
         self._store, self._terms, self._repair = store, terms, repair
         self._root = f"{store.keys.root}:".encode()
+        self._inner_looks: dict[str, Callable[[_Key], AsyncIterator[list[Finding]]]] = {
+            **dict.fromkeys(_INDEXES, self._look_through_index),
+            "queues": self._look_through_queues,
+            "inbox:A": self._look_through_inbox,
+        }
         self.keys_seen = 0
         self.places_seen = 0
 
@@ -88,7 +93,8 @@ class Walk:
 
     async def _look_at(self, names: Sequence[bytes]) -> AsyncIterator[list[Finding]]:
         sorted_out = [_Key.of(name, self._root) for name in names]
-        yield await self._look_from_outside([key for key in sorted_out if key.kind != "task:ID"])
+        async for found in self._look_from_outside(sorted_out):
+            yield found
         rows = [(key.name, _WITH_TASK[key.kind].encode()) for key in sorted_out if key.kind in _WITH_TASK]
         rows += [(b"", b"idem:" + key.name) for key in sorted_out if key.kind == "idem:KEY"]
         rows += [(b"", key.suffix) for key in sorted_out if key.kind in {"queue:agent:A", "queue:skill:S"}]
@@ -97,38 +103,28 @@ class Walk:
         async for found in self._mend_registry(sorted_out):
             yield found
         for key in sorted_out:
-            if key.kind in _INDEXES:
-                async for found in self._look_through_index(key):
-                    yield found
-            elif key.kind == "queues":
-                async for found in self._look_through_queues(key):
-                    yield found
-            elif key.kind == "inbox:A":
-                async for found in self._look_through_inbox(key):
+            if look := self._inner_looks.get(key.kind):
+                async for found in look(key):
                     yield found
 
     # Keys as such ----------------------------------------------------------------------------------------------------
 
-    async def _look_from_outside(self, keys: Sequence[_Key]) -> list[Finding]:
-        """Types and lifetimes; those of records are judged with the tasks."""
-        types = await self._ask([("TYPE", key.full) for key in keys])
-        left_ms = await self._ask([("PTTL", key.full) for key in keys])
-        found = []
-        for key, type_, left in zip(keys, types, left_ms, strict=True):
-            name = type_.decode() if isinstance(type_, bytes) else str(type_)
-            if name == "none":
-                continue
-            if not key.kind:
-                found.append(Finding("foreign", key.text, "", mended=False))
-            elif name != key.type:
-                found.append(Finding("wrong-type", key.text, f"{name} in place of {key.type}", mended=False))
-            elif left == -1 and not key.permanent and key.kind not in {"out:ID", "idem:KEY"}:
-                found.append(Finding("no-lifetime", key.text, "", mended=await self._let_go(key)))
-        return found
+    async def _look_from_outside(self, keys: Sequence[_Key]) -> AsyncIterator[list[Finding]]:
+        """Types and lifetimes; of records, output and idempotency keys the lifetime is judged with the tasks."""
+        if strange := [key for key in keys if not key.kind]:
+            yield [Finding("foreign", key.text, "", mended=False) for key in strange]
+        known = [key for key in keys if key.kind and key.kind != "task:ID"]
+        for first in range(0, len(known), ROWS_AT_ONCE):
+            batch = known[first : first + ROWS_AT_ONCE]
+            rows = [(key.suffix, key.type, self._keep_s(key)) for key in batch]
+            found = await self._store.call(tasks.inspect(self._store.keys, rows=rows, repair=self._repair))
+            yield [
+                Finding(code, batch[row].text, f"not a {batch[row].type}" if code == "wrong-type" else "", mended=done)
+                for row, code, done in found
+            ]
 
-    async def _let_go(self, key: _Key) -> bool:
-        # NX: whoever gave it a lifetime in between knows better.
-        return self._repair and bool(await self._execute("EXPIRE", key.full, self._terms.of_kind(key.kind), "NX"))
+    def _keep_s(self, key: _Key) -> int:
+        return 0 if key.permanent or key.kind in {"out:ID", "idem:KEY"} else self._terms.of_kind(key.kind)
 
     # Tasks -----------------------------------------------------------------------------------------------------------
 
@@ -224,13 +220,6 @@ class Walk:
             return await self._store.execute(*command)
         except ServerRefused:
             return None
-
-    async def _ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        replies = await self._store.pipeline(commands)
-        for reply in replies:
-            if isinstance(reply, StoreError) and not isinstance(reply, ServerRefused):
-                raise reply
-        return replies
 
 
 @dataclass(frozen=True, slots=True)

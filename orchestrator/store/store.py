@@ -231,6 +231,10 @@ class Store:
                 raise reply
         return read_info("".join(reply.decode(errors="replace") for reply in replies))
 
+    async def run_id(self) -> str:
+        """What the server calls this run of itself: another name after every start."""
+        return read_info((await self.execute("INFO", "server")).decode(errors="replace")).run_id
+
     def shut(self) -> None:
         """Send nothing from now on, and repeat nothing; `close` is still to be called."""
         self._closed.set()

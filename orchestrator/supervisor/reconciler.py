@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 SHARE: Final = 0.01
 """A walk takes this much of one core of the server at most: it rests behind each step."""
 LONGEST_REST_S: Final = 2.0
+QUIET_STEPS: Final = 20
+QUIET_REST_S: Final = 0.5
+"""The first steps are this far apart: a small pool is looked through without being noticed at all."""
 WALK_EVERY_S: Final = 600.0
 LOOK_EVERY_S: Final = 15.0
 """How often it asks whether the server is still the same one."""
@@ -67,7 +70,7 @@ class Reconciler:
                 return
 
     async def _server(self) -> str:
-        return (await self._services.store.server_info()).run_id
+        return await self._services.store.run_id()
 
     async def _walk(self) -> None:
         walk = Walk(self._services.store, self._terms, repair=True)
@@ -75,10 +78,13 @@ class Reconciler:
         try:
             async with aclosing(walk.steps()) as steps:
                 started_s = time.monotonic()
+                taken = 0
                 async for findings in steps:
                     found += findings
                     spent_s = time.monotonic() - started_s
-                    await anyio.sleep(min(LONGEST_REST_S, spent_s * (1 / SHARE - 1)))
+                    rest_s = min(LONGEST_REST_S, spent_s * (1 / SHARE - 1))
+                    await anyio.sleep(max(rest_s, QUIET_REST_S) if taken < QUIET_STEPS else rest_s)
+                    taken += 1
                     started_s = time.monotonic()
         finally:
             _report(found, walk)

@@ -380,3 +380,24 @@ def sift(keys: PoolKeys, *, agent: str, after: str, limit: int, repair: bool, no
         "now_arg": now_us,
     }
     return Call("tasks/sift", args, parse)
+
+
+def inspect(
+    keys: PoolKeys, *, rows: Sequence[tuple[bytes, str, int]], repair: bool, now_us: str = ""
+) -> Call[list[tuple[int, str, bool]]]:
+    """Look at up to 500 keys from outside: (what follows the root, type, seconds to live; 0 = it may stay).
+
+    Answers (index of the row, code, whether mended).
+    """
+
+    def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
+        found = zip(*[iter(reply)] * 3, strict=True)
+        return [(row - 1, code.decode(), bool(mended)) for row, code, mended in found]
+
+    args: Arguments = {
+        "pool": keys.root,
+        "rows": pack_rows([(opaque(suffix), type_, keep_s) for suffix, type_, keep_s in rows]),
+        "repair": "1" if repair else "0",
+        "now_arg": now_us,
+    }
+    return Call("tasks/inspect", args, parse)

@@ -63,6 +63,7 @@ SAMPLES: dict[str, Call[Any]] = {
     "tasks/abandon": task_scripts.abandon(KEYS, worker="w", reason="r", **_TAKE_BACK),
     "tasks/mend": task_scripts.mend(KEYS, rows=[(b"t", b"")], repair=True, max_wait_s=1, dead_ttl_s=1),
     "tasks/sift": task_scripts.sift(KEYS, agent="ed", after="0-0", limit=1, repair=True),
+    "tasks/inspect": task_scripts.inspect(KEYS, rows=[(b"task:t", "hash", 1)], repair=True),
     "agents/mend": agent_scripts.mend(KEYS, rows=[("agent", "ed")], repair=True),
     "agents/register": agent_scripts.register(
         KEYS,

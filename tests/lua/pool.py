@@ -314,6 +314,12 @@ class Pool:
                 return found
             after = sifted.after
 
+    def inspect(self, *rows: tuple[str, str, int], repair: bool = True) -> list[tuple[str, str]]:
+        """Run inspect; what was found, as (suffix of the key, code)."""
+        packed = [(suffix.encode(), type_, keep_s) for suffix, type_, keep_s in rows]
+        found = self.call(task_scripts.inspect(self.keys, rows=packed, repair=repair))
+        return [(rows[row][0], code) for row, code, _ in found]
+
     def mend_registry(self, *rows: tuple[str, str], repair: bool = True) -> list[tuple[str, str]]:
         """Run mend of the registry; what was found, as (name, code)."""
         found = self.call(agent_scripts.mend(self.keys, rows=rows, repair=repair))

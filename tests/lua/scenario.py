@@ -89,9 +89,11 @@ def play_repair(pool: Pool) -> None:
     pool.execute("ZADD", pool.keys.queue("skill:sum"), 1, "gone")
     pool.execute("XADD", pool.keys.inbox("ed"), "*", "t", "gone", "g", "1", "a", "1", "d", "0", "e", "")
     pool.execute("ZREM", pool.keys.skill("sum"), "ed")
-    found = pool.mend(listed.id, ("gone", "queue:skill:sum"), ("", "queue:skill:sum"), ("", "idem:k0"), (unread.id, "out"))
+    found = pool.mend(listed.id, ("gone", "queue:skill:sum"), ("", "queue:skill:sum"), ("", "idem:k0"))
     assert [code for _, code in found] == ["lost-scheduled", "lost-deadline", "gone", "unlisted-queue"]
     assert [code for _, code in pool.sift()] == ["stray-entry"]
+    pool.execute("PERSIST", pool.keys.agent("ed"))
+    assert pool.inspect(("agent:ed", "hash", 1000), ("queues", "set", 0)) == [("agent:ed", "no-lifetime")]
     assert pool.mend_registry(("agent", "ed"), ("skill", "sum")) == [("ed", "skill-index")]
     pool.cancel(listed.id, unread.id)
 

@@ -1,0 +1,40 @@
+#!lua flags=allow-oom
+-- Look at keys from outside, up to 500: whether each holds the type that it should, and goes away if it should; with
+-- `repair` what would stay for ever gets the lifetime that is named.
+-- codes: wrong-type | no-lifetime
+-- answers: per finding: row code mended (1 or 0)
+-- repeat: finds nothing of what it has mended
+local pool    = KEYS[1]                   -- key: root of the pool's slot
+local rows    = cmsgpack.unpack(ARGV[1])  -- rows: suffix type keep_s
+local repair  = ARGV[2]                   -- str: 1 = mend what is found
+local now_arg = ARGV[3]                   -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include usable
+--@include tally
+
+local now = now_us(now_arg)
+local types, answers, mended = {}, {}, 0
+local counters_sound = usable(types, pool .. ':stats:TOTAL', 'hash')
+  and usable(types, pool .. ':stats:' .. whole(math.floor(now / 60000000)), 'hash')
+
+for i = 1, #rows do
+  local key, type, keep_s = pool .. ':' .. rows[i][1], rows[i][2], rows[i][3]
+  local code
+  if not usable(types, key, type) then
+    code = 'wrong-type'
+  elseif keep_s > 0 and redis.call('TTL', key) == -1 then
+    code = 'no-lifetime'
+  end
+  if code then
+    local done = repair == '1' and code == 'no-lifetime'
+    if done then
+      redis.call('EXPIRE', key, keep_s)
+      mended = mended + 1
+    end
+    local n = #answers
+    answers[n + 1], answers[n + 2], answers[n + 3] = i, code, done and 1 or 0
+  end
+end
+if mended > 0 and counters_sound then tally(pool, now, {mended = mended}) end
+return answers

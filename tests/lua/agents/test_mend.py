@@ -1,0 +1,87 @@
+"""lua/agents/mend.lua and beat: the registry agrees with itself, and gets back what it lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.rates import Rate
+from tests.lua.pool import Pool, Team
+
+pytestmark = pytest.mark.both_servers
+
+BOTH = (("agent", "ed"), ("skill", "sum"))
+
+
+def test_a_sound_registry_is_left_alone(pool: Pool) -> None:
+    """Working, draining and leaving workers: nothing is found, nothing changes."""
+    for slots in (3, 0):
+        pool.register("w1", slots=slots)
+        pool.register("w2", slots=2)
+        with pool.unchanged():
+            assert pool.mend_registry(*BOTH, ("agent", "none"), ("skill", "none")) == []
+        pool.deregister("w2")
+        with pool.unchanged():
+            assert pool.mend_registry(*BOTH) == []
+
+
+def test_the_agents_of_a_skill(pool: Pool) -> None:
+    """They are those that have it."""
+    pool.register()
+    pool.execute("DEL", pool.keys.skill("sum"))
+    pool.execute("ZADD", pool.keys.skill("other"), 0, "ed", 0, "nobody")
+    rows = (*BOTH, ("skill", "other"))
+    expected = [("ed", "skill-index"), ("other", "skill-index"), ("other", "skill-index")]
+    with pool.unchanged():
+        assert pool.mend_registry(*rows, repair=False) == expected
+    assert pool.mend_registry(*rows) == expected
+    assert pool.members(pool.keys.skill("sum")) == ["ed"]
+    assert pool.execute("EXISTS", pool.keys.skill("other")) == 0
+    assert pool.mend_registry(*rows) == []
+    assert pool.stats()["mended"] == 3
+
+
+def test_workers_that_are_not_known_to_live(pool: Pool) -> None:
+    """Their slots do not count; one that lives all the same is told to register again."""
+    pool.register("w1", slots=3)
+    pool.register("w2", slots=2)
+    pool.execute("ZREM", pool.keys.workers, "w2")
+    pool.execute("HSET", pool.keys.agent_workers("ed"), "w3", b"\xff")
+    assert sorted(pool.mend_registry(*BOTH)) == [("ed", "unknown-worker"), ("ed", "unknown-worker")]
+    assert pool.agent()["slots"] == "3"
+    assert not pool.beat("w2")
+    assert pool.beat("w1")
+    assert pool.mend_registry(*BOTH) == []
+
+
+def test_an_agent_without_a_place(pool: Pool) -> None:
+    """An agent with workers is among the agents."""
+    pool.register()
+    pool.execute("DEL", pool.keys.agents)
+    assert pool.mend_registry(*BOTH) == [("ed", "unlisted-agent")]
+    assert pool.members(pool.keys.agents) == ["ed"]
+
+
+@pytest.mark.parametrize("lost", ["agent:ed", "agent:ed:workers", "limits", "worker:w1"])
+def test_a_beat_notices_what_was_lost(pool: Pool, lost: str) -> None:
+    """The worker registers again, with all that only it knows: slots, skills, limits and what they mean."""
+    team = Team(rate=Rate(1, 60_000_000))
+    pool.register(team=team)
+    assert pool.beat()
+    pool.execute("DEL", f"{pool.keys.root}:{lost}")
+    pool.put()
+    pool.put()
+    assert not pool.beat()
+    pool.register(team=team)
+    assert pool.beat()
+    assert len(pool.deliver()) == 1, "its limit holds again"
+
+
+@pytest.mark.parametrize("key", ["agents", "workers", "doorbell", "agent:ed", "skills:sum"])
+def test_another_type_in_the_registry(pool: Pool, key: str) -> None:
+    """It is passed by, and nothing is torn."""
+    pool.register()
+    pool.execute("DEL", f"{pool.keys.root}:{key}")
+    pool.execute("SET", f"{pool.keys.root}:{key}", "x", "EX", 100)
+    with pool.unchanged():
+        assert pool.mend_registry(*BOTH) == []
+    pool.execute("DEL", f"{pool.keys.root}:{key}")
