@@ -37,6 +37,11 @@ class _Wire(asyncio.Protocol):
         self._open: deque[tuple[list[int], asyncio.Future[None]]] = deque()
         self.lost: Exception | None = None
 
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be sent any more: the loop tells of a loss one turn after the transport has closed."""
+        return self.lost is not None or self._transport.is_closing()
+
     def send(self, packed: bytes, owed: int) -> asyncio.Future[None]:
         """Write a command; the future is done when all its `owed` confirmations have come."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -125,12 +130,12 @@ class Hints:
 
     async def unsubscribe(self, channels: Sequence[str]) -> None:
         """Hear of them no longer."""
-        if self._wire is not None and self._wire.lost is None:
+        if self._wire is not None and not self._wire.gone:
             await self._send("SUNSUBSCRIBE", *channels, owed=len(channels))
 
     async def check(self) -> None:
         """See that the connection still carries something, if there is one; one that does not is closed."""
-        if self._wire is not None and self._wire.lost is None:
+        if self._wire is not None and not self._wire.gone:
             await self._send("PING", owed=1)
 
     async def _send(self, *command: Argument, owed: int) -> None:
@@ -148,9 +153,9 @@ class Hints:
 
     async def _open(self, what: str) -> _Wire:
         async with self._opening:
-            if self._wire is not None and self._wire.lost is None:
+            if self._wire is not None and not self._wire.gone:
                 return self._wire
-            await self._drop()
+            await self.close()
             try:
                 self._connection = await log_in(self._pool)
             except (OSError, RedisError) as error:

@@ -72,11 +72,20 @@ async def log_in(pool: AsyncConnectionPool) -> AsyncConnection:
     connection: AsyncConnection = pool.make_connection()  # type: ignore[no-untyped-call]
     try:
         await connection.connect()  # type: ignore[no-untyped-call]
-    except BaseException:
+        _check_open(connection)
+    except BaseException as failure:
         with anyio.CancelScope(shield=True):
             await connection.disconnect(nowait=True)
+        if isinstance(failure, RuntimeError):
+            # uvloop's word for a write to a connection that has just ended.
+            raise ConnectionError(str(failure)) from failure
         raise
     return connection
+
+
+def _check_open(connection: AsyncConnection) -> None:
+    if transport_of(connection).is_closing():
+        raise ConnectionError("the connection ended right after the login")
 
 
 def transport_of(connection: AsyncConnection) -> asyncio.Transport:
@@ -106,6 +115,11 @@ class _Wire(asyncio.Protocol):
         self._open: deque[_Exchange] = deque()
         self._watchdog: asyncio.TimerHandle | None = None
         self.lost: Exception | None = None
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing can be sent any more: the loop tells of a loss one turn after the transport has closed."""
+        return self.lost is not None or self._transport.is_closing()
 
     def send(self, packed: bytes, owed: int) -> asyncio.Future[list[Any]]:
         """Write packed commands; the future gets their `owed` replies."""
@@ -196,7 +210,7 @@ class Link:
 
     async def _exchange(self, packed: bytes, owed: int, *, what: Argument) -> list[Any]:
         wire = self._wire
-        if wire is None or wire.lost is not None:
+        if wire is None or wire.gone:
             wire = await self._open(what)
         try:
             return await wire.send(packed, owed)
@@ -206,7 +220,7 @@ class Link:
     async def _open(self, what: Argument) -> _Wire:
         attempt = self._attempts
         async with self._opening:
-            if self._wire is not None and self._wire.lost is None:
+            if self._wire is not None and not self._wire.gone:
                 return self._wire
             if self._attempts > attempt and self._refusal is not None:
                 # Somebody tried while we waited: a crowd must not queue for one connection time-out each.

@@ -49,10 +49,6 @@ leader_lease_s = 1.5
 base_s = 0.05
 cap_s = 0.3
 """
-_SUPERVISOR: Final = (
-    "from anyio import run; from orchestrator.core.settings import load_settings; "
-    "from orchestrator.supervisor.daemon import run_supervisor; run(run_supervisor, load_settings())"
-)
 
 
 class Actor:
@@ -174,7 +170,10 @@ class World:
                 )
                 for n in range(HOSTS)
             ]
-            self.supervisors = [self._actor(stack, f"supervisor{n}", ["-c", _SUPERVISOR]) for n in range(SUPERVISORS)]
+            self.supervisors = [
+                self._actor(stack, f"supervisor{n}", ["-m", "orchestrator", "supervisor", "run"])
+                for n in range(SUPERVISORS)
+            ]
             self._stack = stack.pop_all()
         return self
 
