@@ -294,7 +294,8 @@ end
 local function check_listed(row, queue)
   local queue_key = pool .. ':queue:' .. queue
   if not usable(types, queues_key, 'set') then return end
-  local listed, there = redis.call('SISMEMBER', queues_key, queue) == 1, redis.call('EXISTS', queue_key) == 1
+  local listed = redis.call('SISMEMBER', queues_key, queue) == 1
+  local there = usable(types, queue_key, 'zset') and types[queue_key] ~= 'none'
   if listed == there then return end
   if may_repair and there then
     redis.call('SADD', queues_key, queue)

@@ -222,6 +222,11 @@ class Walk:
             return None
 
 
+async def look_through(store: Store, terms: Terms, *, repair: bool) -> list[Finding]:
+    """Walk through the whole pool at once."""
+    return [finding async for found in Walk(store, terms, repair=repair).steps() for finding in found]
+
+
 @dataclass(frozen=True, slots=True)
 class _Key:
     """One key: `kind` is its suffix in the table of keys, empty when it is none of ours."""

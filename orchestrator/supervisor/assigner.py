@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.supervisor.bell import Bell
 
+AGAIN_S: Final = 1.0
+"""What Redis refused is tried again so soon: damaged data is mended meanwhile."""
 _log = get_logger(__name__)
 
 
@@ -32,6 +34,7 @@ class Assigner:
         self._batch = services.settings.supervisor.batch
         self._agents: dict[str, set[str]] = {}
         self._opens_s: dict[str, float] = {}
+        self._refused: set[str] = set()
 
     async def run(self) -> None:
         """Assign until cancelled."""
@@ -74,9 +77,13 @@ class Assigner:
                 )
             except ServerRefused as refusal:
                 # Damaged data of one agent must not keep the others waiting.
-                _log.error("assign_refused", agent=agent, error=str(refusal))
+                if agent not in self._refused:
+                    _log.error("assign_refused", agent=agent, error=str(refusal), meaning="the pool is looked through")
+                self._refused.add(agent)
+                self._opens_s[agent] = time.monotonic() + AGAIN_S
                 self._trouble.ring(agent)
                 continue
+            self._refused.discard(agent)
             if done.wait_us:
                 self._opens_s[agent] = time.monotonic() + done.wait_us / 1e6
             else:
