@@ -118,7 +118,7 @@ class Intake:
         )
         if deliveries:
             deliveries = await self._still_ours(deliveries, age_s=time.monotonic() - asked_s)
-            if self._agent.limited:
+            if deliveries and self._agent.limited:
                 deliveries = await self._fresh(deliveries)
             self._start(deliveries)
         self._outcome_unseen = False
