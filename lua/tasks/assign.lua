@@ -37,7 +37,10 @@ local room = slots * (1 + backlog) - redis.call('XLEN', inbox_key)
 -- A marked agent rings when its entries fall below its slots plus half the backlog (protocol rule 6).
 local ring_below = whole(math.ceil(slots * (1 + backlog / 2)))
 local want, next_free = math.min(room, limit), 0
-if want > 0 and limits ~= '' then want, next_free = limit_room(pool, limits, now, want) end
+if want > 0 and limits ~= '' then
+  -- It has no backlog. Half its slots in a call, so that its workers run the one half while the other one is fetched.
+  want, next_free = limit_room(pool, limits, now, math.min(want, math.ceil(slots / 2)))
+end
 
 -- The heads of all its queues, best first. Asking the queues that hold something, for no more than they could give.
 local filled = {}

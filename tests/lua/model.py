@@ -231,7 +231,8 @@ class Model:
             return Assigned(0, left=False, wait_us=0)
         want, next_free = min(agent.room, limit), 0
         if want > 0:
-            want, next_free = self._limit_room(agent, want)
+            half = math.ceil(agent.slots / 2)
+            want, next_free = self._limit_room(agent, min(want, half) if agent.limits else want)
         if want <= 0:
             return Assigned(0, left=False, wait_us=max(1, next_free - self.now_us) if next_free else 0)
         each = want if len(filled) == 1 else max(1, min(want, 1000 // len(filled)))

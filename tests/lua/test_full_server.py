@@ -32,7 +32,8 @@ def full_pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
             row(delay_ms=5),
             row(start_by_ms=pool.now_ms + 5),
         )
-        pool.assign()
+        while pool.assign().left:
+            pass
         pool.execute("CONFIG", "SET", "maxmemory-policy", "noeviction")
         pool.execute("CONFIG", "SET", "maxmemory", 100_000)
         yield pool

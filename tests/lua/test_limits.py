@@ -73,9 +73,23 @@ def test_full_inbox_is_not_the_limit(pool: Pool) -> None:
     """Without room no slot is taken and no time is promised."""
     pool.register(team=Team(rate=Rate(5, 100_000)), slots=2)
     pool.put(row(), row(), row())
-    assert pool.assign() == Assigned(2, left=False, wait_us=0)
+    assert pool.assign() == Assigned(1, left=True, wait_us=0)
+    assert pool.assign() == Assigned(1, left=False, wait_us=0)
     assert pool.assign() == NOTHING
     assert len(grants(pool)) == 2
+
+
+@pytest.mark.parametrize(("slots", "calls"), [(1, [1]), (2, [1, 1]), (5, [3, 2]), (10, [5, 5])])
+def test_a_limited_agent_gets_half_its_slots_in_a_call(pool: Pool, slots: int, calls: list[int]) -> None:
+    """Without a backlog its workers run one half while the other is fetched; one without a limit gets all at once."""
+    pool.register(team=Team(rate=Rate(1000, 100_000)), slots=slots)
+    pool.register("w2", Team(agent="free", skills=frozenset({"other"})), slots=slots)
+    pool.put(*[row() for _ in range(20)], *[row(queue="skill:other") for _ in range(20)])
+    assert [(done.count, done.left) for done in (pool.assign() for _ in calls)] == [
+        *[(count, True) for count in calls[:-1]],
+        (calls[-1], False),
+    ]
+    assert pool.assign("free").count == slots
 
 
 def test_only_granted_starts_count(pool: Pool) -> None:
@@ -202,7 +216,7 @@ def test_batch_of_500(pool: Pool) -> None:
     known = (("a", Rate(10_000, 1_000_000)), ("b", Rate(10_000, 1_000_000)))
     pool.register(team=Team(limits=("a", "b"), known_limits=known), slots=500)
     pool.put(*[row() for _ in range(500)])
-    assert pool.assign().count == 500
+    assert pool.assign().count + pool.assign().count == 500
     assert [len(grants(pool, name)) for name in ("a", "b")] == [500, 500]
 
 
