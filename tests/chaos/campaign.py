@@ -17,7 +17,7 @@ from orchestrator.client.client import Orchestrator
 from orchestrator.core.log import configure_logging
 from orchestrator.services import pool_keys
 from orchestrator.testing.checking.final_state import read_final_state
-from orchestrator.testing.checking.history import Healed, LeaseReturned, Recorder, read_history
+from orchestrator.testing.checking.history import Healed, Recorder, read_history
 from orchestrator.testing.checking.judge import Judgement, judge
 from orchestrator.testing.checking.keyspace import check_growth
 from orchestrator.testing.checking.rules import Bounds, Rules
@@ -195,7 +195,6 @@ class Campaign:
 
     async def _stop(self) -> None:
         """Tell all to end, and see that they do and leave nothing behind."""
-        self._recorder.write(LeaseReturned(await to_thread.run_sync(self._server_ms)))
         for actor in self._world.actors:
             actor.terminate()
         try:

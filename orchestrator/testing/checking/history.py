@@ -127,14 +127,6 @@ class Emitted(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
-class EmitRefused(msgspec.Struct, frozen=True, tag=True):
-    """A chunk was refused, because the task had been taken away from the attempt."""
-
-    task: str
-    generation: str
-    number: int
-
-
 class EndNoted(msgspec.Struct, frozen=True, tag=True):
     """The server noted the end of a task in its stream of events."""
 
@@ -149,12 +141,6 @@ class LeaderSeen(msgspec.Struct, frozen=True, tag=True):
     server_ms: int
     holder: str
     left_ms: int
-
-
-class LeaseReturned(msgspec.Struct, frozen=True, tag=True):
-    """A supervisor was told to end and so gave its lease back; sent not before this."""
-
-    server_ms: int
 
 
 class Healed(msgspec.Struct, frozen=True, tag=True):
@@ -175,10 +161,8 @@ Event: TypeAlias = (
     | Stopped
     | Emitting
     | Emitted
-    | EmitRefused
     | EndNoted
     | LeaderSeen
-    | LeaseReturned
     | Healed
 )
 E = TypeVar("E", bound=Event)
@@ -255,11 +239,6 @@ class History:
     def lines_of(self, kind: type[E]) -> list[tuple[int, E]]:
         """All events of one kind with the wall clock of their lines."""
         return [(line.at_ms, line.event) for line in self._by_kind.get(kind, ()) if isinstance(line.event, kind)]
-
-    @classmethod
-    def told(cls, *events: Event) -> History:
-        """A history that nobody wrote: the events in this order, a millisecond apart; for tests of checkers."""
-        return cls(Line(at_ms, "told", event) for at_ms, event in enumerate(events))
 
 
 def read_history(directory: str | os.PathLike[str]) -> History:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.testing.checking.finding import Finding, finding
-from orchestrator.testing.checking.history import EmitRefused, Emitted, Emitting, History
+from orchestrator.testing.checking.history import Begun, Emitted, Emitting, History
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,15 +14,20 @@ if TYPE_CHECKING:
     from orchestrator.testing.checking.final_state import FinalState, StoredChunk
     from orchestrator.testing.checking.rules import Rules
 
+SLACK_MS: Final = 5
+"""A generation that was raised twice within a millisecond is ahead of the clock by as much."""
+
 
 def check_output(history: History, final: FinalState, rules: Rules) -> Finding:
     """Hold the stored chunks of each attempt against what it meant to emit and what was confirmed."""
     meant, confirmed = _by_attempt(history.of(Emitting)), _by_attempt(history.of(Emitted))
-    refused = _by_attempt(history.of(EmitRefused))
     stored = defaultdict[tuple[str, int], list[int]](list)
+    generations = defaultdict[str, set[int]](set)
+    for one in history.of(Begun):
+        generations[one.task].add(int(one.generation))
     wrong: list[str] = []
     for id_, chunks in final.outputs.items():
-        wrong += _out_of_turn(id_, chunks)
+        wrong += _stale(id_, chunks, generations[id_])
         for chunk in chunks:
             if chunk.kind == "output":
                 stored[id_, chunk.generation].append(chunk.number)
@@ -31,7 +36,6 @@ def check_output(history: History, final: FinalState, rules: Rules) -> Finding:
             stored.get(attempt, []),
             meant=meant.get(attempt, set()),
             confirmed=confirmed.get(attempt, set()),
-            refused=refused.get(attempt, set()),
         )
         wrong += [f"task {attempt[0]}, generation {attempt[1]}: {fault}" for fault in faults]
     for task in final.tasks.values():
@@ -43,14 +47,14 @@ def check_output(history: History, final: FinalState, rules: Rules) -> Finding:
     return finding("I3 output neither lost nor doubled", len(confirmed), wrong)
 
 
-def _by_attempt(events: Sequence[Emitting | Emitted | EmitRefused]) -> dict[tuple[str, int], set[int]]:
+def _by_attempt(events: Sequence[Emitting | Emitted]) -> dict[tuple[str, int], set[int]]:
     found = defaultdict[tuple[str, int], set[int]](set)
     for one in events:
         found[one.task, int(one.generation)].add(one.number)
     return dict(found)
 
 
-def _faults(numbers: list[int], *, meant: set[int], confirmed: set[int], refused: set[int]) -> list[str]:
+def _faults(numbers: list[int], *, meant: set[int], confirmed: set[int]) -> list[str]:
     found = []
     if numbers != list(range(1, len(numbers) + 1)):
         found.append(f"its chunks are numbered {numbers}")
@@ -58,16 +62,17 @@ def _faults(numbers: list[int], *, meant: set[int], confirmed: set[int], refused
         found.append(f"chunks {sorted(lost)} were confirmed and are lost")
     if strange := set(numbers) - meant:
         found.append(f"chunks {sorted(strange)} were emitted by nobody")
-    if late := set(numbers) & refused:
-        found.append(f"chunks {sorted(late)} were refused and are stored")
     return found
 
 
-def _out_of_turn(id_: str, chunks: Sequence[StoredChunk]) -> list[str]:
-    highest = 0
+def _stale(id_: str, chunks: Sequence[StoredChunk], generations: set[int]) -> list[str]:
+    """Chunks that an attempt wrote after it had lost its task: the next generation tells when that was."""
     wrong: list[str] = []
     for chunk in chunks:
-        if chunk.kind in {"output", "progress"} and chunk.generation < highest:
-            wrong.append(f"task {id_}: generation {chunk.generation} wrote {chunk.entry} after generation {highest}")
-        highest = max(highest, chunk.generation)
+        if chunk.kind not in {"output", "progress"}:
+            continue
+        written_ms = int(chunk.entry.partition("-")[0])
+        lost_ms = min((one for one in generations if one > chunk.generation), default=written_ms)
+        if written_ms > lost_ms + SLACK_MS:
+            wrong.append(f"task {id_}: generation {chunk.generation} was lost at {lost_ms} and wrote {chunk.entry}")
     return wrong
