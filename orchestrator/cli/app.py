@@ -20,6 +20,7 @@ _COMMANDS = (
     ("agents", "Look at the agents of the pool."),
     ("workers", "Look at the worker processes."),
     ("queues", "Look at what waits."),
+    ("keys", "Look whether what is stored is whole, and what it takes."),
     ("supervisor", "Run the supervisor alone."),
     ("worker", "Run worker processes alone."),
     ("redis", "Run the embedded Redis alone; look at it."),

@@ -24,6 +24,7 @@ SENT: Final = (
     "GET KEY",
     "SET KEY 1",
     "SMEMBERS KEY",
+    "SSCAN KEY 0",
     "HGET KEY f",
     "HGETALL KEY",
     "HKEYS KEY",
@@ -36,6 +37,7 @@ SENT: Final = (
     "XREVRANGE KEY + -",
     "ZCARD KEY",
     "ZRANGE KEY 0 -1",
+    "ZSCAN KEY 0",
     "ZSCORE KEY m",
 )
 CALLED: Final = (
@@ -50,8 +52,10 @@ CALLED: Final = (
     "HVALS KEY",
     "PEXPIRE KEY 1",
     "SADD KEY m",
+    "SISMEMBER KEY m",
     "SREM KEY m",
     "TTL KEY",
+    "TYPE KEY",
     "UNLINK KEY",
     "XACK KEY g 0-1",
     "XACKDEL KEY g IDS 1 0-1",

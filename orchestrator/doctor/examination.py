@@ -62,8 +62,7 @@ _POOL: Final = (
     ("inboxes", inboxes.check_inboxes),
     ("lost-workers", inboxes.check_lost_workers),
     ("leases", inboxes.check_leases),
-    ("lost-tasks", leftovers.check_lost_tasks),
-    ("lifetimes", leftovers.check_lifetimes),
+    ("lost-tasks", leftovers.check_leftovers),
 )
 _BARRED: Final = frozenset({"redis-cluster", "format"})
 """With these in trouble the pool cannot be read."""

@@ -211,13 +211,13 @@ _TABLE: Final = (
     ),
     Topic(
         "lost-tasks",
-        "A queue or another index lists tasks whose record is gone; they count against caps.",
-        "The `redis-cli` line that is shown removes them from the index.",
+        "Tasks are not in the place that their records say, or in two; or an index lists tasks whose record is gone.",
+        "`orc keys check --repair`; see [repair](repair.md).",
     ),
     Topic(
         "lifetimes",
         "Keys that should go away by themselves have no time to live.",
-        "The `redis-cli` line that is shown gives them a day; then report it as a bug.",
+        "`orc keys check --repair`; then report it as a bug.",
     ),
 )
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
 from orchestrator.repair.walk import Terms, Walk
@@ -54,6 +54,9 @@ class Reconciler:
                 await self._walk()
                 self._pauses.reset()
                 await self._rest(server)
+            except ServerRefused as refusal:
+                _log.error("reconcile_refused", error=str(refusal), meaning="`orc doctor` says what is not allowed")
+                await anyio.sleep(WALK_EVERY_S)
             except StoreError as failure:
                 _log.warning("reconcile_interrupted", error=str(failure), meaning="begins a new walk")
                 await anyio.sleep(self._pauses.next_s())

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.testing.servers import RedisServer
     from tests.helpers.local_team import LocalTeam
 
-pytestmark = pytest.mark.both_servers
+both_servers = pytest.mark.both_servers
 
 LOST = [
     *["queue:skill:work", "queue:agent:busy", "queues", "scheduled", "expiring", "inbox:busy", "doorbell", "events"],
@@ -81,6 +81,7 @@ async def submit_all(team: LocalTeam, count: int) -> list[TaskHandle[object]]:
     return handles
 
 
+@both_servers
 async def test_a_healthy_busy_team_is_never_mended(team: LocalTeam) -> None:
     """While tasks run, retry, wait and end, and workers come and go, walk after walk finds nothing."""
     held = anyio.Event()
@@ -113,6 +114,7 @@ async def test_a_healthy_busy_team_is_never_mended(team: LocalTeam) -> None:
     assert "tidied" not in counts
 
 
+@both_servers
 async def test_what_is_lost_stays_lost_without_the_walk(team: LocalTeam, redis_client: redis.Redis) -> None:
     """The twin of the following: a queue that Redis lost is found by nobody else, sweeps or not."""
     handle = await team.orc.submit("work")
@@ -152,6 +154,7 @@ async def test_any_key_may_be_lost_under_load(
     assert codes(await walk(team)) == {}
 
 
+@both_servers
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_everything_but_records_and_workers_may_be_lost_at_once(
     team: LocalTeam, redis_client: redis.Redis, seed: int
@@ -183,12 +186,13 @@ def plant_garbage(direct: redis.Redis, keys: PoolKeys) -> int:
     direct.hset(keys.task("\xfe"), b"\xff", b"\x00")
     direct.hset(keys.task("half"), mapping={"state": "ready", "gen": "x", "env": b"\x93"})
     direct.set(keys.task("text"), b"\xff", ex=600)
-    direct.zadd(keys.queue("skill:work"), {b"\xff\xfe": 0, "half": 0, "text": 0})
-    direct.zadd(keys.scheduled, {b"\xff": 0, "half": 0})
+    direct.zadd(keys.queue("skill:work"), {b"\xff\xfe": 0, b"half": 0, b"text": 0})
+    direct.zadd(keys.scheduled, {b"\xff": 0, b"half": 0})
     direct.sadd(keys.queues, b"\xff")
     return planted
 
 
+@both_servers
 @pytest.mark.parametrize("settings", [{"supervisor__sweep_s": 0.3}], indirect=True)
 async def test_garbage_stops_nobody(
     team: LocalTeam, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch

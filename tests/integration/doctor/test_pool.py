@@ -13,11 +13,12 @@ from orchestrator.agents.model import AgentSpec
 from orchestrator.doctor import leftovers
 from orchestrator.doctor.findings import Severity
 from orchestrator.doctor.subject import Subject
+from orchestrator.repair.walk import Terms, look_through
 from orchestrator.services import open_services
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import local_settings, run_local_team
-from tests.helpers.patient import examined, trouble, type_fix
+from tests.helpers.patient import examined, trouble
 from workers import Agent
 
 if TYPE_CHECKING:
@@ -244,6 +245,11 @@ async def test_a_lease_that_ran_out_long_ago(team: LocalTeam, store: Store, sett
 # ------------------------------------------------------------------------------------------------------------ leftovers
 
 
+async def repair(team: LocalTeam) -> None:
+    """Do what the fix says."""
+    await look_through(team.services.store, Terms.of(team.settings), repair=True)
+
+
 @pytest.mark.parametrize("where", ["queue", "scheduled"])
 async def test_ids_of_tasks_that_are_gone(
     team: LocalTeam, redis_client: redis.Redis, settings: Settings, where: str
@@ -254,47 +260,53 @@ async def test_ids_of_tasks_that_are_gone(
     redis_client.delete(team.services.keys.task(handles[1].id))
     found = (await examined(settings))["lost-tasks"]
     assert found.severity is Severity.WARNING
-    assert f"1 of the 3 oldest ids in {team.services.keys.root}" in found.found
-    type_fix(redis_client, found)
+    assert found.found.startswith(f"1 gone ({handles[1].id} ")
+    assert "`orc keys check --repair`" in found.fix
+    await repair(team)
     assert "lost-tasks" not in await trouble(settings)
 
 
-async def test_only_the_oldest_ids_are_looked_at(
-    team: LocalTeam, redis_client: redis.Redis, settings: Settings
-) -> None:
-    """The look is bounded, and the finding says how far it went."""
-    handles = [await team.orc.submit("nobody") for _ in range(6)]
-    for handle in handles:
-        redis_client.delete(team.services.keys.task(handle.id))
-    store = team.services.store
-    (found,) = await leftovers.check_lost_tasks(Subject(settings, store, await store.server_info(), {}), of_each=4)
-    assert found.found.startswith("4 of the 4 oldest ids")
+async def test_tasks_without_a_place(team: LocalTeam, redis_client: redis.Redis, settings: Settings) -> None:
+    """A task that no index lists is a problem, and what cannot be mended is told apart."""
+    handle = await team.orc.submit("nobody")
+    redis_client.delete(team.services.keys.queue("skill:nobody"))
+    found = (await examined(settings))["lost-tasks"]
+    assert found.severity is Severity.PROBLEM
+    assert found.found.startswith(f"2 lost-ready, listed-empty ({handle.id}, ") or "1 lost-ready" in found.found
+    await repair(team)
+    assert "lost-tasks" not in await trouble(settings)
+    redis_client.set(f"{team.services.keys.root}:nonsense", 1)
+    found = (await examined(settings))["lost-tasks"]
+    assert found.severity is Severity.WARNING
+    assert found.found.startswith("1 foreign (")
+    redis_client.delete(f"{team.services.keys.root}:nonsense")
 
 
 async def test_a_key_that_would_stay_for_ever(team: LocalTeam, redis_client: redis.Redis, settings: Settings) -> None:
     """A key of ours without a time to live is found; what the fix says gives it one."""
-    leaked = team.services.keys.task("leaked")
-    redis_client.hset(leaked, "state", "ready")
+    handle = await team.orc.submit("nobody")
+    leaked = team.services.keys.task(handle.id)
+    redis_client.persist(leaked)
     found = (await examined(settings))["lifetimes"]
     assert found.severity is Severity.PROBLEM
-    assert leaked in found.found
-    type_fix(redis_client, found)
+    assert handle.id in found.found
+    await repair(team)
     assert "lifetimes" not in await trouble(settings)
     assert redis_client.ttl(leaked) > 0
 
 
-async def test_the_look_at_lifetimes_ends_with_its_budget(
+async def test_the_look_at_leftovers_ends_with_its_budget(
     team: LocalTeam, redis_client: redis.Redis, settings: Settings
 ) -> None:
     """Without time left it stops after the first step, says so, and claims nothing of what it did not see."""
     with redis_client.pipeline() as many:
         for number in range(1200):
-            many.set(f"{team.services.keys.root}:idem:{number}", "x", ex=60)
+            many.set(f"{team.services.keys.root}:replies:{number}", "x", ex=60)
         many.execute()
     store = team.services.store
     subject = Subject(settings, store, await store.server_info(), {})
-    (short,) = await leftovers.check_lifetimes(subject, budget_s=0)
-    (whole,) = await leftovers.check_lifetimes(subject)
+    *_, short = await leftovers.check_leftovers(subject, budget_s=0)
+    *_, whole = await leftovers.check_leftovers(subject)
     assert "keys that 0 s allowed" in short.found
     assert "looked at all 12" in whole.found
 
