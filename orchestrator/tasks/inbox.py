@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.log import get_logger
 from orchestrator.store.failures import GroupMissing
 from orchestrator.tasks.model import Delivery
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "GroupMissing", "parse_entries", "read_inbox"]
 
 GROUP = "workers"
+_log = get_logger(__name__)
 
 
 async def read_inbox(
@@ -31,11 +33,21 @@ async def read_inbox(
 
 
 def parse_entries(agent: str, entries: list[Any]) -> list[Delivery]:
-    """Turn raw stream entries into deliveries; the order of fields is that of `lua/tasks/assign.lua`."""
-    return [
-        # Task, generation, envelope: a first attempt. Else the number of attempt and deaths stand before the envelope.
-        Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), 1, 0, f[5])
-        if len(f) == 6
-        else Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), int(f[5]), int(f[7]), f[9])
-        for entry, f in entries
-    ]
+    """Turn raw stream entries into deliveries; the order of fields is that of `lua/tasks/assign.lua`.
+
+    An entry that no script of ours wrote is left out: the worker's next look finds it is of no task, and removes it.
+    """
+    try:
+        return [
+            # Task, generation, envelope: a first attempt. Else attempt and deaths stand before the envelope.
+            Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), 1, 0, f[5])
+            if len(f) == 6
+            else Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), int(f[5]), int(f[7]), f[9])
+            for entry, f in entries
+        ]
+    except (IndexError, ValueError):
+        if len(entries) > 1:
+            return [delivery for entry in entries for delivery in parse_entries(agent, [entry])]
+        entry = entries[0][0].decode()
+        _log.warning("entry_unreadable", agent=agent, entry=entry, meaning="no entry of ours; it is removed")
+        return []

@@ -144,7 +144,7 @@ class RedisServer:
         self.kill()
         self.start()
 
-    def fill_disk(self, full: bool = True) -> None:  # noqa: FBT001, FBT002 - reads well: fill_disk(False)
+    def fill_disk(self, *, full: bool = True) -> None:
         """Let every write to a file fail, as on a full disk; with False there is room again. Linux only."""
         _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (0 if full else hard, hard))

@@ -9,7 +9,9 @@ import pytest
 
 pytest.register_assert_rewrite("tests.helpers.aftermath", "tests.helpers.main_path")
 
-from tests.helpers.notebook import Notebook  # noqa: E402 - after the line above, here and below
+from orchestrator.store.server_binary import ServerBinary, find_server_binary  # noqa: E402 - after the line above
+from orchestrator.testing.servers import find_binary_of_line  # noqa: E402
+from tests.helpers.notebook import Notebook  # noqa: E402
 from tests.helpers.team import Team  # noqa: E402
 
 if TYPE_CHECKING:
@@ -17,6 +19,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.testing.servers import RedisServer
+
+
+@pytest.fixture(params=["newest", "redis7"])
+def binary(request: pytest.FixtureRequest) -> ServerBinary:
+    """The program of a server that the test starts and harms itself: the newest and an old one in turn."""
+    found = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
+    if found is None:
+        pytest.skip("needs a redis-server 7.x on the PATH")
+    return found
 
 
 @pytest.fixture

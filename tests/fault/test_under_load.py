@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -11,12 +12,15 @@ import anyio.to_thread
 import pytest
 
 from orchestrator.client.submission import Submission
-from orchestrator.testing.servers import RedisServer
+from orchestrator.core.errors import TaskExpired
+from orchestrator.testing.servers import RedisServer, find_binary_of_line
+from orchestrator.testing.waiting import wait_for
 from tests.helpers.aftermath import counters, leftovers, records
 from tests.helpers.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
@@ -114,15 +118,50 @@ async def test_scripts_are_flushed_under_load(make_team: Callable[..., Team]) ->
         assert any(record.arguments[0] == b"LOAD" for record in worker.proxy.commands("SCRIPT")), "nobody missed one"
 
 
-async def test_redis_is_killed_and_restarted_under_load(prefix: str, notebook: Notebook) -> None:
+@pytest.mark.parametrize(("fsync", "clean"), [("always", False), ("everysec", False), ("everysec", True)])
+async def test_redis_is_killed_and_restarted_under_load(
+    fsync: str,
+    clean: bool,  # noqa: FBT001 - parametrized
+    prefix: str,
+    notebook: Notebook,
+) -> None:
     """What the append-only file kept goes on where it was: each task ends once, a second run was fenced."""
-    with RedisServer(options={"appendonly": "yes", "appendfsync": "always"}) as server:
+    binary = find_binary_of_line("7.") if clean else None  # the old server where there is one, too
+    with RedisServer(binary, options={"appendonly": "yes", "appendfsync": fsync}) as server:
         async with Team(server, prefix, notebook, lease_s=15.0) as team:
             await team.start_supervisor()
             worker = await team.start_worker()
-            async with team.open_client() as orc, again_and_again(server.restart, every_s=0.1) as restarts:
+            restart = partial(server.restart, clean=clean)
+            async with team.open_client() as orc, again_and_again(restart, every_s=0.1) as restarts:
                 handles = await submit_all(orc)
                 await wait_for_all(handles)
             await worker.drain()
             await anyio.to_thread.run_sync(check_all, team, handles, TASKS)
             assert restarts, "the work was done before the server was killed once"
+
+
+async def test_a_server_without_a_file_loses_everything_and_the_team_goes_on(
+    prefix: str, notebook: Notebook, gate: Path
+) -> None:
+    """Nothing is persisted: tasks are gone and say so, handlers are stopped, the registry and inboxes come back."""
+
+    async def is_gone(lost: TaskHandle[Any]) -> None:
+        with pytest.raises(TaskExpired, match="is not there"):
+            await lost.result(timeout=20)
+
+    with RedisServer() as server:
+        async with Team(server, prefix, notebook, lease_s=1.0) as team:
+            await team.start_supervisor()
+            worker = await team.start_worker()
+            async with team.open_client() as orc:
+                held = await orc.submit("hold", {"gate": str(gate)})
+                late = await orc.submit("echo", {"n": 1}, delay=60)
+                await wait_for(lambda: notebook.notes("begun"), "the task to run")
+                await anyio.to_thread.run_sync(server.restart)
+                async with anyio.create_task_group() as waiting:
+                    waiting.start_soon(is_gone, held)
+                    waiting.start_soon(is_gone, late)
+                await wait_for(lambda: notebook.notes("cancelled"), "the handler to be stopped")
+                assert await (await orc.submit("echo", {"n": 2})).result(timeout=10) == 2
+            await worker.drain()
+            assert leftovers(team.direct, team.keys) == []
