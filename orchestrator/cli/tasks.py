@@ -104,7 +104,7 @@ async def submit(
             _say_submitted(handle.id, common)
             return 0
         output.hint(f"submitted as {handle.id}; Ctrl-C stops the waiting, not the task")
-        async with patiently(orc):
+        async with patiently(orc, of=handle):
             end = await wait_for_end(handle, timeout_s)
     return _tell_end(end, common, timeout)
 
@@ -220,7 +220,7 @@ async def wait(
 
     async with Orchestrator(settings=common.settings()) as orc:
         handles = [orc.task(task) for task in dict.fromkeys(tasks)]
-        async with patiently(orc):
+        async with patiently(orc, of=handles[0] if len(handles) == 1 else None):
             ends = await wait_for_all(handles, timeout_s)
     rows = [
         {

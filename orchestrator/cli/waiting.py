@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.cli.failures import DONE, FAILED, NOT_FOUND, TIMED_OUT
-from orchestrator.cli.output import say
-from orchestrator.core.errors import OrchestratorError, ServerUnavailable, StoreError, TaskError
+from orchestrator.cli.output import hint, say
+from orchestrator.core.errors import NotFound, OrchestratorError, ServerUnavailable, StoreError, TaskError
+from orchestrator.tasks.causes import Cause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -47,26 +48,33 @@ class Ended:
 
 
 @asynccontextmanager
-async def patiently(orc: Orchestrator) -> AsyncIterator[None]:
+async def patiently(orc: Orchestrator, *, of: TaskHandle[Any] | None = None) -> AsyncIterator[None]:
     """Let what is inside wait for as long as Redis answers now and then.
+
+    Args:
+        orc: an open client.
+        of: the one task that is waited for: at a terminal it is said what keeps it from running.
 
     Raises:
         ServerUnavailable: it has not answered for half a minute.
     """
     async with anyio.create_task_group() as group:
-        group.start_soon(_watch, orc)
+        group.start_soon(_watch, orc, of)
         with _quiet_client():
             yield
         group.cancel_scope.cancel()
 
 
-async def _watch(orc: Orchestrator) -> None:
+async def _watch(orc: Orchestrator, of: TaskHandle[Any] | None) -> None:
     heard_s, told = time.monotonic(), False
+    causes: set[Cause] = set()
     while True:
         await anyio.sleep(LOOK_EVERY_S)
         try:
             await orc.services.store.execute("PING")
             heard_s, told = time.monotonic(), False
+            if of is not None:
+                await _say_why(of, causes)
         except StoreError as silent:
             if time.monotonic() - heard_s > PATIENCE_S:
                 raise ServerUnavailable(
@@ -76,6 +84,18 @@ async def _watch(orc: Orchestrator) -> None:
             if not told:
                 say("Redis does not answer; still waiting")
                 told = True
+
+
+async def _say_why(handle: TaskHandle[Any], said: set[Cause]) -> None:
+    """Say what a task waits for, each cause once: a misspelt skill would be waited for in silence, for ever."""
+    try:
+        status = await handle.status()
+    except NotFound:
+        return  # the wait itself tells
+    cause = status.detail.cause
+    if cause not in said and cause not in {Cause.RUNNING, Cause.CANCELLING, Cause.ENDED}:
+        hint(f"it is {status.state}: {status.why}")
+    said.add(cause)
 
 
 @contextmanager

@@ -95,6 +95,18 @@ async def test_a_stuck_worker_is_killed_and_replaced(
         assert await (await orc.submit("pid")).result(timeout=10) != before
 
 
+async def test_a_worker_whose_output_was_closed_ends_in_order(
+    redis_server: RedisServer, prefix: str, notebook: Notebook
+) -> None:
+    """It has no place left to print to; its end is an orderly one all the same."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
+    async with nasty_team(settings, notebook) as (orc, host):
+        assert await (await orc.submit("closes_output")).result(timeout=10) == "closed"
+        host.terminate()
+        assert host.wait_exit(20) == 0, host.describe("an orderly end")
+        assert "worker_died" not in host.output
+
+
 @pytest.mark.parametrize("how", ["told", "orphaned"])
 async def test_a_worker_ends_although_a_handler_does_not(
     redis_server: RedisServer, prefix: str, notebook: Notebook, tmp_path: Path, how: str

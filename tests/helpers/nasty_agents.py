@@ -113,6 +113,13 @@ async def unreadable() -> None:
     raise Unreadable
 
 
+@nasty.skill
+def closes_output() -> str:
+    """Close what the worker prints to."""
+    sys.stdout.close()
+    return "closed"
+
+
 @nasty.skill(max_attempts=1)
 async def leaves() -> None:
     """Try to end the worker."""

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -22,6 +23,7 @@ from orchestrator.core.parentage import end_with_parent
 from orchestrator.services import pool_keys, reach_server
 from workers.runtime.departed import give_back
 from workers.runtime.turns import Turns
+from workers.runtime.verdicts import describe
 from workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
@@ -127,8 +129,7 @@ class Host:
 
     def _fork(self, *, failures: int) -> None:
         worker = new_worker_id()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         ask_to_end = end_with_parent(signal.SIGTERM)
         turns = Turns(self._stuck_after_s)
         pid = os.fork()
@@ -275,8 +276,14 @@ def _become_worker(ask_to_end: Callable[[], None], work: Callable[[], None]) -> 
         sys.stderr.write(f"error: {refused}\n")
         code = refused.exit_code
     except BaseException as broken:  # noqa: BLE001 - a child must not run on in its parent's frames
-        _log.error("worker_broke", error=f"{type(broken).__name__}: {broken}", exc_info=True)
+        _log.error("worker_broke", error=describe(broken), exc_info=True)
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A handler may have closed it, or nobody reads it any more.
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
