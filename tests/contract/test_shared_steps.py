@@ -1,0 +1,28 @@
+"""One shared function ends a task, one queues it, one takes entries out of an inbox; nothing else does these things."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+LUA = Path(__file__).parents[2] / "lua"
+SOURCES = {path.relative_to(LUA).as_posix(): path.read_text(encoding="utf-8") for path in LUA.rglob("*.lua")}
+
+
+@pytest.mark.parametrize(
+    ("what", "pattern", "where"),
+    [
+        ("ends a task", r"'HSET', [^\n]*'ended'", {"includes/end_task.lua"}),
+        ("puts a task into a queue", r"'ZADD', (queue_key|pool \.\. ':queue:)", {"includes/put_ready.lua"}),
+        ("notes a non-empty queue", r"'SADD'", {"includes/put_ready.lua", "includes/recount.lua", "tasks/mend.lua"}),
+        ("takes an entry out", r"'(XACKDEL|XACK|XDEL)', inbox_key", {"includes/take_out.lua"}),
+        ("raises a generation", r"tonumber\(generation\) \+ 1", {"includes/raise.lua"}),
+        ("rings", r"'XADD', pool \.\. ':doorbell'", {"includes/ring.lua"}),
+        ("removes a consumer", r"'DELCONSUMER'", {"includes/forget_worker.lua", "tasks/recover.lua"}),
+    ],
+)
+def test_one_place(what: str, pattern: str, where: set[str]) -> None:
+    """Each of these steps stands in one file."""
+    assert {name for name, text in SOURCES.items() if re.search(pattern, text)} == where, what
