@@ -1,5 +1,6 @@
 -- Judge one entry that is taken from a worker. Answers the task's fields when it is to go on, else nil: then it has been
--- ended here, or the entry was of no task; either way the caller removes the entry (protocol rule 8).
+-- ended here, or the entry was of no task; either way the caller removes the entry (protocol rule 8). `died` of the answer
+-- tells whether it was a death.
 --@include lifetime
 --@include bury
 --@include end_task
@@ -9,10 +10,12 @@
 local function take_back(pool, ending, agent, entry, id, died, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'env', 'skill', 'out')
+    'cancel', 'env', 'skill', 'out', 'begun')
   local held_agent, held_entry, score
   if found[3] then held_agent, held_entry, score = string.match(found[3], '^(%S+) (%S+) (%S+)$') end
   if found[1] ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
+  -- With a death behind it, it says when it begins. Before that it only waited beside whatever killed its worker.
+  if died and found[8] and found[14] ~= found[2] then died = false end
   local task = {gen = found[2], queue = found[4] or skill_queue(found[11]), score = score, idem = found[6],
     fails = tonumber(found[7] or 0), deaths = tonumber(found[8] or 0), by = found[9], env = found[11], out = found[13],
     died = died}

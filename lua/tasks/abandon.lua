@@ -19,6 +19,7 @@ local now_arg    = ARGV[7]                   -- time: test override, microsecond
 --@include take_out
 --@include take_back
 --@include died_with
+--@include return_slots
 --@include start_endings
 --@include flush_endings
 
@@ -45,7 +46,8 @@ for i = 1, #pending do
     local evidence = whole(now_ms) .. ' ' .. worker .. ' ' .. reason .. died_with(ids, nil, i)
     local task = take_back(pool, ending, agent, entry, id, true, deaths_allowed, dead_ttl_s, evidence)
     if task then
-      go_back(pool, waiting, id, task, whole(raise(task.gen, now_ms)), now)
+      if not task.died then return_slots(pool, agent, id, task.gen) end
+      go_back(pool, waiting, id, task, whole(raise(task.gen, now_ms)), now, 'its worker died before it began')
       answers[#answers + 1] = id
       answers[#answers + 1] = task.gen
     end

@@ -20,6 +20,7 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include raise
 --@include take_out
 --@include take_back
+--@include died_with
 --@include go_back
 --@include start_waiting
 --@include flush_waiting
@@ -81,15 +82,22 @@ end
 
 local answers, bytes, leave = {may_take and 1 or 0}, 0, {}
 
-local function consider(entry, died, from)
-  local read = redis.call('XRANGE', inbox_key, entry, entry)
-  local id = read[1] and read[1][2][2]
-  local evidence = whole(now_ms) .. ' ' .. (from or '') .. ' lease ran out'
-  local task = id and take_back(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
+local ids, from = {}, {}
+for i = 1, #candidates do
+  local read = redis.call('XRANGE', inbox_key, candidates[i][1], candidates[i][1])
+  ids[i] = read[1] and read[1][2][2] or ''
+  from[i] = candidates[i][3] or ''
+end
+
+local function consider(i)
+  local entry, died, id = candidates[i][1], candidates[i][2], ids[i]
+  local evidence = whole(now_ms) .. ' ' .. from[i] .. ' lease ran out' .. (died and died_with(ids, from, i) or '')
+  local task = id ~= '' and take_back(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
   if not task then
     leave[#leave + 1] = entry
     return
   end
+  died = task.died
   local generation = whole(raise(task.gen, now_ms))
   if not died then return_slots(pool, agent, id, task.gen) end
   if (died and task.deaths >= 2) or (limits ~= '' and limit_room(pool, limits, now, 1) < 1) then
@@ -113,7 +121,7 @@ for i = 1, #candidates do
   if bytes >= call_bytes then
     rest = rest or candidates[i][2]
   else
-    consider(candidates[i][1], candidates[i][2], candidates[i][3])
+    consider(i)
   end
 end
 if search then

@@ -55,7 +55,7 @@ local function give_back(entry, id, died, evidence)
   local task = take_back(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
   leave[#leave + 1] = entry
   if not task then return end
-  if not died then return_slots(pool, agent, id, task.gen) end
+  if not task.died then return_slots(pool, agent, id, task.gen) end
   go_back(pool, waiting, id, task, whole(raise(task.gen, now_ms)), now, 'no worker had read it')
   given_back = given_back + 1
 end

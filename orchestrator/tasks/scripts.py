@@ -217,6 +217,12 @@ def delete(
     return Call("tasks/delete", args, parse)
 
 
+def begin(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[list[LeaseStatus]]:
+    """Note that attempts (task id, generation) behind a death begin; a status per row, kept or lost."""
+    args: Arguments = {"pool": keys.root, "rows": pack_rows(rows)}
+    return Call("tasks/begin", args, lambda reply: [LeaseStatus(status.decode()) for status in reply])
+
+
 def renew(
     keys: PoolKeys, *, worker: str, agent: str, rows: Sequence[tuple[str, str, str]]
 ) -> Call[tuple[int, list[LeaseStatus]]]:

@@ -57,6 +57,7 @@ SAMPLES: dict[str, Call[Any]] = {
     "tasks/why": task_scripts.why(KEYS, id_="t"),
     "tasks/cancel": task_scripts.cancel(KEYS, ids=["t"], reason="r"),
     "tasks/delete": task_scripts.delete(KEYS, ids=["t"]),
+    "tasks/begin": task_scripts.begin(KEYS, rows=[("t", "7")]),
     "tasks/renew": task_scripts.renew(KEYS, worker="w", agent="ed", rows=[("1-1", "t", "7")]),
     "tasks/adopt": task_scripts.adopt(KEYS, worker="w", lease_ms=1, held=["1-1"], own=True, **_TAKE_BACK),
     "tasks/recover": task_scripts.recover(KEYS, agent="ed", limit=1, every_ms=1, pulse_ms=1, dead_ttl_s=1),

@@ -225,6 +225,10 @@ class Pool:
         """Run delete."""
         return self.call(task_scripts.delete(self.keys, ids=ids))
 
+    def begin(self, *deliveries: Delivery) -> list[LeaseStatus]:
+        """Run begin."""
+        return self.call(task_scripts.begin(self.keys, rows=[(one.task_id, one.generation) for one in deliveries]))
+
     def renew(self, rows: Iterable[Delivery], worker: str = "w1", agent: str = "ed") -> tuple[int, list[LeaseStatus]]:
         """Run renew."""
         triples = [(d.entry, d.task_id, d.generation) for d in rows]
@@ -240,9 +244,10 @@ class Pool:
         limit: int = 100,
         own: bool = False,
         max_deaths: Mapping[str, int] | None = None,
+        begin: bool = True,
     ) -> list[Delivery]:
-        """Run adopt."""
-        return self.call(
+        """Run adopt; what has a death behind it begins at once, unless `begin` is False."""
+        found = self.call(
             task_scripts.adopt(
                 self.keys,
                 worker=worker,
@@ -255,6 +260,12 @@ class Pool:
                 dead_ttl_s=DEAD_TTL_S,
             )
         )
+        self._begin_those_with_deaths(found if begin else [])
+        return found
+
+    def _begin_those_with_deaths(self, deliveries: list[Delivery]) -> None:
+        if died := [one for one in deliveries if one.deaths]:
+            self.begin(*died)
 
     def abandon(
         self, worker: str, *, agent: str = "ed", limit: int = 500, max_deaths: Mapping[str, int] | None = None
@@ -353,18 +364,20 @@ class Pool:
 
     # What workers and people do ---------------------------------------------------------------------------------------
 
-    def read(self, worker: str = "w1", *, agent: str = "ed", limit: int = 100) -> list[Delivery]:
-        """Read the inbox without waiting."""
+    def read(self, worker: str = "w1", *, agent: str = "ed", limit: int = 100, begin: bool = True) -> list[Delivery]:
+        """Read the inbox without waiting; what has a death behind it begins at once, unless `begin` is False."""
         reply = self.execute(
             "XREADGROUP", "GROUP", GROUP, worker, "COUNT", limit, "STREAMS", self.keys.inbox(agent), ">"
         )
-        return parse_entries(agent, reply[0][1]) if reply else []
+        found = parse_entries(agent, reply[0][1]) if reply else []
+        self._begin_those_with_deaths(found if begin else [])
+        return found
 
-    def deliver(self, worker: str = "w1", *, agent: str = "ed", limit: int = 100) -> list[Delivery]:
+    def deliver(self, worker: str = "w1", *, agent: str = "ed", limit: int = 100, begin: bool = True) -> list[Delivery]:
         """Assign what there is and read it."""
         while self.assign(agent, limit).left:
             pass
-        return self.read(worker, agent=agent, limit=limit)
+        return self.read(worker, agent=agent, limit=limit, begin=begin)
 
     def one(self, worker: str = "w1", *, agent: str = "ed") -> Delivery:
         """The one task there is, delivered."""

@@ -16,7 +16,8 @@ import msgspec
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import Fenced, InvalidInput, StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind, decode_envelope
+from orchestrator.tasks import scripts
+from orchestrator.tasks.model import Delivery, Envelope, LeaseStatus, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import envelope_bytes
 from workers.context import TaskContext
 from workers.runtime.calling import Caller, Serialised
@@ -96,7 +97,24 @@ class Executor:
 
     async def _attempt_alone(self, held: Held) -> None:
         async with self._alone.hold(await self._depth(held.delivery)):
-            await self._attempt(held)
+            if held.told_to_stop() or await self._announce(held):
+                await self._attempt(held)
+
+    async def _announce(self, held: Held) -> bool:
+        """Say that a task with a death behind it begins now: if this worker dies, those that wait have not died."""
+        delivery = held.delivery
+        call = scripts.begin(self._services.keys, rows=[(delivery.task_id, delivery.generation)])
+        try:
+            (status,) = await self._services.store.call(
+                call, patience_s=self._services.settings.redis.command_timeout_s
+            )
+        except StoreError as failure:
+            self._outbox.put(delivery, Verdict(VerdictKind.UNSTARTED, reason=f"its start could not be told: {failure}"))
+            return False
+        if status is LeaseStatus.LOST:
+            self._holdings.drop(delivery)
+            return False
+        return True
 
     async def _depth(self, delivery: Delivery) -> int:
         try:

@@ -146,9 +146,10 @@ def test_batch_of_500(pool: Pool) -> None:
     """A full batch, on the way back to ready, scheduled and dead, fits into one call."""
     pool.register(slots=500)
     ids = pool.put(*[row(reply="c1", start_by_ms=pool.now_ms + 9) for _ in range(500)])
-    pool.deliver(limit=500)
+    deliveries = pool.deliver(limit=500)
     for i, task_id in enumerate(ids):
         pool.execute("HSET", pool.keys.task(task_id), "deaths", i % 3)
+    pool.begin(*deliveries)
     pool.abandon("w1")
     states = [pool.state(task_id) for task_id in ids]
     assert [states.count(state) for state in ("ready", "scheduled", "dead")] == [167, 167, 166]

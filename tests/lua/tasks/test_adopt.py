@@ -238,6 +238,7 @@ class TestDeaths:
         lost = lose(pool, count=20)
         for delivery in lost:
             pool.execute("HSET", pool.keys.task(delivery.task_id), "deaths", 2)
+        pool.begin(*lost)
         pool.adopt("w2", max_deaths={"sum": 9})
         dues = {pool.score(pool.keys.scheduled, delivery.task_id) for delivery in lost}
         assert len(dues) == 20
@@ -265,6 +266,7 @@ class TestDeaths:
         """A skill that says nothing has three lives."""
         (lost,) = lose(pool)
         pool.execute("HSET", pool.keys.task(lost.task_id), "deaths", 2)
+        pool.begin(lost)
         pool.adopt("w2")
         assert pool.state(lost.task_id) == "dead"
 

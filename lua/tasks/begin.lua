@@ -1,0 +1,21 @@
+#!lua flags=allow-oom
+-- Note that attempts are about to begin. Asked for tasks only that have a death behind them: such a task waits in its
+-- worker until it may run alone, and when that worker dies meanwhile it has not died of itself (protocol rule 8).
+-- status, per row: kept | lost (the task was taken away; nothing changed, and it must not begin)
+-- repeat: notes the same
+local pool = KEYS[1]                   -- key: root of the pool's slot
+local rows = cmsgpack.unpack(ARGV[1])  -- rows: id generation
+
+local answers = {}
+for i = 1, #rows do
+  local id, generation = rows[i][1], rows[i][2]
+  local task_key = pool .. ':task:' .. id
+  local task = redis.call('HMGET', task_key, 'state', 'gen')
+  if task[1] == 'assigned' and task[2] == generation then
+    redis.call('HSET', task_key, 'begun', generation)
+    answers[i] = 'kept'
+  else
+    answers[i] = 'lost'
+  end
+end
+return answers

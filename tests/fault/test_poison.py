@@ -1,0 +1,116 @@
+"""Tasks that kill their workers: noticed, named, survived; those that died along with them go on."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator import Orchestrator, TaskFailed
+from orchestrator.services import pool_keys
+from orchestrator.testing.waiting import wait_for
+from tests.helpers import staff
+from tests.helpers.aftermath import leftovers
+from tests.helpers.poison_agents import MEMORY_VARIABLE
+from tests.helpers.team import make_settings
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.testing.processes import ActorProcess
+    from orchestrator.testing.servers import RedisServer
+    from tests.helpers.notebook import Notebook
+
+GOOD = 100
+SLOTS = 20
+
+
+@asynccontextmanager
+async def poison_team(
+    settings: Settings, notebook: Notebook, *, processes: int = 1
+) -> AsyncIterator[tuple[Orchestrator, ActorProcess]]:
+    """A supervisor, a host with workers of the poison agent, and a client."""
+    with ExitStack() as stack:
+        stack.enter_context(staff.supervisor(settings))
+        host = stack.enter_context(
+            staff.host(
+                settings,
+                notebook,
+                processes=processes,
+                lease_s=10.0,
+                slots=SLOTS,
+                agents="tests.helpers.poison_agents:poison",
+            )
+        )
+        async with Orchestrator(settings=settings) as orc:
+            await wait_for(
+                lambda: orc.services.store.execute("EXISTS", pool_keys(settings).agent("poison")),
+                lambda: host.describe("its worker to register"),
+                15,
+            )
+            yield orc, host
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("exits", "exit status 3"), ("crashes", "signal SIGSEGV"), ("blocks", "stuck: its event loop had not turned")],
+)
+async def test_every_kind_of_death_is_named(
+    redis_server: RedisServer, prefix: str, notebook: Notebook, how: str, told: str
+) -> None:
+    """The dead letter says which workers died of it, when and how; the pool goes on."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, stuck_after_s=1.0, heartbeat_s=0.2)
+    async with poison_team(settings, notebook) as (orc, host):
+        handle = await orc.submit("deadly", {"how": how})
+        with pytest.raises(TaskFailed, match="deaths"):
+            await handle.result(timeout=30)
+        deaths = (await handle.info()).deaths
+        assert len(deaths) == 3, deaths
+        assert all(told in death for death in deaths), deaths
+        assert len({death.split()[1] for death in deaths}) == 3, "three workers"
+        assert await (await orc.submit("good", {"seconds": 0})).result(timeout=10) == "good", host.output
+
+
+async def test_memory_that_runs_out_is_a_failure(
+    redis_server: RedisServer, prefix: str, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a limit on the process makes itself felt as an exception, the attempt fails; the worker lives on."""
+    monkeypatch.setitem(os.environ, MEMORY_VARIABLE, "400")
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
+    async with poison_team(settings, notebook) as (orc, _):
+        handle = await orc.submit("greedy")
+        with pytest.raises(TaskFailed, match="MemoryError"):
+            await handle.result(timeout=20)
+        info = await handle.info()
+        assert (info.attempts, info.deaths) == (2, ())
+        assert await (await orc.submit("good", {"seconds": 0})).result(timeout=10) == "good"
+        assert len({note.pid for note in notebook.notes("begun")}) == 1
+
+
+async def test_the_innocent_outlive_the_poison(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+    """Two tasks that kill whoever runs them, among a hundred, twenty at a time: only those two become dead letters."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
+    async with poison_team(settings, notebook) as (orc, host):
+        good = [await orc.submit("good", {"seconds": 0.2}) for _ in range(GOOD // 2)]
+        poison = [await orc.submit("deadly", {"how": "killed"}) for _ in range(2)]
+        good += [await orc.submit("good", {"seconds": 0.2}) for _ in range(GOOD // 2)]
+        assert [await handle.result(timeout=40) for handle in good] == ["good"] * GOOD, host.output
+        waited = 0
+        for handle in poison:
+            with pytest.raises(TaskFailed, match="deaths"):
+                await handle.result(timeout=30)
+            deaths = (await handle.info()).deaths
+            assert len(deaths) == 3
+            waited += sum(", with" in death for death in deaths[1:])
+        assert waited, "nobody waited beside the poison: the fault was not felt"
+        died = [len((await handle.info()).deaths) for handle in good]
+        assert sum(died) >= SLOTS // 2, "nobody died along: the fault was not felt"
+        # Each of the two may take along once what runs beside it; what waits for its turn alone is not charged.
+        assert max(died) <= 2
+        assert died.count(2) <= 2, "they died again while they waited for their turn"
+        assert notebook.attempts_run_twice() == []
+        with redis_server.client() as direct:
+            assert leftovers(direct, pool_keys(settings)) == []

@@ -1,0 +1,69 @@
+"""lua/tasks/begin.lua: a task with a death behind it says when it begins, and only then can it die again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from msgspec.structs import replace
+
+from orchestrator.tasks.model import FinishStatus, LeaseStatus
+from tests.lua.pool import LEASE_MS, row
+
+if TYPE_CHECKING:
+    from orchestrator.tasks.model import Delivery
+    from tests.lua.pool import Pool
+
+pytestmark = pytest.mark.both_servers
+
+KEPT, LOST = LeaseStatus.KEPT, LeaseStatus.LOST
+
+
+def died_once(pool: Pool, *ids: str) -> list[Delivery]:
+    """Deliver tasks to w2 that have died with w1, and that do not begin yet."""
+    pool.deliver()
+    pool.abandon("w1")
+    found = pool.deliver("w2", begin=False)
+    assert [one.deaths for one in found] == [1] * len(ids)
+    return found
+
+
+def test_kept_and_lost(pool: Pool) -> None:
+    """What is still one's own is noted; another generation, an ended task and an unknown one are lost, untouched."""
+    pool.register()
+    ids = pool.put(row(), row(), row())
+    fine, older, ended = died_once(pool, *ids)
+    older = replace(older, generation=str(int(older.generation) - 1))
+    assert pool.end(ended) == FinishStatus.OK
+    assert pool.begin(fine, older, ended, replace(fine, task_id="gone")) == [KEPT, LOST, LOST, LOST]
+    assert pool.task(fine.task_id)["begun"] == fine.generation
+    assert "begun" not in pool.task(older.task_id)
+    with pool.unchanged():
+        assert pool.begin(fine) == [KEPT]
+
+
+@pytest.mark.parametrize("how", ["abandon", "adopt", "recover"])
+def test_what_only_waited_has_not_died(pool: Pool, how: str) -> None:
+    """Of two that were in the hands of the dead, the one that had begun dies; the other goes on as it was."""
+    pool.register()
+    ids = pool.put(row(), row())
+    begun, waited = died_once(pool, *ids)
+    pool.begin(begun)
+    if how == "abandon":
+        assert pool.abandon("w2")[0] == 2
+    elif how == "adopt":
+        pool.look()
+        pool.age(LEASE_MS + 1)
+        assert [one.task_id for one in pool.adopt("w3", begin=False)] == [waited.task_id]
+    else:
+        for _ in range(6):
+            pool.recover()
+            pool.sleep(5000)
+        pool.age(3 * LEASE_MS)
+        assert pool.recover() == (2, False)
+    dead, alive = pool.task(begun.task_id), pool.task(waited.task_id)
+    assert (dead["deaths"], dead["state"]) == ("2", "scheduled")
+    assert alive["deaths"] == "1"
+    assert alive["state"] == ("assigned" if how == "adopt" else "ready")
+    assert int(alive["gen"]) > int(waited.generation)
+    assert pool.end(waited) == FinishStatus.STALE
