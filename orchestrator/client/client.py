@@ -241,16 +241,16 @@ class Orchestrator:
         """
         services = self._here()
         listed = list(tasks)
-        rows = [self._door.row(task, parent) for task in listed]
+        drafts = [self._door.check(task, parent) for task in listed]
         handles: list[TaskHandle[Any]] = []
         async with self._batcher.sending() as sending:
-            for start in range(0, len(rows), CHUNK_ROWS):
-                chunk = rows[start : start + CHUNK_ROWS]
+            for start in range(0, len(drafts), CHUNK_ROWS):
+                rows = [self._door.number(draft) for draft in drafts[start : start + CHUNK_ROWS]]
                 handles += [
                     self._handle(row.id, own=True, skill=task.skill)
-                    for row, task in zip(chunk, listed[start : start + CHUNK_ROWS], strict=True)
+                    for row, task in zip(rows, listed[start : start + CHUNK_ROWS], strict=True)
                 ]
-                await sending.send(chunk)
+                await sending.send(rows)
         outcomes: list[TaskHandle[Any] | Exception] = []
         for task, handle, answer in zip(listed, handles, sending.outcomes(), strict=True):
             if isinstance(answer, Exception):

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, TypeVar, runtime_checkable
 
 import msgspec
+from msgspec.structs import replace
 
 from orchestrator.core.durations import instant_ms, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput
@@ -135,6 +136,10 @@ class Parent:
     depth: int
 
 
+Draft: TypeAlias = tuple[str, bytes] | UnusualRow
+"""A submission that was checked: skill and arguments of a usual one, else its row without an id."""
+
+
 class Door:
     """Turns submissions into rows; refuses what cannot be meant before anything is sent."""
 
@@ -154,6 +159,20 @@ class Door:
         Raises:
             InvalidInput: with the field and what it may be.
         """
+        return self.number(self.check(task, parent))
+
+    def number(self, draft: Draft) -> SubmitRow:
+        """Give a checked submission an id, greater than those given before."""
+        if isinstance(draft, tuple):
+            return SubmitRow(self._new_id(), opaque(encode_plain(draft)))
+        return replace(draft, id=self._new_id())
+
+    def check(self, task: Submission, parent: Parent | None = None) -> Draft:
+        """Check one submission; of many all are checked before any is sent, and the rest is done while they are sent.
+
+        Raises:
+            InvalidInput: with the field and what it may be.
+        """
         skill = task.skill if isinstance(task.skill, str) else task.skill.name
         title = self._titles.get(skill) or self._title(skill)
         args = encode_json(title, _mapping(title, task.args), max_bytes=self._max_args_bytes, max_depth=self._max_depth)
@@ -161,9 +180,9 @@ class Door:
             _check(task.skill, args)
         if parent is not None or self._all_unusual or _has_options(task):
             return self._unusual(skill, args, task, parent)
-        return SubmitRow(self._new_id(), opaque(encode_plain(skill, args)))
+        return skill, args
 
-    def _unusual(self, skill: str, args: bytes, task: Submission, parent: Parent | None) -> SubmitRow:
+    def _unusual(self, skill: str, args: bytes, task: Submission, parent: Parent | None) -> UnusualRow:
         queue = self._settings.queue
         level = _level(task.priority)
         depth = parent.depth + 1 if parent else 0
@@ -188,7 +207,7 @@ class Door:
         rank = level * self._aging_ms
         ttl_s = self._ttl_s if task.result_ttl is None else -(-to_ms("result_ttl", task.result_ttl) // 1000)
         return UnusualRow(
-            id=self._new_id(),
+            id="",
             envelope=opaque(envelope),
             rank=None if rank == USUAL_RANK else rank,
             ttl_s=None if ttl_s == USUAL_TTL_S else ttl_s,

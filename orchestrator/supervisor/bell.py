@@ -19,8 +19,11 @@ class Bell:
 
     async def wait(self, timeout_s: float | None) -> set[str]:
         """Take all names; an empty set after `timeout_s` without a ring."""
-        with anyio.move_on_after(timeout_s):
+        if timeout_s is None:
             await self._rung.wait()
+        elif not self._names:
+            with anyio.move_on_after(timeout_s):
+                await self._rung.wait()
         self._rung = anyio.Event()
         names, self._names = self._names, set()
         return names

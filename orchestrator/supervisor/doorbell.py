@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
@@ -64,6 +65,8 @@ class Doorbell:
                 for entry, fields in rings:
                     cursor = entry.decode()
                     self._tell(fields[1].decode())
+                # Whoever was rung for sends its call before the next read is sent.
+                await checkpoint()
         finally:
             await link.close()
 

@@ -71,12 +71,12 @@ _NO_OPTIONS = msgspec.structs.astuple(Envelope("", b""))[2:]
 def encode_envelope(envelope: Envelope) -> bytes:
     """Pack an envelope."""
     values = msgspec.structs.astuple(envelope)
-    return encode_plain(envelope.skill, envelope.args) if values[2:] == _NO_OPTIONS else _pack(values)
+    return _pack(values[:2] if values[2:] == _NO_OPTIONS else values)
 
 
-def encode_plain(skill: str, args: bytes) -> bytes:
+def encode_plain(skill_and_args: tuple[str, bytes]) -> bytes:
     """Pack the envelope of a task without options: it ends after the arguments, and the decoder fills in the rest."""
-    return _pack((skill, args))
+    return _pack(skill_and_args)
 
 
 class Delivery(msgspec.Struct, frozen=True):
