@@ -195,6 +195,22 @@ def test_tidies_consumers(pool: Pool) -> None:
     )
 
 
+def test_leaves_consumers_of_the_registry(pool: Pool) -> None:
+    """The consumer of a registered worker stays, however long it is idle: its blocked read may take an entry."""
+
+    def idle_ms() -> dict[str, int]:
+        found = pool.execute("XINFO", "CONSUMERS", pool.keys.inbox("ed"), "workers")
+        return {facts[1].decode(): facts[5] for facts in found}
+
+    pool.register()
+    pool.execute("HSET", pool.keys.agent("ed"), "lease_ms", 50)  # idle times follow the real clock
+    for worker in ("w1", "ghost"):
+        pool.read(worker, limit=1)
+    wait_until(lambda: min(idle_ms().values()) > 60, lambda: f"both to be idle: {idle_ms()}")
+    pool.recover(tidy=True)
+    assert set(idle_ms()) == {"w1"}
+
+
 def test_repeat(pool: Pool) -> None:
     """A second call finds nothing more."""
     pool.register()
