@@ -49,6 +49,7 @@ class Task:
 
     Attributes:
         score: where it stands in its queue.
+        came_from: the score that it had when it was assigned last.
         due: when it leaves `scheduled`.
         out: its output stream as (kind, generation, attempt); None: it does not emit and nobody follows it.
         emitted: generation and number of the last row that was emitted.
@@ -60,6 +61,7 @@ class Task:
     state: str
     gen: int
     score: int = 0
+    came_from: int | None = None
     due: int = 0
     by: int = 0
     was: int = 0
@@ -115,6 +117,7 @@ class Agent:
     inbox: list[Entry] = field(default_factory=list)
     looked: int = 0
     grace: int = 0
+    swept: int = 0
     rest: bool = False
 
     @property
@@ -254,7 +257,7 @@ class Model:
         return Assigned(count, left=remain and count < room, wait_us=0)
 
     def _deliver(self, agent: Agent, task: Task) -> None:
-        task.state = "assigned"
+        task.state, task.came_from = "assigned", task.score
         self._tell(task, "assigned")
         self.expiring.discard(task.id)
         agent.inbox.append(Entry(task.id, task.gen, task.fails + task.deaths + 1, task.deaths))
@@ -433,6 +436,62 @@ class Model:
                 self._go_back(task, scheduled=task.deaths >= 2)
         self.counts["abandoned"] += len(mine)
         return len(mine), going_on
+
+    def recover(self, name: str, limit: int, *, every_ms: int) -> tuple[int, bool]:
+        """lua/tasks/recover.lua. An aged entry is one that is overdue."""
+        agent = self.agents[name]
+        if self.now_ms < agent.swept or self.now_ms - agent.swept > every_ms + LEASE_MS / 3:
+            agent.grace = max(agent.grace, self.now_ms + LEASE_MS)
+        agent.swept = self.now_ms
+        overdue = [entry for entry in agent.inbox if entry.aged][:limit] if self.now_ms >= agent.grace else []
+        chosen = [(entry, True) for entry in overdue]
+        unread = []
+        if sum(entry.consumer is not None for entry in agent.inbox) >= agent.slots:
+            unread = [entry for entry in agent.inbox if entry.consumer is None][:limit]
+            chosen += [(entry, False) for entry in unread if self._others_could(entry)]
+        given_back = sum([self._recover(agent, entry, died=died) for entry, died in chosen])
+        self.counts["recovered"] += given_back
+        return given_back, limit in {len(overdue), len(unread)}
+
+    def _others_could(self, entry: Entry) -> bool:
+        task = self.tasks[entry.task]
+        skill = task.row.queue.removeprefix("skill:")
+        elsewhere = sum(skill in agent.skills for agent in self.agents.values()) > 1 and skill != task.row.queue
+        waited_ms = self.now_ms - int(entry.id.partition("-")[0])
+        return (0 < task.by <= self.now_ms) or (waited_ms > 1000 and elsewhere)
+
+    def _recover(self, agent: Agent, entry: Entry, *, died: bool) -> bool:
+        task = self.tasks[entry.task]
+        agent.inbox.remove(entry)
+        if not self._take_back(task, died=died):
+            return False
+        if not died:
+            self._return_slots(agent, task)
+        gen = task.gen
+        self._raise(task)
+        self._go_back(task, scheduled=died and task.deaths >= 2)
+        if not died:
+            self._tell(task, "given_back", gen=gen)
+        return True
+
+    def lose_and_mend(self, task_id: str) -> list[str]:
+        """The place of a task is lost, and lua/tasks/mend.lua looks at it; the codes that it finds."""
+        task = self.tasks[task_id]
+        codes = [f"lost-{'entry' if task.state == 'assigned' else task.state}"]
+        if task.state == "ready":
+            ranked = task.row.rank + max(task.gen, task.due)
+            task.parked, task.score = False, ranked if task.came_from is None else task.came_from
+        elif task.state == "assigned":
+            held = self.entry_of(task_id)
+            assert held is not None
+            held[0].inbox.remove(held[1])
+            if self._take_back(task, died=False):
+                gen = task.gen
+                self._raise(task)
+                self._go_back(task, scheduled=False)
+                self._tell(task, "given_back", gen=gen)
+        self.counts["mended"] += 1
+        return codes
 
     def watch(self, ids: Sequence[str]) -> list[WatchStatus]:
         """lua/tasks/watch.lua."""

@@ -27,7 +27,7 @@ from orchestrator.tasks.model import Assigned, DeleteStatus, TaskState, Verdict,
 from orchestrator.tasks.reasons import explain
 from orchestrator.tasks.states import STEPS
 from tests.lua.keyspace import without_lifetime
-from tests.lua.model import FINAL, Agent, Limit, Model
+from tests.lua.model import FINAL, Agent, Limit, Model, Task
 from tests.lua.pool import LEASE_MS, START_US, USUAL_TTL_S, Pool, Team, chunk, rank, row
 from tests.lua.watched_pool import WatchedPool
 
@@ -46,7 +46,11 @@ WORKERS = (("ed", "e1"), ("ed", "e2"), ("ann", "n1"), ("bob", "b1"), ("bob", "b2
 # Windows are long, so that the lifetime of a limit's key, which follows the server's clock, never decides.
 RATES = {"@ann": Rate(2, 60_000_000), "shared": Rate(3, 100_000_000)}
 
-TROUBLES = ["crash", "lease_expires", "adopt", "own", "abandon", "finish_old", "cancel", "repeat", "promote"]
+TROUBLES = ["crash", "lease_expires", "adopt", "own", "abandon", "recover", "finish_old", "cancel", "repeat", "promote"]
+
+EVERY_MS = 5000
+OVERDUE_MS = LEASE_MS + 2 * min(5000, LEASE_MS // 3)
+"""Nobody has renewed for so long: everybody takes such an entry back, `adopt` and `recover`."""
 
 EXAMPLES = int(os.environ.get("ORC_TEST_EXAMPLES", "40"))
 MUST_FIRE = [
@@ -64,7 +68,7 @@ MUST_FIRE = [
     ],
     *[f"finish {kind.value}" for kind in VerdictKind],
     *["finish, stale generation", "renew", "lease_expires", "adopted", "abandoned", "change_skills", "repeat"],
-    *["time_jumps", "time_steps_back", "watch", "emit", "emit, stale generation"],
+    *["recovered", "lost", "time_jumps", "time_steps_back", "watch", "emit", "emit, stale generation"],
 ]
 
 fired: Counter[str] = Counter()
@@ -442,7 +446,7 @@ class Machine(RuleBasedStateMachine):
                 fired["lease_expires"] += 1
                 entry.aged = True
                 command = ("XCLAIM", self.pool.keys.inbox(worker.agent), "workers", worker.name, 0, entry.id)
-                self.pool.execute(*command, "IDLE", LEASE_MS + 1000, "JUSTID")
+                self.pool.execute(*command, "IDLE", OVERDUE_MS + 1000, "JUSTID")
 
     @precondition(lambda self: any(agent.inbox for agent in self.model.agents.values()))
     @rule(i=st.integers(0, 4), limit=st.integers(0, 4), own=st.booleans(), looks=st.booleans())
@@ -485,6 +489,60 @@ class Machine(RuleBasedStateMachine):
 
         self.act("abandon", step)
 
+    @precondition(lambda self: any(agent.inbox for agent in self.model.agents.values()))
+    @rule(agent=st.sampled_from(["ed", "ann", "bob"]), limit=st.sampled_from([1, 500]), looks=st.booleans())
+    def recover(self, agent: str, limit: int, *, looks: bool) -> None:
+        """The recoverer sweeps, sometimes after regular sweeps that ended any grace."""
+        if looks:
+            for _ in range(5):
+                self.recover_once(agent, limit)
+                self.tick(EVERY_MS)
+
+        def step() -> None:
+            self.recover_once(agent, limit)
+
+        self.act("recover", step)
+
+    def recover_once(self, agent: str, limit: int) -> None:
+        """Compare one recover call."""
+        found = self.pool.recover(agent, limit=limit, every_ms=EVERY_MS)
+        assert found == self.model.recover(agent, limit, every_ms=EVERY_MS)
+        self.learn_dues()
+        fired["recovered"] += found[0]
+
+    @precondition(lambda self: any(task.state not in FINAL for task in self.model.tasks.values()))
+    @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=4, unique=True), deadlines=st.booleans())
+    def lose(self, which: list[int], *, deadlines: bool) -> None:
+        """Redis loses the places of tasks; a walk puts each back, and the next full pass finds them."""
+        open_ = [task.id for task in self.model.tasks.values() if task.state not in FINAL]
+        ids = list(dict.fromkeys(open_[i % len(open_)] for i in which))
+        expected = []
+        for id_ in ids:
+            self.lose_place(self.model.tasks[id_])
+            fired["lost"] += 1
+            expected += [(id_, code) for code in self.model.lose_and_mend(id_)]
+            if deadlines and id_ in self.model.expiring and self.pool.execute("ZREM", self.pool.keys.expiring, id_):
+                self.model.counts["mended"] += 1
+                expected.append((id_, "lost-deadline"))
+        assert self.pool.mend(*ids) == expected
+        self.todo = dict.fromkeys(self.model.agents, 0)
+
+    def lose_place(self, task: Task) -> None:
+        """Take a task out of where it is, behind the backs of all scripts."""
+        pool, queue = self.pool, task.row.queue
+        if task.state == "ready":
+            pool.execute("ZREM", pool.keys.queue(queue), task.id)
+            pool.execute("ZREM", pool.keys.parked(queue.removeprefix("agent:")), task.id)
+            if not pool.execute("EXISTS", pool.keys.queue(queue)):
+                pool.execute("SREM", pool.keys.queues, queue)
+        elif task.state == "scheduled":
+            pool.execute("ZREM", pool.keys.scheduled, task.id)
+        else:
+            held = self.model.entry_of(task.id)
+            assert held is not None
+            pool.execute("XACK", pool.keys.inbox(held[0].name), "workers", held[1].id)
+            pool.execute("XDEL", pool.keys.inbox(held[0].name), held[1].id)
+
     @rule(events=st.lists(st.tuples(st.sampled_from(TROUBLES), st.integers(0, 4)), min_size=2, max_size=8))
     @precondition(lambda self: any(agent.inbox for agent in self.model.agents.values()))
     def trouble(self, events: list[tuple[str, int]]) -> None:
@@ -495,6 +553,7 @@ class Machine(RuleBasedStateMachine):
             "adopt": lambda i: self.adopt(i, limit=4, own=False, looks=True),
             "own": lambda i: self.adopt(i, limit=i, own=True, looks=False),
             "abandon": lambda i: self.abandon(i, limit=500),
+            "recover": lambda i: self.recover(WORKERS[i][0], limit=500, looks=True),
             "finish_old": lambda i: self.finish_old(-1 - i, list(VerdictKind)[i]) if self.past else None,
             "cancel": lambda i: self.cancel([-1 - i]),
             "repeat": lambda _: self.repeat(),
@@ -556,6 +615,7 @@ class Machine(RuleBasedStateMachine):
         self.output_tells_each_life()
         self.told_once()
         self.limits_hold()
+        self.nothing_is_to_be_mended()
 
     @invariant()
     def every_task_in_exactly_one_place(self) -> None:
@@ -639,6 +699,25 @@ class Machine(RuleBasedStateMachine):
         replies = [(task_id, text[0]) for task_id, text in self.pool.replies()]
         assert sorted(replies) == sorted(self.pool.events()) == sorted(self.model.ends)
         assert len({task_id for task_id, _ in replies}) == len(replies)
+
+    @invariant()
+    def nothing_is_to_be_mended(self) -> None:
+        """In no state that is reached does a walk find anything."""
+        model = self.model
+        rows: list[str | tuple[str, str]] = [*model.tasks, *[(id_, "expiring") for id_ in model.expiring]]
+        rows += [(task.id, "out") for task in model.tasks.values() if task.out]
+        rows += [("", f"idem:{key}") for key in model.keys]
+        for task in model.tasks.values():
+            if task.state in {"scheduled", "dead"}:
+                rows.append((task.id, task.state))
+            elif task.state == "ready":
+                place = "parked:" + task.row.queue.removeprefix("agent:") if task.parked else f"queue:{task.row.queue}"
+                rows += [(task.id, place), ("", f"queue:{task.row.queue}")]
+        assert self.pool.mend(*rows) == []
+        if self.looks % 4 == 0:
+            agent = sorted(model.agents)[self.looks % 3]
+            assert self.pool.sift(agent) == []
+            assert self.pool.mend_registry(("agent", agent), ("skill", "b")) == []
 
     @invariant()
     def limits_hold(self) -> None:
@@ -730,7 +809,7 @@ def test_long_walk(redis_server: RedisServer, prefix: str, capsys: pytest.Captur
     machine.pool.close()
     machine.pool = watched = WatchedPool(redis_server.url, prefix)
     machine.start()
-    for _ in range(400):
+    for _ in range(500):
         walk_one_step(machine, dice)
         machine.agree()
     machine.teardown()
@@ -759,6 +838,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
         lambda: machine.read(i, 1 + i, reply_lost=dice.random() < 0.2),
         lambda: machine.trouble(list(zip(dice.choices(TROUBLES, k=3), dice.choices(range(5), k=3), strict=True))),
         lambda: machine.renew(i, forget=yes),
+        lambda: machine.recover(dice.choice(["ed", "ann", "bob"]), dice.choice([1, 500]), looks=dice.random() < 0.8),
         lambda: machine.change_skills(dice.choice(["ed", "ann"]), dice.choice(["a", "ab", "bc", "abc"])),
         lambda: machine.time_passes(dice.choice([1, 10, 50, 400, 3000])),
         lambda: machine.time_passes(dice.choice([1, 10, 50, 400, 3000])),
@@ -767,7 +847,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
         machine.supervise,
         machine.supervise,
         lambda: machine.promote(dice.choice([1, 500])),
-        machine.repeat,
+        machine.repeat if machine.again else machine.supervise,
     ]
     if any(worker.holds for worker in machine.workers):
         steps += [lambda: machine.finish(i, kinds, delay_ms=10 * i, at_ms=0, twice=yes)] * 3
@@ -775,6 +855,8 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
     if machine.model.tasks:
         steps += [lambda: machine.submit_known([-1, -2]), lambda: machine.cancel([-1 - i])]
         steps += [lambda: machine.watch([-1, -1 - i]), lambda: machine.delete([-1, -5 - i])]
+    if dice.random() < 0.3 and any(task.state not in FINAL for task in machine.model.tasks.values()):
+        steps += [lambda: machine.lose([i, dice.randrange(100)], deadlines=yes)]
     if machine.past:
         steps += [lambda: machine.finish_old(dice.randrange(10_000), kinds[0])]
         steps += [lambda: machine.emit(dice.randrange(10_000), dice.choices(["progress", "output"], k=1 + i % 3))] * 2
