@@ -205,7 +205,7 @@ def test_leaves_consumers_of_the_registry(pool: Pool) -> None:
     pool.register()
     pool.execute("HSET", pool.keys.agent("ed"), "lease_ms", 50)  # idle times follow the real clock
     for worker in ("w1", "ghost"):
-        pool.read(worker, limit=1)
+        pool.execute("XGROUP", "CREATECONSUMER", pool.keys.inbox("ed"), "workers", worker)
     wait_until(lambda: min(idle_ms().values()) > 60, lambda: f"both to be idle: {idle_ms()}")
     pool.recover(tidy=True)
     assert set(idle_ms()) == {"w1"}
