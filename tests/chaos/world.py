@@ -89,7 +89,9 @@ class Actor:
                 self._world.surprises.append(f"{self.name} ended by itself with {code}; see its log")
         self._told_to_end = False
         environment = self._world.environment | {"ORC_REDIS__URL": self.proxy.url}
-        self._process = ActorProcess(self._command, name=self.name, env=environment).start()
+        # Not in the checkout: a host looks for agents where it is started, and finds a planted script's packages last.
+        where = self._world.directory
+        self._process = ActorProcess(self._command, name=self.name, env=environment, cwd=where).start()
 
     def kill(self) -> None:
         """Kill it as kill -9 does; what it started goes on."""
