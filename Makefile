@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check fmt bench bench-peers lock clean
+.PHONY: help setup demo test chaos check fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ demo: $(STAMP) ## run a team of agents on real input (ARGS=path audits another t
 
 test: $(STAMP) ## run the test suite (ARGS="-k name" and the like)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+chaos: $(STAMP) ## random kills, freezes and cuts under load, then judge (ARGS="--minutes 10 --seed 7 --redis 7.0")
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
