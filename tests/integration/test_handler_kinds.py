@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import os
 import threading
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from orchestrator.client.handle import TaskHandle
     from tests.helpers.local_team import LocalTeam
 
 PROCESS_PATIENCE_S = 20.0
@@ -125,6 +127,37 @@ async def test_a_thread_that_never_returns_is_left_behind(team: LocalTeam) -> No
                 await handle.result(PATIENCE_S)
         assert await (await team.orc.submit(other)).result(PATIENCE_S) == "done"
         assert not left.is_set()
+    finally:
+        release.set()
+
+
+async def test_a_task_that_died_does_not_wait_for_a_handler_that_was_left_behind(team: LocalTeam) -> None:
+    """Tasks with a death behind them run one at a time; one whose handler never ends keeps the next out no longer."""
+    agent, release = Agent("stubborn", concurrency=2), anyio.Event()
+
+    @agent.skill(timeout=0.1, max_attempts=1)
+    async def work() -> None:
+        while not release.is_set():
+            try:
+                await release.wait()
+            except asyncio.CancelledError:
+                continue
+
+    @agent.skill
+    async def other() -> str:
+        return "done"
+
+    async def submit_dead(skill: Any) -> TaskHandle[Any]:
+        handle = await team.orc.submit(skill)
+        await team.services.store.execute("HSET", team.services.keys.task(handle.id), "deaths", 1, "death:1", "1 w how")
+        return handle
+
+    handles = [await submit_dead(skill) for skill in (work, other)]
+    await team.work(agent, worker__grace_s=0.1)
+    try:
+        with pytest.raises(TaskFailed, match="its handler did not stop"):
+            await handles[0].result(PATIENCE_S)
+        assert await handles[1].result(PATIENCE_S) == "done"
     finally:
         release.set()
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
 
 class Alone:
@@ -23,20 +23,31 @@ class Alone:
         self._left = anyio.Event()
 
     @asynccontextmanager
-    async def hold(self, depth: int) -> AsyncIterator[None]:
+    async def hold(self, depth: int) -> AsyncIterator[Callable[[], None]]:
         """Wait until no task as deep as this or deeper is in, and be in.
 
         Waiting goes downwards: the deepest task that is in can only wait for a deeper one, which is let in.
 
         Args:
             depth: of the task below the one that was submitted from outside.
+
+        Yields:
+            What lets others in before the block ends: a handler that ignores its end must not keep them out for ever.
         """
+        inside = True
+
+        def leave() -> None:
+            nonlocal inside
+            if inside:
+                inside = False
+                self._depths.remove(depth)
+                self._left.set()
+                self._left = anyio.Event()
+
         while any(other >= depth for other in self._depths):
             await self._left.wait()
         self._depths.append(depth)
         try:
-            yield
+            yield leave
         finally:
-            self._depths.remove(depth)
-            self._left.set()
-            self._left = anyio.Event()
+            leave()

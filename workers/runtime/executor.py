@@ -96,7 +96,8 @@ class Executor:
         return self._attempt(held) if held.delivery.deaths == 0 else self._attempt_alone(held)
 
     async def _attempt_alone(self, held: Held) -> None:
-        async with self._alone.hold(await self._depth(held.delivery)):
+        async with self._alone.hold(await self._depth(held.delivery)) as let_next_in:
+            held.let_next_in = let_next_in
             if held.told_to_stop() or await self._announce(held):
                 await self._attempt(held)
 
@@ -293,8 +294,9 @@ class Executor:
         if verdict is not None:
             self._outbox.put(held.delivery, verdict)
         self.slots.give_up()
-        if held.leave is not None:
-            held.leave()
+        for let_go in (held.leave, held.let_next_in):
+            if let_go is not None:
+                let_go()
 
 
 def _overrun(held: Held) -> str:

@@ -30,6 +30,7 @@ class Held(msgspec.Struct, eq=False):
         grace_s: a handler that was cancelled gets so long to end.
         unstopped: called when it has not ended by then.
         leave: frees the slot from a handler that cannot be cancelled, because it runs in a thread.
+        let_next_in: lets another task with a death behind it run, although this one's handler has not ended.
         abandoned: the attempt has ended without its handler.
     """
 
@@ -41,6 +42,7 @@ class Held(msgspec.Struct, eq=False):
     why: str = ""
     unstopped: Callable[[], None] | None = None
     leave: Callable[[], None] | None = None
+    let_next_in: Callable[[], None] | None = None
     stopping: bool = False
     """Its handler was told to stop while it ran."""
     abandoned: bool = False

@@ -42,3 +42,16 @@ async def test_a_child_is_let_in_beside_the_parent_that_waits_for_it() -> None:
                 log.append("children")
         log.append("parent")
     assert log == ["children", "parent", "latecomer"]
+
+
+async def test_one_that_never_ends_may_be_left_behind() -> None:
+    """Whoever waits is let in when that is said, once; the end of the block changes nothing any more."""
+    alone = Alone()
+    async with alone.hold(0) as let_next_in:
+        let_next_in()
+        let_next_in()
+        with anyio.fail_after(1):
+            async with alone.hold(0):
+                pass
+    async with alone.hold(0):
+        pass
