@@ -1,0 +1,143 @@
+"""What a host owes to workers that died or stand still: all of it is gone, and all that it held goes back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from orchestrator import Orchestrator
+from orchestrator.agents import scripts as registry
+from orchestrator.agents.model import AgentSpec
+from orchestrator.services import SyncStore, pool_keys, reach_server
+from orchestrator.tasks import scripts
+from orchestrator.testing.servers import RedisServer
+from orchestrator.testing.waiting import wait_for
+from tests.helpers import staff
+from tests.helpers.staff import alive
+from tests.helpers.team import make_settings
+from workers import Agent
+from workers.runtime.host import Departed, Host
+
+if TYPE_CHECKING:
+    import redis
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.store.keys import PoolKeys
+    from tests.helpers.notebook import Notebook
+
+AGENTS = "tests.helpers.parent_agents:parent"
+
+
+async def test_what_a_worker_started_ends_with_it(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+    """A worker is killed; the process that its handler had started is killed too, before anything goes back."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
+    with ExitStack() as stack:
+        stack.enter_context(staff.supervisor(settings))
+        stack.enter_context(staff.host(settings, notebook, processes=1, agents=AGENTS))
+        async with Orchestrator(settings=settings) as orc:
+            worker, child = await (await orc.submit("spawn")).result(timeout=15)
+            assert alive(child)
+            os.kill(worker, signal.SIGKILL)
+            await wait_for(lambda: not alive(child), "the grandchild to be killed", 5)
+            other, child = await (await orc.submit("spawn")).result(timeout=15)
+            assert other != worker
+            os.kill(child, signal.SIGKILL)
+
+
+async def test_a_frozen_worker_is_killed_and_replaced(
+    redis_server: RedisServer, prefix: str, notebook: Notebook
+) -> None:
+    """A worker process that stands still, its watchdog included, is ended by its host; another one comes."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, stuck_after_s=1.0, heartbeat_s=0.2)
+    with ExitStack() as stack:
+        stack.enter_context(staff.supervisor(settings))
+        host = stack.enter_context(staff.host(settings, notebook, processes=1, agents=AGENTS))
+        async with Orchestrator(settings=settings) as orc:
+            worker, _ = await (await orc.submit("spawn")).result(timeout=15)
+            os.kill(worker, signal.SIGSTOP)
+            await wait_for(lambda: "worker_stuck" in host.output, lambda: host.describe("a word about it"), 15)
+            await wait_for(lambda: not alive(worker), "the frozen worker to be gone", 5)
+            other, child = await (await orc.submit("spawn")).result(timeout=15)
+            assert other != worker
+            os.kill(child, signal.SIGKILL)
+
+
+def assign(direct: redis.Redis, settings: Settings, keys: PoolKeys) -> None:
+    """Put one task into the inbox of the agent; slots are those that it has, or had."""
+    with reach_server(settings) as where:
+        store = SyncStore(where, keys, name="test")
+        spec = AgentSpec("ed", frozenset({"work"}), lease_ms=15_000)
+        store.call(registry.register(keys, worker="w1", spec=spec, slots=5, backlog=0, about={}, alive_s=60))
+        store.call(scripts.assign(keys, agent="ed", limit=10))
+        store.close()
+    assert direct.xlen(keys.inbox("ed"))
+
+
+def read(direct: redis.Redis, keys: PoolKeys, worker: str) -> None:
+    """What the blocked read of a worker does in the eyes of Redis, though nobody hears the answer."""
+    assert direct.xreadgroup("workers", worker, {keys.inbox("ed"): ">"}, count=1)
+
+
+@pytest.fixture
+def agent() -> Agent:
+    """An agent of a host that the test drives itself."""
+    agent = Agent("ed", lease=1)
+
+    @agent.skill
+    async def work() -> None:
+        """Do nothing."""
+
+    return agent
+
+
+async def test_what_the_last_read_of_a_dead_worker_took_goes_back(
+    redis_server: RedisServer, redis_client: redis.Redis, prefix: str, agent: Agent
+) -> None:
+    """Its connection outlives it for a moment and takes another entry: the host asks once more."""
+    settings = make_settings(redis_server.url, prefix)
+    keys, host = pool_keys(settings), Host(settings, [agent], processes=1)
+    async with Orchestrator(settings=settings) as orc:
+        first, second = await orc.submit("work"), await orc.submit("work")
+        assign(redis_client, settings, keys)
+        host._departed.append(Departed("w1", "signal SIGKILL", due_s=0.0))
+        read(redis_client, keys, "w1")
+        host._give_back_due()
+        assert redis_client.xpending(keys.inbox("ed"), "workers")["pending"] == 0
+        read(redis_client, keys, "w1")
+        with anyio.fail_after(host._last_read_s + 2):
+            while host._departed:
+                host._give_back_due()
+                await anyio.sleep(0.05)
+        for handle in (first, second):
+            assert redis_client.hget(keys.task(handle.id), "deaths") == b"1"
+            assert redis_client.hget(keys.task(handle.id), "state") == b"ready"
+
+
+async def test_a_host_asks_until_it_is_answered(prefix: str, agent: Agent) -> None:
+    """Redis is away when a worker dies; what it held goes back when Redis is there again."""
+    with RedisServer(options={"appendonly": "yes", "appendfsync": "always"}) as server:
+        settings = make_settings(server.url, prefix)
+        keys, host = pool_keys(settings), Host(settings, [agent], processes=1)
+        async with Orchestrator(settings=settings) as orc:
+            handle = await orc.submit("work")
+            with server.client() as direct:
+                assign(direct, settings, keys)
+                read(direct, keys, "w1")
+            await anyio.to_thread.run_sync(server.kill)
+            host._departed.append(Departed("w1", "signal SIGKILL", due_s=0.0))
+            host._give_back_due()
+            assert [each.answered for each in host._departed] == [False]
+            await anyio.to_thread.run_sync(server.start)
+            deadline_s = time.monotonic() + 10
+            while not host._departed[0].answered and time.monotonic() < deadline_s:
+                host._give_back_due()
+                await anyio.sleep(0.05)
+            with server.client() as direct:
+                assert direct.hget(keys.task(handle.id), "deaths") == b"1"

@@ -1,0 +1,44 @@
+"""An answer that comes so late that its entry may be somebody else's by now is checked before anything starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.testing.waiting import wait_for
+from tests.helpers.aftermath import leftovers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.helpers.team import Team
+
+
+async def test_an_entry_that_was_taken_meanwhile_is_not_started(make_team: Callable[..., Team]) -> None:
+    """A worker hears of an entry when its peer has already done the task: it asks, and starts nothing."""
+    async with make_team(lease_s=1.0) as team:
+        await team.start_supervisor()
+        late = await team.start_worker()
+        async with team.open_client() as orc:
+            assert await (await orc.submit("echo", {"n": 1})).result(timeout=4) == 1
+            late.proxy.blackhole(up=False)
+            handle = await orc.submit("echo", {"n": 2})
+            inbox = team.keys.inbox("scribe")
+            await wait_for(
+                lambda: any(
+                    row["consumer"].decode() == late.worker.id
+                    for row in team.direct.xpending_range(inbox, "workers", "-", "+", 10)
+                ),
+                "the entry to be handed to the worker that does not hear of it",
+            )
+            peer = await team.start_worker()
+            assert await handle.result(timeout=10) == 2
+            asked = len(late.proxy.commands("EVALSHA"))
+            late.proxy.heal()
+            await wait_for(
+                lambda: sum(record.outcome == "replied" for record in late.proxy.commands("EVALSHA")[asked:]) >= 3,
+                "the late worker to be heard",
+            )
+            assert len(team.notebook.notes("begun", task=handle.id)) == 1, "it ran again, for nothing"
+        for member in (late, peer):
+            await member.drain()
+        assert leftovers(team.direct, team.keys) == []
