@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import socket
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, nullcontext
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 GOODBYE_S: Final = 5.0
 """How long the last verdicts may take to be stored before a worker that was told to stop gives up."""
+
+TELL_S: Final = 2.0
+"""How long a worker that was told to stop tries to tell Redis so, at its beginning and at its end. All of this together
+must fit into what its host allows beyond the drain."""
 
 _log = get_logger(__name__)
 
@@ -81,6 +85,7 @@ class Worker:
         self._draining = False
         self._goodbye_said = False
         self._turns = turns
+        self._starting = anyio.CancelScope()
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
         alone = Alone()
@@ -132,23 +137,35 @@ class Worker:
         Args:
             listen: to SIGTERM and SIGINT too; False in a process whose signals are not for this worker, as a test's.
         """
-        # Listening begins before the registry knows us and ends after it has forgotten us.
+        failure: Exception | None = None
+        # Listening begins before anything is started and ends after the registry has forgotten us.
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) if listen else nullcontext() as received:
-            async with self._lifespans():
-                await self._run(received)
+            async with anyio.create_task_group() as listening:
+                if received is not None:
+                    listening.start_soon(self._watch_signals, received)
+                try:
+                    await self._live()
+                except Exception as raised:  # noqa: BLE001 - the group would wrap it
+                    failure = raised
+                listening.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
 
-    @asynccontextmanager
-    async def _lifespans(self) -> AsyncIterator[None]:
-        """Enter the lifespans of all agents before the first task, leave them after the last."""
+    async def _live(self) -> None:
+        """Enter the lifespans of all agents, work, leave them; told to stop before that, leave those entered so far."""
         async with AsyncExitStack() as entered:
-            for agent in self._agents:
-                executor = self._executors[agent.name]
-                entered.push_async_callback(executor.caller.close)
-                if agent.lifespan is not None:
-                    executor.state = await entered.enter_async_context(agent.lifespan(agent))
-            yield
+            with self._starting:
+                for agent in self._agents:
+                    executor = self._executors[agent.name]
+                    entered.push_async_callback(executor.caller.close)
+                    if agent.lifespan is not None:
+                        executor.state = await entered.enter_async_context(agent.lifespan(agent))
+            if self._stop.is_set():
+                _log.info("worker_stopped", worker=self.id, left=0, meaning="it was told to before it had started")
+            else:
+                await self._run()
 
-    async def _run(self, received: AsyncIterator[signal.Signals] | None) -> None:
+    async def _run(self) -> None:
         try:
             await self._register()
         except BaseException:
@@ -159,19 +176,17 @@ class Worker:
         self._pulse.start()
         _log.info("worker_started", worker=self.id, agents=[agent.name for agent in self._agents])
         try:
-            await self._work(received)
+            await self._work()
         finally:
             if self._turns is not None:
                 self._turns.left()
             with anyio.CancelScope(shield=True):
                 await self._say_goodbye()
 
-    async def _work(self, received: AsyncIterator[signal.Signals] | None) -> None:
+    async def _work(self) -> None:
         async with anyio.create_task_group() as whole:
             whole.start_soon(self._outbox.run)
             whole.start_soon(self._emitter.run)
-            if received is not None:
-                whole.start_soon(self._watch_signals, received)
             whole.start_soon(self._register_again)
             for executor in self._executors.values():
                 whole.start_soon(executor.slots.run)
@@ -192,6 +207,7 @@ class Worker:
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
+        self._starting.cancel()
 
     async def _watch_signals(self, received: AsyncIterator[signal.Signals]) -> None:
         async for _ in received:
@@ -261,21 +277,27 @@ class Worker:
             held.stop("drain")
         with anyio.move_on_after(GOODBYE_S):
             await self._holdings.empty()
-        # What ignores that, a thread above all, goes back without its handler: this process is about to end.
-        for held in self._holdings.all():
+        # What ignores that, a thread above all, goes back without its handler: this process is about to end. Without
+        # Redis nothing goes anywhere, and waiting longer helps nobody: peers will adopt it.
+        ignoring = [held for held in self._holdings.all() if held.running and held.unstopped is not None]
+        for held in ignoring:
             if held.unstopped is not None:
                 held.unstopped()
-        with anyio.move_on_after(GOODBYE_S):
-            await self._holdings.empty()
+        if ignoring:
+            with anyio.move_on_after(GOODBYE_S):
+                await self._holdings.empty()
 
     async def _quieten(self) -> None:
-        try:
-            await self._register()
-        except StoreError as failure:
-            _log.warning("drain_unannounced", worker=self.id, error=str(failure))
-        async with anyio.create_task_group() as group:
-            for intake in self._intakes.values():
-                group.start_soon(intake.give_back_unseen)
+        with anyio.move_on_after(TELL_S) as told:
+            try:
+                await self._register()
+            except StoreError as failure:
+                _log.warning("drain_unannounced", worker=self.id, error=str(failure))
+            async with anyio.create_task_group() as group:
+                for intake in self._intakes.values():
+                    group.start_soon(intake.give_back_unseen)
+        if told.cancelled_caught:
+            _log.warning("drain_unannounced", worker=self.id, error=f"no answer from Redis for {TELL_S:g} s")
 
     async def _wait_for_running(self) -> None:
         with anyio.move_on_after(self._services.settings.worker.drain_s):
@@ -305,8 +327,10 @@ class Worker:
 
     async def _deregister(self) -> None:
         try:
-            with anyio.move_on_after(GOODBYE_S):
+            with anyio.move_on_after(TELL_S) as told:
                 call = registry.deregister(self._services.keys, worker=self.id)
                 await self._services.store.call(call, patience_s=self._services.settings.redis.command_timeout_s)
+            if told.cancelled_caught:
+                _log.warning("goodbye_unheard", worker=self.id, meaning="the registry forgets it soon")
         except StoreError as failure:
             _log.warning("goodbye_unheard", worker=self.id, error=str(failure), meaning="the registry forgets it soon")
