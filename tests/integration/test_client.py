@@ -20,6 +20,7 @@ from orchestrator.core.errors import (
     NotFound,
     OrchestratorError,
     QueueFull,
+    ServerUnavailable,
     SubmitRefused,
     TaskCancelled,
     TaskExpired,
@@ -401,6 +402,58 @@ async def test_many_are_sent_in_chunks(orc: Orchestrator, redis_client: redis.Re
     assert [handle.id for handle in handles] == sorted({handle.id for handle in handles})
     assert (await handles[1200].info()).args == b'{"x":1200}'
     assert await orc.submit_many([]) == []
+
+
+async def test_two_chunks_are_on_their_way(orc: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one chunk is answered the next is on its way already, and never a third; answers stay in order."""
+    send, under_way = orc._batcher.send, [0, 0]
+
+    async def slowly(rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
+        under_way[0] += 1
+        under_way[1] = max(under_way)
+        try:
+            await anyio.wait_all_tasks_blocked()
+            return await send(rows)
+        finally:
+            under_way[0] -= 1
+
+    monkeypatch.setattr(orc._batcher, "send", slowly)
+    handles = await orc.submit_many(Submission("double", {"x": number}) for number in range(1300))
+    assert under_way == [0, 2]
+    assert [(await handles[number].info()).args for number in (0, 600, 1299)] == [
+        b'{"x":0}',
+        b'{"x":600}',
+        b'{"x":1299}',
+    ]
+
+
+async def test_what_is_behind_a_failed_chunk_is_not_sent(orc: Orchestrator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a chunk fails, the one that is on its way is told for itself, and those behind it are not sent any more."""
+    send, chunks = orc._batcher.send, 0
+
+    async def fail_the_second(rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
+        nonlocal chunks
+        chunks += 1
+        if chunks == 2:
+            raise ServerUnavailable("no answer", outcome_unknown=True)
+        return await send(rows)
+
+    monkeypatch.setattr(orc._batcher, "send", fail_the_second)
+    with pytest.raises(SubmitRefused) as refused:
+        await orc.submit_many(Submission("double", {"x": number}) for number in range(1300))
+    outcomes = refused.value.outcomes
+    assert chunks < 5
+    for number, outcome in enumerate(outcomes):
+        if isinstance(outcome, ServerUnavailable):
+            assert number >= 250
+            assert outcome.outcome_unknown == (number < 500)
+            assert len(outcome.task_ids) == (number < 500)
+        else:
+            assert not 250 <= number < 500
+            if number % 100 == 0:
+                accepted: Any = outcome
+                assert (await accepted.status()).state is TaskState.READY
+    assert isinstance(outcomes[-1], ServerUnavailable)
 
 
 async def test_large_tasks_are_sent_in_chunks_of_bytes(orc: Orchestrator, redis_client: redis.Redis) -> None:
