@@ -274,7 +274,8 @@ async def watch(
         else:
             state, reason = end.kind, end.reason
     if state != "succeeded":
-        raise TaskError(task, f"is {state}: {reason}; `orc tasks show {task}` tells more")
+        because = f": {reason}" if reason else ""
+        raise TaskError(task, f"is {state}{because}; `orc tasks show {task}` tells more")
     return 0
 
 

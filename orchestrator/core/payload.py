@@ -74,7 +74,7 @@ def _encode_carefully(what: str, value: Any, max_depth: int, max_bytes: int) -> 
     try:
         data = _encode_any(value).encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{what} contain half a character (a lone surrogate); send valid Unicode") from None
+        raise InvalidInput(f"{what} would contain half a character (a lone surrogate); send valid Unicode") from None
     except ValueError as refused:
         # A whole number too long for Python to print, or one that is not finite.
         raise InvalidInput(
@@ -106,7 +106,7 @@ def _check(what: str, value: Any, max_depth: int, max_items: int) -> None:
             for key in item:
                 if not isinstance(key, str):
                     raise InvalidInput(
-                        f"{what} contain the key {key!r}, which is not a text; JSON would turn it into one"
+                        f"{what} would contain the key {key!r}, which is not a text; JSON would turn it into one"
                     )
             children: Collection[Any] = item.values()
         elif isinstance(item, list | tuple):
@@ -115,10 +115,10 @@ def _check(what: str, value: Any, max_depth: int, max_items: int) -> None:
             continue
         else:
             raise InvalidInput(
-                f"{what} contain a {kind.__name__}, which JSON cannot hold; send text, numbers, lists or dicts"
+                f"{what} would contain a {kind.__name__}, which JSON cannot hold; send text, numbers, lists or dicts"
             )
         if depth >= max_depth:
-            raise InvalidInput(f"{what} are nested deeper than {max_depth} levels")
+            raise InvalidInput(f"{what} would be nested deeper than {max_depth} levels")
         seen += len(children)
         if seen > max_items:
             # Every item takes a byte at least. Lists that hold the same lists again and again grow without end.

@@ -289,6 +289,8 @@ async def test_what_is_refused_at_the_door(team: LocalTeam) -> None:
         for amount in amounts:
             with pytest.raises(InvalidInput):
                 await ctx.progress(*amount)
+        with pytest.raises(InvalidInput, match="must be a text"):
+            await ctx.progress(1, 2, None)  # type: ignore[arg-type]
         for data in (None, "é" * 49, [[[]]], Finding(page=1, text="t"), 2**70):
             await ctx.emit(data)
         await ctx.progress(3, 2, "x" * 40)

@@ -150,6 +150,8 @@ class AttemptOutput:
         _check_amount("done", progress.done)
         if progress.total is not None:
             _check_amount("total", progress.total)
+        if not isinstance(progress.message, str):
+            raise InvalidInput(f"message of progress must be a text, not {progress.message!r}")
         data = self._emitter.encode("progress", [progress.done, progress.total, one_line(progress.message)])
         try:
             await self._send("progress", data)
