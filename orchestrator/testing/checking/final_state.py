@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from orchestrator.core.payload import decode_json
 from orchestrator.store.keys import is_permanent
-from orchestrator.tasks.model import TaskState, decode_envelope
+from orchestrator.tasks.model import Envelope, TaskState, decode_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -162,7 +164,7 @@ _RANGE: Final = "return redis.call('XRANGE', KEYS[1], ARGV[1], '+')"
 def read_record(id_: str, record: Mapping[bytes, bytes]) -> StoredTask:
     """Make a task of its record."""
     fields = {name.decode(): value for name, value in record.items()}
-    envelope = decode_envelope(fields["env"]) if "env" in fields else None
+    envelope = _envelope(fields.get("env"))
     args = decode_json(envelope.args) if envelope else {}
     op = args.get("op") if isinstance(args, dict) else None
     return StoredTask(
@@ -182,6 +184,13 @@ def read_record(id_: str, record: Mapping[bytes, bytes]) -> StoredTask:
         errors=_numbered(fields, "error:"),
         death_notes=_numbered(fields, "death:"),
     )
+
+
+def _envelope(data: bytes | None) -> Envelope | None:
+    try:
+        return None if data is None else decode_envelope(data)
+    except msgspec.DecodeError:
+        return None  # damaged; a checker sees that its skill is missing
 
 
 def _numbered(fields: Mapping[str, bytes], stem: str) -> dict[int, str]:
