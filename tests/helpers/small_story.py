@@ -108,10 +108,14 @@ def faults_of(direct: redis.Redis, keys: PoolKeys, notebook: Notebook, *, deaths
     found += [f"{task} began twice in generation {generation}" for task, generation in notebook.attempts_run_twice()]
     if counters(direct, keys)["succeeded"] != len(stored):
         found.append(f"{counters(direct, keys)['succeeded']} successes were counted of {len(stored)} tasks")
-    granted = sorted(
-        int(one.what.removeprefix("granted-")) for one in notebook.notes() if one.what.startswith("granted-")
-    )
+    granted = granted_ms(notebook)
     for earlier, later in zip(granted, granted[GRANTS:], strict=False):
         if later - earlier < WINDOW_S * 1000 - 1:
             found.append(f"{GRANTS + 1} grants within {later - earlier} ms: {granted}")
     return found
+
+
+def granted_ms(notebook: Notebook) -> list[int]:
+    """When the starts of `metered` were granted, by the server's clock, in order."""
+    notes = [note.what for note in notebook.notes() if note.what.startswith("granted-")]
+    return sorted(int(what.removeprefix("granted-")) for what in notes)
