@@ -185,13 +185,12 @@ class Recorder:
     """Writes the history of one actor into a directory; threads may share it, and a forked child goes on in a new file.
 
     Args:
-        directory: made when it is missing.
+        directory: made when the first line is written.
         actor: what the actor is called in the file's name and in each line.
     """
 
     def __init__(self, directory: str | os.PathLike[str], actor: str) -> None:
         self._directory, self._name = Path(directory), actor
-        self._directory.mkdir(parents=True, exist_ok=True)
         self._encode = msgspec.json.Encoder().encode
         self._lock = threading.Lock()
         self._pid, self._descriptor, self._actor = 0, -1, ""
@@ -210,6 +209,7 @@ class Recorder:
         if self._descriptor >= 0:
             os.close(self._descriptor)  # the parent has its own
         self._pid = os.getpid()
+        self._directory.mkdir(parents=True, exist_ok=True)
         self._actor = f"{self._name}-{self._pid}"
         # Process ids return; a file must not be continued behind a line that was torn.
         path = self._directory / f"{self._actor}-{secrets.token_hex(4)}.jsonl"
