@@ -36,7 +36,7 @@ class Faults:
         self._busy: set[str] = set()
         self._menu: dict[Callable[[], Coroutine[Any, Any, None]], float] = {
             self._kill_worker: 3,
-            self._freeze_worker: 4,
+            self._freeze_worker: 7,
             self._kill_host: 1.5,
             self._freeze_host: 1,
             self._drain_host: 0.7,
@@ -86,8 +86,8 @@ class Faults:
             self._thaw(host, pid)
 
     def _around_the_lease(self, lease_s: float) -> float:
-        """As often well below it as beyond it."""
-        return lease_s * self._dice.choice([0.1, 0.3, 0.6, 1.3, 2.0, 3.0])
+        """Below it, somewhat beyond it, far beyond it."""
+        return lease_s * self._dice.choice([0.1, 0.3, 0.6, 1.2, 1.4, 1.6, 2.0, 3.0])
 
     @staticmethod
     def _thaw(actor: Actor, pid: int) -> None:
