@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 
 if TYPE_CHECKING:
@@ -152,6 +153,11 @@ _LEVELS: Final[Mapping[Level, int]] = {
 
 class _Handler(logging.StreamHandler[TextIO]):
     """Ours, so that a second call of `configure_logging` finds the handler of the first."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
+        """Complain, unless somebody has closed standard error: then a log line must not fail for that."""
+        with suppress(ValueError):
+            super().handleError(record)
 
 
 class _Message:

@@ -95,13 +95,25 @@ async def test_a_stuck_worker_is_killed_and_replaced(
         assert await (await orc.submit("pid")).result(timeout=10) != before
 
 
-async def test_a_worker_whose_output_was_closed_ends_in_order(
+async def test_a_worker_whose_output_was_closed_goes_on(
     redis_server: RedisServer, prefix: str, notebook: Notebook
 ) -> None:
-    """It has no place left to print to; its end is an orderly one all the same."""
-    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
+    """It has no place left to print to: its heart beats on, its loop turns, and its end is an orderly one."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, stuck_after_s=1.0, heartbeat_s=0.1)
     async with nasty_team(settings, notebook) as (orc, host):
+        before = await (await orc.submit("pid")).result(timeout=10)
         assert await (await orc.submit("closes_output")).result(timeout=10) == "closed"
+        store, workers = orc.services.store, orc.services.keys.workers
+        for _ in range(15):  # longer than its watchdog waits for a sign
+            last = await store.execute("ZRANGE", workers, 0, -1, "WITHSCORES")
+
+            async def beaten(last: object = last) -> bool:
+                return bool(await store.execute("ZRANGE", workers, 0, -1, "WITHSCORES") != last)
+
+            await wait_for(beaten, "a heartbeat", 5)
+        with pytest.raises(TaskFailed):  # which is logged
+            await (await orc.submit("unreadable")).result(timeout=10)
+        assert await (await orc.submit("pid")).result(timeout=10) == before
         host.terminate()
         assert host.wait_exit(20) == 0, host.describe("an orderly end")
         assert "worker_died" not in host.output

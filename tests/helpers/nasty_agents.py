@@ -117,6 +117,7 @@ async def unreadable() -> None:
 def closes_output() -> str:
     """Close what the worker prints to."""
     sys.stdout.close()
+    sys.stderr.close()
     return "closed"
 
 

@@ -20,6 +20,7 @@ from orchestrator.core.log import get_logger
 LAST_RESORT_S: Final = 5.0
 """A drained worker whose handlers ignore their end leaves without them after so long."""
 
+_STDERR: Final = 2
 _NUMBER = struct.Struct("d")
 _log = get_logger(__name__)
 
@@ -39,7 +40,8 @@ class Turns:
     def note(self) -> None:
         """In the worker: the loop has turned."""
         _NUMBER.pack_into(self._shared, 0, time.monotonic())
-        faulthandler.dump_traceback_later(self.stuck_after_s, exit=True)
+        # By its number: a handler may have closed or replaced `sys.stderr`.
+        faulthandler.dump_traceback_later(self.stuck_after_s, exit=True, file=_STDERR)
 
     def forget(self) -> None:
         """In the worker: from now on nothing is promised, because it is about to end."""
