@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.figures import Figure, Goal, figure_of
 from benchmarks.goals import at_most
-from benchmarks.ours.team import HELD, OurTeam
+from benchmarks.ours.team import CROWD, HELD, OurTeam
 from benchmarks.payload import ATTEMPTS_FILE_VARIABLE, Attempt, read_attempts
 from benchmarks.processes import wait_until
 from orchestrator.core.event_loop import run_loop
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from benchmarks.harness import Bench
 _LEASE_S = 15.0
+_CROWD = 100
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
@@ -32,23 +33,47 @@ def measure(bench: Bench) -> Iterator[Figure]:
     for name, processes, goal_s in (("with a sibling", 2, 0.3), ("alone under its host", 1, 0.5)):
         taken_s = [_after_killed_worker(bench, team, attempts, processes) for _ in range(bench.sizes.rounds)]
         yield figure_of("recovery", f"killed worker, {name}", "s", taken_s, goals=(at_most(goal_s),))
+    crowd = OurTeam(bench, CROWD, {ATTEMPTS_FILE_VARIABLE: str(attempts)})
+    taken_s = [_after_killed_worker(bench, crowd, attempts, 1, in_flight=_CROWD) for _ in range(bench.sizes.rounds)]
+    yield figure_of(
+        "recovery", f"killed worker with {_CROWD} tasks, until all run", "s", taken_s, goals=(at_most(1.0),)
+    )
     if bench.sizes.rounds == 1:
         return  # the lease alone takes longer than a quick run should
     goal = Goal(f"≤ lease + 5 ({_LEASE_S + 5:g})", _LEASE_S + 5, at_most=True)
     yield Figure(
         "recovery", "killed host, another host lives", "s", _after_killed_host(bench, team, attempts), goals=(goal,)
     )
+    taken = _after_killed_crowd(bench, crowd, attempts)
+    yield Figure("recovery", f"killed host with {_CROWD} tasks, until all run", "s", taken, goals=(goal,))
 
 
-def _after_killed_worker(bench: Bench, team: OurTeam, attempts: Path, processes: int) -> float:
+def _after_killed_worker(bench: Bench, team: OurTeam, attempts: Path, processes: int, *, in_flight: int = 1) -> float:
     bench.clean()
     attempts.unlink(missing_ok=True)
     with team.crew(processes) as crew:
         crew.go()
-        first = _run_one(team, attempts)
+        first = _run_first(team, attempts, in_flight)
         killed_s = time.monotonic()
         os.kill(first.pid, signal.SIGKILL)
-        return _second_start_s(attempts) - killed_s
+        return _all_again_s(team, attempts, in_flight) - killed_s
+
+
+def _after_killed_crowd(bench: Bench, team: OurTeam, attempts: Path) -> float:
+    """Kill a host with all that it runs; another one has joined with as many free slots."""
+    bench.clean()
+    attempts.unlink(missing_ok=True)
+    with team.crew(1) as crew:
+        crew.go()
+        _run_first(team, attempts, _CROWD)
+        crew.join()
+        wait_until(lambda: team.registered() == 2, what="the other host", children=tuple(crew.helpers))
+        time.sleep(1.0)
+        killed_s = time.monotonic()
+        for pid in crew.workers[0].pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return _all_again_s(team, attempts, _CROWD, timeout_s=3 * _LEASE_S) - killed_s
 
 
 def _after_killed_host(bench: Bench, team: OurTeam, attempts: Path) -> float:
@@ -56,30 +81,35 @@ def _after_killed_host(bench: Bench, team: OurTeam, attempts: Path) -> float:
     attempts.unlink(missing_ok=True)
     with team.crew(1, hosts=2) as crew:
         crew.go()
-        first = _run_one(team, attempts)
+        first = _run_first(team, attempts, 1)
         # Either host may have got the task; the one that did dies with all its processes, the host before its children.
         host = next(host for host in crew.workers if first.pid in host.pids())
         killed_s = time.monotonic()
         for pid in host.pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return _second_start_s(attempts, timeout_s=3 * _LEASE_S) - killed_s
+        return _all_again_s(team, attempts, 1, timeout_s=3 * _LEASE_S) - killed_s
 
 
-def _run_one(team: OurTeam, attempts: Path) -> Attempt:
-    """Submit a task that holds its slot in its first attempt, and wait until it does."""
+def _run_first(team: OurTeam, attempts: Path, in_flight: int) -> Attempt:
+    """Submit tasks that hold their slots in their first attempts, and wait until they do."""
 
     async def submit() -> None:
         async with team.client() as driver:
-            await driver.load(1)
+            await driver.load(in_flight)
 
     run_loop(submit)
-    wait_until(lambda: len(read_attempts(attempts)) == 1, what="the first attempt")
+    wait_until(lambda: len(read_attempts(attempts)) == in_flight, what="the first attempts")
     # The pulse may be in the middle of its first turn; a task that has just begun is not the usual case.
     time.sleep(1.0)
     return read_attempts(attempts)[0]
 
 
-def _second_start_s(attempts: Path, timeout_s: float = 20.0) -> float:
-    wait_until(lambda: len(read_attempts(attempts)) > 1, what="the second attempt", timeout_s=timeout_s)
-    return read_attempts(attempts)[1].started_ns / 1e9
+def _all_again_s(team: OurTeam, attempts: Path, in_flight: int, timeout_s: float = 20.0) -> float:
+    """When the last of them began again; each must have done so once, and end."""
+    wait_until(lambda: len(read_attempts(attempts)) >= 2 * in_flight, what="the second attempts", timeout_s=timeout_s)
+    wait_until(lambda: not team.remaining(), what="their ends")
+    started = read_attempts(attempts)
+    if len(started) != 2 * in_flight:
+        raise RuntimeError(f"{in_flight} tasks died once and began {len(started)} times")
+    return started[-1].started_ns / 1e9

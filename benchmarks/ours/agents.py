@@ -1,4 +1,4 @@
-"""The agents that run the measured tasks: free, under a rate limit that never binds, and one with long attempts."""
+"""The agents that run the measured tasks: free, under a rate limit that never binds, and two with long attempts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ CONCURRENCY = 100
 
 free = Agent("bench", concurrency=CONCURRENCY)
 held = Agent("bench-held", concurrency=1)
+crowd = Agent("bench-crowd", concurrency=CONCURRENCY)
 limited = Agent("bench-limited", concurrency=CONCURRENCY, rate="1000000/s")
 
 
@@ -37,3 +38,9 @@ async def hold(ctx: TaskContext, number: int, url: str, style: str, sent_ns: int
     if ctx.attempt == 1:
         await anyio.sleep(60)
     return ctx.attempt
+
+
+@crowd.skill
+async def hold_beside_others(ctx: TaskContext, number: int, url: str, style: str, sent_ns: int) -> int:
+    """The same, a hundred at a time in one process."""
+    return await hold(ctx, number, url, style, sent_ns)

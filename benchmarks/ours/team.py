@@ -33,6 +33,7 @@ class AgentUnderTest:
 
 FREE = AgentUnderTest("free", "bench", "answer")
 HELD = AgentUnderTest("held", "bench-held", "hold")
+CROWD = AgentUnderTest("crowd", "bench-crowd", "hold_beside_others")
 LIMITED = AgentUnderTest("limited", "bench-limited", "answer_limited")
 
 
@@ -45,6 +46,13 @@ class OurCrew:
     stack: contextlib.ExitStack
     bench: Bench
     env: Mapping[str, str]
+    arguments: list[str]
+
+    def join(self) -> None:
+        """Start another host like the others; comes back when it has begun to start."""
+        self.helpers.append(
+            self.stack.enter_context(running("workers-late", self.arguments, folder=self.bench.folder, env=self.env))
+        )
 
     def go(self) -> None:
         """Start the supervisor."""
@@ -88,8 +96,8 @@ class OurTeam:
                 stack.enter_context(running(name, arguments, folder=self.bench.folder, env=env)) for name in names
             )
             expected = processes * hosts
-            wait_until(lambda: self._registered() == expected, what=f"{expected} registered workers", children=started)
-            yield OurCrew(started, [], stack, self.bench, env)
+            wait_until(lambda: self.registered() == expected, what=f"{expected} registered workers", children=started)
+            yield OurCrew(started, [], stack, self.bench, env, arguments)
 
     def remaining(self) -> int:
         """Count the tasks in the queue and in the inbox; a finished one is in neither."""
@@ -99,7 +107,8 @@ class OurTeam:
         pipe.zcard(_KEYS.scheduled)
         return sum(cast("list[int]", pipe.execute()))
 
-    def _registered(self) -> int:
+    def registered(self) -> int:
+        """Count the workers that the registry has."""
         return self.bench.meter.hlen(_KEYS.agent_workers(self.agent.name))
 
 

@@ -28,7 +28,7 @@ from tests.helpers.guards import keys_of
 from tests.helpers.notebook import Notebook
 from tests.helpers.nursery import Nursery
 from tests.helpers.small_story import LEASE_S, faults_of, make_agents, submit_all
-from tests.helpers.staff import alive
+from tests.helpers.staff import alive, workers_of
 from tests.helpers.team import make_settings
 from workers.runtime.worker import Worker
 
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from orchestrator.store.keys import PoolKeys
     from orchestrator.testing.commands import Command, Record
 
+Kind = Literal["worker", "supervisor", "host"]
 Where = Literal["request", "reply"]
+WHERES: Final[tuple[Where, ...]] = ("request", "reply")
 AT_ONCE: Final = 24
 PATIENCE_S: Final = 25.0
 FROZEN_S: Final = 3 * LEASE_S
@@ -50,6 +52,8 @@ WORKER_CALLS: Final = {
     "agents/register", "agents/beat", "agents/deregister", "tasks/adopt", "XREADGROUP", "tasks/renew", "tasks/emit",
     "tasks/submit", "tasks/finish",
 }  # fmt: skip
+HOST_CALLS: Final = {"tasks/abandon", "agents/deregister"}
+"""What a host itself sends when its worker has died: for each agent, and again after the dead one's last read."""
 SUPERVISOR_CALLS: Final = {
     "agents/lead", "agents/expire", "agents/resign", "tasks/assign", "tasks/promote", "XREAD",
 }  # fmt: skip
@@ -59,7 +63,7 @@ SUPERVISOR_CALLS: Final = {
 class Step:
     """One story: who is hit, at which turn of which of its calls, before or after the server ran it; none: nobody."""
 
-    kind: Literal["worker", "supervisor"]
+    kind: Kind
     call: str = ""
     turn: int = 0
     where: Where = "request"
@@ -132,12 +136,14 @@ class _Play:
             self._plan(proxy)
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
-            group.start_soon(self._lead if step.kind == "worker" else self._work)
+            group.start_soon(self._work if step.kind == "supervisor" else self._lead)
             self._pid = await self._start_victim(proxy)
             stack.callback(self._end_victim)
             orc = await stack.enter_async_context(Orchestrator(settings=self._settings))
             group.start_soon(self._replace, proxy, direct)
             handles = await submit_all(orc)
+            if step.kind == "host":
+                await self._kill_child(direct)
             for n, handle in handles.items():
                 assert await handle.result(timeout=PATIENCE_S) == n
             if step.freeze and self._felt.is_set():
@@ -145,6 +151,11 @@ class _Play:
             if alive(self._pid):
                 os.kill(self._pid, signal.SIGTERM)
             await wait_for(lambda: not alive(self._pid), "the actor to end", 10)
+            if step.kind == "host":
+                ours = {os.getpid()}
+                await wait_for(
+                    lambda: set(workers_of(direct, self._keys, "actor").values()) <= ours, "its child to end"
+                )
             step.calls = [label(record) for record in proxy.commands() if is_work(record)]
             await self._judge(direct)
 
@@ -155,13 +166,22 @@ class _Play:
 
     async def _judge(self, direct: redis.Redis) -> None:
         step = self._step
-        # What dies of a freeze depends on what the others had taken by then; fences are judged there.
-        deaths = None if step.freeze else self._deaths
+        # What dies of a freeze depends on what the others had taken by then; fences are judged there. With a host only
+        # one of two ways to take back may count.
+        deaths = None if step.freeze or step.kind == "host" else self._deaths
         step.faults += await to_thread.run_sync(lambda: faults_of(direct, self._keys, self._notebook, deaths=deaths))
         log = await to_thread.run_sync(self._stage.nursery.log, step.name)
         told = Counter(re.findall(r"(?:lease_lost|verdict_stale|attempt_fenced) task='?([^' ]+)", log))
         step.faults += [f"{task} was said to be lost {times} times" for task, times in told.items() if times > 1]
         step.lost = len(told)
+
+    def _workers(self, direct: redis.Redis) -> set[int]:
+        return set(workers_of(direct, self._keys, "actor").values())
+
+    async def _kill_child(self, direct: redis.Redis) -> None:
+        await wait_for(lambda: self._notebook.notes("begun"), "the child to run something", 10)
+        (child,) = self._workers(direct)
+        os.kill(child, signal.SIGKILL)
 
     async def _go_on(self, orc: Orchestrator) -> None:
         """Thawed and without its colleague, the actor must do new work."""
@@ -204,7 +224,7 @@ class _Play:
             if step.kind == "worker":
                 self._deaths = Counter(await to_thread.run_sync(lambda: list(self._pending(direct))))
         async with anyio.create_task_group() as group:
-            group.start_soon(self._work if step.kind == "worker" else self._lead)
+            group.start_soon(self._lead if step.kind == "supervisor" else self._work)
             if step.freeze:
                 await anyio.sleep(FROZEN_S)
                 os.kill(self._pid, signal.SIGCONT)
@@ -280,25 +300,22 @@ def stage(tcp_server: RedisServer, prefix: str, tmp_path: Path, nursery: Nursery
     return Stage(tcp_server, prefix, tmp_path, nursery)
 
 
-async def sweep(
-    stage: Stage, kind: Literal["worker", "supervisor"], calls: set[str], *, turns: int, freeze: bool = False
-) -> list[Step]:
+async def sweep(stage: Stage, kind: Kind, calls: set[str], *, turns: int, freeze: bool = False) -> list[Step]:
     """Hit an actor before and after the server ran each of its calls, and report every story that went wrong."""
     quiet = await stage.play(Step(kind))
     assert quiet.faults == []
     assert set(quiet.calls) >= calls, f"the story does not meet {calls - set(quiet.calls)}"
-    wheres: tuple[Where, ...] = ("request", "reply")
     steps = [
         Step(kind, call, turn, where, freeze)
         for call, times in Counter(quiet.calls).items()
         # What only reads is the same each time.
         for turn in range(1, min(times, turns if call in calls else 1) + 1)
-        for where in wheres
+        for where in WHERES
     ]
     await stage.play_all(steps)
     wrong = [f"{step.name}: {fault}" for step in steps for fault in step.faults]
     assert not wrong, "\n".join(wrong)
-    for where in wheres:
+    for where in WHERES:
         hit = {step.call for step in steps if step.where == where and step.hit}
         assert hit >= calls, f"never hit at the {where} of {calls - hit}"
     return steps
@@ -323,3 +340,12 @@ async def test_a_worker_is_frozen_at_every_call(stage: Stage) -> None:
 async def test_a_supervisor_is_frozen_at_every_call(stage: Stage) -> None:
     """Another one leads meanwhile; thawed, it assigns nothing twice, and leads again when the other has gone."""
     await sweep(stage, "supervisor", SUPERVISOR_CALLS - {"agents/resign"}, turns=1, freeze=True)
+
+
+async def test_a_host_is_killed_at_every_call(stage: Stage) -> None:
+    """Its worker has died before: whether or not it could give back what that held, each task ends once."""
+    steps = [Step("host", call, turn, where) for call in HOST_CALLS for turn in (1, 2) for where in WHERES]
+    await stage.play_all(steps)
+    wrong = [f"{step.name}: {fault}" for step in steps for fault in step.faults]
+    assert not wrong, "\n".join(wrong)
+    assert all(step.hit for step in steps), [step.name for step in steps if not step.hit]

@@ -58,7 +58,7 @@ class Nursery:
         """Fork an actor and answer its process id. Blocks for a moment.
 
         Args:
-            kind: `worker` or `supervisor`.
+            kind: `worker`, `host` with one worker process, or `supervisor`.
             name: of its log.
             url: where it finds Redis, its proxy.
             prefix: namespace.
@@ -87,7 +87,7 @@ def main() -> None:
     from orchestrator.store.script_files import all_scripts
 
     all_scripts()  # read once, for all
-    for module in ("orchestrator.supervisor.daemon", "tests.helpers.small_story", "workers.runtime.worker"):
+    for module in ("orchestrator.supervisor.daemon", "tests.helpers.small_story", "workers.runtime.host"):
         import_module(module)
     children: list[int] = []
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them: their ends are seen in /proc
@@ -112,6 +112,7 @@ def _act(order: dict[str, Any]) -> NoReturn:
     from orchestrator.core.event_loop import run_loop
     from orchestrator.supervisor.daemon import run_supervisor
     from tests.helpers.small_story import make_agents
+    from workers.runtime.host import Host
     from workers.runtime.worker import run_worker
 
     code = 1
@@ -123,7 +124,9 @@ def _act(order: dict[str, Any]) -> NoReturn:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         settings = make_settings(order["url"], order["prefix"], **order["timings"])
-        if order["kind"] == "worker":
+        if order["kind"] == "host":
+            Host(settings, make_agents(Notebook(order["notebook"])), processes=1).run()
+        elif order["kind"] == "worker":
             run_loop(run_worker, settings, make_agents(Notebook(order["notebook"])))
         else:
             run_loop(run_supervisor, settings)
