@@ -219,7 +219,7 @@ def run_campaign(options: Options) -> int:
     with ExitStack() as stack:
         # What the client logs is no part of the timeline.
         configure_logging(stream=stack.enter_context((directory / "client.log").open("w")))
-        path = [plant(options.plant, directory)] if options.plant else []
+        path = [plant(options.plant, directory / "planted")] if options.plant else []
         world = stack.enter_context(World(directory, binary=options.binary, timeline=timeline, path=path))
         complaints = anyio.run(Campaign(options, world).run)
     faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(timeline.counts.items()))

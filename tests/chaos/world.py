@@ -89,7 +89,7 @@ class Actor:
                 self._world.surprises.append(f"{self.name} ended by itself with {code}; see its log")
         self._told_to_end = False
         environment = self._world.environment | {"ORC_REDIS__URL": self.proxy.url}
-        # Not in the checkout: a host looks for agents where it is started, and finds a planted script's packages last.
+        # Not in the checkout, nor beside planted scripts: a host takes packages from where it is started last of all.
         where = self._world.directory
         self._process = ActorProcess(self._command, name=self.name, env=environment, cwd=where).start()
 
