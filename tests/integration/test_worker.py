@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -291,3 +292,27 @@ async def test_a_skill_that_is_gone_is_given_back_unburnt(team: LocalTeam) -> No
 
     await team.work(late.agent)
     assert await handle.result(PATIENCE_S) == 1
+
+
+async def test_several_agents_share_one_worker(team: LocalTeam) -> None:
+    """Each agent has an inbox and one blocking connection of its own; all else is shared."""
+    agents = [Agent(name) for name in ("one", "two", "three")]
+    for agent in agents:
+
+        @agent.skill(name=f"ask_{agent.name}")
+        async def ask(ctx: TaskContext) -> str:
+            return ctx.agent
+
+    await team.work(*agents)
+    handles = [await team.orc.submit(f"ask_{agent.name}") for agent in agents]
+    assert [await handle.result(PATIENCE_S) for handle in handles] == ["one", "two", "three"]
+
+    async def blocking() -> list[str]:
+        clients = (await team.services.store.execute("CLIENT", "LIST")).decode().splitlines()
+        names = [re.search(r" name=(\S*)", client) for client in clients if " cmd=xreadgroup " in client]
+        return sorted(name[1].rpartition(":")[2] for name in names if name)
+
+    async def one_each() -> bool:
+        return [name for name in await blocking() if name in {"one", "two", "three"}] == ["one", "three", "two"]
+
+    await wait_for(one_each, "one blocking read for each agent")
