@@ -38,13 +38,15 @@ for i = 1, group and #group or 0, 2 do
   if group[i] == 'last-delivered-id' then read_up_to = group[i + 1] end
 end
 
-local spec = redis.call('HMGET', agent_key, 'slots', 'lease_ms', 'swept', 'grace', 'terms')
+local spec = redis.call('HMGET', agent_key, 'slots', 'lease_ms', 'swept', 'grace', 'terms', 'looked')
 local slots, lease_ms = tonumber(spec[1] or 0), tonumber(spec[2] or 15000)
 local swept, grace = tonumber(spec[3] or 0), tonumber(spec[4] or 0)
 local deaths_allowed = {}
 for skill, deaths in string.gmatch(spec[5] or '', '(%S+)=%d+/(%d+)') do deaths_allowed[skill] = tonumber(deaths) end
--- While nobody looked nobody may have been able to renew either: every holder gets one lease (protocol rule 10).
-if now_ms < swept or now_ms - swept > every_ms + lease_ms / 3 then grace = math.max(grace, now_ms + lease_ms) end
+-- While nobody looked nobody may have been able to renew either: every holder gets one lease (protocol rule 10). An
+-- inbox that was empty is not swept, but its workers look.
+local seen = math.max(swept, tonumber(spec[6] or 0))
+if now_ms < swept or now_ms - seen > every_ms + lease_ms / 3 then grace = math.max(grace, now_ms + lease_ms) end
 redis.call('HSET', agent_key, 'swept', whole(now_ms), 'grace', whole(grace))
 redis.call('EXPIRE', agent_key, 86400, 'NX')
 

@@ -440,7 +440,8 @@ class Model:
     def recover(self, name: str, limit: int, *, every_ms: int) -> tuple[int, bool]:
         """lua/tasks/recover.lua. An aged entry is one that is overdue."""
         agent = self.agents[name]
-        if self.now_ms < agent.swept or self.now_ms - agent.swept > every_ms + LEASE_MS / 3:
+        seen = max(agent.swept, agent.looked)
+        if self.now_ms < agent.swept or self.now_ms - seen > every_ms + LEASE_MS / 3:
             agent.grace = max(agent.grace, self.now_ms + LEASE_MS)
         agent.swept = self.now_ms
         overdue = [entry for entry in agent.inbox if entry.aged][:limit] if self.now_ms >= agent.grace else []

@@ -50,6 +50,21 @@ def test_unread_entries_of_an_agent_without_workers(pool: Pool) -> None:
     assert pool.stats()["recovered"] == 2
 
 
+def test_an_idle_time_starts_no_grace(pool: Pool) -> None:
+    """An empty inbox is not swept; as long as its workers look, its first tasks are recovered, and adopted, in time."""
+    pool.register()
+    pool.look()
+    pool.put(row(), row())
+    delivered = pool.deliver()
+    pool.age(OVERDUE_MS + 1)
+    assert pool.recover(every_ms=EVERY_MS) == (2, False)
+    assert {pool.task(one.task_id)["deaths"] for one in delivered} == {"1"}
+    pool.deliver("w2")
+    pool.age(LEASE_MS + 1)
+    assert len(pool.adopt("w3")) == 0, "both are on their way back by their second deaths"
+    assert pool.pending() == []
+
+
 def test_entries_of_live_workers_stay(pool: Pool) -> None:
     """What a live worker will read, and what is renewed, is left alone."""
     pool.register(slots=3)
