@@ -66,7 +66,7 @@ class Load:
         if kind == "twice":
             return [("fast", args, {"key": f"key of {op}"})] * 2
         if kind == "ranked":
-            many = range(dice.randint(5, 15))
+            many = range(dice.randint(15, 40))
             return [(kind, {"op": f"{op}.{n}"}, {"priority": dice.randint(0, 9)}) for n in many]
         if kind in {"stamp", "share"}:
             return [(kind, {"op": f"{op}.{n}"}, {}) for n in range(dice.randint(5, 30))]
