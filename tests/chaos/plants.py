@@ -47,8 +47,8 @@ PLANTS: Final = {
     ),
     "no-order": Plant(
         "tasks/assign.lua",
-        "redis.call('ZRANGE', pool .. ':queue:' .. filled[i], 0, each - 1, 'WITHSCORES')",
-        "redis.call('ZREVRANGE', pool .. ':queue:' .. filled[i], 0, each - 1, 'WITHSCORES')",
+        "redis.call('ZRANGE', pool .. ':queue:' .. filled[1], 0, each - 1, 'WITHSCORES')",
+        "redis.call('ZREVRANGE', pool .. ':queue:' .. filled[1], 0, each - 1, 'WITHSCORES')",
         "the least urgent task goes first",
     ),
     "no-lease": Plant(
