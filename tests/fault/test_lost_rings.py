@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import PATIENCE_S, local_settings, run_local_team
 from workers import Agent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.testing.servers import RedisServer
+    from tests.helpers.team import Team
 
 
 async def test_a_task_that_nobody_rang_for_is_found_at_the_next_sweep(redis_server: RedisServer, prefix: str) -> None:
@@ -38,3 +42,20 @@ async def test_a_task_that_nobody_rang_for_is_found_at_the_next_sweep(redis_serv
             ]
         )
         assert await handle.result(PATIENCE_S) == "done"
+
+
+async def test_rings_that_were_lost_while_the_supervisor_was_cut_off(make_team: Callable[..., Team]) -> None:
+    """It looks at everything when it is back, long before the next sweep; what it missed is not in the stream."""
+    async with make_team(sweep_s=60.0, leader_lease_s=60.0) as team:
+        await team.start_supervisor()
+        worker = await team.start_worker()
+        async with team.open_client() as orc:
+            assert await (await orc.submit("echo", {"n": 1})).result(timeout=4) == 1
+            team.supervisor.close_port()
+            team.supervisor.cut()
+            handle = await orc.submit("echo", {"n": 2})
+            assert team.direct.xtrim(team.keys.doorbell, maxlen=0, approximate=False)
+            team.supervisor.heal()
+            assert await handle.result(timeout=4) == 2
+        await wait_for(lambda: not team.direct.xlen(team.keys.inbox("scribe")), "an empty inbox")
+        await worker.drain()

@@ -90,6 +90,20 @@ def test_duplicate_id(pool: Pool) -> None:
         assert pool.submit(task) == [("duplicate", task.id)]
 
 
+def test_duplicate_id_in_any_state(pool: Pool) -> None:
+    """A task without a key is known by its id alone: while it waits, while it runs, when it has ended."""
+    pool.register()
+    (id_,) = pool.put()
+    with pool.unchanged():
+        assert pool.submit(row(id_)) == [("duplicate", id_)]
+    delivery = pool.one()
+    with pool.unchanged():
+        assert pool.submit(row(id_)) == [("duplicate", id_)]
+    pool.end(delivery)
+    with pool.unchanged():
+        assert pool.submit(row(id_)) == [("duplicate", id_)]
+
+
 def test_same_id_twice_in_one_call(pool: Pool) -> None:
     """A row that stands twice in one call is accepted once."""
     task = row()
