@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orchestrator.testing.commands import named
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.aftermath import leftovers
 
@@ -42,3 +43,24 @@ async def test_an_entry_that_was_taken_meanwhile_is_not_started(make_team: Calla
         for member in (late, peer):
             await member.drain()
         assert leftovers(team.direct, team.keys) == []
+
+
+async def test_what_the_last_read_swallowed_goes_back_before_a_worker_leaves(make_team: Callable[..., Team]) -> None:
+    """The answers to its reads are lost and it is told to stop: it asks, so a peer need not wait for a lease."""
+    async with make_team(lease_s=10.0) as team:
+        await team.start_supervisor()
+        leaving = await team.start_worker()
+        async with team.open_client() as orc:
+            assert await (await orc.submit("echo", {"n": 1})).result(timeout=4) == 1
+            lost = leaving.proxy.fail_reply(named("XREADGROUP"), nth="every", how="swallow")
+            await wait_for(lambda: lost.seen >= 2, "a read of each inbox whose answer will be lost")
+            handle = await orc.submit("echo", {"n": 2})
+            await wait_for(
+                lambda: team.direct.xpending(team.keys.inbox("scribe"), "workers")["pending"],
+                "a lost read",
+            )
+            await leaving.drain()
+            assert team.state(handle.id) == "ready"
+            await team.start_worker()
+            assert await handle.result(timeout=4) == 2
+            assert "deaths" not in team.task(handle.id)
