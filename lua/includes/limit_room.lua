@@ -10,7 +10,8 @@ local function limit_room(pool, names, now, want)
     local limit_key = pool .. ':limit:' .. name
     -- Open above, so that a clock which stepped back reopens nothing: grants of what is now the future count too.
     local open_after = string.format('(%.0f', now - window)
-    local used = redis.call('ZCOUNT', limit_key, open_after, '+inf')
+    -- What stands at infinity keeps the time of a returned grant (`return_slots`).
+    local used = redis.call('ZCOUNT', limit_key, open_after, '(+inf')
     local free = count - used
     if free <= 0 then
       local blocking = redis.call('ZRANGE', limit_key, open_after, '+inf', 'BYSCORE', 'LIMIT', used - count, 1, 'WITHSCORES')

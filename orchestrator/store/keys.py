@@ -71,7 +71,12 @@ POOL_KEYS: Final = (
     ),
     KeyKind("doorbell", "stream", "which queue or agent changed", "capped at about 1000 entries", permanent=True),
     KeyKind("limits", "hash", "definition of each limit: starts, window in microseconds", "permanent", permanent=True),
-    KeyKind("limit:NAME", "zset", "starts inside the window, by grant time in microseconds", "window + 1 s"),
+    KeyKind(
+        "limit:NAME",
+        "zset",
+        "starts inside the window, by grant time in microseconds; at infinity the time of a returned last one",
+        "window + 1 s",
+    ),
     KeyKind("idem:KEY", "string", "task id and digest of the body", "as long as its task"),
     KeyKind("agents", "zset", "known agents by last beat in ms", "an hour after the last beat", permanent=True),
     KeyKind(

@@ -38,10 +38,15 @@ def make_agent(team: LocalTeam, name: str, starts_us: list[int], **options: Any)
     return agent
 
 
+def by_grant(found: list[bytes]) -> dict[bytes, int]:
+    """Grants with their times; at infinity stands the time of a returned one."""
+    return {member: int(float(us)) for member, us in zip(found[::2], found[1::2], strict=True) if us != b"inf"}
+
+
 async def _grants_us(team: LocalTeam, name: str) -> list[int]:
     """The server's times of the grants that are still in a limit's window."""
     found = await team.services.store.execute("ZRANGE", team.services.keys.limit(name), 0, -1, "WITHSCORES")
-    return sorted(int(float(score)) for score in found[1::2])
+    return sorted(by_grant(found).values())
 
 
 class GrantWatch:
@@ -61,7 +66,7 @@ class GrantWatch:
         """Note the grants that are in the window now."""
         key = self._team.services.keys.limit(self._name)
         found = await self._team.services.store.execute("ZRANGE", key, 0, -1, "WITHSCORES")
-        self.seen |= {member: int(float(score)) for member, score in zip(found[::2], found[1::2], strict=True)}
+        self.seen |= by_grant(found)
 
     def assert_kept(self, count: int, window_us: int) -> None:
         """No window, wherever it begins, holds more than `count` grants."""

@@ -255,7 +255,9 @@ async def granted_at(team: LocalTeam, handle: TaskHandle[Any], limit: str) -> da
     store = team.services.store
     flat = await store.execute("ZRANGE", store.keys.limit(limit), 0, -1, "WITHSCORES")
     grants = {
-        member.decode().split(":")[0]: int(float(score)) for member, score in zip(flat[::2], flat[1::2], strict=True)
+        member.decode().split(":")[0]: int(float(score))
+        for member, score in zip(flat[::2], flat[1::2], strict=True)
+        if score != b"inf"
     }
     return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=grants[handle.id])
 

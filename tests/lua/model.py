@@ -90,15 +90,21 @@ class Entry:
 
 @dataclass
 class Limit:
-    """One limit: what it allows, and which grants it remembers."""
+    """One limit: what it allows, which grants it remembers, and when it granted last, returned or not."""
 
     count: int
     window_us: int
     grants: list[tuple[int, str]] = field(default_factory=list)
+    last_us: int = 0
 
     def clock(self, now_us: int) -> int:
         """Time never runs behind the last grant."""
-        return max([now_us, *[us for us, _ in self.grants]])
+        return max(now_us, self.last_us)
+
+    def stored(self) -> list[tuple[float, str]]:
+        """What is stored: the grants, and the time of the last one when that was returned."""
+        returned = self.last_us not in {0, *[us for us, _ in self.grants]}
+        return [*sorted(self.grants), *([(math.inf, str(self.last_us))] if returned else [])]
 
     def inside(self, now_us: int) -> list[tuple[int, str]]:
         """Grants inside the window that ends now."""
@@ -593,6 +599,7 @@ class Model:
             limit = self.limits[name]
             us = limit.clock(self.now_us)
             limit.grants = [*limit.inside(self.now_us), (us, f"{task.id}:{task.gen}")]
+            limit.last_us = us
             self.history.setdefault(name, []).append(us)
 
     def _return_slots(self, agent: Agent, task: Task) -> None:

@@ -38,7 +38,16 @@ for i = 1, #agents do
   end
 end
 local limits = redis.call('HKEYS', pool .. ':limits')
-for i = 1, #limits do move(pool .. ':limit:' .. limits[i], back_us) end
+for i = 1, #limits do
+  local limit_key = pool .. ':limit:' .. limits[i]
+  local starts = move(limit_key, back_us)
+  -- The time of a returned grant is the name of a member that stays at infinity.
+  local returned = string.match(starts[#starts] or '', '^%d+$')
+  if returned and by_ms ~= 0 then
+    redis.call('ZADD', limit_key, '+inf', string.format('%.0f', returned - by_ms * 1000))
+    redis.call('ZREM', limit_key, returned)
+  end
+end
 -- The promoter and the assigner sleep until times that have moved.
 redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', 'scheduled')
 redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', 'agents')
