@@ -139,6 +139,7 @@ def test_cost_does_not_grow(pool: Pool) -> None:
         pool.delete(task_id)
         return pool.commands() - before
 
+    cost()  # now the server knows the scripts
     first = cost()
     pool.put(*[row(queue=f"skill:{i}") for i in range(100)], *[row(delay_ms=i + 1) for i in range(300)])
     assert cost() == first

@@ -289,7 +289,7 @@ def test_large_results_do_not_travel(pool: Pool) -> None:
 def test_batch_of_500(pool: Pool, kind: VerdictKind) -> None:
     """A full batch with payloads, clients, keys and `start_by` over two agents fits into one call."""
     pool.register(slots=250)
-    pool.register("w1", Team(agent="other", rate=Rate(500, 1_000_000)), slots=250)
+    pool.register("w1", Team(agent="other", rate=Rate(500, 60_000_000)), slots=250)
     for agent in ("ed", "other"):
         pool.put(
             *[
