@@ -25,10 +25,7 @@ async def test_an_entry_that_was_taken_meanwhile_is_not_started(make_team: Calla
             handle = await orc.submit("echo", {"n": 2})
             inbox = team.keys.inbox("scribe")
             await wait_for(
-                lambda: any(
-                    row["consumer"].decode() == late.worker.id
-                    for row in team.direct.xpending_range(inbox, "workers", "-", "+", 10)
-                ),
+                lambda: team.direct.xpending_range(inbox, "workers", "-", "+", 10, consumername=late.worker.id),
                 "the entry to be handed to the worker that does not hear of it",
             )
             peer = await team.start_worker()
@@ -56,7 +53,7 @@ async def test_what_the_last_read_swallowed_goes_back_before_a_worker_leaves(mak
             await wait_for(lambda: lost.seen >= 2, "a read of each inbox whose answer will be lost")
             handle = await orc.submit("echo", {"n": 2})
             await wait_for(
-                lambda: team.direct.xpending(team.keys.inbox("scribe"), "workers")["pending"],
+                lambda: team.direct.xpending_range(team.keys.inbox("scribe"), "workers", "-", "+", 10),
                 "a lost read",
             )
             await leaving.drain()
