@@ -84,8 +84,9 @@ class Actor:
         if self._process is not None:
             code = self._process.returncode
             self.end()
-            # One whose worker was killed while it drained says so with its status.
-            if code not in MAY_EXIT and not (self._told_to_end and code == 1):
+            # One whose worker was killed while it drained says so with its status; one that was told before it listened
+            # has simply gone.
+            if code not in MAY_EXIT and not (self._told_to_end and code in {1, -signal.SIGTERM}):
                 self._world.surprises.append(f"{self.name} ended by itself with {code}; see its log")
         self._told_to_end = False
         environment = self._world.environment | {"ORC_REDIS__URL": self.proxy.url}

@@ -31,6 +31,8 @@ class LoopWatch:
         self._looks = 0
         self._stack = ""
         self._thread_id: int | None = None
+        self._native_id = 0
+        self._starved_s = 0.0
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._look, name="loop-watch", daemon=True)
         self._thread.start()
@@ -38,7 +40,7 @@ class LoopWatch:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Watch this loop, which runs in the calling thread, until `stop`."""
         self._stack = ""
-        self._thread_id = threading.get_ident()
+        self._thread_id, self._native_id = threading.get_ident(), threading.get_native_id()
         self._beat(loop)
 
     def stop(self) -> str:
@@ -52,7 +54,7 @@ class LoopWatch:
         self._thread.join()
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._looks = 0
+        self._looks, self._starved_s = 0, _starved_s(self._native_id)
         if self._thread_id is not None:
             loop.call_later(_BEAT_S, self._beat, loop)
 
@@ -61,10 +63,22 @@ class LoopWatch:
             thread_id = self._thread_id
             self._looks = self._looks + 1 if thread_id is not None else 0
             if thread_id is not None and self._looks > BLOCKED_S / _BEAT_S:
+                starved_s = _starved_s(self._native_id) - self._starved_s
+                if self._looks * _BEAT_S - starved_s < BLOCKED_S:
+                    continue  # it would run if others let it
                 frame: FrameType | None = sys._current_frames().get(thread_id)
                 if frame is not None and frame.f_code.co_filename == selectors.__file__:
                     continue  # it waits for the system, which is busy with others
                 self._stack = "".join(traceback.format_stack(frame)) if frame else "unknown"
+
+
+def _starved_s(native_id: int) -> float:
+    """How long a thread has waited for a processor so far; 0 where the system does not tell."""
+    try:
+        with open(f"/proc/self/task/{native_id}/schedstat", encoding="ascii") as file:  # noqa: PTH123 - hot
+            return int(file.read().split()[1]) / 1e9
+    except OSError:
+        return 0.0
 
 
 def running_tasks() -> set[asyncio.Task[object]]:
