@@ -56,6 +56,7 @@ def greeting(terminal: Terminal) -> str:
     return str(done.json())
 
 
+@pytest.mark.slow
 def test_edits(terminal: Terminal) -> None:
     """New text is answered after an edit; a broken one is shown and changes nothing; the next good one takes over.
 

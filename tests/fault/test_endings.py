@@ -49,6 +49,7 @@ async def test_told_to_stop_while_a_lifespan_starts(
     assert [note.task for note in notebook.notes("left")] == ["second", "first"]
 
 
+@pytest.mark.slow
 async def test_told_to_stop_while_redis_is_away(prefix: str, notebook: Notebook, gate: Path, tmp_path: Path) -> None:
     """Worker, host and supervisor end in bounded time; what ran is done once when everybody is back."""
     options = {"appendonly": "yes", "appendfsync": "always"}

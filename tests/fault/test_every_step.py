@@ -321,22 +321,26 @@ async def sweep(stage: Stage, kind: Kind, calls: set[str], *, turns: int, freeze
     return steps
 
 
+@pytest.mark.slow
 async def test_a_worker_is_killed_at_every_call(stage: Stage) -> None:
     """Each task ends once, has died only if the dead worker had it, and nothing is left; no limit is exceeded."""
     await sweep(stage, "worker", WORKER_CALLS, turns=4)
 
 
+@pytest.mark.slow
 async def test_a_supervisor_is_killed_at_every_call(stage: Stage) -> None:
     """Another one takes over: each task ends once, none has died, and nothing is left; no limit is exceeded."""
     await sweep(stage, "supervisor", SUPERVISOR_CALLS, turns=4)
 
 
+@pytest.mark.slow
 async def test_a_worker_is_frozen_at_every_call(stage: Stage) -> None:
     """For three leases: what was taken from it ends once, elsewhere; thawed, it changes nothing and does new work."""
     steps = await sweep(stage, "worker", WORKER_CALLS - {"agents/deregister"}, turns=1, freeze=True)
     assert sum(step.lost for step in steps) >= len(WORKER_CALLS), "hardly anything was taken from the frozen ones"
 
 
+@pytest.mark.slow
 async def test_a_supervisor_is_frozen_at_every_call(stage: Stage) -> None:
     """Another one leads meanwhile; thawed, it assigns nothing twice, and leads again when the other has gone."""
     await sweep(stage, "supervisor", SUPERVISOR_CALLS - {"agents/resign"}, turns=1, freeze=True)

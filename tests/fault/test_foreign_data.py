@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tests.helpers.team import Team
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["queue:skill:stamp", "inbox:clerk", "agent:clerk", "limit:@clerk"])
 async def test_another_type_in_the_keys_of_one_agent(
     suffix: str, make_team: Callable[..., Team], caplog: pytest.LogCaptureFixture

@@ -40,6 +40,7 @@ def pause(server: RedisServer) -> None:
         client.ping()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stand_still", [freeze, pause])
 async def test_a_server_that_stands_still_longer_than_a_lease(
     stand_still: Any, prefix: str, notebook: Notebook, gate: Path

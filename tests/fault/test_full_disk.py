@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit, to fill the disk of a running server")
 
 
+@pytest.mark.slow
 async def test_a_full_disk_heals(binary: ServerBinary, prefix: str, notebook: Notebook, gate: Path) -> None:
     """A running task outlives two leases without a disk, nobody takes it, and no confirmed task is lost by a kill."""
     options = {"appendonly": "yes", "appendfsync": "everysec"}

@@ -51,6 +51,7 @@ async def test_what_a_worker_started_ends_with_it(redis_server: RedisServer, pre
             os.kill(child, signal.SIGKILL)
 
 
+@pytest.mark.slow
 async def test_a_frozen_worker_is_killed_and_replaced(
     redis_server: RedisServer, prefix: str, notebook: Notebook
 ) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
+import pytest
 from anyio import to_thread
 
 from orchestrator.client.client import Orchestrator
@@ -37,6 +38,7 @@ async def start_worker(nursery: Nursery, server: RedisServer, prefix: str, noteb
     return await to_thread.run_sync(partial(start, notebook=notebook.path, timings=TIMINGS))
 
 
+@pytest.mark.slow
 async def test_leaders_are_frozen_again_and_again(
     redis_server: RedisServer, prefix: str, notebook: Notebook, tmp_path: Path
 ) -> None:
@@ -90,6 +92,7 @@ def _who(pair: list[ActorProcess], leader: bytes) -> ActorProcess:
     return next(one for one in pair if one.pid == pid)
 
 
+@pytest.mark.slow
 async def test_workers_go_on_without_any_supervisor(
     redis_server: RedisServer, prefix: str, notebook: Notebook, tmp_path: Path
 ) -> None:

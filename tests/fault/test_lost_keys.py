@@ -55,6 +55,7 @@ async def put_to_work(orc: Orchestrator) -> list[TaskHandle[Any]]:
     return [*handles, await orc.submit("echo", {"n": 1}, delay=1.0)]
 
 
+@pytest.mark.slow
 async def test_what_the_team_makes_again(make_team: Callable[..., Team]) -> None:
     """Each of these keys is deleted in the middle of the work: all tasks end once, nobody needs to repair anything."""
     async with make_team(slots=4, heartbeat_s=0.1, sweep_s=0.3, leader_lease_s=1.0) as team:

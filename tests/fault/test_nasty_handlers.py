@@ -119,6 +119,7 @@ async def test_a_worker_whose_output_was_closed_goes_on(
         assert "worker_died" not in host.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["told", "orphaned"])
 async def test_a_worker_ends_although_a_handler_does_not(
     redis_server: RedisServer, prefix: str, notebook: Notebook, tmp_path: Path, how: str

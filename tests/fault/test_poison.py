@@ -54,6 +54,7 @@ async def poison_team(
             yield orc, host
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "told"),
     [("exits", "exit status 3"), ("crashes", "signal SIGSEGV"), ("blocks", "stuck: its event loop had not turned")],
@@ -90,6 +91,7 @@ async def test_memory_that_runs_out_is_a_failure(
         assert len({note.pid for note in notebook.notes("begun")}) == 1
 
 
+@pytest.mark.slow
 async def test_the_innocent_outlive_the_poison(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
     """Two tasks that kill whoever runs them, among a hundred, twenty at a time: only those two become dead letters."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)

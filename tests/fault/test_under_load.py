@@ -140,6 +140,7 @@ async def test_redis_is_killed_and_restarted_under_load(
             assert restarts, "the work was done before the server was killed once"
 
 
+@pytest.mark.slow
 async def test_a_server_without_a_file_loses_everything_and_the_team_goes_on(
     prefix: str, notebook: Notebook, gate: Path
 ) -> None:

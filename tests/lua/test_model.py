@@ -802,6 +802,7 @@ def test_scripts_follow_the_model(redis_server: RedisServer, prefix: str, capsys
     report(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_long_walk(redis_server: RedisServer, prefix: str, capsys: pytest.CaptureFixture[str], seed: int) -> None:
     """One long history in which every rule fires, so that rare meetings of old and new attempts happen too."""
