@@ -317,9 +317,14 @@ async def test_the_agent_that_opens_first_counts(team: LocalTeam) -> None:
 async def test_undefined_limit(team: LocalTeam) -> None:
     """An agent with a limit that lost its definition gets nothing; a worker that brings one mends it."""
     agent = worker_of("editor", "work", limits=["model:gpt"])
-    await team.work(agent)
+    await team.work(agent, worker__heartbeat_s=60, limits={"model:gpt": "10/s"})
     store = team.services.store
-    await store.execute("HDEL", store.keys.limits, "model:gpt")
+    # The first beat, which comes as soon as it works, brings the definition back; the second is a minute away.
+    for _ in range(2):
+        await store.execute("HDEL", store.keys.limits, "model:gpt")
+        with anyio.move_on_after(0.3):
+            while not await store.execute("HEXISTS", store.keys.limits, "model:gpt"):  # noqa: ASYNC110 - far away
+                await anyio.sleep(0.01)
     handle = await team.orc.submit("work")
     found = await comes_to(handle, Cause.LIMIT_UNDEFINED)
     assert (found.agent, found.limit) == ("editor", "model:gpt")
