@@ -75,7 +75,7 @@ async def test_an_adoption_that_a_later_one_overtook_costs_a_run_and_no_more(
 
             worker.proxy.watch("XREADGROUP", overtake, where="reply")
             handle = await orc.submit("pause", {"seconds": 0.1})
-            await wait_for(lambda: overtaken and overtaken[0].fired, "an adoption that is overtaken")
+            await wait_for(lambda: overtaken and overtaken[0].fired, "an adoption that is overtaken", 20)
             lost.stop()
             result = await handle.result(timeout=10)
         begun = notebook.notes("begun", task=handle.id)

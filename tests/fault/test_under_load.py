@@ -118,7 +118,7 @@ async def test_scripts_are_flushed_under_load(make_team: Callable[..., Team]) ->
         assert any(record.arguments[0] == b"LOAD" for record in worker.proxy.commands("SCRIPT")), "nobody missed one"
 
 
-@pytest.mark.parametrize(("fsync", "clean"), [("always", False), ("everysec", False), ("everysec", True)])
+@pytest.mark.parametrize(("fsync", "clean"), [("always", False), ("everysec", True)])
 async def test_redis_is_killed_and_restarted_under_load(
     fsync: str,
     clean: bool,  # noqa: FBT001 - parametrized
