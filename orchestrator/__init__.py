@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator as Orchestrator
     from orchestrator.client.handle import TaskHandle as TaskHandle
     from orchestrator.client.submission import Submission as Submission
+    from orchestrator.core.errors import CommandRefused as CommandRefused
     from orchestrator.core.errors import ConfigError as ConfigError
     from orchestrator.core.errors import Fenced as Fenced
     from orchestrator.core.errors import FormatMismatch as FormatMismatch
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import ServerFull as ServerFull
     from orchestrator.core.errors import ServerRefused as ServerRefused
     from orchestrator.core.errors import ServerUnavailable as ServerUnavailable
+    from orchestrator.core.errors import Stopped as Stopped
     from orchestrator.core.errors import StoreError as StoreError
     from orchestrator.core.errors import SubmitRefused as SubmitRefused
     from orchestrator.core.errors import TaskCancelled as TaskCancelled
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CancelStatus",
     "Cause",
+    "CommandRefused",
     "ConfigError",
     "Fenced",
     "FormatMismatch",
@@ -52,6 +55,7 @@ __all__ = [
     "ServerFull",
     "ServerRefused",
     "ServerUnavailable",
+    "Stopped",
     "StoreError",
     "Submission",
     "SubmitRefused",

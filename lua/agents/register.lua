@@ -18,6 +18,7 @@ local now_arg     = ARGV[12]                  -- time: test override, microsecon
 --@include now_us
 --@include whole
 --@include recount
+--@include in_force
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local defined = {}
@@ -30,7 +31,10 @@ local inbox_key, agent_key, worker_key = pool .. ':inbox:' .. agent, pool .. ':a
 local has_group = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0
 if not has_group then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0', 'MKSTREAM') end
 for i = 1, #definitions do
-  redis.call('HSET', pool .. ':limits', definitions[i][1], whole(definitions[i][2]) .. ' ' .. whole(definitions[i][3]))
+  local name = definitions[i][1]
+  -- An operator's rate stays; this one counts again when that is taken back.
+  if in_force(pool, 'limit:' .. name) then name = '=' .. name end
+  redis.call('HSET', pool .. ':limits', name, whole(definitions[i][2]) .. ' ' .. whole(definitions[i][3]))
 end
 redis.call('HSETNX', worker_key, 'started_ms', whole(now_ms))
 for i = 1, #about do redis.call('HSET', worker_key, about[i][1], about[i][2]) end

@@ -21,4 +21,5 @@ local function forget_worker(pool, worker)
   end
   redis.call('ZREM', workers_key, worker)
   redis.call('DEL', worker_key)
+  redis.call('HDEL', pool .. ':desired', 'drain:worker:' .. worker, 'proved:drain:worker:' .. worker)
 end

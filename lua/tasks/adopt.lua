@@ -3,7 +3,7 @@
 -- connection swallowed them). Each handed entry gets a new generation, so whoever held it before can change nothing.
 -- What the caller says it holds is renewed, never adopted. At most 1 MiB is handed over in one call.
 -- answers: looked (1: the inbox was searched, 0: somebody looked just now, or a grace after an outage runs),
---          then per delivery: entry id generation attempt deaths envelope
+--          then per delivery: entry id generation attempt deaths forgiven envelope
 -- repeat: what the first call handed over is in the list of own lost entries, because the caller does not hold it
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local worker     = ARGV[1]                   -- str: consumer that takes
@@ -30,6 +30,9 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include tell
 --@include start_endings
 --@include flush_endings
+--@include agent_barred
+--@include stopped_scope
+--@include any_session_stopped
 
 local inline_bytes, call_bytes = 16384, 1048576
 local now = now_us(now_arg)
@@ -49,6 +52,16 @@ local search = rest or stepped_back or now_ms - looked >= lease_ms / 10
 -- Nobody could renew while nobody could look: give every holder one lease to come back (protocol rule 10).
 if search and (stepped_back or now_ms - looked > lease_ms / 3) then grace = now_ms + lease_ms end
 local may_take = search and now_ms >= grace
+
+local orders = redis.call('EXISTS', pool .. ':desired') == 1
+local barred, sessions = orders and agent_barred(pool, agent), orders and any_session_stopped(pool)
+
+-- Whether a task may not start now, for all that its limits allow.
+local function stopped(task)
+  if barred then return true end
+  local skill = task.skill or string.match(task.queue, '^skill:(.*)$')
+  return orders and stopped_scope(pool, sessions, skill, task.env) ~= nil
+end
 
 local holds, claim, candidates = {}, {}, {}
 for i = 1, #held do holds[held[i][1]] = true end
@@ -100,7 +113,12 @@ local function consider(i)
   died = task.died
   local generation = whole(raise(task.gen, now_ms))
   if not died then return_slots(pool, agent, id, task.gen) end
-  if (died and task.deaths >= 2) or (limits ~= '' and limit_room(pool, limits, now, 1) < 1) then
+  if stopped(task) then
+    go_back(pool, waiting, id, task, generation, now, 'is stopped')
+    leave[#leave + 1] = entry
+    return
+  end
+  if (died and task.recent >= 2) or (limits ~= '' and limit_room(pool, limits, now, 1) < 1) then
     go_back(pool, waiting, id, task, generation, now, 'waits for a rate limit')
     leave[#leave + 1] = entry
     return
@@ -114,7 +132,8 @@ local function consider(i)
   bytes = bytes + #envelope
   local n = #answers
   answers[n + 1], answers[n + 2], answers[n + 3] = entry, id, generation
-  answers[n + 4], answers[n + 5], answers[n + 6] = task.fails + task.deaths + 1, task.deaths, envelope
+  answers[n + 4], answers[n + 5] = task.fails + task.deaths + 1, task.deaths
+  answers[n + 6], answers[n + 7] = task.forgiven, envelope
 end
 
 for i = 1, #candidates do

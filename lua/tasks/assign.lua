@@ -16,7 +16,12 @@ local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include start_endings
 --@include end_task
 --@include tell
+--@include forgiven
 --@include flush_endings
+--@include in_force
+--@include agent_barred
+--@include stopped_scope
+--@include any_session_stopped
 
 local inline_bytes, call_bytes = 16384, 1048576
 local now = now_us(now_arg)
@@ -26,6 +31,9 @@ local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limit
 local slots = tonumber(spec[1] or 0)
 if slots == 0 then return {0, 0, 0, now} end
 local backlog, limits = tonumber(spec[2]), spec[4]
+local orders = redis.call('EXISTS', pool .. ':desired') == 1
+if orders and agent_barred(pool, agent) then return {0, 0, 0, now} end
+local sessions = orders and any_session_stopped(pool)
 
 local queues, skilled = {'agent:' .. agent}, {}
 for skill in string.gmatch(spec[3], '%S+') do
@@ -45,7 +53,11 @@ end
 -- The heads of all its queues, best first. Asking the queues that hold something, for no more than they could give.
 local filled = {}
 for i = 1, #queues do
-  if redis.call('EXISTS', pool .. ':queue:' .. queues[i]) == 1 then filled[#filled + 1] = queues[i] end
+  local queue = queues[i]
+  if redis.call('EXISTS', pool .. ':queue:' .. queue) == 1
+    and not (orders and (in_force(pool, 'stop:' .. queue) or in_force(pool, 'pause:queue:' .. queue))) then
+    filled[#filled + 1] = queue
+  end
 end
 if #filled == 0 then return {0, 0, 0, now} end
 if want <= 0 then
@@ -80,9 +92,25 @@ local plain = {}
 local function rest_of(task_key)
   -- A plain task in its first attempt has env, gen and state, and nothing that has to be read.
   if redis.call('HLEN', task_key) == 3 then return plain end
-  local found = redis.call('HMGET', task_key, 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill', 'out')
+  local found = redis.call('HMGET', task_key, 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill', 'out', 'revived',
+    'lane')
   return {fails = found[1], deaths = found[2], by = found[3], ttl = found[4], idem = found[5], skill = found[6],
-    out = found[7]}
+    out = found[7], revived = found[8], lane = found[9]}
+end
+
+local held = {}
+-- Note a task that a stop holds back (protocol rule 7). Answers whether one does.
+local function hold_back(id, score, skill, envelope)
+  local scope = stopped_scope(pool, sessions, skill, envelope)
+  if not scope then return false end
+  local scored = held[scope]
+  if not scored then
+    scored = {}
+    held[scope] = scored
+  end
+  scored[#scored + 1] = score
+  scored[#scored + 1] = id
+  return true
 end
 
 local ending = start_endings(now)
@@ -105,6 +133,8 @@ for i = 1, math.min(#heads / 2, each) do
   elseif task.skill and not skilled[task.skill] then
     parked[#parked + 1] = score
     parked[#parked + 1] = id
+  elseif orders and hold_back(id, score, task.skill, found[3]) then
+    -- It waits with the others of its stop, so that it keeps nobody waiting here.
   else
     local generation, envelope = found[2], found[3]
     if #envelope > inline_bytes then envelope = '' end
@@ -113,6 +143,10 @@ for i = 1, math.min(#heads / 2, each) do
     local entry
     if attempt == 1 then
       entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'e', envelope)
+    elseif task.revived then
+      local fails = forgiven(task.revived)
+      entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'f', fails,
+        'e', envelope)
     else
       entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope)
     end
@@ -131,6 +165,10 @@ for i = 1, math.min(#heads / 2, each) do
   gone[#gone + 1] = id
 end
 if #grants > 0 then take_slots(pool, limits, now, grants) end
+for scope, scored in pairs(held) do
+  redis.call('ZADD', pool .. ':held:' .. scope, unpack(scored))
+  redis.call('SADD', pool .. ':held', scope)
+end
 if #parked > 0 then redis.call('ZADD', pool .. ':parked:' .. agent, unpack(parked)) end
 local remain = false
 for i = 1, #filled do

@@ -1,10 +1,11 @@
 #!lua
 -- Accept tasks: up to 500 in one call, each judged for itself. A row may end with its last column that is not as usual.
--- status, per row: created | duplicate id | conflict id | full queue | stale parent
+-- status, per row: created | duplicate id | conflict id | full queue | stale parent | stopped slot
+--                  busy task (its lane is) | crowded lane (send it again: too many had to end before it)
 -- answers: for each row that was not created its number, status and what that names
 -- repeat: a row whose task exists answers duplicate with its own id and changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
-local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation
+local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: a task that nobody runs is kept this long
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
@@ -13,18 +14,48 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include lifetime
 --@include rank_of
 --@include skill_queue
---@include put_ready
+--@include line_up
 --@include put_due
---@include tally
+--@include start_endings
+--@include start_cancelling
+--@include cancel_task
+--@include flush_cancelling
+--@include has_begun
+--@include has_ended
+--@include hand_over
+--@include flush_ready
+--@include flush_endings
+--@include in_force
+--@include session_of
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local answers, accepted, places, dues = {}, {}, {}, {}
 local lengths, seen_ids, seen_keys = {}, {}, {}
+local lanes, crowds, may_end = {}, {}, 500
 
 local task_prefix, task_keys = pool .. ':task:', {}
 for i = 1, #rows do task_keys[i] = task_prefix .. rows[i][1] end
 local any_known = redis.call('EXISTS', unpack(task_keys)) > 0
+
+local orders, refusing = redis.call('EXISTS', pool .. ':desired') == 1, {}
+
+-- The slot of the first order that refuses a new task, or nil: a stop that says so, or the drain of its queue.
+local function refused_by(queue, skill, envelope)
+  local session = session_of(envelope)
+  local slots = {'stop:all', 'stop:' .. queue, 'drain:queue:' .. queue}
+  if skill then slots[4] = 'stop:skill:' .. skill end
+  if session then slots[#slots + 1] = 'stop:session:' .. session end
+  for i = 1, #slots do
+    local slot = slots[i]
+    if refusing[slot] == nil then
+      local mark = in_force(pool, slot) and string.sub(redis.call('HGET', pool .. ':desired', slot), 2, 2)
+      refusing[slot] = mark == 'r' or mark == 'b'
+    end
+    if refusing[slot] then return slot end
+  end
+  return nil
+end
 
 local function length_of(queue)
   if not lengths[queue] then
@@ -55,6 +86,8 @@ local function judge(i, row)
   local due = row[8] or 0
   if row[7] and now_ms + row[7] > due then due = now_ms + row[7] end
   local queue = row[5] or skill_queue(row[2])
+  local refusal = orders and refused_by(queue, row[6], row[2])
+  if refusal then return 'stopped', refusal end
   local waits_in = queue
   if due > now_ms then waits_in = 'scheduled' end
   local length = length_of(waits_in)

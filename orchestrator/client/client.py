@@ -26,6 +26,7 @@ from orchestrator.core.errors import (
     KeyConflict,
     OrchestratorError,
     QueueFull,
+    Stopped,
     ServerUnavailable,
     StoreError,
     SubmitRefused,
@@ -206,7 +207,7 @@ class Orchestrator:
 
         Raises:
             InvalidInput: refused at the door; nothing was sent.
-            KeyConflict, QueueFull: refused by the server; nothing was stored.
+            KeyConflict, QueueFull, Stopped: refused by the server; nothing was stored.
             ServerUnavailable: no answer, even after repeating; `outcome_unknown` tells whether it may have arrived, and
                 `task_ids` has its id then.
         """
@@ -285,6 +286,8 @@ class Orchestrator:
                 raise KeyConflict(task.key or "", answer.detail)
             case "full":
                 raise QueueFull(answer.detail, services.settings.queue.max_tasks)
+            case "stopped":
+                raise Stopped(answer.detail)
             case "stale":
                 raise SubmitRefused(
                     f"task {answer.detail} is no longer run by this attempt, so it may not submit children"

@@ -10,9 +10,15 @@ OrchestratorError
 │   ├── ServerRefused              Redis says no and will say no again: rights, a wrong type, a bug (exit 1)
 │   └── FormatMismatch             the data was written by a newer program (exit 78)
 ├── Fenced                         this attempt no longer owns its task (exit 1)
+├── LockError                      a lock was not got, or not kept
+│   ├── LockBusy                   somebody else has it (exit 75)
+│   ├── LockLost                   it could not be kept until the end (exit 1)
+│   └── NotHeld                    it is not held, or not any more (exit 1)
 ├── SubmitRefused                  some tasks of a submit were not accepted (exit 4)
 │   ├── KeyConflict                same key, another body
-│   └── QueueFull                  a cap was reached
+│   ├── QueueFull                  a cap was reached
+│   └── Stopped                    an operator refuses new tasks
+├── CommandRefused                 a control command was not accepted (exit 4)
 └── TaskError                      the task ended without a result
     ├── TaskFailed                 dead letter: failures, reject, deaths (exit 1)
     ├── TaskCancelled              (exit 1)
@@ -96,11 +102,57 @@ class FormatMismatch(StoreError):
 
 
 class Fenced(OrchestratorError):
-    """An attempt whose task was taken away, or has ended, tried to change something; nothing was changed."""
+    """An attempt whose task was taken away, or has ended, tried to change something; nothing was changed.
 
-    def __init__(self, task_id: str) -> None:
-        super().__init__(f"this attempt no longer owns task {task_id}; what it does changes nothing any more")
+    Attributes:
+        owner: who may change it now, as a sentence part; empty when nobody does, or nobody knows.
+    """
+
+    def __init__(self, task_id: str, owner: str = "") -> None:
+        by_now = f"; the present owner is {owner}" if owner else ""
+        super().__init__(
+            f"this attempt no longer owns task {task_id}; what it does changes nothing any more{by_now}"
+        )
         self.task_id = task_id
+        self.owner = owner
+
+
+class LockError(OrchestratorError):
+    """A lock was not got, or not kept.
+
+    Attributes:
+        lock: its name.
+    """
+
+    def __init__(self, lock: str, message: str) -> None:
+        super().__init__(f"lock {lock!r} {message}")
+        self.lock = lock
+
+
+class LockBusy(LockError):
+    """Somebody else has the lock, and had it until the caller's patience was over.
+
+    Attributes:
+        holder: who has it; empty when it was just being handed on.
+        left_ms: it lapses then unless its holder renews it, which it does while it lives.
+    """
+
+    exit_code = 75
+
+    def __init__(self, lock: str, holder: str, left_ms: int, waited_s: float = 0.0) -> None:
+        by = f"is held by {holder}" if holder else "is being handed on"
+        waited = f"; waited {waited_s:.1f} s" if waited_s else ""
+        super().__init__(lock, f"{by}, {left_ms} ms left unless renewed{waited}; try again, or wait longer")
+        self.holder = holder
+        self.left_ms = left_ms
+
+
+class LockLost(LockError):
+    """The lock could not be kept until the end of what it guards; that was cancelled before another could have it."""
+
+
+class NotHeld(LockError):
+    """The lock was given up or lost before."""
 
 
 class SubmitRefused(OrchestratorError):
@@ -139,6 +191,40 @@ class QueueFull(SubmitRefused):
         )
         self.queue = queue
         self.cap = cap
+
+
+class Stopped(SubmitRefused):
+    """A stop, or the drain of a queue, refuses new tasks; nothing was stored for this task.
+
+    Attributes:
+        slot: what refuses, as `stop:all`, `stop:session:101` or `drain:queue:skill:summarize`.
+    """
+
+    def __init__(self, slot: str) -> None:
+        what, _, scope = slot.partition(":")
+        if what == "drain":
+            text = f"queue {scope.removeprefix('queue:')} is drained: it takes no new tasks until `orc queues resume`"
+        else:
+            said = "everything is" if scope == "all" else f"{scope.replace(':', ' ', 1)} is"
+            text = f"{said} stopped and refuses new tasks until `orc start`"
+        super().__init__(f"{text}; `orc control list` says who asked for it and why")
+        self.slot = slot
+
+
+class CommandRefused(OrchestratorError):
+    """A control command was not accepted; nothing changed.
+
+    Attributes:
+        id: of the command.
+        status: replayed, expired, early, stale or busy.
+    """
+
+    exit_code = 4
+
+    def __init__(self, id_: str, status: str, message: str) -> None:
+        super().__init__(message)
+        self.id = id_
+        self.status = status
 
 
 class TaskError(OrchestratorError):

@@ -50,6 +50,12 @@ def _check_url(url: SecretStr) -> SecretStr:
     return url
 
 
+def _check_secret(secret: SecretStr) -> SecretStr:
+    if len(secret.get_secret_value()) < 16:
+        raise ValueError("must have at least 16 characters; `openssl rand -hex 32` makes a good one")
+    return secret
+
+
 def _check_prefix(prefix: str) -> str:
     parts = prefix.split(":")
     safe = all(part and part.isascii() and part.replace("-", "").replace("_", "").isalnum() for part in parts)
@@ -197,6 +203,31 @@ class RetrySettings(_Section):
         return self
 
 
+class ControlSettings(_Section):
+    """Commands of operators."""
+
+    secret: Annotated[SecretStr, AfterValidator(_check_secret)] | None = Field(
+        default=None,
+        description="Signs commands and checks them, at least 16 characters. Without one, whoever reaches Redis may "
+        "give commands.",
+    )
+    previous_secret: Annotated[SecretStr, AfterValidator(_check_secret)] | None = Field(
+        default=None, description="Accepted beside `control.secret` while that is being changed."
+    )
+    valid_s: Annotated[Seconds, Field(le=_DAY_S)] = Field(
+        default=60.0, description="Seconds after which a command that has not arrived is refused."
+    )
+    per_minute: Count = Field(
+        default=600, description="Commands that are accepted in a minute. A stop is accepted even then."
+    )
+
+    @model_validator(mode="after")
+    def _previous_needs_present(self) -> Self:
+        if self.previous_secret is not None and self.secret is None:
+            raise ValueError("previous_secret is accepted beside secret; set that too")
+        return self
+
+
 class LoggingSettings(_Section):
     """What is logged, and how it looks."""
 
@@ -237,13 +268,15 @@ class Settings(BaseSettings):
     worker: WorkerSettings = WorkerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()
+    control: ControlSettings = ControlSettings()
     logging: LoggingSettings = LoggingSettings()
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never be written anywhere: the password of the server, as given and decoded."""
+        """What must never be written anywhere: the password of the server, as given and decoded, and what signs."""
         password = urlsplit(self.redis.url.get_secret_value()).password if self.redis.url else None
-        return tuple({password, unquote(password)}) if password else ()
+        keys = [key.get_secret_value() for key in (self.control.secret, self.control.previous_secret) if key]
+        return tuple({password, unquote(password), *keys} if password else keys)
 
     @classmethod
     def settings_customise_sources(

@@ -1,7 +1,7 @@
 """Every Redis key of the project: its name, its type, how long it lives. Python builds keys here and nowhere else.
 
 A key is `{prefix}:{{pool:P}}:resource[:sub]`; the inner braces are the cluster hash tag, so all keys of a pool share
-one slot. Scripts receive the part up to the closing brace (`root`) as their one declared key and append the same
+one slot. Shared state and locks lie in slots of their own, one for each session or agent: `{{session:S}}`, `{{agent:A}}`. Scripts receive the part up to the closing brace (`root`) as their one declared key and append the same
 suffixes; a contract test holds the suffixes in the scripts against the table below.
 """
 
@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from orchestrator.core.ids import check_name
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.ids import check_name, encode_foreign
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,13 @@ POOL_KEYS: Final = (
     ),
     KeyKind("queues", "set", "names of the queues that are not empty", "empty = gone", permanent=True),
     KeyKind("scheduled", "zset", "delayed and retrying tasks by due ms", "empty = gone", permanent=True),
+    KeyKind(
+        "asking",
+        "zset",
+        "tasks that wait for a person's answer, by the deadline of their question in ms; at infinity without one",
+        "empty = gone",
+        permanent=True,
+    ),
     KeyKind("expiring", "zset", "waiting tasks that have a `start_by`, by that ms", "empty = gone", permanent=True),
     KeyKind(
         "parked:A",
@@ -93,6 +101,12 @@ POOL_KEYS: Final = (
         "host, pid, version, start, slots per agent",
         "heartbeat x 4 after the last beat; an hour more when no supervisor runs",
     ),
+    KeyKind(
+        "worker:W:notes",
+        "stream",
+        "what one worker should hear at once: k kind, t task, g generation",
+        "a minute after the last note; capped at about 1000 entries",
+    ),
     KeyKind("skills:S", "zset", "live agents that serve the skill", "empty = gone", permanent=True),
     KeyKind("dead", "zset", "dead letters by time in ms", "`results.dead_ttl_s`"),
     KeyKind(
@@ -104,9 +118,57 @@ POOL_KEYS: Final = (
     KeyKind("events", "stream", "ends of tasks, one entry per batch", "capped at about 1000 entries", permanent=True),
     KeyKind("stats:TOTAL", "hash", "counters since the beginning", "permanent", permanent=True),
     KeyKind("stats:MINUTE", "hash", "the same counters of one minute (unix time / 60)", "3 days"),
+    KeyKind(
+        "control", "stream", "commands: c command, s signature", "capped at about 10,000 entries", permanent=True
+    ),
+    KeyKind(
+        "control:refused",
+        "stream",
+        "commands that were refused: c command, s signature, r why",
+        "capped at about 1000 entries",
+        permanent=True,
+    ),
+    KeyKind("control:MINUTE", "string", "commands accepted in one minute (unix time / 60)", "2 minutes"),
+    KeyKind(
+        "desired",
+        "hash",
+        "what is in force: per slot 1 (0: lifted), its mark, signature, command; `proved:` copies; `seq`, `epoch`, `sessions`",
+        "permanent",
+        permanent=True,
+    ),
+    KeyKind("nonce:CMD", "string", "entry of a command and token of its sender", "an hour after it may be accepted"),
+    KeyKind("receipts:CMD", "hash", "per worker or supervisor: ms, word, detail", "7 days"),
+    KeyKind("selection:CMD", "list", "tasks that a job is for", "until it is done; 7 days"),
+    KeyKind("held", "set", "scopes of the stops that hold ready tasks", "empty = gone", permanent=True),
+    KeyKind(
+        "held:SCOPE",
+        "zset",
+        "ready tasks of a stopped session or skill; same score as the queue",
+        "empty = gone",
+        permanent=True,
+    ),
     KeyKind("leader", "string", "id of the supervisor that leads", "`supervisor.leader_lease_s`"),
     KeyKind("format", "string", "version of the data format", "permanent", permanent=True),
 )
+
+_DAY: Final = "a day after its last use"
+SCOPE_KEYS: Final = (
+    KeyKind("lock:N", "string", "who has the named lock: fence:nonce:owner, or `next`", "the lock's own"),
+    KeyKind("lock:N:waiters", "zset", "who waits for it, by the ms until which", "a minute after they have given up"),
+    KeyKind("lock:N:wake", "list", "one token for whoever has been blocked the longest", "5 s"),
+    KeyKind("exec", "string", "the execution that has the scope for itself: fence:task:generation:nonce", "agent's lease"),
+    KeyKind("exec:fence", "hash", "highest generation per task; `live`: fence of the present owner", _DAY),
+    KeyKind("exec:awaited", "set", "tasks that the holder waits for", "as long as the holder has it; a day"),
+    KeyKind("exec:waiters", "zset", "as `lock:N:waiters`", "as `lock:N:waiters`"),
+    KeyKind("exec:wake", "list", "as `lock:N:wake`", "5 s"),
+    KeyKind("exec:ID", "string", "the attempt of a task that may change the scope: as `exec`", "agent's lease"),
+    KeyKind("exec:ID:fence", "hash", "as `exec:fence`, of one task", _DAY),
+    KeyKind("fence", "string", "the highest fence number given out: at least the server's time in us", "30 days, sliding"),
+    KeyKind("locks", "zset", "locks by the ms at which they lapse", _DAY),
+)
+"""The keys of a scope: of a session, of an agent, or of a pool's own locks."""
+SCOPES: Final = ("session", "agent", "locks")
+"""The kinds of scopes; `locks` are those of a pool, in another slot than its tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +196,11 @@ class PoolKeys:
     def scheduled(self) -> str:
         """Delayed and retrying tasks."""
         return f"{self.root}:scheduled"
+
+    @property
+    def asking(self) -> str:
+        """Tasks that wait for a person's answer."""
+        return f"{self.root}:asking"
 
     @property
     def expiring(self) -> str:
@@ -192,6 +259,10 @@ class PoolKeys:
         """What is known of one worker."""
         return f"{self.root}:worker:{worker}"
 
+    def notes(self, worker: str) -> str:
+        """What one worker should hear at once."""
+        return f"{self.root}:worker:{worker}:notes"
+
     def skill(self, skill: str) -> str:
         """Live agents that serve a skill."""
         return f"{self.root}:skills:{skill}"
@@ -215,6 +286,42 @@ class PoolKeys:
         return f"{self.root}:stats:{period}"
 
     @property
+    def control(self) -> str:
+        """The stream of commands."""
+        return f"{self.root}:control"
+
+    @property
+    def refused_control(self) -> str:
+        """The stream of commands that were refused."""
+        return f"{self.root}:control:refused"
+
+    @property
+    def desired(self) -> str:
+        """What is in force."""
+        return f"{self.root}:desired"
+
+    def nonce(self, command: str) -> str:
+        """That a command was seen."""
+        return f"{self.root}:nonce:{command}"
+
+    def receipts(self, command: str) -> str:
+        """Who has heard of a command, and what came of it."""
+        return f"{self.root}:receipts:{command}"
+
+    def selection(self, command: str) -> str:
+        """The tasks that a job is for."""
+        return f"{self.root}:selection:{command}"
+
+    @property
+    def held_scopes(self) -> str:
+        """The scopes of the stops that hold ready tasks."""
+        return f"{self.root}:held"
+
+    def held(self, scope: str) -> str:
+        """Ready tasks of a stopped session or skill."""
+        return f"{self.root}:held:{scope}"
+
+    @property
     def leader(self) -> str:
         """The lease of the leading supervisor."""
         return f"{self.root}:leader"
@@ -225,6 +332,38 @@ class PoolKeys:
         return f"{self.root}:format"
 
 
+@dataclass(frozen=True, slots=True)
+class ScopeKeys:
+    """Builds the keys of one scope; `id` is what others call it, encoded here.
+
+    Raises:
+        InvalidInput: no such kind of scope, or an id that no key can hold.
+    """
+
+    prefix: str
+    kind: str
+    id: str
+    root: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in SCOPES:
+            raise InvalidInput(f"{self.kind!r} is no kind of scope; there are {', '.join(SCOPES)}")
+        object.__setattr__(self, "root", f"{self.prefix}:{{{self.kind}:{encode_foreign(self.kind, self.id)}}}")
+
+    def key(self, suffix: str) -> str:
+        """A key by what follows the root."""
+        return f"{self.root}:{suffix}"
+
+    @staticmethod
+    def lock(name: str) -> str:
+        """What scripts call a named lock: the suffix of its key."""
+        return f"lock:{encode_foreign('lock', name)}"
+
+    def wake(self, lock: str) -> str:
+        """Where those wait who wait for a lock."""
+        return f"{self.root}:{lock}:wake"
+
+
 def kind_of(suffix: str) -> tuple[KeyKind, str] | None:
     """Which kind of key this is, by what follows the root, and the name in it; None: none of ours."""
     for kind in POOL_KEYS:
@@ -232,6 +371,8 @@ def kind_of(suffix: str) -> tuple[KeyKind, str] | None:
             return kind, ""
     if suffix.startswith("agent:") and suffix.endswith(":workers"):
         return _KINDS["agent:A:workers"], suffix.removeprefix("agent:").removesuffix(":workers")
+    if suffix.startswith("worker:") and suffix.endswith(":notes"):
+        return _KINDS["worker:W:notes"], suffix.removeprefix("worker:").removesuffix(":notes")
     for kind in POOL_KEYS:
         stem, _, last = kind.suffix.rpartition(":")
         if last.isupper() and last != "TOTAL" and suffix.startswith(f"{stem}:") and suffix != f"{stem}:":

@@ -17,6 +17,8 @@ from orchestrator.core.rates import Rate
 from orchestrator.store.calls import Call, opaque
 from orchestrator.store.keys import POOL_KEYS, PoolKeys
 from orchestrator.store.script_files import ScriptFile, all_scripts
+from orchestrator.control import scripts as control_scripts
+from orchestrator.core.issued import Issued
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.inbox import parse_entries
 from orchestrator.tasks.model import (
@@ -26,6 +28,7 @@ from orchestrator.tasks.model import (
     EmitStatus,
     FinishStatus,
     LeaseStatus,
+    ReviveStatus,
     Verdict,
     VerdictKind,
     WatchStatus,
@@ -34,8 +37,8 @@ from orchestrator.tasks.model import (
 KEYS = PoolKeys("a:b:c", "p")
 LUA = Path(str(files("lua")))
 INCLUDES = sorted((LUA / "includes").glob("*.lua"))
-FULL_SERVER_REFUSES = {"tasks/submit", "tasks/emit"}
-"""What a full server must refuse: new tasks, and what handlers write. The rest passes, or it would never drain."""
+FULL_SERVER_REFUSES = {"tasks/submit", "tasks/emit", "tasks/revive"}
+"""What a full server must refuse: new and revived tasks, what handlers write. The rest passes, or it would never drain."""
 
 READ_ONLY = {"tasks/why"}
 
@@ -43,7 +46,24 @@ _DELIVERY = Delivery("ed", "1-1", "t", "7", 1, 0, b"")
 _ROW = task_scripts.UnusualRow("t", opaque(b"\xff"), 1, 2, "q", "s", 3, 4, 5, "k", "d", "p", "1")
 _TAKE_BACK: dict[str, Any] = {"agent": "ed", "limit": 1, "max_deaths": {"sum": 3}, "dead_ttl_s": 1}
 
+_ISSUED = Issued(1, "c", b"{}", "ann@desk", "why", 1, 2, 0)
+
 SAMPLES: dict[str, Call[Any]] = {
+    "control/append": control_scripts.append(
+        KEYS,
+        issued=_ISSUED,
+        packed=b"\xff",
+        signature="",
+        orders=[control_scripts.OrderRow("limit:l", "-", 1, 2)],
+        job=False,
+        per_minute=1,
+        token="t",
+    ),
+    "control/prove": control_scripts.prove(KEYS, rows=[control_scripts.ProofRow("stop:all", b"\xff", "1", 1, 2)]),
+    "control/receipt": control_scripts.receipt(KEYS, rows=[control_scripts.ReceiptRow("c", "w", "done", "d")]),
+    "control/settle": control_scripts.settle(KEYS, id_="c", sender="w", word="done", detail="d"),
+    "control/select": control_scripts.select(KEYS, id_="c", at=0, tasks=["t"]),
+    "control/release": control_scripts.release(KEYS, scope="skill:s", slot="stop:skill:s", limit=1),
     "tasks/submit": task_scripts.submit(KEYS, rows=[_ROW], max_tasks=1, max_wait_s=1),
     "tasks/promote": task_scripts.promote(KEYS, limit=1),
     "tasks/assign": task_scripts.assign(KEYS, agent="ed", limit=1),
@@ -57,6 +77,7 @@ SAMPLES: dict[str, Call[Any]] = {
     "tasks/why": task_scripts.why(KEYS, id_="t"),
     "tasks/cancel": task_scripts.cancel(KEYS, ids=["t"], reason="r"),
     "tasks/delete": task_scripts.delete(KEYS, ids=["t"]),
+    "tasks/revive": task_scripts.revive(KEYS, ids=["t"], token="x", said="s", max_wait_s=1),
     "tasks/begin": task_scripts.begin(KEYS, rows=[("t", "7")]),
     "tasks/renew": task_scripts.renew(KEYS, worker="w", agent="ed", rows=[("1-1", "t", "7")]),
     "tasks/adopt": task_scripts.adopt(KEYS, worker="w", lease_ms=1, held=["1-1"], own=True, **_TAKE_BACK),
@@ -114,9 +135,9 @@ def test_arguments(script: ScriptFile) -> None:
     """A wrapper passes exactly the declared arguments, in the declared order and of the declared types."""
     call = SAMPLES[script.name]
     assert list(call.args) == [binding.name for binding in (*script.keys, *script.args)]
-    kinds = {"key": str, "str": str, "time": str, "int": int, "rows": bytes}
+    kinds = {"key": {str}, "str": {str, bytes}, "time": {str}, "int": {int}, "rows": {bytes}}
     for binding in (*script.keys, *script.args):
-        assert type(call.args[binding.name]) is kinds[binding.type], binding.name
+        assert type(call.args[binding.name]) in kinds[binding.type], binding.name
     assert call.command()[:3] == ["EVALSHA", script.sha, 1]
 
 
@@ -140,13 +161,16 @@ def test_rows_are_named(name: str, fields: tuple[str, ...]) -> None:
 
 def test_entry_fields() -> None:
     """The order of an inbox entry's fields is the one that the reader of inboxes counts on."""
-    first, later = re.findall(r"'XADD', inbox_key, '\*', (.+)\)", all_scripts()["tasks/assign"].text)
+    first, revived, later = re.findall(r"'XADD', inbox_key, '\*', ([^)]+)\)", all_scripts()["tasks/assign"].text)
     assert re.findall(r"'(\w)'", first) == ["t", "g", "e"]
     assert re.findall(r"'(\w)'", later) == ["t", "g", "a", "d", "e"]
+    assert re.findall(r"'(\w)'", revived) == ["t", "g", "a", "d", "f", "e"]
     raw = [b"1-1", [b"t", b"T", b"g", b"G", b"e", b"E"]]
     assert parse_entries("ed", [raw]) == [Delivery("ed", "1-1", "T", "G", 1, 0, b"E")]
     raw = [b"1-1", [b"t", b"T", b"g", b"G", b"a", b"1", b"d", b"2", b"e", b"E"]]
     assert parse_entries("ed", [raw]) == [Delivery("ed", "1-1", "T", "G", 1, 2, b"E")]
+    raw = [b"1-1", [b"t", b"T", b"g", b"G", b"a", b"4", b"d", b"2", b"f", b"1", b"e", b"E"]]
+    assert parse_entries("ed", [raw]) == [Delivery("ed", "1-1", "T", "G", 4, 2, b"E", 1)]
 
 
 @each_script
@@ -180,8 +204,9 @@ def test_header(script: ScriptFile) -> None:
         ("tasks/watch", WatchStatus),
         ("tasks/cancel", CancelStatus),
         ("tasks/delete", DeleteStatus),
+        ("tasks/revive", ReviveStatus),
         ("tasks/renew", LeaseStatus),
-        ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale"]),
+        ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale", "stopped"]),
     ],
 )
 def test_statuses(script: str, statuses: Any) -> None:
@@ -246,6 +271,7 @@ def test_key_suffixes() -> None:
     built |= {f":{name}" for name in re.findall(r"put_due\(pool, '(\w+)'", text)}
     built |= {f":queue:{kind}:" for kind in re.findall(r"'(agent|skill):' \.\.", text)}
     built |= {":agent:*:workers"} if ".. ':workers'" in text else set()
+    built |= {":worker:*:notes"} if ".. ':notes'" in text else set()
     assert built - {":queue:"} <= known
     in_python_only = {":format"}
     assert known - built == in_python_only

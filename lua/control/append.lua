@@ -1,0 +1,82 @@
+#!lua flags=allow-oom
+-- Accept a control command: note that it was seen, change the desired state, announce it; all or nothing. The desired
+-- state changes before anybody hears of it.
+-- orders: slot, its mark ('' empties it; slot `epoch` is raised), and of a limit the rate
+-- status: accepted entry | replayed entry | expired | early | stale | busy (too many commands; a stop always passes)
+-- repeat: with the same token accepted and the entry of the first time; with another one replayed; nothing changes
+local pool         = KEYS[1]                   -- key: root of the pool's slot
+local id           = ARGV[1]                   -- str: command
+local packed       = ARGV[2]                   -- str: command as it is signed
+local signature    = ARGV[3]                   -- str: 64 letters, or empty
+local orders       = cmsgpack.unpack(ARGV[4])  -- rows: slot mark starts window_us
+local job          = ARGV[5]                   -- str: 1 = the supervisor is to do it
+local sealed       = ARGV[6]                   -- str: 1 = signatures are checked: what ends is kept until then
+local issued_ms    = tonumber(ARGV[7])         -- int: when it was issued
+local not_after_ms = tonumber(ARGV[8])         -- int: accepted until then
+local epoch        = tonumber(ARGV[9])         -- int: of the pool, when it was issued
+local per_minute   = tonumber(ARGV[10])        -- int: at most so many commands
+local token        = ARGV[11]                  -- str: of this sender and this time, to know its own repeat
+local now_arg      = ARGV[12]                  -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include in_force
+--@include set_limit
+--@include ring
+
+local skew_ms, remember_s = 5000, 3600
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+local control_key, desired_key, nonce_key = pool .. ':control', pool .. ':desired', pool .. ':nonce:' .. id
+local rate_key = pool .. ':control:' .. whole(math.floor(now_ms / 60000))
+
+local function judge()
+  if now_ms > not_after_ms then return 'expired' end
+  if issued_ms > now_ms + skew_ms then return 'early' end
+  if epoch < tonumber(redis.call('HGET', desired_key, 'epoch') or 0) then return 'stale' end
+  for i = 1, #orders do
+    if string.sub(orders[i][1], 1, 5) == 'stop:' then return 'accepted' end
+  end
+  if tonumber(redis.call('GET', rate_key) or 0) >= per_minute then return 'busy' end
+  return 'accepted'
+end
+
+local seen = redis.call('GET', nonce_key)
+local status, entry
+if seen then
+  local owner
+  entry, owner = string.match(seen, '^(%S+) (.*)$')
+  status = 'replayed'
+  if owner == token then return {'accepted', entry} end
+else
+  status = judge()
+end
+if status ~= 'accepted' then
+  redis.call('XADD', control_key .. ':refused', 'MAXLEN', '~', 1000, '*', 'c', packed, 's', signature, 'r', status)
+  return {status, entry or ''}
+end
+
+if redis.call('INCR', rate_key) == 1 then redis.call('EXPIRE', rate_key, 120) end
+local stored = string.format('%-64s', signature) .. packed
+for i = 1, #orders do
+  local slot, mark = orders[i][1], orders[i][2]
+  local was = in_force(pool, slot)
+  local session = string.sub(slot, 1, 13) == 'stop:session:'
+  local limit = string.match(slot, '^limit:(.*)$')
+  if slot == 'epoch' then
+    redis.call('HSET', desired_key, 'epoch', whole(math.max(epoch, tonumber(redis.call('HGET', desired_key, 'epoch') or 0)) + 1))
+  elseif mark ~= '' then
+    redis.call('HSET', desired_key, slot, '1' .. mark .. stored)
+    if session and not was then redis.call('HINCRBY', desired_key, 'sessions', 1) end
+    if limit then set_limit(pool, limit, orders[i][3], orders[i][4]) end
+  else
+    if sealed == '1' then redis.call('HSET', desired_key, slot, '0-' .. stored) else redis.call('HDEL', desired_key, slot) end
+    if session and was then redis.call('HINCRBY', desired_key, 'sessions', -1) end
+    if limit then set_limit(pool, limit) end
+  end
+end
+if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) end
+if #orders > 0 or job == '1' then redis.call('HINCRBY', desired_key, 'seq', 1) end
+entry = redis.call('XADD', control_key, 'MAXLEN', '~', 10000, '*', 'c', packed, 's', signature)
+redis.call('SET', nonce_key, entry .. ' ' .. token, 'EX', remember_s + math.ceil((not_after_ms - now_ms) / 1000))
+if #orders > 0 then ring(pool, 'agents') end
+return {'accepted', entry}

@@ -1,0 +1,31 @@
+#!lua flags=allow-oom
+-- Move tasks that a stop held back to their queues, with the places that they had; not while the stop is in force.
+-- answers: moved, left (1: there are more)
+-- repeat: moves those that are left
+local pool  = KEYS[1]            -- key: root of the pool's slot
+local scope = ARGV[1]            -- str: session:S or skill:S, as in the key
+local slot  = ARGV[2]            -- str: the slot of its stop
+local limit = tonumber(ARGV[3])  -- int: at most so many (500)
+--@include in_force
+--@include skill_queue
+--@include line_up
+--@include put_ready
+
+if in_force(pool, slot) then return {0, 0} end
+local held_key, scopes_key = pool .. ':held:' .. scope, pool .. ':held'
+local found = redis.call('ZRANGE', held_key, 0, limit - 1, 'WITHSCORES')
+local ready, ids, moved = {}, {}, 0
+for i = 1, #found, 2 do
+  local id = found[i]
+  ids[#ids + 1] = id
+  local task = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'env')
+  if task[1] == 'ready' then
+    line_up(ready, task[2] or skill_queue(task[3]), found[i + 1], id)
+    moved = moved + 1
+  end
+end
+for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
+if #ids > 0 then redis.call('ZREM', held_key, unpack(ids)) end
+local left = redis.call('EXISTS', held_key)
+if left == 0 then redis.call('SREM', scopes_key, scope) end
+return {moved, left}

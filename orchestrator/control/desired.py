@@ -1,0 +1,143 @@
+"""The desired state as a value: what is stopped, paused, drained. Pure; whoever holds one asks it before each start.
+
+Where commands are signed, only what carries a true signature counts: of a slot that somebody else has changed, what was
+proved before stays in force (`lua/control/prove.lua`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.control.commands import Command, decode_command
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.issued import InForce, Issued, read_in_force
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from orchestrator.control.signing import Signer
+
+PROVED: Final = "proved:"
+_INTERRUPTS: Final = frozenset("nb")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An order that is in force.
+
+    Attributes:
+        slot: its place, as `stop:agent:editor`.
+        mark: see `commands.Order`.
+        issued: who asked for it, why and when.
+    """
+
+    slot: str
+    mark: str
+    issued: Issued
+
+    @property
+    def interrupts(self) -> bool:
+        """Whether what runs is to be interrupted too."""
+        return self.slot.startswith("stop:") and self.mark in _INTERRUPTS
+
+    @property
+    def ends_process(self) -> bool:
+        """Whether the worker is to end when it has drained."""
+        return self.slot.startswith("drain:worker:") and self.mark == "s"
+
+    @property
+    def command(self) -> Command:
+        """The command itself."""
+        return decode_command(self.issued.command)
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What is in force.
+
+    Attributes:
+        seq: raised by every change.
+        epoch: commands of an earlier one are refused.
+        standing: the orders by slot.
+        jobs: what the supervisor is to do, the oldest first.
+        doubtful: slots whose entry is damaged or not truly signed.
+    """
+
+    seq: int = 0
+    epoch: int = 0
+    standing: Mapping[str, Standing] = field(default_factory=dict)
+    jobs: Sequence[Standing] = ()
+    doubtful: frozenset[str] = frozenset()
+
+    def stop_of(self, *, agent: str, skill: str | None = None, session: str | None = None) -> Standing | None:
+        """The stop that forbids to start such a task, the widest first; None: it may start."""
+        if not self.standing:
+            return None
+        for slot in (
+            "stop:all",
+            f"stop:agent:{agent}",
+            skill is not None and f"stop:skill:{skill}",
+            session is not None and f"stop:session:{session}",
+        ):
+            if slot and slot in self.standing:
+                return self.standing[slot]
+        return None
+
+    def interrupts(self, *, agent: str, skill: str, session: str | None) -> Standing | None:
+        """The stop that interrupts such a task while it runs; None: it may go on."""
+        for slot in ("stop:all", f"stop:agent:{agent}", f"stop:skill:{skill}", f"stop:session:{session}"):
+            found = self.standing.get(slot)
+            if found is not None and found.interrupts:
+                return found
+        return None
+
+    def drain_of(self, worker: str) -> Standing | None:
+        """The order that lets a worker drain."""
+        return self.standing.get(f"drain:worker:{worker}")
+
+    @property
+    def log_level(self) -> str | None:
+        """The level that all log from; None: as their settings say."""
+        found = self.standing.get("log:level")
+        return getattr(found.command, "level", None) if found else None
+
+
+NOTHING: Final = Desired()
+"""Nothing is in force."""
+
+
+def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
+    """Make the value of the reply to `HGETALL` on `desired`."""
+    fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
+    seq, epoch = int(fields.pop("seq", b"0")), int(fields.pop("epoch", b"0"))
+    fields.pop("sessions", None)
+    slots = {name.removeprefix(PROVED) for name in fields}
+    standing: dict[str, Standing] = {}
+    doubtful: set[str] = set()
+    for slot in sorted(slots):
+        found = read_slot(slot, fields.get(slot), signer)
+        if found is None and (slot in fields or signer.wanted):
+            doubtful.add(slot)
+            found = read_slot(slot, fields.get(PROVED + slot), signer)
+        if found is not None and not found.lifted:
+            standing[slot] = Standing(slot, found.mark, found.issued)
+    jobs = [standing.pop(slot) for slot in list(standing) if slot.startswith("do:")]
+    return Desired(seq, epoch, standing, tuple(jobs), frozenset(doubtful))
+
+
+def read_slot(slot: str, value: bytes | None, signer: Signer) -> InForce | None:
+    """What stands in a slot, if it is whole, truly signed, and says what belongs there; else None."""
+    if value is None:
+        return None
+    try:
+        found = read_in_force(value)
+        if not signer.accepts(found.packed, found.signature):
+            return None
+        command = decode_command(found.issued.command)
+    except InvalidInput:
+        return None
+    if slot.startswith("do:"):
+        return found if command.job and slot == f"do:{found.issued.id}" else None
+    mark = "" if found.lifted else found.mark
+    return found if (slot, mark) in command.orders else None

@@ -1,0 +1,138 @@
+"""One typed wrapper per script in `lua/control/`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.core.issued import Issued
+    from orchestrator.core.rates import Rate
+    from orchestrator.store.keys import PoolKeys
+
+
+class AppendStatus(StrEnum):
+    """What became of a command that was sent."""
+
+    ACCEPTED = "accepted"
+    REPLAYED = "replayed"
+    EXPIRED = "expired"
+    EARLY = "early"
+    STALE = "stale"
+    BUSY = "busy"
+
+
+class Appended(NamedTuple):
+    """`entry` is that of the stream; of a replayed command that of the first time; else empty."""
+
+    status: AppendStatus
+    entry: str
+
+
+class OrderRow(NamedTuple):
+    """A change of the desired state, in the column order of `lua/control/append.lua`; `starts` and `window_us` of a limit."""
+
+    slot: str
+    mark: str
+    starts: int | None = None
+    window_us: int | None = None
+
+
+def order_row(slot: str, mark: str, rate: Rate | None) -> OrderRow:
+    """A change of the desired state; `rate` of a limit that is set."""
+    return OrderRow(slot, mark, rate.count, rate.window_us) if rate else OrderRow(slot, mark)
+
+
+def append(
+    keys: PoolKeys,
+    *,
+    issued: Issued,
+    packed: bytes,
+    signature: str,
+    orders: Sequence[OrderRow],
+    job: bool,
+    per_minute: int,
+    token: str,
+    now_us: str = "",
+) -> Call[Appended]:
+    """Accept a command, change the desired state, announce it."""
+
+    def parse(reply: list[bytes]) -> Appended:
+        return Appended(AppendStatus(reply[0].decode()), reply[1].decode())
+
+    args: Arguments = {
+        "pool": keys.root,
+        "id": issued.id,
+        "packed": packed,
+        "signature": signature,
+        "orders": pack_rows(orders),
+        "job": "1" if job else "",
+        "sealed": "1" if signature else "",
+        "issued_ms": issued.issued_ms,
+        "not_after_ms": issued.not_after_ms,
+        "epoch": issued.epoch,
+        "per_minute": per_minute,
+        "token": token,
+        "now_arg": now_us,
+    }
+    return Call("control/append", args, parse)
+
+
+class ProofRow(NamedTuple):
+    """A slot as it was read, in the column order of `lua/control/prove.lua`: whether its signature is true, and the rate
+    that a limit has when what was proved before comes back."""
+
+    slot: str
+    value: bytes
+    proved: str
+    starts: int | None = None
+    window_us: int | None = None
+
+
+def prove(keys: PoolKeys, *, rows: Sequence[ProofRow]) -> Call[int]:
+    """Note which slots carry true signatures and undo the others; how many were undone."""
+    packed = pack_rows([(row.slot, opaque(row.value), *row[2:]) for row in rows])
+    return Call("control/prove", {"pool": keys.root, "rows": packed}, int)
+
+
+class ReceiptRow(NamedTuple):
+    """What one worker or supervisor says of one command: heard, done, refused, failed or progress."""
+
+    command: str
+    sender: str
+    word: str
+    detail: str = ""
+
+
+def receipt(keys: PoolKeys, *, rows: Sequence[ReceiptRow], now_us: str = "") -> Call[int]:
+    """Note up to 500 receipts."""
+    return Call("control/receipt", {"pool": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, int)
+
+
+def settle(keys: PoolKeys, *, id_: str, sender: str, word: str, detail: str, now_us: str = "") -> Call[bool]:
+    """End a job with its receipt; False: it was ended before."""
+    args: Arguments = {
+        "pool": keys.root,
+        "id": id_,
+        "sender": sender,
+        "word": word,
+        "detail": detail,
+        "now_arg": now_us,
+    }
+    return Call("control/settle", args, bool)
+
+
+def select(keys: PoolKeys, *, id_: str, at: int, tasks: Sequence[str]) -> Call[int]:
+    """Keep up to 500 more tasks that a job is for; `at` is how many there are before these. How many there are now."""
+    rows = pack_rows([(task,) for task in tasks])
+    return Call("control/select", {"pool": keys.root, "id": id_, "at": at, "rows": rows}, int)
+
+
+def release(keys: PoolKeys, *, scope: str, slot: str, limit: int) -> Call[tuple[int, bool]]:
+    """Move up to `limit` tasks that a stop held back to their queues: how many, and whether there are more."""
+    args: Arguments = {"pool": keys.root, "scope": scope, "slot": slot, "limit": limit}
+    return Call("control/release", args, lambda reply: (reply[0], bool(reply[1])))

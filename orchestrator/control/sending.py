@@ -1,0 +1,136 @@
+"""Gives a command: stamps it with the server's time and the pool's epoch, signs it, has it accepted."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.control import scripts
+from orchestrator.control.commands import Command, SetLimit, encode_command
+from orchestrator.control.scripts import AppendStatus
+from orchestrator.control.signing import signer_of
+from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
+from orchestrator.core.ids import new_task_id
+from orchestrator.core.issued import VERSION, Issued, pack_issued
+from orchestrator.core.rates import parse_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.store.store import Store
+
+REASON_CHARS: Final = 500
+SELECT_BATCH: Final = 500
+
+_REFUSALS: Final = {
+    AppendStatus.REPLAYED: "it was given before",
+    AppendStatus.EXPIRED: "it came too late; give it again",
+    AppendStatus.EARLY: "it says that it was issued in the future; look at the clock of Redis",
+    AppendStatus.STALE: "it was issued before `orc control renew`; give it again",
+    AppendStatus.BUSY: "more commands than control.per_minute were given in this minute; try again in the next one",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A command that is in force or will be done.
+
+    Attributes:
+        id: of the command.
+        entry: of the control stream.
+    """
+
+    id: str
+    entry: str
+
+
+def this_actor() -> str:
+    """Who gives commands here, unless the caller says otherwise: user and host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
+
+
+async def send(
+    store: Store,
+    settings: Settings,
+    command: Command,
+    *,
+    actor: str | None = None,
+    reason: str = "",
+    tasks: Sequence[str] = (),
+    patience_s: float = 0.0,
+) -> Accepted:
+    """Give a command.
+
+    Args:
+        store: where.
+        settings: the secret that signs, and how long the command is valid.
+        command: what.
+        actor: who; the user of this process by default.
+        reason: why, for the record.
+        tasks: what a job is for.
+        patience_s: repeat for so long when Redis does not answer; it is carried out once all the same.
+
+    Raises:
+        CommandRefused: Redis did not accept it; nothing changed.
+        InvalidInput: actor or reason are too long, or no text.
+        StoreError: Redis did not answer.
+    """
+    keys, signer = store.keys, signer_of(settings, place=store.keys.root)
+    actor, reason = _checked("actor", actor or this_actor()), _checked("reason", reason)
+    now_ms, epoch = await _clock_and_epoch(store)
+    issued = Issued(
+        version=VERSION,
+        id=new_task_id(),
+        command=encode_command(command),
+        actor=actor,
+        reason=reason,
+        issued_ms=now_ms,
+        not_after_ms=now_ms + round(settings.control.valid_s * 1000),
+        epoch=epoch,
+        key=signer.key,
+    )
+    for at in range(0, len(tasks), SELECT_BATCH):
+        batch = tasks[at : at + SELECT_BATCH]
+        await store.call(scripts.select(keys, id_=issued.id, at=at, tasks=batch), patience_s=patience_s)
+    packed = pack_issued(issued)
+    rate = parse_rate(command.rate) if isinstance(command, SetLimit) else None
+    call = scripts.append(
+        keys,
+        issued=issued,
+        packed=packed,
+        signature=signer.sign(packed),
+        orders=[scripts.order_row(slot, mark, rate) for slot, mark in command.orders],
+        job=command.job,
+        per_minute=settings.control.per_minute,
+        token=os.urandom(8).hex(),
+    )
+    answer = await store.call(call, patience_s=patience_s)
+    if answer.status is not AppendStatus.ACCEPTED:
+        raise CommandRefused(issued.id, answer.status, f"command {command.kind} was refused: {_REFUSALS[answer.status]}")
+    return Accepted(issued.id, answer.entry)
+
+
+async def _clock_and_epoch(store: Store) -> tuple[int, int]:
+    time, epoch = await store.pipeline([("TIME",), ("HGET", store.keys.desired, "epoch")])
+    for reply in (time, epoch):
+        if isinstance(reply, StoreError):
+            raise reply
+    return int(time[0]) * 1000 + int(time[1]) // 1000, int(epoch or 0)
+
+
+def _checked(what: str, text: str) -> str:
+    if len(text) > REASON_CHARS:
+        raise InvalidInput(f"the {what} has {len(text)} characters of at most {REASON_CHARS}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidInput(f"the {what} holds half a character (a lone surrogate); send valid Unicode") from None
+    return text
