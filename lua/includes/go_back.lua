@@ -6,11 +6,11 @@
 --@include tell
 local function go_back(pool, waiting, id, task, generation, now, why)
   local state, due = 'ready', nil
-  if task.died and task.deaths >= 2 then
+  if task.died and task.recent >= 2 then
     state = 'scheduled'
     -- The clock's last digits are the dice; the spread parts tasks that died together.
     waiting.spread = waiting.spread + 618
-    local delay = math.min(300000, 1000 * 2 ^ (task.deaths - 2)) * ((now + waiting.spread) % 1000) / 1000
+    local delay = math.min(300000, 1000 * 2 ^ (task.recent - 2)) * ((now + waiting.spread) % 1000) / 1000
     due = whole(math.floor(now / 1000 + delay))
     local scheduled = waiting.scheduled
     scheduled[#scheduled + 1] = due

@@ -21,6 +21,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include lifetime
 --@include rank_of
 --@include skill_queue
+--@include damage
 --@include usable
 --@include reachable
 --@include line_up
@@ -68,21 +69,6 @@ end
 
 local function number(text)
   return string.match(text or '', '^%d+$') and tonumber(text)
-end
-
--- What makes a record useless to everybody who meets it: the name of the field, or nil.
-local function damage(task)
-  if not task.state or not string.match(task.state, '^%l+$') then return 'state' end
-  if not number(task.gen) then return 'gen' end
-  for _, name in ipairs({'by', 'fails', 'deaths', 'due'}) do
-    if task[name] and not number(task[name]) then return name end
-  end
-  if task.queue and not string.match(task.queue, '^agent:.') and not string.match(task.queue, '^skill:.') then return 'queue' end
-  -- MessagePack: an array whose first item is a text that is not empty.
-  local opens, size = string.byte(task.env or '', 1, 2)
-  if not size or not ((opens > 144 and opens < 160) or opens == 220) then return 'env' end
-  if size ~= 217 and (size < 161 or size > 191) then return 'env' end
-  return nil
 end
 
 local function may_mend(id, task)

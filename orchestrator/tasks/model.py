@@ -89,6 +89,7 @@ class Delivery(msgspec.Struct, frozen=True):
         deaths: how often a worker died with it.
         envelope: packed `Envelope`; empty when it is too large to travel and must be read from the task.
     """
+        forgiven: failures from before it was revived; they count no more.
 
     agent: str
     entry: str
@@ -99,6 +100,12 @@ class Delivery(msgspec.Struct, frozen=True):
     envelope: bytes
 
 
+    forgiven: int = 0
+
+    @property
+    def failures(self) -> int:
+        """How many there are if this attempt fails too, since the task was submitted or revived."""
+        return self.attempt - self.deaths - self.forgiven
 class VerdictKind(StrEnum):
     """What an attempt decided; `lua/tasks/finish.lua` says what each does."""
 
@@ -166,6 +173,16 @@ class EmitStatus(StrEnum):
 
     OK = "ok"
     STALE = "stale"
+class ReviveStatus(StrEnum):
+    """What a revival did; `already`: the task has not ended; `refused`: it succeeded; `damaged`: its record is of no use."""
+
+    REVIVED = "revived"
+    ALREADY = "already"
+    REFUSED = "refused"
+    DAMAGED = "damaged"
+    UNKNOWN = "unknown"
+
+
 
 
 class WatchStatus(StrEnum):
@@ -321,3 +338,7 @@ class TaskInfo:
     errors: tuple[str, ...] = field(default=(), repr=False)
     deaths: tuple[str, ...] = ()
     progress: Progress | None = None
+        questions: what it has asked people, in order, and what they answered.
+        once: names of what `ctx.once` did and will not do again.
+        revivals: each time it was let run again after its end: when (ms), the state that it had ended in, who and why.
+    revivals: tuple[str, ...] = ()

@@ -124,6 +124,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         deaths=_numbered(record, "death:"),
         progress=_progress(record.get("progress"), int(record["gen"])),
     )
+        revivals=_numbered(record, "revival:"),
 
 
 async def _find_with_record(store: Store, id_: str) -> tuple[Findings, dict[str, bytes]]:

@@ -18,6 +18,7 @@ from orchestrator.tasks.model import (
     LeaseStatus,
     Promoted,
     TaskState,
+    ReviveStatus,
     Verdict,
     WatchStatus,
 )
@@ -221,6 +222,91 @@ def begin(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[list[Lease
     """Note that attempts (task id, generation) behind a death begin; a status per row, kept or lost."""
     args: Arguments = {"pool": keys.root, "rows": pack_rows(rows)}
     return Call("tasks/begin", args, lambda reply: [LeaseStatus(status.decode()) for status in reply])
+def revive(
+    keys: PoolKeys, *, ids: Sequence[str], token: str, said: str, max_wait_s: int, now_us: str = ""
+) -> Call[list[tuple[ReviveStatus, TaskState | None]]]:
+    """Let up to 500 ended tasks run again; per id what was done, and the state it was found in.
+
+    A call that is sent again with the same `token` revives nothing twice.
+    """
+
+    def parse(reply: list[bytes]) -> list[tuple[ReviveStatus, TaskState | None]]:
+        texts = [part.decode() for part in reply]
+        return [
+            (ReviveStatus(status), TaskState(state) if state else None)
+            for status, state in zip(texts[::2], texts[1::2], strict=True)
+        ]
+
+    args: Arguments = {
+        "pool": keys.root,
+        "rows": pack_rows([(id_,) for id_ in ids]),
+        "token": token,
+        "said": said,
+        "max_wait_s": max_wait_s,
+        "now_arg": now_us,
+    }
+    return Call("tasks/revive", args, parse)
+
+
+class Answered(NamedTuple):
+    """What `answer` says.
+
+    Attributes:
+        who: of `already` and `other`: when (ms) and who; of `late`: when its deadline was over (ms).
+        value: of `other`: the answer that stands, JSON.
+        state: of `unasked`: that of the task.
+        asks: of `unasked`: how many questions it has asked.
+    """
+
+    status: AnswerStatus
+    who: str = ""
+    value: bytes = b""
+    state: TaskState | None = None
+    asks: int = 0
+
+
+def answer(
+    keys: PoolKeys, *, id_: str, number: int, value: str, actor: str, max_wait_s: int, now_us: str = ""
+) -> Call[Answered]:
+    """Answer question `number` of a task; `value` is JSON, of an option in the very form in which it was asked."""
+
+    def parse(reply: list[bytes]) -> Answered:
+        status, *named = reply
+        match AnswerStatus(status.decode()):
+            case AnswerStatus.OTHER as found:
+                return Answered(found, named[0].decode(errors="replace"), named[1])
+            case AnswerStatus.UNASKED as found:
+                return Answered(found, state=TaskState(named[0].decode()), asks=int(named[1]))
+            case AnswerStatus.ALREADY | AnswerStatus.LATE as found:
+                return Answered(found, named[0].decode(errors="replace"))
+            case found:
+                return Answered(found)
+
+    args: Arguments = {
+        "pool": keys.root,
+        "id": id_,
+        "number": number,
+        "value": value,
+        "actor": actor,
+        "max_wait_s": max_wait_s,
+        "now_arg": now_us,
+    }
+    return Call("tasks/answer", args, parse)
+
+
+class Kept(NamedTuple):
+    """What `once` says: `stored`, `already` with the value that was stored before, or `stale`."""
+
+    status: str
+    value: bytes = b""
+
+
+def once(keys: PoolKeys, *, id_: str, generation: str, name: str, value: bytes) -> Call[Kept]:
+    """Keep the result of what an attempt did and must not do again."""
+    args: Arguments = {"pool": keys.root, "id": id_, "generation": generation, "name": name, "value": value}
+    return Call("tasks/once", args, lambda reply: Kept(reply[0].decode(), *reply[1:]))
+
+
 
 
 def renew(
@@ -253,8 +339,8 @@ def adopt(
     def parse(reply: list[Any]) -> list[Delivery]:
         fields = reply[1:]
         return [
-            Delivery(agent, entry.decode(), task_id.decode(), generation.decode(), attempt, deaths, envelope)
-            for entry, task_id, generation, attempt, deaths, envelope in zip(*[iter(fields)] * 6, strict=True)
+            Delivery(agent, entry.decode(), task_id.decode(), generation.decode(), attempt, deaths, envelope, forgiven)
+            for entry, task_id, generation, attempt, deaths, forgiven, envelope in zip(*[iter(fields)] * 7, strict=True)
         ]
 
     args: Arguments = {

@@ -75,3 +75,7 @@ STEPS: Final = (
     Step(_CANCELLED, "deleted", None, "delete"),
     Step(_EXPIRED, "deleted", None, "delete"),
 )
+    Step(_ASKING, "its record is damaged", _DEAD, "mend"),
+    Step(_DEAD, "revived", _READY, "revive"),
+    Step(_CANCELLED, "revived", _READY, "revive"),
+    Step(_EXPIRED, "revived", _READY, "revive"),

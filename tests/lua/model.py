@@ -19,6 +19,7 @@ from orchestrator.tasks.model import (
     FinishStatus,
     LeaseStatus,
     Promoted,
+    ReviveStatus,
     TaskState,
     Verdict,
     VerdictKind,
@@ -49,6 +50,8 @@ class Task:
 
     Attributes:
         score: where it stands in its queue.
+        forgiven: failures and deaths from before it was revived.
+        token: of the call that revived it last.
         came_from: the score that it had when it was assigned last.
         due: when it leaves `scheduled`.
         out: its output stream as (kind, generation, attempt); None: it does not emit and nobody follows it.
@@ -70,6 +73,8 @@ class Task:
     parked: bool = False
     cancel: bool = False
     deleted: bool = False
+    forgiven: tuple[int, int] = (0, 0)
+    token: str = ""
     out: list[tuple[str, int, int]] | None = None
     emitted: tuple[int, int] = (0, 0)
     progress: str = ""
@@ -83,6 +88,7 @@ class Entry:
     gen: int
     attempt: int
     deaths: int
+    forgiven: int = 0
     id: str = ""
     consumer: str | None = None
     aged: bool = False
@@ -266,7 +272,8 @@ class Model:
         task.state, task.came_from = "assigned", task.score
         self._tell(task, "assigned")
         self.expiring.discard(task.id)
-        agent.inbox.append(Entry(task.id, task.gen, task.fails + task.deaths + 1, task.deaths))
+        entry = Entry(task.id, task.gen, task.fails + task.deaths + 1, task.deaths, task.forgiven[0])
+        agent.inbox.append(entry)
         self._take_slots(agent, task)
 
     def learn_entries(self, name: str, ids: Sequence[str]) -> None:
@@ -369,6 +376,29 @@ class Model:
             del self.keys[task.row.idem]
         return DeleteStatus.DELETED, TaskState(task.state)
 
+    def revive(self, ids: Sequence[str], token: str) -> list[tuple[ReviveStatus, TaskState | None]]:
+        """lua/tasks/revive.lua."""
+        return [self._revive(self.tasks.get(task_id), token) for task_id in ids]
+
+    def _revive(self, task: Task | None, token: str) -> tuple[ReviveStatus, TaskState | None]:
+        if task is None or task.deleted:
+            return ReviveStatus.UNKNOWN, None
+        state = TaskState(task.state)
+        if task.token == token:
+            return ReviveStatus.REVIVED, state
+        if task.state == "succeeded":
+            return ReviveStatus.REFUSED, state
+        if task.state not in FINAL:
+            return ReviveStatus.ALREADY, state
+        task.was, task.token, task.forgiven = task.gen, token, (task.fails, task.deaths)
+        self._raise(task)
+        self._tell(task, "revived")
+        task.state, task.score = "ready", task.row.rank + self.now_ms
+        task.cancel, task.by, task.due, task.came_from = False, 0, 0, None
+        self.expiring.discard(task.id)
+        self.counts["revived"] += 1
+        return ReviveStatus.REVIVED, state
+
     def renew(self, name: str, worker: str, rows: Sequence[Delivery]) -> tuple[int, list[LeaseStatus]]:
         """lua/tasks/renew.lua."""
         mine = {entry.id: entry for entry in self.agents[name].inbox if entry.consumer == worker}
@@ -414,7 +444,7 @@ class Model:
             self._return_slots(agent, task)
         gen = task.gen
         self._raise(task)
-        again = died and task.deaths >= 2
+        again = died and self._recent(task) >= 2
         if again or self._limit_room(agent, 1)[0] < 1:
             agent.inbox.remove(entry)
             self._go_back(task, scheduled=again)
@@ -426,6 +456,7 @@ class Model:
         self._take_slots(agent, task)
         entry.consumer, entry.aged, entry.gen = worker, False, task.gen
         entry.attempt, entry.deaths = task.fails + task.deaths + 1, task.deaths
+        entry.forgiven = task.forgiven[0]
         return True
 
     def abandon(self, name: str, worker: str, limit: int) -> tuple[int, list[tuple[str, str]]]:
@@ -439,7 +470,7 @@ class Model:
             if self._take_back(task, died=True):
                 going_on.append((task.id, str(task.gen)))
                 self._raise(task)
-                self._go_back(task, scheduled=task.deaths >= 2)
+                self._go_back(task, scheduled=self._recent(task) >= 2)
         self.counts["abandoned"] += len(mine)
         return len(mine), going_on
 
@@ -476,7 +507,7 @@ class Model:
             self._return_slots(agent, task)
         gen = task.gen
         self._raise(task)
-        self._go_back(task, scheduled=died and task.deaths >= 2)
+        self._go_back(task, scheduled=died and self._recent(task) >= 2)
         if not died:
             self._tell(task, "given_back", gen=gen)
         return True
@@ -536,7 +567,7 @@ class Model:
     def learn_due(self, task_id: str, due: int) -> None:
         """Tell when a task comes back that died more than once."""
         task = self.tasks[task_id]
-        assert 0 <= due - self.now_ms <= 1000 * 2 ** (task.deaths - 2)
+        assert 0 <= due - self.now_ms <= 1000 * 2 ** (self._recent(task) - 2)
         task.due = due
 
     def change_skills(self, name: str, skills: frozenset[str]) -> None:
@@ -546,6 +577,11 @@ class Model:
             task.parked = False
 
     # Shared steps -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _recent(task: Task) -> int:
+        """Deaths that count."""
+        return task.deaths - task.forgiven[1]
 
     def _raise(self, task: Task) -> None:
         task.gen = max(task.gen + 1, self.now_ms)
@@ -566,7 +602,7 @@ class Model:
         task.deaths += died
         if task.cancel:
             self._end(task, "cancelled", counted=died)
-        elif died and task.deaths >= MAX_DEATHS:
+        elif died and self._recent(task) >= MAX_DEATHS:
             self._end(task, "dead", counted=True)
         elif task.by and task.by <= self.now_ms:
             self._end(task, "expired", counted=died)

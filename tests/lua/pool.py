@@ -25,6 +25,7 @@ from orchestrator.tasks.model import (
     FinishStatus,
     LeaseStatus,
     Promoted,
+    ReviveStatus,
     TaskState,
     Verdict,
     VerdictKind,
@@ -224,6 +225,13 @@ class Pool:
     def delete(self, *ids: str) -> list[tuple[DeleteStatus, TaskState | None]]:
         """Run delete."""
         return self.call(task_scripts.delete(self.keys, ids=ids))
+
+    def revive(
+        self, *ids: str, token: str = "t1", said: str = "ann: fixed", max_wait_s: int = MAX_WAIT_S
+    ) -> list[tuple[ReviveStatus, TaskState | None]]:
+        """Run revive."""
+        call = task_scripts.revive(self.keys, ids=ids, token=token, said=said, max_wait_s=max_wait_s)
+        return self.call(call)
 
     def begin(self, *deliveries: Delivery) -> list[LeaseStatus]:
         """Run begin."""

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.causes import Cause
-from orchestrator.tasks.model import Assigned, DeleteStatus, TaskState, Verdict, VerdictKind
+from orchestrator.tasks.model import Assigned, DeleteStatus, ReviveStatus, TaskState, Verdict, VerdictKind
 from orchestrator.tasks.reasons import explain
 from orchestrator.tasks.states import STEPS
 from tests.lua.keyspace import without_lifetime
@@ -59,6 +59,7 @@ MUST_FIRE = [
         "submit_known",
         "cancel",
         "deleted",
+        "revived",
         "promote",
         "assign",
         "supervise",
@@ -111,7 +112,7 @@ class Machine(RuleBasedStateMachine):
         self.heard = "-"
         self.emitted: Counter[tuple[str, str]] = Counter()
         self.told: set[str] = set()
-        self.looks = 0
+        self.looks = self.revivals = 0
 
     @initialize()
     def start(self) -> None:
@@ -226,6 +227,25 @@ class Machine(RuleBasedStateMachine):
             fired["deleted"] += sum(status is DeleteStatus.DELETED for status, _ in answers)
 
         self.act("delete", step)
+
+    @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3), again=st.booleans())
+    @precondition(lambda self: self.model.tasks)
+    def revive(self, which: list[int], *, again: bool) -> None:
+        """Somebody revives tasks, whatever state they are in; `again`: an old call that was under way for long."""
+        ids = [list(self.model.tasks)[i % len(self.model.tasks)] for i in which]
+        self.revivals += not again
+        token = f"r{self.revivals}"
+
+        def step() -> None:
+            answers = self.pool.revive(*ids, "unknown", token=token)
+            assert answers == self.model.revive([*ids, "unknown"], token)
+            for id_, (status, state) in zip(ids, answers, strict=False):
+                if status is ReviveStatus.REVIVED and state is not None and state.final:
+                    fired["revived"] += 1
+                    self.ended.pop(id_, None)
+                    self.told.discard(id_)
+
+        self.act("revive", step)
 
     @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3))
     @precondition(lambda self: self.model.tasks)
@@ -646,7 +666,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def states_and_generations(self) -> None:
-        """Stored states are the model's; an end is for ever; a generation only rises."""
+        """Stored states are the model's; an end is for ever unless it is revived; a generation only rises."""
         for task in self.model.tasks.values():
             if task.id in self.ended:
                 assert task.state == self.ended[task.id]
@@ -694,11 +714,11 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def told_once(self) -> None:
-        """Counters, replies and events tell of each end once, in order, and of nothing else."""
+        """Counters, replies and events tell of each end once, in order, and of nothing else; revived tasks end again."""
         assert self.pool.stats() == {name: count for name, count in self.model.counts.items() if count}
         replies = [(task_id, text[0]) for task_id, text in self.pool.replies()]
         assert sorted(replies) == sorted(self.pool.events()) == sorted(self.model.ends)
-        assert len({task_id for task_id, _ in replies}) == len(replies)
+        assert len({task_id for task_id, _ in replies}) >= len(replies) - self.model.counts["revived"]
 
     @invariant()
     def nothing_is_to_be_mended(self) -> None:
@@ -857,6 +877,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
         steps += [lambda: machine.submit_known([-1, -2]), lambda: machine.cancel([-1 - i])]
         steps += [lambda: machine.watch([-1, -1 - i]), lambda: machine.delete([-1, -5 - i])]
     if dice.random() < 0.3 and any(task.state not in FINAL for task in machine.model.tasks.values()):
+        steps += [lambda: machine.revive([-1, -2 - i, dice.randrange(100)], again=dice.random() < 0.2)]
         steps += [lambda: machine.lose([i, dice.randrange(100)], deadlines=yes)]
     if machine.past:
         steps += [lambda: machine.finish_old(dice.randrange(10_000), kinds[0])]

@@ -73,7 +73,7 @@ def failed(
         # Redis was hurt, not the task: no attempt counted (protocol rule 25).
         return Verdict(VerdictKind.SNOOZE, delay_ms=round(backoff.delay_s(HURT_SERVER_STEP) * 1000), reason=reason)
     log = _log.bind(task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
-    failures = delivery.attempt - delivery.deaths
+    failures = delivery.failures
     if failures >= (envelope.max_attempts or skill.options.max_attempts):
         log.error("task_failed", reason=reason)
         return Verdict(VerdictKind.DEAD, traceback_of(raised), reason=reason)

@@ -1,0 +1,69 @@
+#!lua
+-- Let ended tasks run again: dead letters, cancelled and expired ones line up in their queues as if they had become ready
+-- now. They keep their ids, their keys and all that is known of their attempts; but what they failed and died so far
+-- counts no more, and they need not start in time any more.
+-- status, per id: revived | already state (it has not ended) | refused state (it succeeded) | damaged | unknown
+-- repeat: answers revived for every task that this token has revived, whatever became of it since, and changes nothing
+local pool       = KEYS[1]                   -- key: root of the pool's slot
+local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id
+local token      = ARGV[2]                   -- str: names this call and its repeats; one word
+local said       = ARGV[3]                   -- str: who and why, kept as evidence
+local max_wait_s = tonumber(ARGV[4])         -- int: a task that nobody runs is kept this long
+local now_arg    = ARGV[5]                   -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include raise
+--@include rank_of
+--@include skill_queue
+--@include damage
+--@include line_up
+--@include start_waiting
+--@include flush_waiting
+--@include tell
+--@include tally
+
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+local dead_key = pool .. ':dead'
+local waiting, revived, answers = start_waiting(), {}, {}
+local may_go_on = {dead = true, cancelled = true, expired = true}
+
+local function revive(id)
+  local task_key, out_key = pool .. ':task:' .. id, pool .. ':out:' .. id
+  local found = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'env', 'idem', 'fails', 'deaths', 'out',
+    'revived')
+  local state = found[1]
+  if not state then return 'unknown', '' end
+  local task = {state = state, gen = found[2], queue = found[3], env = found[5], fails = found[7], deaths = found[8]}
+  local count, by = string.match(found[10] or '0 0 0 -', '^(%d+) %d+ %d+ (%S+)$')
+  if by == token then return 'revived', state end
+  if state == 'succeeded' then return 'refused', state end
+  if not may_go_on[state] then return 'already', state end
+  if damage(task) then return 'damaged', state end
+  local idem_key = found[6] and pool .. ':idem:' .. found[6]
+  local holder = idem_key and redis.call('GET', idem_key)
+  redis.call('EXISTS', dead_key, out_key)  -- reading probes what will be written (protocol rule 26)
+  local generation = whole(raise(task.gen, now_ms))
+  local number, fails, deaths = tonumber(count) + 1, tonumber(task.fails or 0), tonumber(task.deaths or 0)
+  redis.call('HSET', task_key, 'state', 'ready', 'gen', generation, 'was', task.gen,
+    'revived', number .. ' ' .. fails .. ' ' .. deaths .. ' ' .. token,
+    'revival:' .. number, whole(now_ms) .. ' ' .. state .. ' ' .. said)
+  redis.call('HDEL', task_key, 'ended', 'at', 'by', 'cancel', 'due', 'left')
+  redis.call('EXPIRE', task_key, max_wait_s)
+  -- The key may have run out, and a later task may have it now.
+  if holder and string.match(holder, '^%S+') == id then redis.call('EXPIRE', idem_key, max_wait_s) end
+  line_up(waiting.ready, task.queue or skill_queue(task.env), whole(rank_of(found[4]) + now_ms), id)
+  if found[9] then tell(pool, id, generation, fails + deaths + 1, 'revived', said) end
+  revived[#revived + 1] = id
+  return 'revived', state
+end
+
+for i = 1, #rows do
+  answers[2 * i - 1], answers[2 * i] = revive(rows[i][1])
+end
+flush_waiting(pool, waiting)
+if #revived > 0 then
+  redis.call('ZREM', dead_key, unpack(revived))
+  tally(pool, now, {revived = #revived})
+end
+return answers
