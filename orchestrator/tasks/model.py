@@ -87,9 +87,9 @@ class Delivery(msgspec.Struct, frozen=True):
         generation: the fence of the attempt; a verdict with an older one is refused.
         attempt: 1 for the first.
         deaths: how often a worker died with it.
+        forgiven: failures from before it was revived; they count no more.
         envelope: packed `Envelope`; empty when it is too large to travel and must be read from the task.
     """
-        forgiven: failures from before it was revived; they count no more.
 
     agent: str
     entry: str
@@ -98,14 +98,14 @@ class Delivery(msgspec.Struct, frozen=True):
     attempt: int
     deaths: int
     envelope: bytes
-
-
     forgiven: int = 0
 
     @property
     def failures(self) -> int:
         """How many there are if this attempt fails too, since the task was submitted or revived."""
         return self.attempt - self.deaths - self.forgiven
+
+
 class VerdictKind(StrEnum):
     """What an attempt decided; `lua/tasks/finish.lua` says what each does."""
 
@@ -168,11 +168,6 @@ class DeleteStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-class EmitStatus(StrEnum):
-    """What became of an emitted row."""
-
-    OK = "ok"
-    STALE = "stale"
 class ReviveStatus(StrEnum):
     """What a revival did; `already`: the task has not ended; `refused`: it succeeded; `damaged`: its record is of no use."""
 
@@ -183,6 +178,11 @@ class ReviveStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
+class EmitStatus(StrEnum):
+    """What became of an emitted row."""
+
+    OK = "ok"
+    STALE = "stale"
 
 
 class WatchStatus(StrEnum):
@@ -315,6 +315,9 @@ class TaskInfo:
         progress: what the present or last attempt reported last.
         errors: traceback text of each failed attempt, oldest first.
         deaths: evidence of each death: when, which worker, how.
+        questions: what it has asked people, in order, and what they answered.
+        once: names of what `ctx.once` did and will not do again.
+        revivals: each time it was let run again after its end: when (ms), the state that it had ended in, who and why.
     """
 
     id: str
@@ -337,8 +340,5 @@ class TaskInfo:
     result: bytes | None = field(default=None, repr=False)
     errors: tuple[str, ...] = field(default=(), repr=False)
     deaths: tuple[str, ...] = ()
-    progress: Progress | None = None
-        questions: what it has asked people, in order, and what they answered.
-        once: names of what `ctx.once` did and will not do again.
-        revivals: each time it was let run again after its end: when (ms), the state that it had ended in, who and why.
     revivals: tuple[str, ...] = ()
+    progress: Progress | None = None

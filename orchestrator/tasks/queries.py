@@ -122,9 +122,9 @@ async def info(store: Store, id_: str) -> TaskInfo:
         result=record.get("result"),
         errors=_numbered(record, "error:"),
         deaths=_numbered(record, "death:"),
+        revivals=_numbered(record, "revival:"),
         progress=_progress(record.get("progress"), int(record["gen"])),
     )
-        revivals=_numbered(record, "revival:"),
 
 
 async def _find_with_record(store: Store, id_: str) -> tuple[Findings, dict[str, bytes]]:

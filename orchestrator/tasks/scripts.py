@@ -17,8 +17,8 @@ from orchestrator.tasks.model import (
     FinishStatus,
     LeaseStatus,
     Promoted,
-    TaskState,
     ReviveStatus,
+    TaskState,
     Verdict,
     WatchStatus,
 )
@@ -218,10 +218,6 @@ def delete(
     return Call("tasks/delete", args, parse)
 
 
-def begin(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[list[LeaseStatus]]:
-    """Note that attempts (task id, generation) behind a death begin; a status per row, kept or lost."""
-    args: Arguments = {"pool": keys.root, "rows": pack_rows(rows)}
-    return Call("tasks/begin", args, lambda reply: [LeaseStatus(status.decode()) for status in reply])
 def revive(
     keys: PoolKeys, *, ids: Sequence[str], token: str, said: str, max_wait_s: int, now_us: str = ""
 ) -> Call[list[tuple[ReviveStatus, TaskState | None]]]:
@@ -307,6 +303,10 @@ def once(keys: PoolKeys, *, id_: str, generation: str, name: str, value: bytes) 
     return Call("tasks/once", args, lambda reply: Kept(reply[0].decode(), *reply[1:]))
 
 
+def begin(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[list[LeaseStatus]]:
+    """Note that attempts (task id, generation) behind a death begin; a status per row, kept or lost."""
+    args: Arguments = {"pool": keys.root, "rows": pack_rows(rows)}
+    return Call("tasks/begin", args, lambda reply: [LeaseStatus(status.decode()) for status in reply])
 
 
 def renew(

@@ -876,8 +876,8 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
     if machine.model.tasks:
         steps += [lambda: machine.submit_known([-1, -2]), lambda: machine.cancel([-1 - i])]
         steps += [lambda: machine.watch([-1, -1 - i]), lambda: machine.delete([-1, -5 - i])]
-    if dice.random() < 0.3 and any(task.state not in FINAL for task in machine.model.tasks.values()):
         steps += [lambda: machine.revive([-1, -2 - i, dice.randrange(100)], again=dice.random() < 0.2)]
+    if dice.random() < 0.3 and any(task.state not in FINAL for task in machine.model.tasks.values()):
         steps += [lambda: machine.lose([i, dice.randrange(100)], deadlines=yes)]
     if machine.past:
         steps += [lambda: machine.finish_old(dice.randrange(10_000), kinds[0])]
