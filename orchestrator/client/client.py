@@ -17,6 +17,7 @@ from orchestrator.client.submission import (
     Door,
     Duration,
     NamedSkill,
+    OnBusy,
     Parent,
     Submission,
     SubmitOptions,
@@ -24,10 +25,11 @@ from orchestrator.client.submission import (
 )
 from orchestrator.core.errors import (
     KeyConflict,
+    LaneBusy,
     OrchestratorError,
     QueueFull,
-    Stopped,
     ServerUnavailable,
+    Stopped,
     StoreError,
     SubmitRefused,
 )
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
     from datetime import datetime
 
+    from orchestrator.client.admin import Admin
     from orchestrator.core.settings import Settings
     from orchestrator.tasks.scripts import SubmitAnswer
 
@@ -202,19 +205,22 @@ class Orchestrator:
         max_attempts: int | None = None,
         tags: Sequence[str] = (),
         result_ttl: Duration | None = None,
+        lane: str | None = None,
+        on_busy: OnBusy = "enqueue",
     ) -> TaskHandle[Any]:
         """Submit one task; see `Submission` for the arguments. Concurrent calls travel together.
 
         Raises:
             InvalidInput: refused at the door; nothing was sent.
-            KeyConflict, QueueFull, Stopped: refused by the server; nothing was stored.
+            KeyConflict, QueueFull, LaneBusy, Stopped: refused by the server; nothing was stored.
             ServerUnavailable: no answer, even after repeating; `outcome_unknown` tells whether it may have arrived, and
                 `task_ids` has its id then.
         """
         return await self.submit_one(
             Submission(
-                skill, args, agent, session, priority, delay, at, start_by, key, timeout, max_attempts, tags, result_ttl
-            )
+                skill, args, agent, session, priority, delay, at, start_by, key, timeout, max_attempts, tags, result_ttl,
+                lane, on_busy,
+            )  # fmt: skip
         )
 
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
@@ -288,6 +294,8 @@ class Orchestrator:
                 raise QueueFull(answer.detail, services.settings.queue.max_tasks)
             case "stopped":
                 raise Stopped(answer.detail)
+            case "busy":
+                raise LaneBusy(task.lane or "", answer.detail)
             case "stale":
                 raise SubmitRefused(
                     f"task {answer.detail} is no longer run by this attempt, so it may not submit children"
@@ -302,7 +310,14 @@ class Orchestrator:
         )
         return self._replies.track(handle, own=own)
 
-    # ------------------------------------------------------------------------------------------------------ read
+    # ------------------------------------------------------------------------------------------------ read, steer
+
+    @property
+    def admin(self) -> Admin:
+        """The control commands: stop, start, pause, limits, workers, ..."""
+        from orchestrator.client.admin import Admin
+
+        return Admin(self._here)
 
     def task(self, id_: str) -> TaskHandle[Any]:
         """A handle for a known id.

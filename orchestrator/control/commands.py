@@ -6,7 +6,7 @@ what is in force (`orders`), or it is a job for the supervisor (`job`), or it on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping  # noqa: TC003 - pydantic reads annotations
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
@@ -22,8 +22,8 @@ class Order(NamedTuple):
 
     Attributes:
         slot: field of the hash `desired`, as `stop:agent:editor`.
-        mark: second letter of its value (`r` refuses new tasks, `n` interrupts what runs, `b` both, `s` ends the process,
-            `-` none of it); empty: the slot is emptied, what was in force ends.
+        mark: second letter of its value: `r` refuses new tasks, `n` interrupts what runs, `b` does both, `s` ends the
+            process, `-` none of it; empty: the slot is emptied, what was in force ends.
     """
 
     slot: str
@@ -47,6 +47,12 @@ def _check_queue(value: str) -> str:
     return value
 
 
+def _check_limit(value: str) -> str:
+    # The own limit of an agent is called `@AGENT`.
+    check_name("limit", value.removeprefix("@"))
+    return value
+
+
 def _check_rate(value: str) -> str:
     parse_rate(value)
     return value
@@ -55,7 +61,7 @@ def _check_rate(value: str) -> str:
 AgentName: TypeAlias = Annotated[str, _name("agent")]
 SkillName: TypeAlias = Annotated[str, _name("skill")]
 WorkerName: TypeAlias = Annotated[str, _name("worker")]
-LimitName: TypeAlias = Annotated[str, _name("limit")]
+LimitName: TypeAlias = Annotated[str, AfterValidator(_check_limit)]
 ScheduleName: TypeAlias = Annotated[str, _name("schedule")]
 SessionId: TypeAlias = Annotated[str, AfterValidator(_check_session)]
 QueueName: TypeAlias = Annotated[str, AfterValidator(_check_queue)]
@@ -70,6 +76,9 @@ class _Command(BaseModel):
     job: ClassVar[bool] = False
     """Whether the supervisor carries it out, on the tasks that were selected for it."""
 
+    audience: ClassVar[Literal["everybody", "supervisor", "worker", "nobody"]] = "supervisor"
+    """Who is to answer: every worker and the supervisor, that one alone, the worker that it names, or nobody."""
+
     kind: str
 
     @property
@@ -77,9 +86,18 @@ class _Command(BaseModel):
         """The changes of the desired state."""
         return ()
 
+    @property
+    def words(self) -> str:
+        """The command on one line, for people: `stop agent=editor now`."""
+        said = self.model_dump(mode="json", exclude={"kind"}, exclude_defaults=True)
+        parts = [name if value is True else f"{name}={value}" for name, value in said.items()]
+        return " ".join([self.kind, *parts])
+
 
 class _Scoped(_Command):
     """What holds for everything, or for one agent, session or skill."""
+
+    audience = "everybody"
 
     agent: AgentName | None = Field(default=None, description="Only this agent.")
     session: SessionId | None = Field(default=None, description="Only tasks of this session.")
@@ -104,7 +122,9 @@ class Stop(_Scoped):
     """Start nothing more, until `start`. What runs goes on, unless it is interrupted."""
 
     kind: Literal["stop"] = "stop"
-    now: bool = Field(default=False, description="Interrupt what runs; it goes back to its queue, no attempt is counted.")
+    now: bool = Field(
+        default=False, description="Interrupt what runs; it goes back to its queue, no attempt is counted."
+    )
     refuse: bool = Field(default=False, description="Refuse new tasks too; otherwise they are accepted and wait.")
 
     @property
@@ -213,6 +233,8 @@ class ResetLimit(_Command):
 class DrainWorker(_Command):
     """Give a worker nothing more; it finishes what it has, and stays."""
 
+    audience = "worker"
+
     kind: Literal["drain-worker"] = "drain-worker"
     worker: WorkerName
 
@@ -224,6 +246,8 @@ class DrainWorker(_Command):
 
 class ResumeWorker(_Command):
     """End the drain of a worker."""
+
+    audience = "worker"
 
     kind: Literal["resume-worker"] = "resume-worker"
     worker: WorkerName
@@ -237,6 +261,8 @@ class ResumeWorker(_Command):
 class StopWorker(_Command):
     """Let a worker finish what it has, as after SIGTERM, and end; its host starts no other in its place."""
 
+    audience = "worker"
+
     kind: Literal["stop-worker"] = "stop-worker"
     worker: WorkerName
 
@@ -249,6 +275,8 @@ class StopWorker(_Command):
 class SetLogLevel(_Command):
     """Let all supervisors and workers log from this level on."""
 
+    audience = "everybody"
+
     kind: Literal["set-log-level"] = "set-log-level"
     level: LogLevel
 
@@ -260,6 +288,8 @@ class SetLogLevel(_Command):
 
 class ResetLogLevel(_Command):
     """Let every process log from the level on that its settings say."""
+
+    audience = "everybody"
 
     kind: Literal["reset-log-level"] = "reset-log-level"
 
@@ -280,7 +310,7 @@ class RenewEpoch(_Command):
         return (Order("epoch", "+"),)
 
 
-# ------------------------------------------------------------------------------------------------------------------ jobs
+# ----------------------------------------------------------------------------------------------------------------- jobs
 
 
 class _Job(_Command):
@@ -317,11 +347,13 @@ class PurgeQueue(_Job):
     queue: QueueName
 
 
-# --------------------------------------------------------------------------------------------------------------- records
+# -------------------------------------------------------------------------------------------------------------- records
 
 
 class _Record(_Command):
     """Something that the one who asked has done already; it is kept with who and why."""
+
+    audience = "nobody"
 
 
 class RecordTasks(_Record):
@@ -414,7 +446,9 @@ def make_command(kind: str, values: Mapping[str, Any]) -> Command:
         InvalidInput: it does not fit; the message says what and why.
     """
     try:
-        return _adapter.validate_python({"kind": kind, **{key: value for key, value in values.items() if value is not None}})
+        return _adapter.validate_python(
+            {"kind": kind, **{key: value for key, value in values.items() if value is not None}}
+        )
     except ValidationError as misfit:
         raise InvalidInput(_first(misfit)) from None
 

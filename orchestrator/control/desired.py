@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.control.commands import Command, decode_command
+from orchestrator.control.commands import Command, LogLevel, SetLogLevel, decode_command
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.issued import InForce, Issued, read_in_force
 
@@ -97,10 +97,11 @@ class Desired:
         return self.standing.get(f"drain:worker:{worker}")
 
     @property
-    def log_level(self) -> str | None:
+    def log_level(self) -> LogLevel | None:
         """The level that all log from; None: as their settings say."""
         found = self.standing.get("log:level")
-        return getattr(found.command, "level", None) if found else None
+        command = found.command if found else None
+        return command.level if isinstance(command, SetLogLevel) else None
 
 
 NOTHING: Final = Desired()

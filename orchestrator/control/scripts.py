@@ -34,7 +34,7 @@ class Appended(NamedTuple):
 
 
 class OrderRow(NamedTuple):
-    """A change of the desired state, in the column order of `lua/control/append.lua`; `starts` and `window_us` of a limit."""
+    """A change of the desired state, in the column order of `lua/control/append.lua`; the last two are of a limit."""
 
     slot: str
     mark: str
@@ -83,8 +83,10 @@ def append(
 
 
 class ProofRow(NamedTuple):
-    """A slot as it was read, in the column order of `lua/control/prove.lua`: whether its signature is true, and the rate
-    that a limit has when what was proved before comes back."""
+    """A slot as it was read, in the column order of `lua/control/prove.lua`.
+
+    `proved`: 1 when its signature is true; the last two are the rate of a limit whose proved order comes back.
+    """
 
     slot: str
     value: bytes

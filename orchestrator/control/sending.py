@@ -114,7 +114,9 @@ async def send(
     )
     answer = await store.call(call, patience_s=patience_s)
     if answer.status is not AppendStatus.ACCEPTED:
-        raise CommandRefused(issued.id, answer.status, f"command {command.kind} was refused: {_REFUSALS[answer.status]}")
+        raise CommandRefused(
+            issued.id, answer.status, f"command {command.kind} was refused: {_REFUSALS[answer.status]}"
+        )
     return Accepted(issued.id, answer.entry)
 
 

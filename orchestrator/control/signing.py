@@ -1,4 +1,4 @@
-"""Signs commands and checks signatures: HMAC-SHA256 under a secret that only operators, supervisors and workers know."""
+"""Signs commands and checks signatures: HMAC-SHA256 under a secret that operators, supervisors and workers share."""
 
 from __future__ import annotations
 
@@ -51,9 +51,7 @@ class Signer:
 def signer_of(settings: Settings, *, place: str) -> Signer:
     """The signer that the settings describe; `place` is the root of the pool's keys."""
     secret, previous = settings.control.secret, settings.control.previous_secret
-    return Signer(
-        secret.get_secret_value() if secret else "", previous.get_secret_value() if previous else "", place
-    )
+    return Signer(secret.get_secret_value() if secret else "", previous.get_secret_value() if previous else "", place)
 
 
 def _signature(secret: str, place: str, packed: bytes) -> str:

@@ -143,6 +143,11 @@ def configure_logging(
     root.setLevel(_LEVELS[level])
 
 
+def set_level(level: Level) -> None:
+    """Write events of this level and above from now on."""
+    logging.getLogger().setLevel(_LEVELS[level])
+
+
 _LEVELS: Final[Mapping[Level, int]] = {
     "debug": logging.DEBUG,
     "info": logging.INFO,

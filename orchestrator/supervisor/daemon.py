@@ -13,8 +13,10 @@ from orchestrator.services import open_services
 from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.bell import Bell
 from orchestrator.supervisor.clock_watch import ClockWatch
+from orchestrator.supervisor.controller import Controller
 from orchestrator.supervisor.doorbell import Doorbell
 from orchestrator.supervisor.janitor import Janitor
+from orchestrator.supervisor.jobs import Jobs
 from orchestrator.supervisor.leader import Leader
 from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
@@ -44,11 +46,13 @@ async def run_supervisor(settings: Settings) -> None:
 
 async def supervise(services: Services) -> None:
     """Lead whenever nobody else does, until cancelled."""
-    leader = Leader(services, supervisor=new_worker_id())
+    supervisor = new_worker_id()
+    leader = Leader(services, supervisor=supervisor)
 
     async def work() -> None:
         assign_bell, promote_bell, trouble = Bell(), Bell(), Bell()
         doorbell = Doorbell(services, assigner=assign_bell, promoter=promote_bell)
+        jobs = Jobs(services)
         async with anyio.create_task_group() as loops:
             loops.start_soon(doorbell.run)
             loops.start_soon(doorbell.sweep)
@@ -58,6 +62,8 @@ async def supervise(services: Services) -> None:
             loops.start_soon(Recoverer(services, trouble=trouble).run)
             loops.start_soon(Reconciler(services, trouble).run)
             loops.start_soon(ClockWatch(services).run)
+            loops.start_soon(jobs.run)
+            loops.start_soon(Controller(services, supervisor=supervisor, jobs=jobs).run)
 
     await leader.run(work)
 

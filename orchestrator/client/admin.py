@@ -1,0 +1,162 @@
+"""The control commands as methods: what `orc.admin` is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.control import receipts
+from orchestrator.control.commands import Command, make_command
+from orchestrator.control.sending import send
+from orchestrator.core.durations import from_instant_ms, to_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from orchestrator.control.receipts import Receipts
+    from orchestrator.core.durations import Duration
+    from orchestrator.services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A command that was accepted: it is in force, or will be done.
+
+    Attributes:
+        id: of the command, as `orc control show` takes it.
+        command: what was asked for.
+        at: when it was accepted, by the server's clock.
+    """
+
+    id: str
+    command: Command
+    at: datetime
+    _services: Callable[[], Services]
+
+    async def receipts(self, *, timeout: Duration = 5.0, until_done: bool = False) -> Receipts:
+        """Wait for the answers.
+
+        Args:
+            timeout: seconds or a timedelta; then what there is by then.
+            until_done: wait until nothing is left to be done, not only until all have heard of it. Of a job always.
+        """
+        services = self._services()
+        timeout_s = to_seconds("timeout", timeout)
+        return await receipts.wait(services.store, self.id, self.command, timeout_s=timeout_s, until_done=until_done)
+
+
+class Admin:
+    """Gives control commands. Each is stored before it is announced, and kept with actor and reason.
+
+    Every method takes `reason` and `actor` (user and host of this process by default) and raises `CommandRefused` when
+    the command was not accepted, `InvalidInput` when a name is wrong, `StoreError` when Redis did not answer.
+    """
+
+    def __init__(self, services: Callable[[], Services]) -> None:
+        self._services = services
+
+    async def stop(
+        self,
+        *,
+        agent: str | None = None,
+        session: str | None = None,
+        skill: str | None = None,
+        now: bool = False,
+        refuse: bool = False,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> Sent:
+        """Start nothing more: of an agent, a session, a skill, or at all. It holds until `start`, whatever restarts.
+
+        Args:
+            agent: only this agent.
+            session: only tasks of this session.
+            skill: only tasks of this skill.
+            now: interrupt what runs; it goes back to its queue, no attempt is counted.
+            refuse: refuse new tasks too (`Stopped`); otherwise they are accepted and wait.
+            reason: why.
+            actor: who.
+        """
+        values = {"agent": agent, "session": session, "skill": skill, "now": now, "refuse": refuse}
+        return await self._give("stop", values, reason, actor)
+
+    async def start(
+        self,
+        *,
+        agent: str | None = None,
+        session: str | None = None,
+        skill: str | None = None,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> Sent:
+        """End the stop of the same scope."""
+        return await self._give("start", {"agent": agent, "session": session, "skill": skill}, reason, actor)
+
+    async def pause_agent(self, agent: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Give an agent nothing more; what it has been given, it does."""
+        return await self._give("pause-agent", {"agent": agent}, reason, actor)
+
+    async def resume_agent(self, agent: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """End the pause of an agent."""
+        return await self._give("resume-agent", {"agent": agent}, reason, actor)
+
+    async def pause_queue(self, queue: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Take nothing more out of a queue (`skill:NAME` or `agent:NAME`); new tasks are accepted and wait."""
+        return await self._give("pause-queue", {"queue": queue}, reason, actor)
+
+    async def drain_queue(self, queue: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Refuse new tasks for a queue (`Stopped`); what waits in it is worked off."""
+        return await self._give("drain-queue", {"queue": queue}, reason, actor)
+
+    async def resume_queue(self, queue: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """End the pause and the drain of a queue."""
+        return await self._give("resume-queue", {"queue": queue}, reason, actor)
+
+    async def set_limit(self, limit: str, rate: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Give a limit (an agent's own is called `agent:NAME`) another rate, as "10/min", from the next start on."""
+        return await self._give("set-limit", {"limit": limit, "rate": rate}, reason, actor)
+
+    async def reset_limit(self, limit: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Let a limit have the rate again that agents or settings define."""
+        return await self._give("reset-limit", {"limit": limit}, reason, actor)
+
+    async def drain_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Give a worker nothing more; it finishes what it has, and stays."""
+        return await self._give("drain-worker", {"worker": worker}, reason, actor)
+
+    async def resume_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """End the drain of a worker."""
+        return await self._give("resume-worker", {"worker": worker}, reason, actor)
+
+    async def stop_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Let a worker finish what it has, as after SIGTERM, and end; its host starts no other in its place."""
+        return await self._give("stop-worker", {"worker": worker}, reason, actor)
+
+    async def set_log_level(self, level: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Let all supervisors and workers log from this level on: debug, info, warning or error."""
+        return await self._give("set-log-level", {"level": level}, reason, actor)
+
+    async def reset_log_level(self, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Let every process log from the level on that its settings say."""
+        return await self._give("reset-log-level", {}, reason, actor)
+
+    async def renew_epoch(self, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Refuse from now on what was signed before, as after a restore from a backup that has forgotten commands."""
+        return await self._give("renew-epoch", {}, reason, actor)
+
+    async def _give(self, kind: str, values: dict[str, Any], reason: str, actor: str | None) -> Sent:
+        command = make_command(kind, {name: value for name, value in values.items() if value is not False})
+        return await self.give(command, reason=reason, actor=actor)
+
+    async def give(
+        self, command: Command, *, reason: str = "", actor: str | None = None, tasks: Sequence[str] = ()
+    ) -> Sent:
+        """Give a command of `orchestrator.control.commands`; `tasks` are what a job is for."""
+        services = self._services()
+        patience_s = services.settings.redis.command_timeout_s
+        accepted = await send(
+            services.store, services.settings, command, actor=actor, reason=reason, tasks=tasks, patience_s=patience_s
+        )
+        at = from_instant_ms(int(accepted.entry.partition("-")[0]))
+        return Sent(accepted.id, command, at, self._services)

@@ -1,0 +1,85 @@
+"""What a reader makes of the control stream: true commands, and what is refused and why. Pure.
+
+A command that came past `control/append` is found here: it is unsigned, too late, or was given before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.control.commands import Command, decode_command
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.issued import Issued, unpack_issued
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.control.signing import Signer
+    from orchestrator.store.keys import PoolKeys
+
+READ_COUNT: Final = 100
+"""Entries that are read at once: between two reads of a flood other work goes on."""
+
+SKEW_MS: Final = 5000
+"""As in `lua/control/append.lua`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One entry of the control stream.
+
+    Attributes:
+        entry: its id.
+        issued: who asked for what; None: unreadable.
+        command: None: not one that this version knows.
+        problem: why it is refused; empty: it is to be obeyed.
+    """
+
+    entry: str
+    issued: Issued | None
+    command: Command | None
+    problem: str = ""
+
+    @property
+    def id(self) -> str:
+        """The command's id, or that of the entry if there is none to be read."""
+        return self.issued.id if self.issued else self.entry
+
+
+def read_entry(entry: str, fields: Sequence[bytes], signer: Signer) -> Heard:
+    """Judge one entry by itself; whether it was given before, its nonce tells (`refuse_replays`)."""
+    found = dict(zip(fields[::2], fields[1::2], strict=False))
+    packed, signature = found.get(b"c", b""), found.get(b"s", b"").decode(errors="replace")
+    try:
+        issued = unpack_issued(packed)
+    except InvalidInput as unreadable:
+        return Heard(entry, None, None, str(unreadable))
+    if not signer.accepts(packed, signature):
+        return Heard(entry, issued, None, "its signature is not true" if signature else "it is not signed")
+    try:
+        command = decode_command(issued.command)
+    except InvalidInput as unknown:
+        return Heard(entry, issued, None, str(unknown))
+    came_ms = int(entry.partition("-")[0])
+    if came_ms > issued.not_after_ms:
+        return Heard(entry, issued, command, "it came too late")
+    if issued.issued_ms > came_ms + SKEW_MS:
+        return Heard(entry, issued, command, "it says that it was issued in the future")
+    return Heard(entry, issued, command)
+
+
+def nonces(keys: PoolKeys, heard: Sequence[Heard]) -> list[tuple[str, str]]:
+    """The commands that read the nonces of what is to be obeyed."""
+    return [("GET", keys.nonce(one.id)) for one in heard if not one.problem]
+
+
+def refuse_replays(heard: Sequence[Heard], replies: Sequence[Any]) -> list[Heard]:
+    """Refuse what was given before: the nonce of a command names the entry that it first had."""
+    stored = iter(replies)
+    judged: list[Heard] = []
+    for one in heard:
+        nonce = None if one.problem else next(stored)
+        first = nonce.decode().partition(" ")[0] if isinstance(nonce, bytes) else one.entry
+        judged.append(one if first == one.entry else replace(one, problem="it was given before"))
+    return judged

@@ -1,0 +1,137 @@
+"""Hears commands and sees to it that the desired state holds, for the whole pool.
+
+It undoes what is not truly signed, lets go what a stop held back, sets the level of logs, hands jobs on, and says what it
+has obeyed. The stream is only news; what is to be done stands in the desired state, which is read at the start, after every command
+and with every sweep.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.control import scripts
+from orchestrator.control.commands import SetLimit, decode_command
+from orchestrator.control.desired import PROVED, Desired, read_desired, read_slot
+from orchestrator.control.entries import READ_COUNT, Heard, nonces, read_entry, refuse_replays
+from orchestrator.control.scopes import slot_of
+from orchestrator.control.signing import signer_of
+from orchestrator.core.errors import StoreError
+from orchestrator.core.log import get_logger, set_level
+from orchestrator.core.pauses import Pauses
+from orchestrator.core.rates import parse_rate
+
+if TYPE_CHECKING:
+    from orchestrator.core.log import Level
+    from orchestrator.services import Services
+    from orchestrator.supervisor.jobs import Jobs
+
+RELEASE_BATCH: Final = 500
+_log = get_logger(__name__)
+
+
+class Controller:
+    """Obeys commands for the pool."""
+
+    def __init__(self, services: Services, *, supervisor: str, jobs: Jobs) -> None:
+        self._services, self._supervisor, self._jobs = services, supervisor, jobs
+        self._signer = signer_of(services.settings, place=services.keys.root)
+        self._level: Level | None = None
+
+    async def run(self) -> None:
+        """Hear and obey until cancelled."""
+        sweep_s = self._services.settings.supervisor.sweep_s
+        control_key = self._services.keys.control
+        link = self._services.store.blocking_link(sweep_s, name="control")
+        cursor: str | None = None
+        pauses = Pauses()
+        try:
+            while True:
+                try:
+                    if cursor is None:
+                        # The position first, the state after it: what is given in between is heard.
+                        last = await link.execute("XREVRANGE", control_key, "+", "-", "COUNT", 1)
+                        cursor = last[0][0].decode() if last else "0-0"
+                        await self._see_to_it()
+                    reply = await link.execute(
+                        "XREAD", "COUNT", READ_COUNT, "BLOCK", int(sweep_s * 1000), "STREAMS", control_key, cursor
+                    )
+                    entries = reply[0][1] if reply else []
+                    # The state changed before the stream told of it, and stands whatever came through the stream.
+                    await self._see_to_it()
+                    await self._answer([read_entry(id_.decode(), fields, self._signer) for id_, fields in entries])
+                    if entries:
+                        cursor = entries[-1][0].decode()
+                    pauses.reset()
+                except StoreError as failure:
+                    _log.warning("control_interrupted", error=str(failure))
+                    cursor = None
+                    await anyio.sleep(pauses.next_s())
+        finally:
+            await link.close()
+
+    async def _see_to_it(self) -> None:
+        store, keys = self._services.store, self._services.keys
+        reply = await store.execute("HGETALL", keys.desired)
+        if self._signer.wanted:
+            undone = await self._prove(reply)
+            if undone:
+                _log.error("desired_state_forged", undone=undone, meaning="what was truly signed is in force again")
+                reply = await store.execute("HGETALL", keys.desired)
+        desired = read_desired(reply, self._signer)
+        if desired.log_level != self._level:
+            self._level = desired.log_level
+            set_level(desired.log_level or self._services.settings.logging.level)
+        self._jobs.set(desired.jobs)
+        await self._release(desired)
+
+    async def _prove(self, reply: list[bytes]) -> int:
+        """Note what is truly signed, undo what is not; how many slots were undone."""
+        fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
+        slots = {name.removeprefix(PROVED) for name in fields} - {"seq", "epoch", "sessions"}
+        rows: list[scripts.ProofRow] = []
+        for slot in sorted(slots):
+            value, proved = fields.get(slot, b""), fields.get(PROVED + slot)
+            if value == (proved or b""):
+                continue
+            if read_slot(slot, value, self._signer) is not None:
+                rows.append(scripts.ProofRow(slot, value, "1"))
+            else:
+                rows.append(self._proof_against(slot, value, proved))
+        return await self._services.store.call(scripts.prove(self._services.keys, rows=rows)) if rows else 0
+
+    def _proof_against(self, slot: str, value: bytes, proved: bytes | None) -> scripts.ProofRow:
+        found = read_slot(slot, proved, self._signer)
+        command = decode_command(found.issued.command) if found else None
+        if isinstance(command, SetLimit):
+            rate = parse_rate(command.rate)
+            return scripts.ProofRow(slot, value, "", rate.count, rate.window_us)
+        return scripts.ProofRow(slot, value, "")
+
+    async def _release(self, desired: Desired) -> None:
+        """Let go what stops held back that are not in force any more."""
+        store, keys = self._services.store, self._services.keys
+        for scope in [name.decode() for name in await store.execute("SMEMBERS", keys.held_scopes)]:
+            slot = slot_of(scope)
+            left = slot not in desired.standing
+            while left:
+                call = scripts.release(keys, scope=scope, slot=slot, limit=RELEASE_BATCH)
+                moved, left = await store.call(call)
+                if moved:
+                    _log.info("held_tasks_released", scope=scope, count=moved)
+
+    async def _answer(self, heard: list[Heard]) -> None:
+        if not heard:
+            return
+        store, keys = self._services.store, self._services.keys
+        rows: list[scripts.ReceiptRow] = []
+        for one in refuse_replays(heard, await store.pipeline(nonces(keys, heard))):
+            if one.problem:
+                _log.warning("command_refused", command=one.id, entry=one.entry, problem=one.problem)
+                rows.append(scripts.ReceiptRow(one.id, self._supervisor, "refused", one.problem))
+            elif one.issued is not None and one.command is not None:
+                _log.info("command_heard", command=one.id, kind=one.command.kind, actor=one.issued.actor)
+                word = "heard" if one.command.job else "done"
+                rows.append(scripts.ReceiptRow(one.id, self._supervisor, word))
+        await store.call(scripts.receipt(keys, rows=rows))

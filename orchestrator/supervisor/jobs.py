@@ -1,0 +1,113 @@
+"""Does what operators ask to be done to many tasks: job after job, the oldest first, in batches.
+
+A job stays in the desired state until it is done, and notes how far it is: whoever leads next goes on from there. A
+batch may be done twice then, so what is done to a task must know that it was done (`lua/tasks/revive.lua`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.control import scripts
+from orchestrator.core.errors import ServerRefused, StoreError
+from orchestrator.core.log import get_logger
+from orchestrator.core.pauses import Pauses
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from orchestrator.control.desired import Standing
+    from orchestrator.services import Services
+
+    Deed = Callable[[Services, Standing, Sequence[str]], Awaitable[Counter[str]]]
+
+BATCH: Final = 500
+SENDER: Final = "supervisor"
+"""Who writes the receipts of jobs: they are carried on by whoever leads."""
+
+DEEDS: Final[Mapping[str, Deed]] = {}
+"""What is done to a batch of tasks, by the kind of the command; it answers how many came to which end."""
+
+_log = get_logger(__name__)
+
+
+class Jobs:
+    """Works off the jobs of the desired state."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._jobs: Sequence[Standing] = ()
+        self._changed = anyio.Event()
+        self._settled: set[str] = set()
+
+    def set(self, jobs: Sequence[Standing]) -> None:
+        """Say which jobs are to be done."""
+        self._jobs = jobs
+        if any(job.issued.id not in self._settled for job in jobs):
+            self._changed.set()
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        pauses = Pauses()
+        while True:
+            todo = [job for job in self._jobs if job.issued.id not in self._settled]
+            if not todo:
+                self._changed = anyio.Event()
+                self._settled &= {job.issued.id for job in self._jobs}
+                await self._changed.wait()
+                continue
+            try:
+                await self._do(todo[0])
+                pauses.reset()
+            except StoreError as failure:
+                _log.warning("job_interrupted", command=todo[0].issued.id, error=str(failure))
+                await anyio.sleep(pauses.next_s())
+
+    async def _do(self, job: Standing) -> None:
+        kind, id_ = job.command.kind, job.issued.id
+        deed = DEEDS.get(kind)
+        if deed is None:
+            await self._settle(id_, "refused", f"this version does not know how to do {kind}")
+            return
+        store, selection_key = self._services.store, self._services.keys.selection(id_)
+        total = int(await store.execute("LLEN", selection_key))
+        at, ends = await self._progress(id_)
+        while at < total:
+            batch = [task.decode() for task in await store.execute("LRANGE", selection_key, at, at + BATCH - 1)]
+            try:
+                ends += await deed(self._services, job, batch)
+            except ServerRefused as refusal:
+                await self._settle(id_, "failed", f"after {at} of {total} ({_in_words(ends)}): {refusal}")
+                return
+            at += len(batch)
+            if at < total:
+                await self._note(id_, at, total, ends)
+        await self._settle(id_, "done", _in_words(ends) or "nothing was selected")
+        _log.info("job_done", command=id_, kind=kind, **ends)
+
+    async def _progress(self, id_: str) -> tuple[int, Counter[str]]:
+        """How far the job was carried before, by this or another supervisor."""
+        noted = await self._services.store.execute("HGET", self._services.keys.receipts(id_), SENDER)
+        _, word, detail = noted.decode().split(" ", 2) if noted else ("", "", "")
+        if word != "progress":
+            return 0, Counter()
+        at, _, rest = detail.partition("/")
+        _, _, ends = rest.partition(" ")
+        return int(at), Counter({name: int(count) for name, _, count in (one.partition("=") for one in ends.split())})
+
+    async def _note(self, id_: str, at: int, total: int, ends: Counter[str]) -> None:
+        detail = f"{at}/{total} " + " ".join(f"{name}={count}" for name, count in ends.items())
+        row = scripts.ReceiptRow(id_, SENDER, "progress", detail)
+        await self._services.store.call(scripts.receipt(self._services.keys, rows=[row]))
+
+    async def _settle(self, id_: str, word: str, detail: str) -> None:
+        call = scripts.settle(self._services.keys, id_=id_, sender=SENDER, word=word, detail=detail)
+        await self._services.store.call(call)
+        self._settled.add(id_)
+
+
+def _in_words(ends: Counter[str]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in ends.most_common())
