@@ -14,11 +14,20 @@ OrchestratorError
 │   ├── LockBusy                   somebody else has it (exit 75)
 │   ├── LockLost                   it could not be kept until the end (exit 1)
 │   └── NotHeld                    it is not held, or not any more (exit 1)
+├── AskExpired (TimeoutError)      nobody answered the question of a handler in time (exit 1)
+├── QuestionChanged                a later attempt asks something else than an earlier one (exit 1)
+├── AnswerRefused                  the task does not ask that, or has another answer (exit 4)
+├── WorkspaceError                 a change of a workspace that was not made (exit 4)
+│   ├── VersionConflict            a path has another version than was expected
+│   ├── StateConflict              a state machine is in another state than was expected
+│   └── WorkspaceFull              a cap was reached
 ├── SubmitRefused                  some tasks of a submit were not accepted (exit 4)
 │   ├── KeyConflict                same key, another body
 │   ├── QueueFull                  a cap was reached
+│   ├── LaneBusy                   on_busy="reject", and the lane has a task
 │   └── Stopped                    an operator refuses new tasks
 ├── CommandRefused                 a control command was not accepted (exit 4)
+├── ScheduleExists                 a schedule of this name says something else (exit 4)
 └── TaskError                      the task ended without a result
     ├── TaskFailed                 dead letter: failures, reject, deaths (exit 1)
     ├── TaskCancelled              (exit 1)
@@ -155,6 +164,55 @@ class NotHeld(LockError):
     """The lock was given up or lost before."""
 
 
+class WorkspaceError(OrchestratorError):
+    """A change of a workspace was not made; nothing of it was."""
+
+    exit_code = 4
+
+
+class VersionConflict(WorkspaceError):
+    """A path has another version than was expected.
+
+    Attributes:
+        path: which one.
+        version: the one it has; 0: nothing is there.
+    """
+
+    def __init__(self, path: str, version: int, expected: str) -> None:
+        now = f"has version {version}" if version else "holds nothing"
+        super().__init__(f"path {path!r} {now}, not {expected}; nothing was changed: read it again, then decide")
+        self.path, self.version = path, version
+
+
+class StateConflict(WorkspaceError):
+    """A state machine is in another state than was expected.
+
+    Attributes:
+        id: which one.
+        state: the one it is in; None: it is not there.
+    """
+
+    def __init__(self, id_: str, state: str | None, expected: str) -> None:
+        now = f"is {state}" if state else "is not there"
+        super().__init__(f"{id_!r} {now}, expected was {expected}; nothing was changed")
+        self.id, self.state = id_, state
+
+
+class WorkspaceFull(WorkspaceError):
+    """A workspace has reached a cap.
+
+    Attributes:
+        what: items, bytes, parts, agents or inbox.
+    """
+
+    def __init__(self, session: str, what: str, setting: str, cap: int) -> None:
+        super().__init__(
+            f"the workspace of session {session!r} has reached {setting} = {cap}; nothing was changed: "
+            "delete what is not needed, or raise the setting"
+        )
+        self.what = what
+
+
 class SubmitRefused(OrchestratorError):
     """Some tasks were not accepted.
 
@@ -225,6 +283,66 @@ class CommandRefused(OrchestratorError):
         super().__init__(message)
         self.id = id_
         self.status = status
+
+
+class ScheduleExists(OrchestratorError):
+    """A schedule of this name says something else; nothing was changed."""
+
+    exit_code = 4
+
+    def __init__(self, name: str, says: str) -> None:
+        super().__init__(f"schedule {name!r} exists and says something else ({says}); replace it, or take another name")
+        self.name = name
+
+
+class AskExpired(OrchestratorError, TimeoutError):
+    """Nobody answered a question by its deadline, and it has no default.
+
+    Attributes:
+        question: what was asked.
+    """
+
+    def __init__(self, question: str) -> None:
+        super().__init__(f"nobody answered in time: {question}; give `ask` a later deadline=, or a default=")
+        self.question = question
+
+
+class QuestionChanged(OrchestratorError):
+    """An attempt asks something else than an earlier one asked at this place.
+
+    Attributes:
+        question: what this attempt asks.
+        earlier: what the earlier one asked.
+    """
+
+    def __init__(self, number: int, question: str, earlier: str) -> None:
+        super().__init__(
+            f"question {number} of this attempt is {question!r}, and an earlier attempt asked {earlier!r} there; "
+            "a handler must ask the same in the same order each time it runs"
+        )
+        self.question, self.earlier = question, earlier
+
+
+class AnswerRefused(OrchestratorError):
+    """An answer that was not taken: the task does not ask that (any more), or has another answer."""
+
+    exit_code = 4
+
+
+class LaneBusy(SubmitRefused):
+    """A lane has a task, and the new one was submitted with `on_busy="reject"`; nothing was stored for it.
+
+    Attributes:
+        task_id: the task that the lane is busy with; `orc.task(task_id)` is a handle for it.
+    """
+
+    def __init__(self, lane: str, task_id: str) -> None:
+        super().__init__(
+            f"lane {lane!r} is busy with task {task_id}; submit again when that has ended, or let the new one wait "
+            'with on_busy="enqueue"'
+        )
+        self.lane = lane
+        self.task_id = task_id
 
 
 class TaskError(OrchestratorError):

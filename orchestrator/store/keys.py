@@ -85,6 +85,13 @@ POOL_KEYS: Final = (
         "starts inside the window, by grant time in microseconds; at infinity the time of a returned last one",
         "window + 1 s",
     ),
+    KeyKind(
+        "lane:KEY",
+        "zset",
+        "tasks of one lane that have not ended, in their order; the first one has the turn",
+        "empty = gone",
+        permanent=True,
+    ),
     KeyKind("idem:KEY", "string", "task id and digest of the body", "as long as its task"),
     KeyKind("agents", "zset", "known agents by last beat in ms", "an hour after the last beat", permanent=True),
     KeyKind(
@@ -147,11 +154,20 @@ POOL_KEYS: Final = (
         "empty = gone",
         permanent=True,
     ),
+    KeyKind(
+        "schedules",
+        "zset",
+        "schedules by next fire time in ms; paused ones, and those that fire no more, at infinity",
+        "empty = gone",
+        permanent=True,
+    ),
+    KeyKind("schedule:NAME", "hash", "definition and history of one schedule", "until it is deleted", permanent=True),
     KeyKind("leader", "string", "id of the supervisor that leads", "`supervisor.leader_lease_s`"),
     KeyKind("format", "string", "version of the data format", "permanent", permanent=True),
 )
 
 _DAY: Final = "a day after its last use"
+_WORKSPACE: Final = "`workspace.ttl_s` after the last change, `workspace.life_s` after the first"
 SCOPE_KEYS: Final = (
     KeyKind("lock:N", "string", "who has the named lock: fence:nonce:owner, or `next`", "the lock's own"),
     KeyKind("lock:N:waiters", "zset", "who waits for it, by the ms until which", "a minute after they have given up"),
@@ -165,6 +181,19 @@ SCOPE_KEYS: Final = (
     KeyKind("exec:ID:fence", "hash", "as `exec:fence`, of one task", _DAY),
     KeyKind("fence", "string", "the highest fence number given out: at least the server's time in us", "30 days, sliding"),
     KeyKind("locks", "zset", "locks by the ms at which they lapse", _DAY),
+    KeyKind("meta", "hash", "rev, born, fresh, dies, items, bytes, floor, top, tail, op, older, since", _WORKSPACE),
+    KeyKind("op:W", "hash", "op ids of one window and what they were answered", "two windows of `workspace.dedup_s`"),
+    KeyKind("ws:doc", "hash", "shared document: path -> version agent JSON", _WORKSPACE),
+    KeyKind("ws:json", "ReJSON-RL", "the same as one JSON document, if `workspace.json_projection`", _WORKSPACE),
+    KeyKind("ws:task", "hash", "state machines: id -> version agent state JSON", _WORKSPACE),
+    KeyKind("ws:parts", "hash", "logs, sets, scratches and inboxes by what follows the root -> their version", _WORKSPACE),
+    KeyKind("ws:log:L", "list", "one log: number ms agent JSON", _WORKSPACE),
+    KeyKind("ws:set:S", "set", "one set", _WORKSPACE),
+    KeyKind("ws:ev", "stream", "what changed: k kind, r revision, a agent, c changes, MessagePack", _WORKSPACE + "; capped at about `workspace.max_events`"),
+    KeyKind("dir", "zset", "agents of the session by the ms at which their lease ends", _WORKSPACE),
+    KeyKind("dir:info", "hash", "what they say of themselves, JSON", _WORKSPACE),
+    KeyKind("inbox:A", "stream", "directives for one agent: k kind, a by whom, d JSON; removed when acknowledged", _WORKSPACE),
+    KeyKind("agent:A:kv", "hash", "scratch of one agent: as `ws:doc`", _WORKSPACE),
 )
 """The keys of a scope: of a session, of an agent, or of a pool's own locks."""
 SCOPES: Final = ("session", "agent", "locks")
@@ -227,6 +256,10 @@ class PoolKeys:
     def doorbell(self) -> str:
         """The stream that wakes supervisors."""
         return f"{self.root}:doorbell"
+
+    def lane(self, lane: str) -> str:
+        """The tasks of one lane; its name is encoded here."""
+        return f"{self.root}:lane:{encode_foreign('lane', lane)}"
 
     def limit(self, name: str) -> str:
         """Starts inside the window of one limit."""
@@ -320,6 +353,15 @@ class PoolKeys:
     def held(self, scope: str) -> str:
         """Ready tasks of a stopped session or skill."""
         return f"{self.root}:held:{scope}"
+
+    @property
+    def schedules(self) -> str:
+        """Schedules by next fire time."""
+        return f"{self.root}:schedules"
+
+    def schedule(self, name: str) -> str:
+        """The record of one schedule."""
+        return f"{self.root}:schedule:{name}"
 
     @property
     def leader(self) -> str:

@@ -197,6 +197,19 @@ class Link:
             raise translate(reply, what=str(command[0]), sent=True)
         return reply
 
+    async def begin(self, *command: Argument) -> asyncio.Future[list[Any]]:
+        """Send one command that blocks; the future gets its raw reply in a list, or why the connection was lost.
+
+        A link whose future is given up must be closed: the reply may still come.
+
+        Raises:
+            StoreError: it could not be sent.
+        """
+        wire = self._wire
+        if wire is None or wire.gone:
+            wire = await self._open(command[0])
+        return wire.send(pack(command), 1)
+
     async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands together and return their replies; an error reply stands in its place as a `StoreError`."""
         if not commands:

@@ -15,7 +15,9 @@ from orchestrator.agents import scripts as agent_scripts
 from orchestrator.agents.model import AgentSpec, SkillTerms
 from orchestrator.core.rates import Rate
 from orchestrator.store.calls import Call, opaque
-from orchestrator.store.keys import POOL_KEYS, PoolKeys
+from orchestrator.locks import scripts as lock_scripts
+from orchestrator.locks.model import Claim
+from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS, PoolKeys, ScopeKeys
 from orchestrator.store.script_files import ScriptFile, all_scripts
 from orchestrator.control import scripts as control_scripts
 from orchestrator.core.issued import Issued
@@ -35,12 +37,13 @@ from orchestrator.tasks.model import (
 )
 
 KEYS = PoolKeys("a:b:c", "p")
+SCOPE = ScopeKeys("a:b:c", "session", "s")
 LUA = Path(str(files("lua")))
 INCLUDES = sorted((LUA / "includes").glob("*.lua"))
 FULL_SERVER_REFUSES = {"tasks/submit", "tasks/emit", "tasks/revive"}
 """What a full server must refuse: new and revived tasks, what handlers write. The rest passes, or it would never drain."""
 
-READ_ONLY = {"tasks/why"}
+READ_ONLY = {"locks/look", "tasks/why"}
 
 _DELIVERY = Delivery("ed", "1-1", "t", "7", 1, 0, b"")
 _ROW = task_scripts.UnusualRow("t", opaque(b"\xff"), 1, 2, "q", "s", 3, 4, 5, "k", "d", "p", "1")
@@ -101,6 +104,13 @@ SAMPLES: dict[str, Call[Any]] = {
     "agents/expire": agent_scripts.expire(KEYS, alive_s=1, limit=1),
     "agents/lead": agent_scripts.lead(KEYS, supervisor="s", lease_ms=1),
     "agents/resign": agent_scripts.resign(KEYS, supervisor="s"),
+    "locks/take": lock_scripts.take(SCOPE, lock="lock:n", nonce="0", owner="o", ttl_ms=1),
+    "locks/claim": lock_scripts.claim(SCOPE, lock="exec", task="t", generation="1", nonce="0", ttl_ms=1),
+    "locks/renew": lock_scripts.renew(SCOPE, rows=[("lock:n", "1:0:o", 1)]),
+    "locks/drop": lock_scripts.drop(SCOPE, rows=[("lock:n", "0")]),
+    "locks/free": lock_scripts.free(SCOPE, rows=[("exec", "t", "1")]),
+    "locks/await_for": lock_scripts.await_for(Claim(SCOPE, "exec", "1:t:1:0"), tasks=["u"]),
+    "locks/look": lock_scripts.look(SCOPE),
 }
 
 each_script = pytest.mark.parametrize("script", all_scripts().values(), ids=list(all_scripts()))
@@ -115,7 +125,7 @@ def header(script: ScriptFile) -> list[str]:
 
 def wrappers() -> set[str]:
     """Every public function beside the scripts' wrappers, named as its script should be."""
-    modules = {"tasks": task_scripts, "agents": agent_scripts}
+    modules = {"locks": lock_scripts, "tasks": task_scripts, "agents": agent_scripts}
     return {
         f"{feature}/{name}"
         for feature, module in modules.items()
@@ -183,7 +193,7 @@ def test_shebang(script: ScriptFile) -> None:
 @each_script
 def test_one_key(script: ScriptFile) -> None:
     """A script declares the root of one scope, so all it touches lies in one slot; the test clock comes last."""
-    assert [key.name for key in script.keys] == ["pool"]
+    assert [key.name for key in script.keys] in (["pool"], ["scope"])
     times = [arg.name for arg in script.args if arg.type == "time"]
     assert times in ([], [script.args[-1].name])
 
@@ -206,7 +216,7 @@ def test_header(script: ScriptFile) -> None:
         ("tasks/delete", DeleteStatus),
         ("tasks/revive", ReviveStatus),
         ("tasks/renew", LeaseStatus),
-        ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale", "stopped"]),
+        ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale", "stopped", "busy", "crowded"]),
     ],
 )
 def test_statuses(script: str, statuses: Any) -> None:
@@ -277,12 +287,23 @@ def test_key_suffixes() -> None:
     assert known - built == in_python_only
 
 
+def test_lock_suffixes() -> None:
+    """The same for locks: what belongs to one follows its key, and nothing else in their scripts is a key."""
+    known = {kind.suffix for kind in SCOPE_KEYS}
+    text = "\n".join(script.text for script in all_scripts().values() if script.name.startswith("locks/"))
+    whole = set(re.findall(r"\bscope \.\. ':([^']+)'", text))
+    of_locks = set(re.findall(r"\block_key \.\. ':(\w+)'", text))
+    assert whole | {f"exec:{name}" for name in of_locks} <= known
+    assert {"fence", "locks"} == whole
+    assert {suffix.rpartition(":")[2] for suffix in known if suffix.startswith("lock:N:")} <= of_locks
+
+
 def test_keys_are_built_from_the_root() -> None:
     """A script derives keys from its declared root alone, so they share its slot."""
     for script in all_scripts().values():
         for key in re.findall(r"redis\.call\('[A-Z]+', ([^,)]+)", script.text):
             word = key.split(" ..")[0].strip()
-            assert re.fullmatch(r"pool|\w+_keys?|key|unpack\(\w+_keys|task_keys\[i\]|'\w+'|limit_key", word), (
+            assert re.fullmatch(r"pool|scope|\w+_keys?|key|unpack\(\w+_keys|task_keys\[i\]|'\w+'|limit_key", word), (
                 script.name,
                 key,
             )

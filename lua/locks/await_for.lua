@@ -1,0 +1,17 @@
+#!lua flags=allow-oom
+-- Note for which tasks the holder of an execution lock waits: they can never get the same lock meanwhile.
+-- status: noted | lost (the caller does not hold the lock)
+-- repeat: noted once
+local scope = KEYS[1]                   -- key: root of the scope's slot
+local lock  = ARGV[1]                   -- str: lock
+local value = ARGV[2]                   -- str: what it holds for the caller
+local rows  = cmsgpack.unpack(ARGV[3])  -- rows: task
+--@include fenced_by
+
+local lock_key = scope .. ':' .. lock
+local awaited_key = lock_key .. ':awaited'
+redis.call('EXISTS', awaited_key)
+if fenced_by(scope, lock, value) then return 'lost' end
+for i = 1, #rows do redis.call('SADD', awaited_key, rows[i][1]) end
+redis.call('PEXPIRE', awaited_key, 86400000)
+return 'noted'

@@ -1,0 +1,61 @@
+#!lua flags=allow-oom
+-- Take the execution lock of an attempt. A higher generation of the same task takes over at once.
+-- answers: taken, value (fence:task:generation:nonce)
+--          held, value of the holder, another task (`next`: kept for one of those who wait), ms it has left
+--          awaited, value of the holder, which waits for this very task: it would wait for ever
+--          fenced, value of the holder, maybe empty: a higher generation has had the lock; final
+-- repeat: the same nonce gets the same fence, and its whole time again
+local scope      = KEYS[1]            -- key: root of the scope's slot
+local lock       = ARGV[1]            -- str: lock, exec or exec:TASK
+local task       = ARGV[2]            -- str: task
+local generation = ARGV[3]            -- str: generation of the attempt
+local nonce      = ARGV[4]            -- str: random, of this attempt
+local ttl_ms     = tonumber(ARGV[5])  -- int: it lapses after so long
+local wait_ms    = tonumber(ARGV[6])  -- int: the caller waits so long if it is held; 0: not at all
+local woken      = ARGV[7]            -- str: 1 with the token of the wake list
+local now_arg    = ARGV[8]            -- time: test override, microseconds
+--@include now_us
+--@include next_fence
+--@include note_lock
+--@include wait_for
+
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+local lock_key = scope .. ':' .. lock
+local fence_key, awaited_key = lock_key .. ':fence', lock_key .. ':awaited'
+local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
+local holder = redis.call('GET', lock_key)
+local highest = redis.call('HGET', fence_key, task)
+redis.call('EXISTS', waiters_key, wake_key, awaited_key, locks_key)
+local of_task, of_generation, of_nonce
+if holder then of_task, of_generation, of_nonce = string.match(holder, '^%d+:([^:]+):(%d+):(%x+)$') end
+if of_task == task and of_generation == generation and of_nonce == nonce then
+  redis.call('PEXPIRE', lock_key, ttl_ms)
+  note_lock(scope, lock, now_ms, ttl_ms)
+  return {'taken', holder}
+end
+if highest and tonumber(highest) > tonumber(generation) then return {'fenced', holder or ''} end
+if of_task == task then
+  if tonumber(of_generation) >= tonumber(generation) then return {'fenced', holder} end
+elseif holder and not (holder == 'next' and woken == '1') then
+  if redis.call('SISMEMBER', awaited_key, task) == 1 then return {'awaited', holder} end
+  if wait_ms > 0 then wait_for(lock_key, nonce, now_ms, wait_ms) end
+  return {'held', holder, redis.call('PTTL', lock_key)}
+end
+local fence = next_fence(scope, now)
+local value = fence .. ':' .. task .. ':' .. generation .. ':' .. nonce
+redis.call('SET', lock_key, value, 'PX', ttl_ms)
+redis.call('HSET', fence_key, 'live', fence, task, generation)
+redis.call('PEXPIRE', fence_key, 86400000)
+note_lock(scope, lock, now_ms, ttl_ms)
+redis.call('ZREM', waiters_key, nonce)
+redis.call('DEL', wake_key, awaited_key)
+-- A session that lives long sees many tasks: what a day has passed over is forgotten, a few at a time. Such an attempt
+-- would still be found out when it asks whether it owns its task.
+if redis.call('HLEN', fence_key) > 100 then
+  local some = redis.call('HRANDFIELD', fence_key, 4, 'WITHVALUES')
+  for i = 1, #some, 2 do
+    if some[i] ~= task and tonumber(some[i + 1]) < now_ms - 86400000 then redis.call('HDEL', fence_key, some[i]) end
+  end
+end
+return {'taken', value}

@@ -1,0 +1,31 @@
+#!lua flags=allow-oom
+-- Give locks up: whether they are held, were lost, or were only waited for.
+-- answers: per row released | not_held
+-- repeat: not_held
+local scope   = KEYS[1]                   -- key: root of the scope's slot
+local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock nonce
+local now_arg = ARGV[2]                   -- time: test override, microseconds
+--@include now_us
+--@include nonce_of
+--@include hand_on
+--@include let_go
+
+local now_ms = math.floor(now_us(now_arg) / 1000)
+local answers = {}
+for i = 1, #rows do
+  local lock, nonce = rows[i][1], rows[i][2]
+  local lock_key = scope .. ':' .. lock
+  local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
+  local holder = redis.call('GET', lock_key)
+  redis.call('EXISTS', wake_key, locks_key)
+  local waited = redis.call('ZREM', waiters_key, nonce) == 1
+  if holder and nonce_of(holder) == nonce then
+    let_go(scope, lock, now_ms)
+    answers[i] = 'released'
+  else
+    -- The one that leaves may have been given the token: it goes to another one.
+    if waited and (not holder or holder == 'next') then hand_on(scope, lock, now_ms) end
+    answers[i] = 'not_held'
+  end
+end
+return answers

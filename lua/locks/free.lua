@@ -1,0 +1,26 @@
+#!lua flags=allow-oom
+-- Release the execution locks of attempts that are known to be dead.
+-- answers: per row released | not_held
+-- repeat: not_held
+local scope   = KEYS[1]                   -- key: root of the scope's slot
+local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock task generation
+local now_arg = ARGV[2]                   -- time: test override, microseconds
+--@include now_us
+--@include let_go
+
+local now_ms = math.floor(now_us(now_arg) / 1000)
+local answers = {}
+for i = 1, #rows do
+  local lock, task, generation = rows[i][1], rows[i][2], rows[i][3]
+  local lock_key = scope .. ':' .. lock
+  local holder = redis.call('GET', lock_key)
+  local of_task, of_generation
+  if holder then of_task, of_generation = string.match(holder, '^%d+:([^:]+):(%d+):%x+$') end
+  if of_task == task and of_generation == generation then
+    let_go(scope, lock, now_ms)
+    answers[i] = 'released'
+  else
+    answers[i] = 'not_held'
+  end
+end
+return answers

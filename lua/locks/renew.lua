@@ -1,0 +1,33 @@
+#!lua flags=allow-oom
+-- Give locks their whole time again. An execution lock that lapsed and that nobody has had since is taken again.
+-- answers: per row kept | lost, then what the lock holds now (empty: nothing)
+-- repeat: the same
+local scope   = KEYS[1]                   -- key: root of the scope's slot
+local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock value ttl_ms
+local now_arg = ARGV[2]                   -- time: test override, microseconds
+--@include now_us
+--@include note_lock
+
+local now_ms = math.floor(now_us(now_arg) / 1000)
+local answers = {}
+for i = 1, #rows do
+  local lock, value, ttl_ms = rows[i][1], rows[i][2], rows[i][3]
+  local lock_key = scope .. ':' .. lock
+  local fence_key = lock_key .. ':fence'
+  local execution = string.sub(lock, 1, 4) == 'exec'
+  local present = redis.call('GET', lock_key)
+  if not present and execution and redis.call('HGET', fence_key, 'live') == string.match(value, '^%d+') then
+    redis.call('SET', lock_key, value)
+    present = value
+  end
+  if present == value then
+    redis.call('PEXPIRE', lock_key, ttl_ms)
+    if execution then redis.call('PEXPIRE', fence_key, 86400000) end
+    note_lock(scope, lock, now_ms, ttl_ms)
+    answers[#answers + 1] = 'kept'
+  else
+    answers[#answers + 1] = 'lost'
+  end
+  answers[#answers + 1] = present or ''
+end
+return answers

@@ -1,0 +1,40 @@
+#!lua flags=allow-oom
+-- Take a named lock.
+-- answers: taken, value (fence:nonce:owner)
+--          held, value of the holder (`next`: kept for one of those who wait), ms it has left
+-- repeat: the same nonce gets the same fence, and its whole time again
+local scope   = KEYS[1]            -- key: root of the scope's slot
+local lock    = ARGV[1]            -- str: lock, as lock:NAME
+local nonce   = ARGV[2]            -- str: random, of this one try to get it
+local owner   = ARGV[3]            -- str: who that is, for people
+local ttl_ms  = tonumber(ARGV[4])  -- int: it lapses after so long
+local wait_ms = tonumber(ARGV[5])  -- int: the caller waits so long if it is held; 0: not at all
+local woken   = ARGV[6]            -- str: 1 with the token of the wake list
+local now_arg = ARGV[7]            -- time: test override, microseconds
+--@include now_us
+--@include next_fence
+--@include nonce_of
+--@include note_lock
+--@include wait_for
+
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+local lock_key = scope .. ':' .. lock
+local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
+local holder = redis.call('GET', lock_key)
+redis.call('EXISTS', waiters_key, wake_key, locks_key)
+if holder and nonce_of(holder) == nonce then
+  redis.call('PEXPIRE', lock_key, ttl_ms)
+  note_lock(scope, lock, now_ms, ttl_ms)
+  return {'taken', holder}
+end
+if holder and not (holder == 'next' and woken == '1') then
+  if wait_ms > 0 then wait_for(lock_key, nonce, now_ms, wait_ms) end
+  return {'held', holder, redis.call('PTTL', lock_key)}
+end
+local value = next_fence(scope, now) .. ':' .. nonce .. ':' .. owner
+redis.call('SET', lock_key, value, 'PX', ttl_ms)
+note_lock(scope, lock, now_ms, ttl_ms)
+redis.call('ZREM', waiters_key, nonce)
+redis.call('DEL', wake_key)
+return {'taken', value}

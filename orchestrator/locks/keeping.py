@@ -1,0 +1,186 @@
+"""The locks that this process keeps: what is to be renewed when, and who hears of a loss.
+
+In a worker the pulse renews them from its thread, so that a blocked event loop does not lose them; elsewhere `run` does
+it as a task of the client. Either way a timer in the loop ends an ownership that was not renewed in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from orchestrator.core.errors import StoreError
+from orchestrator.core.log import get_logger
+from orchestrator.locks import scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from orchestrator.locks.model import Claim
+    from orchestrator.store.calls import Call
+    from orchestrator.store.keys import ScopeKeys
+    from orchestrator.store.store import Store
+
+RENEWALS: Final = 3
+"""A lock is renewed so many times in its life: one lost answer does not cost it."""
+LAST_MARGIN_S: Final = 1.0
+
+_log = get_logger(__name__)
+
+
+class Kept:
+    """One lock that is kept.
+
+    Attributes:
+        deadline_s: it may be somebody else's from then on, by the monotonic clock; counted from before the request that
+            the server has answered.
+        wanted: asked in the thread that renews; False: not now.
+
+    `lost` is called in the loop with what the lock holds instead, or None if it was not renewed in time.
+    """
+
+    __slots__ = ("_loop", "_lost", "_timer", "_watched", "claim", "deadline_s", "due_s", "ttl_s", "wanted")
+
+    def __init__(
+        self,
+        claim: Claim,
+        *,
+        ttl_s: float,
+        asked_s: float,
+        lost: Callable[[str | None], None],
+        watched: bool = True,
+        wanted: Callable[[], bool] | None = None,
+    ) -> None:
+        self.claim, self.ttl_s = claim, ttl_s
+        self.wanted = wanted
+        self._lost, self._watched = lost, watched
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self.fresh(asked_s)
+        if watched:
+            self._watch()
+
+    @property
+    def margin_s(self) -> float:
+        """So long before the deadline the owner is told, to be out in time."""
+        return min(self.ttl_s / 10, LAST_MARGIN_S)
+
+    def fresh(self, asked_s: float) -> None:
+        """The server has answered what was sent at `asked_s`: the whole time begins there. From any thread."""
+        self.deadline_s = asked_s + self.ttl_s
+        self.due_s = asked_s + self.ttl_s / RENEWALS
+
+    def _watch(self) -> None:
+        left_s = self.deadline_s - self.margin_s - time.monotonic()
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._watch)
+        else:
+            self._timer = None
+            self._lost(None)
+
+    def tell_lost(self, present: str) -> None:
+        """Tell the owner what the lock holds instead, in its loop. From any thread."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._lost, present)
+
+    def stop(self) -> None:
+        """Watch no longer; in the loop."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Keeper:
+    """What this process keeps. `poke` is called when something is due earlier than was known."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, Kept] = {}
+        self._numbers = itertools.count()
+        self._guard = threading.Lock()
+        self._poked = anyio.Event()
+        self.poke: Callable[[], None] = self._poke
+
+    def _poke(self) -> None:
+        self._poked.set()
+
+    def add(self, kept: Kept) -> int:
+        """Renew a lock from now on; answers a number for `remove`."""
+        number = next(self._numbers)
+        with self._guard:
+            first = min((other.due_s for other in self._kept.values()), default=None)
+            self._kept[number] = kept
+        if first is None or kept.due_s < first:
+            self.poke()
+        return number
+
+    def remove(self, number: int) -> None:
+        """Renew it no longer; it may be told of a loss once more."""
+        with self._guard:
+            kept = self._kept.pop(number, None)
+        if kept is not None:
+            kept.stop()
+
+    def due_in_s(self) -> float | None:
+        """When something is to be renewed next; None: nothing is kept."""
+        with self._guard:
+            due_s = min((kept.due_s for kept in self._kept.values()), default=None)
+        return None if due_s is None else max(0.0, due_s - time.monotonic())
+
+    def batches(self, *, early_s: float = 0.0) -> list[tuple[Call[list[tuple[bool, str]]], list[Kept]]]:
+        """The calls that renew what is due, one per slot, and which locks each is for. From any thread.
+
+        Args:
+            early_s: what is due so soon counts as due.
+        """
+        by_scope: dict[ScopeKeys, list[Kept]] = {}
+        until_s = time.monotonic() + early_s
+        with self._guard:
+            everything = list(self._kept.values())
+        for kept in everything:
+            if kept.due_s <= until_s and (kept.wanted is None or kept.wanted()):
+                by_scope.setdefault(kept.claim.keys, []).append(kept)
+        return [
+            (scripts.renew(keys, rows=[(k.claim.lock, k.claim.value, round(k.ttl_s * 1000)) for k in group]), group)
+            for keys, group in by_scope.items()
+        ]
+
+    def settle(self, group: Sequence[Kept], answers: Sequence[tuple[bool, str]], asked_s: float) -> None:
+        """Note the answers of one call, which was sent at `asked_s`. From any thread."""
+        for kept, (held, present) in zip(group, answers, strict=True):
+            if held:
+                kept.fresh(asked_s)
+            else:
+                kept.due_s = kept.deadline_s + kept.ttl_s
+                kept.tell_lost(present)
+
+    async def run(self, store: Store) -> None:
+        """Renew what is due, for as long as this is not cancelled."""
+        while True:
+            in_s = self.due_in_s()
+            self._poked = anyio.Event()
+            if in_s is None or in_s > 0:
+                with anyio.move_on_after(in_s):
+                    await self._poked.wait()
+            batches = self.batches(early_s=0.05)
+            if not batches:
+                continue
+            async with anyio.create_task_group() as group:
+                for call, locks in batches:
+                    group.start_soon(self._renew, store, call, locks)
+
+    async def _renew(self, store: Store, call: Call[Any], locks: list[Kept]) -> None:
+        asked_s = time.monotonic()
+        shortest_s = min(kept.ttl_s for kept in locks)
+        with anyio.move_on_after(shortest_s / RENEWALS) as waited:
+            try:
+                self.settle(locks, await store.call(call), asked_s)
+            except StoreError as failure:
+                _log.warning("locks_not_renewed", locks=len(locks), error=str(failure))
+                await anyio.sleep(min(0.1, shortest_s / 20))
+        if waited.cancelled_caught:
+            _log.warning("locks_not_renewed", locks=len(locks), error="no answer in time")

@@ -1,0 +1,270 @@
+"""Named locks of one scope: `hold`, `try_acquire`, `peek`, and the lease that an owner has."""
+
+from __future__ import annotations
+
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.core.durations import Duration, to_seconds
+from orchestrator.core.errors import InvalidInput, LockBusy, LockLost, NotHeld
+from orchestrator.core.log import get_logger
+from orchestrator.locks import scripts
+from orchestrator.locks.keeping import Kept
+from orchestrator.locks.model import PROFILES, Claim, Taken, TakeStatus, describe, new_nonce, scope_name
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from orchestrator.locks.keeping import Keeper
+    from orchestrator.locks.model import LockInfo
+    from orchestrator.locks.waiting import Got, WaitingRoom
+    from orchestrator.store.calls import Call
+    from orchestrator.store.keys import ScopeKeys
+    from orchestrator.store.store import Store
+
+MIN_TTL_S: Final = 0.1
+MAX_TTL_S: Final = 86_400.0
+OWNER_CHARS: Final = 200
+
+_log = get_logger(__name__)
+
+
+class Lease:
+    """A named lock in our hands; also what changes of shared state in its scope present.
+
+    Attributes:
+        lock: its name.
+        scope: `session:S`, `agent:A` or `pool`.
+        token: tells this ownership from every other; random.
+        fence: its number, higher than that of every owner before: show it to whatever the lock protects outside of
+            Redis, and let that refuse a lower one than it has seen.
+        lost: how it was lost; empty unless it was.
+    """
+
+    def __init__(self, lock: str, claim: Claim, token: str, *, ttl_s: float, asked_s: float, store: Store) -> None:
+        self.lock: str = lock
+        self.scope: str = scope_name(claim.keys)
+        self.token: str = token
+        self.fence: int = claim.fence
+        self._claim, self._ttl_s, self._store = claim, ttl_s, store
+        self._deadline_s = asked_s + ttl_s
+        self._kept: Kept | None = None
+        self.lost: str = ""
+        self._released = False
+
+    @property
+    def deadline(self) -> float:
+        """It is ours until then for sure, by `time.monotonic()`; moves on with each renewal."""
+        return self._deadline_s if self._kept is None else self._kept.deadline_s
+
+    @property
+    def held(self) -> bool:
+        """Whether it is ours as far as can be told without asking."""
+        return not self._released and not self.lost and time.monotonic() < self.deadline
+
+    async def extend(self, ttl: Duration | None = None) -> None:
+        """Give it its whole time again, or another one. `hold` does so by itself.
+
+        Args:
+            ttl: seconds or timedelta from now; by default as when it was taken.
+
+        Raises:
+            NotHeld: it has lapsed, or somebody else has it.
+            ServerUnavailable: no answer; it lasts as long as before, or longer.
+        """
+        self._check_held()
+        ttl_s = self._ttl_s if ttl is None else to_ttl_s(ttl)
+        asked_s = time.monotonic()
+        rows = [(self._claim.lock, self._claim.value, round(ttl_s * 1000))]
+        ((kept, present),) = await self._store.call(scripts.renew(self._claim.keys, rows=rows))
+        if not kept:
+            self.lose(_lost_to(present))
+            self._check_held()
+        self._ttl_s, self._deadline_s = ttl_s, asked_s + ttl_s
+        if self._kept is not None:
+            self._kept.ttl_s = ttl_s
+            self._kept.fresh(asked_s)
+
+    async def release(self) -> None:
+        """Give it up; the one that has waited the longest gets it. Not needed within `hold`.
+
+        Raises:
+            NotHeld: it was not ours any more; what was done meanwhile may have met another owner.
+            ServerUnavailable: no answer; it lapses by itself.
+        """
+        self._check_held(by_clock=False)
+        self._released = True
+        call = scripts.drop(self._claim.keys, rows=[(self._claim.lock, self.token)])
+        if not (await self._store.call(call, patience_s=self._ttl_s))[0]:
+            raise NotHeld(self.lock, "had lapsed before it was released; what it guarded may have met another owner")
+
+    def lose(self, why: str) -> None:
+        """Note that it is somebody else's by now, or nobody's."""
+        self.lost = self.lost or why
+
+    def ended(self) -> bool:
+        """End the ownership; whether it had ended before."""
+        before, self._released = self._released, True
+        return before
+
+    def kept_by(self, kept: Kept) -> None:
+        """Note who renews it."""
+        self._kept = kept
+
+    def _check_held(self, *, by_clock: bool = True) -> None:
+        if self._released:
+            raise NotHeld(self.lock, "was released before")
+        if self.lost:
+            raise NotHeld(self.lock, f"is not held any more: {self.lost}")
+        if by_clock and time.monotonic() >= self.deadline:
+            raise NotHeld(self.lock, "is not held any more: it had lapsed")
+
+    # ------------------------------------------------------------------------- as the right to change shared state
+
+    async def claim(self) -> Claim:
+        """What changes of shared state in its scope present; see `locks.model.Authority`.
+
+        Raises:
+            LockLost: it is not held any more.
+        """
+        if not self.held:
+            raise LockLost(self.lock, f"was lost: {self.lost or 'it had lapsed'}; nothing was changed")
+        return self._claim
+
+    async def refused(self, claim: Claim, present: str) -> Claim:
+        """A change was refused: the lock is lost; see `locks.model.Authority`.
+
+        Raises:
+            LockLost: always.
+        """
+        self.lose(_lost_to(present))
+        raise LockLost(self.lock, f"was lost: {self.lost}; nothing was changed (fence {claim.fence})")
+
+
+class Locks:
+    """The named locks of one scope. Locks of different scopes never meet."""
+
+    def __init__(self, keys: ScopeKeys, *, owner: str, store: Store, room: WaitingRoom, keeper: Keeper) -> None:
+        self._keys, self._store, self._room, self._keeper = keys, store, room, keeper
+        self._owner = " ".join(owner.split())[:OWNER_CHARS]
+
+    @property
+    def scope(self) -> str:
+        """`session:S`, `agent:A` or `pool`."""
+        return scope_name(self._keys)
+
+    @asynccontextmanager
+    async def hold(
+        self, name: str, *, ttl: Duration | None = None, wait: Duration | None = None, profile: str = "memory"
+    ) -> AsyncIterator[Lease]:
+        """Have a lock for the time of a block: `async with locks.hold("report") as lease:`.
+
+        It is renewed as long as the block runs. If it cannot be, the block is cancelled before the lock can be somebody
+        else's. It is released however the block ends.
+
+        Args:
+            name: any text of up to 256 bytes.
+            ttl: seconds or timedelta until it lapses when its holder has died.
+            wait: seconds or timedelta to wait for it; 0 asks once.
+            profile: the usual times: `memory` (30, 5), `coordination` (10, 5), `execution` (300, 5).
+
+        Raises:
+            LockBusy: somebody else has it; names the holder and the ms that it has left.
+            LockLost: it could not be kept until the end of the block.
+            InvalidInput: a name or a time that cannot be.
+            ServerUnavailable: no answer.
+        """
+        ttl_s, wait_s = _times(ttl, wait, profile)
+        lease, claim = await self._acquire(name, ttl_s, wait_s)
+        with anyio.CancelScope() as body:
+
+            def lost(present: str | None) -> None:
+                lease.lose("it could not be renewed in time" if present is None else _lost_to(present))
+                body.cancel()
+
+            kept = Kept(claim, ttl_s=ttl_s, asked_s=lease.deadline - ttl_s, lost=lost)
+            lease.kept_by(kept)
+            number = self._keeper.add(kept)
+            try:
+                yield lease
+            finally:
+                self._keeper.remove(number)
+                if not lease.ended():
+                    released = await self._room.leave(claim.keys, claim.lock, lease.token)
+                    if not released and not lease.lost:
+                        _log.warning("lock_not_released", lock=name, scope=self.scope, meaning="it had lapsed, or will")
+        if lease.lost:
+            raise LockLost(name, f"was lost while it was needed: {lease.lost}; its block was cancelled")
+
+    async def try_acquire(self, name: str, *, ttl: Duration | None = None, profile: str = "memory") -> Lease | None:
+        """Take a lock if nobody has it. It is not renewed: `extend` it or be done in time, and `release` it.
+
+        Args:
+            name: see `hold`.
+            ttl: see `hold`.
+            profile: see `hold`.
+
+        Returns:
+            None if somebody has it.
+
+        Raises:
+            InvalidInput, ServerUnavailable: see `hold`.
+        """
+        ttl_s, _ = _times(ttl, None, profile)
+        try:
+            lease, _ = await self._acquire(name, ttl_s, 0.0)
+        except LockBusy:
+            return None
+        return lease
+
+    async def peek(self, name: str) -> LockInfo | None:
+        """See who has a lock; None: nobody. It may be somebody else when this returns."""
+        found = await self._store.call(scripts.look(self._keys, lock=self._keys.lock(name)))
+        return found[0] if found else None
+
+    async def list(self, limit: int = 500) -> list[LockInfo]:
+        """See every lock of the scope that somebody has, those that lapse first before others."""
+        return await self._store.call(scripts.look(self._keys, limit=limit))
+
+    async def _acquire(self, name: str, ttl_s: float, wait_s: float) -> tuple[Lease, Claim]:
+        lock, nonce, ttl_ms = self._keys.lock(name), new_nonce(), round(ttl_s * 1000)
+
+        def ask(wait_ms: int, *, woken: bool) -> Call[Taken]:
+            return scripts.take(
+                self._keys, lock=lock, nonce=nonce, owner=self._owner, ttl_ms=ttl_ms, wait_ms=wait_ms, woken=woken
+            )
+
+        began_s = time.monotonic()
+        got: Got = await self._room.get(self._keys, lock, nonce=nonce, ttl_ms=ttl_ms, wait_s=wait_s, ask=ask)
+        if got.taken.status is not TakeStatus.TAKEN:
+            waited_s = time.monotonic() - began_s if wait_s else 0.0
+            raise LockBusy(name, describe(got.taken.value), got.taken.left_ms, waited_s)
+        claim = Claim(self._keys, lock, got.taken.value)
+        return Lease(name, claim, nonce, ttl_s=ttl_s, asked_s=got.asked_s, store=self._store), claim
+
+
+def _lost_to(present: str) -> str:
+    holder = describe(present)
+    return f"{holder} has it now" if holder else "it had lapsed"
+
+
+def to_ttl_s(ttl: Duration) -> float:
+    """Read how long a lock lasts.
+
+    Raises:
+        InvalidInput: shorter than a tenth of a second, or longer than a day.
+    """
+    seconds = to_seconds("ttl", ttl)
+    if not MIN_TTL_S <= seconds <= MAX_TTL_S:
+        raise InvalidInput(f"ttl must be from {MIN_TTL_S:g} s to a day, not {seconds:g} s; a held lock is renewed")
+    return seconds
+
+
+def _times(ttl: Duration | None, wait: Duration | None, profile: str) -> tuple[float, float]:
+    usual = PROFILES.get(profile)
+    if usual is None:
+        raise InvalidInput(f"{profile!r} is no profile of locks; use {', '.join(PROFILES)}")
+    return to_ttl_s(usual.ttl if ttl is None else ttl), to_seconds("wait", usual.wait if wait is None else wait)
