@@ -9,13 +9,17 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle as TaskHandle
     from orchestrator.client.submission import Submission as Submission
     from orchestrator.core.errors import CommandRefused as CommandRefused
+    from orchestrator.core.errors import AnswerRefused as AnswerRefused
+    from orchestrator.core.errors import AskExpired as AskExpired
     from orchestrator.core.errors import ConfigError as ConfigError
     from orchestrator.core.errors import Fenced as Fenced
     from orchestrator.core.errors import FormatMismatch as FormatMismatch
     from orchestrator.core.errors import InvalidInput as InvalidInput
     from orchestrator.core.errors import KeyConflict as KeyConflict
+    from orchestrator.core.errors import LaneBusy as LaneBusy
     from orchestrator.core.errors import NotFound as NotFound
     from orchestrator.core.errors import OrchestratorError as OrchestratorError
+    from orchestrator.core.errors import QuestionChanged as QuestionChanged
     from orchestrator.core.errors import QueueFull as QueueFull
     from orchestrator.core.errors import ServerFull as ServerFull
     from orchestrator.core.errors import ServerRefused as ServerRefused
@@ -29,15 +33,20 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import TaskFailed as TaskFailed
     from orchestrator.tasks.causes import Cause as Cause
     from orchestrator.tasks.causes import Why as Why
+    from orchestrator.tasks.model import AnswerStatus as AnswerStatus
     from orchestrator.tasks.model import CancelStatus as CancelStatus
     from orchestrator.tasks.model import OutputChunk as OutputChunk
     from orchestrator.tasks.model import Progress as Progress
+    from orchestrator.tasks.model import Question as Question
     from orchestrator.tasks.model import TaskEvent as TaskEvent
     from orchestrator.tasks.model import TaskInfo as TaskInfo
     from orchestrator.tasks.model import TaskState as TaskState
     from orchestrator.tasks.model import TaskStatus as TaskStatus
 
 __all__ = [
+    "AnswerRefused",
+    "AnswerStatus",
+    "AskExpired",
     "CancelStatus",
     "Cause",
     "CommandRefused",
@@ -46,11 +55,14 @@ __all__ = [
     "FormatMismatch",
     "InvalidInput",
     "KeyConflict",
+    "LaneBusy",
     "NotFound",
     "Orchestrator",
     "OrchestratorError",
     "OutputChunk",
     "Progress",
+    "Question",
+    "QuestionChanged",
     "QueueFull",
     "ServerFull",
     "ServerRefused",
@@ -72,11 +84,13 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AnswerStatus": "orchestrator.tasks.model",
     "CancelStatus": "orchestrator.tasks.model",
     "Cause": "orchestrator.tasks.causes",
     "Orchestrator": "orchestrator.client.client",
     "OutputChunk": "orchestrator.tasks.model",
     "Progress": "orchestrator.tasks.model",
+    "Question": "orchestrator.tasks.model",
     "Submission": "orchestrator.client.submission",
     "TaskEvent": "orchestrator.tasks.model",
     "TaskHandle": "orchestrator.client.handle",

@@ -11,6 +11,7 @@ from orchestrator.client.submission import (
     Arguments,
     Duration,
     NamedSkill,
+    OnBusy,
     Parent,
     Submission,
     SubmitOptions,
@@ -20,6 +21,8 @@ from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Progress
+from workers.asking import NO_DEFAULT, Answers, Asking
+from workers.deeds import Deeds, Keeper
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
     from orchestrator.tasks.model import Delivery, Envelope
+    from workers.asking import Pending
 
 T = TypeVar("T")
 
@@ -54,6 +58,10 @@ class Output(Protocol):
         """Store one chunk of output."""
 
 
+class Record(Answers, Keeper, Protocol):
+    """What an attempt reads from the record of its task, and keeps there."""
+
+
 class TaskContext:
     """One attempt, as its handler sees it.
 
@@ -71,7 +79,8 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_children", "_client", "_depth", "_entry", "_generation", "_limits", "_logger", "_open_output", "_output",
+        "_asking", "_children", "_client", "_deeds", "_depth", "_entry", "_generation", "_limits", "_logger",
+        "_open_output", "_open_record", "_output",
         "agent", "attempt", "cancelled", "deadline", "idempotency_key", "session", "state", "tags", "task_id", "worker",
     )  # fmt: skip
 
@@ -85,6 +94,7 @@ class TaskContext:
         client: Callable[[], Awaitable[Orchestrator]],
         state: Any = None,
         output: Callable[[], Output] | None = None,
+        record: Callable[[], Record] | None = None,
     ) -> None:
         self.task_id: str = delivery.task_id
         self.idempotency_key: str = envelope.key or delivery.task_id
@@ -102,6 +112,10 @@ class TaskContext:
         # Most handlers emit nothing, so what emits is made when it is first needed.
         self._open_output = output
         self._output: Output | None = None
+        # As few ask anybody.
+        self._open_record = record
+        self._asking: Asking | None = None
+        self._deeds: Deeds | None = None
         self._logger: Any = None
 
     @property
@@ -176,6 +190,82 @@ class TaskContext:
             self._output = self._open_output()
         return self._output
 
+    async def ask(
+        self,
+        question: str,
+        *,
+        options: Sequence[Any] | None = None,
+        deadline: Duration | datetime | None = None,
+        default: Any = NO_DEFAULT,
+    ) -> Any:
+        """Ask a person. Returns the answer if there is one; else the attempt ends here and the task waits.
+
+        Waiting costs no slot and no attempt. When `orc tasks answer` or `TaskHandle.answer` brings the answer, the
+        handler starts again from its beginning, and this call returns it. Questions are numbered in the order of the
+        calls: a handler must ask the same in the same order each time it runs. What it does before a question it does
+        again; `once` keeps it from that.
+
+        Args:
+            question: a text for the person, the same in each attempt.
+            options: JSON values, the answers that are allowed; by default any.
+            deadline: seconds or timedelta from the asking, or an aware time, after which the task goes on without an
+                answer; by default it waits for ever.
+            default: what is returned then.
+
+        Returns:
+            A JSON value.
+
+        Raises:
+            Asked: ends the attempt; let it pass.
+            AskExpired: nobody has answered by the deadline, and there is no default.
+            QuestionChanged: an earlier attempt asked something else at this place.
+            InvalidInput: question, options, deadline or default are none, or too large (64 KiB).
+            Fenced: the task was taken away from this attempt.
+            ServerUnavailable: no answer of Redis, even after repeating.
+        """
+        self._sign()
+        if self._asking is None:
+            self._asking = Asking(self._opened_record())
+        return await self._asking.ask(question, options=options, deadline=deadline, default=default)
+
+    @property
+    def pending(self) -> Pending | None:
+        """The question that the attempt ends with, once it has asked; for worker code."""
+        return None if self._asking is None else self._asking.pending
+
+    async def once(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
+        """Do something that a task must do once, and keep its result with the task: later attempts get that.
+
+        Calls of one name share one result, also those that run at once. When the worker dies after the deed and before
+        its result is stored, the next attempt does it again: give `idempotency_key` to outside services all the same.
+
+        Args:
+            name: says what is done, one name for each deed of a task; at most 256 bytes.
+            do: an `async def`, or a plain callable, which runs in a thread.
+            *args: for `do`.
+
+        Returns:
+            What `do` returned, as JSON gives it back, in the first attempt too.
+
+        Raises:
+            InvalidInput: the name is none; or JSON cannot hold what `do` returned, or it is larger than 64 KiB: it is
+                done, and will be done again.
+            Fenced: the task was taken away from this attempt.
+            ServerUnavailable: no answer of Redis, even after repeating.
+            Exception: what `do` raised; it counts as not done.
+        """
+        self._sign()
+        if self._asking is not None:
+            self._asking.check_goes_on()
+        if self._deeds is None:
+            self._deeds = Deeds(self._opened_record())
+        return await self._deeds.once(name, do, *args)
+
+    def _opened_record(self) -> Record:
+        if self._open_record is None:
+            raise OrchestratorError("this context was made without the record of a task; give it record=")
+        return self._open_record()
+
     def watched_by(self, limits: TimeLimits) -> None:
         """Let `extend` and `heartbeat` reach what watches the attempt's time; for worker code."""
         self._limits = limits
@@ -210,6 +300,8 @@ class TaskContext:
         max_attempts: int | None = None,
         tags: Sequence[str] = (),
         result_ttl: Duration | None = None,
+        lane: str | None = None,
+        on_busy: OnBusy = "enqueue",
     ) -> TaskHandle[Any]:
         """Submit a child task; awaiting its `result()` is the join.
 
@@ -218,13 +310,14 @@ class TaskContext:
         The arguments are those of `Orchestrator.submit`; `session` is the parent's by default.
 
         Raises:
-            SubmitRefused: this attempt has been taken away, or a cap was reached.
+            SubmitRefused: this attempt has been taken away, a cap was reached, or the lane is busy.
             KeyConflict: a retried parent asked for something else at this place.
         """
         self._children += 1
         child = Submission(
             skill, args, agent, self.session if session is None else session, priority, delay, at, start_by,
             f"{self.task_id}/{self._children}" if key is None else key, timeout, max_attempts, tags, result_ttl,
+            lane, on_busy,
         )  # fmt: skip
         client = await self._client()
         return await client.submit_one(child, Parent(self.task_id, self._generation, self._depth))

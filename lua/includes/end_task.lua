@@ -1,9 +1,10 @@
--- The one way a task ends: state, time, lifetime, idempotency key, counter, event, reply, last entry of its output.
--- `task` holds the fields that the caller read (idem, out, and for the last one gen, fails, deaths); `fields` is a
+-- The one way a task ends: state, time, lifetime, idempotency key, counter, event, reply, last entry of its output, lane.
+-- `task` holds the fields that the caller read (idem, lane, out, and for the output gen, fails, deaths); `fields` is a
 -- flat list of further fields to store, `result` that of a success, which has none. What is shared by a batch (replies, events, counters) is gathered in `ending` and
 -- written by `flush_endings`.
 --@include listener
 --@include tell
+--@include hand_over
 local reply_inline_bytes = 65536
 local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
   local task_key = pool .. ':task:' .. id
@@ -46,4 +47,5 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
     end
     tell(pool, id, task.gen, attempt, state, reason)
   end
+  if task.lane then hand_over(pool, ending, task.lane, id) end
 end

@@ -1,6 +1,8 @@
--- Write what the ended tasks of one call share: one event, one reply entry per waiting client, the counters.
+-- Write what the ended tasks of one call share: whose turn in a lane came, one event, one reply entry per waiting client, the counters.
+--@include flush_turns
 --@include tally
 local function flush_endings(pool, ending)
+  flush_turns(pool, ending)
   if #ending.events > 0 then
     redis.call('XADD', pool .. ':events', 'MAXLEN', '~', 1000, '*', unpack(ending.events))
   end

@@ -3,13 +3,15 @@
 -- verdicts: succeeded (payload = result) | dead (payload = error) | retry (payload = error, after delay_ms)
 --           snooze (after delay_ms or at at_ms, no attempt counted) | back (to the head of its queue, no attempt counted)
 --           unstarted (as back; the rate-limit slots return too) | cancelled
+--           ask (waits for the answer to question `number`, which is the payload, up to delay_ms or at_ms if one is given;
+--           no attempt counted)
 -- A task that somebody asked to cancel does not go back: whatever would send it there ends it as cancelled.
 -- A row may end after the payload: no delay, no reason.
 -- status, per row: ok | already (the same verdict came before; nothing changed) | stale (the task was taken away; nothing changed)
 -- answers: for each row that is not ok its number and status
 -- repeat: answers already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
-local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason
+local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason number
 local dead_ttl_s = tonumber(ARGV[2])         -- int: dead letters are kept at least so long
 local max_wait_s = tonumber(ARGV[3])         -- int: a task that goes back is kept this long
 local now_arg    = ARGV[4]                   -- time: test override, microseconds
@@ -38,14 +40,15 @@ local counts = ending.counts
 local answers, entries, unstarted = {}, {}, {}
 local waiting = start_waiting()
 local terminal = {succeeded = true, dead = true, cancelled = true, expired = true}
-local again = {retry = 'retried', snooze = 'snoozed', back = 'given_back', unstarted = 'given_back'}
+local again = {retry = 'retried', snooze = 'snoozed', back = 'given_back', unstarted = 'given_back', ask = 'asked'}
 
 local function rest_of(task_key)
   -- A plain task in its first attempt has env, gen, state and at, and nothing that has to be read.
   if redis.call('HLEN', task_key) == 4 then return {} end
-  local found = redis.call('HMGET', task_key, 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by', 'cancel', 'out')
+  local found = redis.call('HMGET', task_key, 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by', 'cancel', 'out',
+    'lane')
   return {queue = found[1], rank = found[2], ttl = found[3], idem = found[4], fails = found[5], deaths = found[6],
-    by = found[7], cancel = found[8], out = found[9]}
+    by = found[7], cancel = found[8], out = found[9], lane = found[10]}
 end
 
 local function leave_attempt(task_key, row, task)
@@ -56,7 +59,7 @@ local function leave_attempt(task_key, row, task)
   if delay_ms > 0 then due = now_ms + delay_ms end
   if at_ms > due then due = at_ms end
   local state = 'ready'
-  if due > now_ms then state = 'scheduled' end
+  if verdict == 'ask' then state = 'asking' elseif due > now_ms then state = 'scheduled' end
   local fields = {'state', state, 'gen', generation, 'was', row[2]}
   if state == 'scheduled' then
     fields[7], fields[8], fields[9], fields[10] = 'left', verdict, 'due', whole(due)
@@ -65,6 +68,12 @@ local function leave_attempt(task_key, row, task)
   if verdict == 'retry' then
     fields[#fields + 1], fields[#fields + 2] = 'fails', tonumber(task.fails or 0) + 1
     fields[#fields + 1], fields[#fields + 2] = 'error:' .. attempt, row[6]
+  end
+  if state == 'asking' then
+    -- Without a deadline it is due never: a time that is left of an earlier wait is none of this question.
+    local number, until_ms = whole(row[10]), whole(due)
+    fields[7], fields[8], fields[9], fields[10] = 'asks', number, 'due', until_ms
+    fields[11], fields[12] = 'ask:' .. number, whole(now_ms) .. ' ' .. until_ms .. ' ' .. row[6]
   end
   if reason ~= '' or verdict == 'snooze' then fields[#fields + 1], fields[#fields + 2] = 'reason', reason end
   redis.call('HSET', task_key, unpack(fields))
@@ -81,6 +90,9 @@ local function leave_attempt(task_key, row, task)
   if state == 'scheduled' then
     waiting.scheduled[#waiting.scheduled + 1] = whole(due)
     waiting.scheduled[#waiting.scheduled + 1] = id
+  elseif state == 'asking' then
+    waiting.asking[#waiting.asking + 1] = due > 0 and whole(due) or '+inf'
+    waiting.asking[#waiting.asking + 1] = id
   else
     local score = whole(rank_of(task.rank) + now_ms)
     -- Given back: to the very place it came from, ahead of all that waited behind it.
@@ -88,7 +100,7 @@ local function leave_attempt(task_key, row, task)
     line_up(waiting.ready, task.queue or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
   end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
-  if task.out then tell(pool, id, row[2], attempt, again[verdict], reason) end
+  if task.out then tell(pool, id, row[2], attempt, again[verdict], state == 'asking' and whole(row[10]) .. ' ' .. row[6] or reason) end
 end
 
 local function judge(row)

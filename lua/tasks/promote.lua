@@ -1,5 +1,6 @@
 #!lua flags=allow-oom
--- Make due tasks ready, and end those that were not started in time; a few hundred of each in one call.
+-- Make due tasks ready, and end those that were not started in time; a few hundred of each in one call. One whose
+-- question nobody answered in time is due too: it goes on at the place that it came from, and its handler learns of it.
 -- answers: promoted, expired, ms until the next is due (-1: nothing is scheduled), left (1: more is due now)
 -- repeat: what was promoted is not scheduled any more
 local pool    = KEYS[1]             -- key: root of the pool's slot
@@ -8,18 +9,20 @@ local now_arg = ARGV[2]             -- time: test override, microseconds
 --@include now_us
 --@include whole
 --@include put_ready
---@include leave_queue
+--@include leave_ready
 --@include line_up
+--@include join_lane
 --@include lifetime
 --@include rank_of
 --@include skill_queue
 --@include start_endings
 --@include end_task
+--@include tell
 --@include flush_endings
 
 local now = now_us(now_arg)
 local now_text = whole(math.floor(now / 1000))
-local scheduled_key, expiring_key = pool .. ':scheduled', pool .. ':expiring'
+local scheduled_key, expiring_key, asking_key = pool .. ':scheduled', pool .. ':expiring', pool .. ':asking'
 local ending = start_endings(now)
 
 local expired = 0
@@ -27,13 +30,13 @@ local late = redis.call('ZRANGE', expiring_key, '-inf', now_text, 'BYSCORE', 'LI
 for i = 1, #late do
   local id = late[i]
   local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails',
-      'deaths')
-  if found[1] == 'ready' or found[1] == 'scheduled' then
-    local task = {idem = found[4], out = found[6], gen = found[7], fails = found[8], deaths = found[9]}
+      'deaths', 'lane')
+  if found[1] == 'ready' or found[1] == 'scheduled' or found[1] == 'waiting' then
+    local task = {idem = found[4], out = found[6], gen = found[7], fails = found[8], deaths = found[9], lane = found[10]}
     end_task(pool, ending, id, task, 'expired', lifetime(found[3]), {'reason', 'did not start in time'})
     if found[1] == 'ready' then
-      leave_queue(pool, found[2] or skill_queue(found[5]), id)
-    else
+      leave_ready(pool, ending, found[2] or skill_queue(found[5]), id)
+    elseif found[1] == 'scheduled' then
       redis.call('ZREM', scheduled_key, id)
     end
     expired = expired + 1
@@ -46,20 +49,40 @@ local ids, ready, promoted = {}, {}, 0
 for i = 1, #due, 2 do
   local id, due_ms = due[i], tonumber(due[i + 1])
   ids[#ids + 1] = id
-  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env')
+  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env', 'lane')
   if found[1] == 'scheduled' then
-    redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
-    line_up(ready, found[2] or skill_queue(found[4]), whole(rank_of(found[3]) + due_ms), id)
+    if found[5] and not join_lane(pool, found[5], id, now) then
+      redis.call('HSET', pool .. ':task:' .. id, 'state', 'waiting')
+    else
+      redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
+      line_up(ready, found[2] or skill_queue(found[4]), whole(rank_of(found[3]) + due_ms), id)
+    end
     promoted = promoted + 1
   end
 end
+local overdue = redis.call('ZRANGE', asking_key, '-inf', now_text, 'BYSCORE', 'LIMIT', 0, limit)
+for i = 1, #overdue do
+  local id = overdue[i]
+  local task_key = pool .. ':task:' .. id
+  local found = redis.call('HMGET', task_key, 'state', 'queue', 'env', 'at', 'asks', 'out', 'gen', 'fails', 'deaths')
+  if found[1] == 'asking' then
+    local number, score = found[5] or '0', string.match(found[4] or '', ' (%d+)$') or now_text
+    redis.call('HSET', task_key, 'state', 'ready', 'answered:' .. number, now_text)
+    line_up(ready, found[2] or skill_queue(found[3]), score, id)
+    ending.counts.unanswered = (ending.counts.unanswered or 0) + 1
+    promoted = promoted + 1
+    if found[6] then tell(pool, id, found[7], tonumber(found[8] or 0) + tonumber(found[9] or 0) + 1, 'unanswered', number) end
+  end
+end
 for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
+if #overdue > 0 then redis.call('ZREM', asking_key, unpack(overdue)) end
 if #ids > 0 then redis.call('ZREM', scheduled_key, unpack(ids)) end
 flush_endings(pool, ending)
 
 local next_due = -1
-for _, key in ipairs({scheduled_key, expiring_key}) do
-  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+for _, key in ipairs({scheduled_key, expiring_key, asking_key}) do
+  -- What waits for a person without a deadline stands at infinity.
+  local head = redis.call('ZRANGE', key, '-inf', '(+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   if head[2] and (next_due < 0 or tonumber(head[2]) < next_due) then next_due = tonumber(head[2]) end
 end
 if next_due < 0 then return {promoted, expired, -1, 0} end

@@ -1,11 +1,11 @@
 #!lua
 -- Accept tasks: up to 500 in one call, each judged for itself. A row may end with its last column that is not as usual.
--- status, per row: created | duplicate id | conflict id | full queue | stale parent | stopped slot
+-- status, per row: created | duplicate id | conflict id | full queue | stale parent or schedule | stopped slot
 --                  busy task (its lane is) | crowded lane (send it again: too many had to end before it)
 -- answers: for each row that was not created its number, status and what that names
 -- repeat: a row whose task exists answers duplicate with its own id and changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
-local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy
+local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy firing
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: a task that nobody runs is kept this long
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
@@ -14,7 +14,6 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include lifetime
 --@include rank_of
 --@include skill_queue
---@include line_up
 --@include put_due
 --@include start_endings
 --@include start_cancelling
@@ -23,10 +22,13 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include has_begun
 --@include has_ended
 --@include hand_over
---@include flush_ready
+--@include put_ready
+--@include flush_turns
 --@include flush_endings
 --@include in_force
 --@include session_of
+--@include firing_over
+--@include note_firing
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -57,15 +59,60 @@ local function refused_by(queue, skill, envelope)
   return nil
 end
 
-local function length_of(queue)
-  if not lengths[queue] then
-    local key = pool .. ':queue:' .. queue
-    if queue == 'scheduled' then key = pool .. ':scheduled' end
-    lengths[queue] = redis.call('ZCARD', key)
-    local agent = string.match(queue, '^agent:(.*)$')
-    if agent then lengths[queue] = lengths[queue] + redis.call('ZCARD', pool .. ':parked:' .. agent) end
+-- How many tasks wait in a queue, a lane, or `scheduled`.
+local function length_of(place)
+  if not lengths[place] then
+    local key = pool .. ':queue:' .. place
+    if place == 'scheduled' or string.sub(place, 1, 5) == 'lane:' then key = pool .. ':' .. place end
+    lengths[place] = redis.call('ZCARD', key)
+    local agent = string.match(place, '^agent:(.*)$')
+    if agent then lengths[place] = lengths[place] + redis.call('ZCARD', pool .. ':parked:' .. agent) end
   end
-  return lengths[queue]
+  return lengths[place]
+end
+
+-- The task that a lane is busy with, or nil. One that was lost without an end keeps nobody out: it is noted as `stale`.
+local function live_member(key, lane)
+  local ids = redis.call('ZRANGE', pool .. ':lane:' .. key, 0, 99)
+  for i = 1, #ids do
+    local state = redis.call('HGET', pool .. ':task:' .. ids[i], 'state')
+    if state and not has_ended(state) then return ids[i] end
+    lane.stale = ids[1]
+  end
+  return nil
+end
+
+-- Whether its lane refuses a new task: nil, or a status and what that names (protocol rules 21, 22).
+local function meet_lane(key, on_busy, id)
+  local place, lane = 'lane:' .. key, lanes[key]
+  if not lane then
+    lane = {}
+    lanes[key] = lane
+  end
+  if lane.crowded then return 'crowded', key end
+  local count = length_of(place)
+  if on_busy and count > 0 and not lane.owner then
+    lane.owner = live_member(key, lane)
+    if not lane.owner then
+      count = 0
+      lengths[place] = 0
+    end
+  end
+  if on_busy == 'reject' and count > 0 then return 'busy', lane.owner end
+  if count >= max_tasks then return 'full', place end
+  if on_busy == 'replace' and count > 0 then
+    if count > may_end then
+      lane.crowded = true
+      crowds[#crowds + 1] = {key, id, may_end}
+      may_end = 0
+      return 'crowded', key
+    end
+    may_end = may_end - count
+    lengths[place] = 1
+  end
+  -- Those that come later in this call find it ahead of them.
+  if count == 0 or on_busy then lane.owner = id end
+  return nil
 end
 
 local function judge(i, row)
@@ -83,13 +130,25 @@ local function judge(i, row)
     local parent = redis.call('HMGET', pool .. ':task:' .. row[12], 'state', 'gen')
     if parent[1] ~= 'assigned' or parent[2] ~= row[13] then return 'stale', row[12] end
   end
+  if row[16] and firing_over(pool, row[16]) then return 'stale', row[16][1] end
   local due = row[8] or 0
   if row[7] and now_ms + row[7] > due then due = now_ms + row[7] end
   local queue = row[5] or skill_queue(row[2])
   local refusal = orders and refused_by(queue, row[6], row[2])
   if refusal then return 'stopped', refusal end
-  local waits_in = queue
-  if due > now_ms then waits_in = 'scheduled' end
+  local waits_in, lane = queue, row[14]
+  if due > now_ms then
+    waits_in = 'scheduled'
+  elseif lane then
+    local status, detail = meet_lane(lane, row[15], id)
+    if status then return status, detail end
+    local place = 'lane:' .. lane
+    if length_of(place) > 0 then
+      waits_in = place
+    elseif length_of(queue) < max_tasks then
+      lengths[place] = 1
+    end
+  end
   local length = length_of(waits_in)
   if length >= max_tasks then return 'full', waits_in end
   lengths[waits_in] = length + 1
@@ -110,19 +169,76 @@ for i = 1, #rows do
 end
 
 local born, usual_keep_s, usual_score = whole(now_ms), whole(max_wait_s), whole(rank_of(nil) + now_ms)
+local ending, cancelling = start_endings(now), start_cancelling()
 local ready, scheduled, expiring = {}, {}, {}
+
+-- Put all into their places that were accepted so far.
+local function settle()
+  for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
+  flush_turns(pool, ending)
+  if #scheduled > 0 then put_due(pool, 'scheduled', scheduled) end
+  if #expiring > 0 then put_due(pool, 'expiring', expiring) end
+  ready, scheduled, expiring = {}, {}, {}
+end
+
+-- Give a new task its place in its lane: the last one, or with `interrupt` that behind the owner. Answers whether it has
+-- the turn at once, and those that it may end.
+local function enter_lane(key, on_busy, id)
+  local lane_key, lane = pool .. ':lane:' .. key, lanes[key]
+  if lane.stale then
+    hand_over(pool, ending, key, lane.stale)
+    lane.stale = nil
+  end
+  if not lane.last then
+    lane.last = tonumber(redis.call('ZRANGE', lane_key, -1, -1, 'WITHSCORES')[2] or 0)
+  end
+  local free, others = lane.last == 0, {}
+  -- By time, for people; but never before those that are there, whatever the clock does.
+  local score = math.max(now, lane.last + 1)
+  if on_busy == 'interrupt' and not free then
+    local first = redis.call('ZRANGE', lane_key, 0, 1, 'WITHSCORES')
+    if first[3] then
+      score = tonumber(first[4]) - 1
+      if tonumber(first[2]) >= score then redis.call('ZADD', lane_key, whole(score - 1), first[1]) end
+    end
+    others[1] = first[1]
+  elseif on_busy == 'replace' and not free then
+    others = redis.call('ZRANGE', lane_key, 0, -1)
+  end
+  lane.last = math.max(lane.last, score)
+  redis.call('ZADD', lane_key, whole(score), id)
+  return free, others
+end
+
+-- End those of a lane that a new task interrupts or replaces. The last ones first: the turn goes past them.
+local function make_way(others, on_busy, id)
+  if #others == 0 then return end
+  settle()
+  for j = #others, 1, -1 do
+    if on_busy == 'interrupt' then
+      cancel_task(pool, ending, cancelling, others[j], 'interrupted by task ' .. id)
+    elseif not has_begun(pool, cancelling, others[j]) then
+      cancel_task(pool, ending, cancelling, others[j], 'replaced by task ' .. id)
+    end
+  end
+end
+
 for n = 1, #accepted do
   local i = accepted[n]
   local row, task_key, queue, due = rows[i], task_keys[i], places[i], dues[i]
   local id, rank, ttl_s, start_by, idem = row[1], row[3], row[4], row[9], row[10]
-  local state, keep_s, score = 'ready', usual_keep_s, usual_score
+  local state, keep_s, score, in_the_way = 'ready', usual_keep_s, usual_score, nil
   if rank then score = whole(rank + now_ms) end
   if due then
     state = 'scheduled'
     keep_s = max_wait_s + math.ceil((due - now_ms) / 1000)
     scheduled[#scheduled + 1] = whole(due)
     scheduled[#scheduled + 1] = id
-  else
+  elseif row[14] then
+    local free, others = enter_lane(row[14], row[15], id)
+    if not free then state, in_the_way = 'waiting', others end
+  end
+  if state == 'ready' then
     local scored = ready[queue]
     if not scored then
       scored = {}
@@ -131,7 +247,7 @@ for n = 1, #accepted do
     local at = #scored
     scored[at + 1], scored[at + 2] = score, id
   end
-  if rank or ttl_s or row[5] or start_by or idem or due then
+  if rank or ttl_s or row[5] or start_by or idem or due or row[14] then
     local fields = {}
     -- What most tasks have in common is not stored: it would be a third of a small record.
     if row[5] and queue ~= skill_queue(row[2]) then fields[#fields + 1], fields[#fields + 2] = 'queue', queue end
@@ -144,6 +260,7 @@ for n = 1, #accepted do
       expiring[#expiring + 1] = id
     end
     if due then fields[#fields + 1], fields[#fields + 2] = 'due', whole(due) end
+    if row[14] then fields[#fields + 1], fields[#fields + 2] = 'lane', row[14] end
     if idem then
       fields[#fields + 1], fields[#fields + 2] = 'idem', idem
       redis.call('SET', pool .. ':idem:' .. idem, id .. ' ' .. row[11], 'EX', keep_s)
@@ -153,9 +270,15 @@ for n = 1, #accepted do
     redis.call('HSET', task_key, 'gen', born, 'state', state, 'env', row[2])
   end
   redis.call('EXPIRE', task_key, keep_s)
+  if row[16] then note_firing(pool, now_ms, row[16], id) end
+  if in_the_way then make_way(in_the_way, row[15], id) end
 end
-for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
-if #scheduled > 0 then put_due(pool, 'scheduled', scheduled) end
-if #expiring > 0 then put_due(pool, 'expiring', expiring) end
-if #accepted > 0 then tally(pool, now, {submitted = #accepted}) end
+for i = 1, #crowds do
+  local key, id, room = crowds[i][1], crowds[i][2], crowds[i][3]
+  if room > 0 then make_way(redis.call('ZRANGE', pool .. ':lane:' .. key, -room, -1), 'replace', id) end
+end
+settle()
+flush_cancelling(pool, cancelling)
+if #accepted > 0 then ending.counts.submitted = #accepted end
+flush_endings(pool, ending)
 return answers

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from orchestrator.cli.waiting import Ended
     from orchestrator.tasks.model import TaskInfo
 
-State = Literal["scheduled", "ready", "assigned", "running", "succeeded", "dead", "cancelled", "expired"]
+OnBusy = Literal["enqueue", "reject", "interrupt", "replace"]
+State = Literal["scheduled", "ready", "assigned", "running", "cancelling", "succeeded", "dead", "cancelled", "expired"]
 
 commands = Commands(
     "tasks",
@@ -52,6 +53,8 @@ async def submit(
     max_attempts: Annotated[int | None, option("--max-attempts", metavar="N")] = None,
     tag: Annotated[tuple[str, ...], option("--tag", metavar="TAG", many=True)] = (),
     result_ttl: Annotated[str | None, option("--result-ttl", metavar="DURATION")] = None,
+    lane: Annotated[str | None, option("--lane", metavar="LANE")] = None,
+    on_busy: Annotated[OnBusy, option("--on-busy", metavar="POLICY")] = "enqueue",
     wait: Annotated[bool, option("--wait")] = False,
     timeout: Annotated[str | None, option("--timeout", metavar="DURATION")] = None,
     common: Globals = DEFAULTS,
@@ -73,6 +76,9 @@ async def submit(
         max_attempts: Failures until it is a dead letter.
         tag: A label; may be repeated.
         result_ttl: How long the ended task is kept.
+        lane: Tasks of one lane run one after another, in the order in which they were submitted.
+        on_busy: What if the lane has a task: enqueue, reject, interrupt (cancel it, run this next) or replace (drop those
+            that have not begun).
         wait: Wait for the end; the exit code tells how it ended.
         timeout: How long to wait; the task goes on afterwards.
         common: Global options.
@@ -94,6 +100,8 @@ async def submit(
         "max_attempts": max_attempts,
         "tags": tag,
         "result_ttl": inputs.duration_s("--result-ttl", result_ttl),
+        "lane": lane,
+        "on_busy": on_busy,
     }
     from orchestrator.cli.waiting import patiently, wait_for_end
     from orchestrator.client.client import Orchestrator

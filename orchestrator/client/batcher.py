@@ -103,6 +103,14 @@ class Batcher:
 
     async def send(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
         """Send up to 500 rows now. Repeated while Redis does not answer: a row that arrived before is no new task."""
+        answers = await self._send_once(rows)
+        # So many tasks of a lane had to end before a new one that one call did not do.
+        while crowded := [place for place, answer in enumerate(answers) if answer.status == "crowded"]:
+            for place, answer in zip(crowded, await self._send_once([rows[place] for place in crowded]), strict=True):
+                answers[place] = answer
+        return answers
+
+    async def _send_once(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
         call = scripts.submit(self._services.keys, rows=rows, max_tasks=self._max_tasks, max_wait_s=self._max_wait_s)
         return await self._services.store.call(call, patience_s=self._patience_s)
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypedDict, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, TypedDict, TypeVar, get_args, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -36,6 +36,8 @@ _KNOWN_MAX: Final = 1000
 """Names are checked once: a cache, not a leak."""
 
 Duration: TypeAlias = float | timedelta
+OnBusy: TypeAlias = Literal["enqueue", "reject", "interrupt", "replace"]
+ON_BUSY: Final = get_args(OnBusy)
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -94,6 +96,9 @@ class Submission(msgspec.Struct, frozen=True):
         max_attempts: failures until it is a dead letter.
         tags: free labels, at most `queue.max_tags`.
         result_ttl: seconds or timedelta that the ended task is kept.
+        lane: tasks of one lane run one after another, in the order in which they were submitted.
+        on_busy: what if the lane has a task that has not ended. `enqueue`: run behind it and all that wait; `reject`:
+            refuse this one; `interrupt`: cancel that one and run this next; `replace`: cancel all that have not begun.
     """
 
     skill: str | NamedSkill
@@ -109,6 +114,8 @@ class Submission(msgspec.Struct, frozen=True):
     max_attempts: int | None = None
     tags: Sequence[str] = ()
     result_ttl: Duration | None = None
+    lane: str | None = None
+    on_busy: OnBusy = "enqueue"
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -125,6 +132,8 @@ class SubmitOptions(TypedDict, total=False):
     max_attempts: int | None
     tags: Sequence[str]
     result_ttl: Duration | None
+    lane: str | None
+    on_busy: OnBusy
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +183,21 @@ class Door:
             InvalidInput: with the field and what it may be.
         """
         skill = task.skill if isinstance(task.skill, str) else task.skill.name
-        title = self._titles.get(skill) or self._title(skill)
-        args = encode_json(title, _mapping(title, task.args), max_bytes=self._max_args_bytes, max_depth=self._max_depth)
+        args = self.arguments(skill, task.args)
         if not isinstance(task.skill, str):
             _check(task.skill, args)
         if parent is not None or self._all_unusual or _has_options(task):
             return self._unusual(skill, args, task, parent)
         return skill, args
+
+    def arguments(self, skill: str, args: Arguments) -> bytes:
+        """The arguments of a task as JSON.
+
+        Raises:
+            InvalidInput: they are no object, too large, too deep, or no JSON.
+        """
+        title = self._titles.get(skill) or self._title(skill)
+        return encode_json(title, _mapping(title, args), max_bytes=self._max_args_bytes, max_depth=self._max_depth)
 
     def _unusual(self, skill: str, args: bytes, task: Submission, parent: Parent | None) -> UnusualRow:
         queue = self._settings.queue
@@ -220,6 +237,8 @@ class Door:
             digest=None if task.key is None else _digest(skill, task, args),
             parent=parent.task_id if parent else None,
             parent_generation=parent.generation if parent else None,
+            lane=None if task.lane is None else encode_foreign("lane", task.lane),
+            on_busy=_on_busy(task),
         )
 
     def _title(self, skill: str) -> str:
@@ -260,6 +279,8 @@ def _has_options(task: Submission) -> bool:
         and task.max_attempts is None
         and not task.tags
         and task.result_ttl is None
+        and task.lane is None
+        and task.on_busy == "enqueue"
     )
 
 
@@ -299,6 +320,22 @@ def _attempts(value: int | None) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 1000):
         return value
     raise InvalidInput(f"max_attempts must be a whole number from 1 to 1000, not {value!r}")
+
+
+def _on_busy(task: Submission) -> str | None:
+    """What the row says; None: it waits in its turn."""
+    if task.on_busy == "enqueue":
+        return None
+    if task.on_busy not in ON_BUSY:
+        raise InvalidInput(f"on_busy {task.on_busy!r} is not known; use {', '.join(ON_BUSY)}")
+    if task.lane is None:
+        raise InvalidInput(f"on_busy={task.on_busy!r} needs a lane; give lane=, or leave out on_busy")
+    if task.delay is not None or task.at is not None:
+        raise InvalidInput(
+            f"on_busy={task.on_busy!r} decides when the task is submitted, and a delayed one joins its lane later; "
+            "leave out on_busy, or delay and at"
+        )
+    return task.on_busy
 
 
 def _positive(name: str, value: Duration) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,6 +19,8 @@ class TaskState(StrEnum):
     READY = "ready"
     ASSIGNED = "assigned"
     RUNNING = "running"
+    CANCELLING = "cancelling"
+    ASKING = "asking"
     SUCCEEDED = "succeeded"
     DEAD = "dead"
     CANCELLED = "cancelled"
@@ -29,7 +31,13 @@ class TaskState(StrEnum):
         """Whether the task can never change again by itself."""
         return self in _FINAL
 
+    @classmethod
+    def _missing_(cls, value: object) -> TaskState | None:
+        # Stored of a member of a lane whose turn has not come: ready, and in no queue.
+        return cls.READY if value == WAITING else None
 
+
+WAITING: Final = "waiting"
 _FINAL = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED})
 STATE_OF_LETTER = {state.value[0]: state for state in _FINAL}
 """Events and replies carry the first letter of a final state."""
@@ -115,6 +123,7 @@ class VerdictKind(StrEnum):
     SNOOZE = "snooze"
     BACK = "back"
     UNSTARTED = "unstarted"
+    ASK = "ask"
     CANCELLED = "cancelled"
 
 
@@ -122,9 +131,9 @@ class Verdict(msgspec.Struct, frozen=True):
     """The end of one attempt.
 
     Attributes:
-        payload: result as JSON, or the traceback text of a failure.
-        delay_ms: retry or snooze: wait so long.
-        at_ms: snooze: wait until.
+        payload: result as JSON, the traceback text of a failure, or a packed question.
+        delay_ms: retry or snooze: wait so long; ask: the deadline.
+        at_ms: snooze: wait until; ask: the deadline.
         reason: one line for people.
     """
 
@@ -133,6 +142,8 @@ class Verdict(msgspec.Struct, frozen=True):
     delay_ms: int = 0
     at_ms: int = 0
     reason: str = ""
+    number: int = 0
+    """Ask: which question of its task, from 1."""
 
 
 class FinishStatus(StrEnum):
@@ -183,6 +194,18 @@ class EmitStatus(StrEnum):
 
     OK = "ok"
     STALE = "stale"
+
+
+class AnswerStatus(StrEnum):
+    """What became of an answer; `lua/tasks/answer.lua` says what each means."""
+
+    ANSWERED = "answered"
+    ALREADY = "already"
+    OTHER = "other"
+    LATE = "late"
+    UNASKED = "unasked"
+    UNFIT = "unfit"
+    UNKNOWN = "unknown"
 
 
 class WatchStatus(StrEnum):
@@ -264,15 +287,18 @@ class TaskEvent:
 
     Attributes:
         id: where it stands; `events(after=id)` goes on behind it.
-        kind: `assigned`, `progress`, `output`, `retried`, `snoozed`, `given_back`, `taken_back`, or the final state;
-            the first one may be `scheduled` or `ready`, the state in which the task was found.
+        kind: `assigned`, `progress`, `output`, `retried`, `snoozed`, `given_back`, `taken_back`, `revived`, `asked`,
+            `answered`, `unanswered` (the deadline of its question has passed), or the final state; the first one may
+            be `scheduled`, `ready` or `asking`, the state in which the task was found.
         attempt: the attempt that it belongs to; the next one when the task waits.
         at: when the server noted it.
         agent: of `assigned`: who got it.
         progress: of `progress`.
-        number: of `output`: counts the chunks of the attempt from 1.
-        data: of `output`: the JSON value that was emitted.
-        reason: one line: why it left an attempt or ended without a result.
+        number: of `output`: counts the chunks of the attempt from 1; of `asked`, `answered` and `unanswered`: which
+            question of the task, from 1.
+        data: of `output`: the JSON value that was emitted; of `answered`: the answer; of `asked`: the options, if it
+            has any.
+        reason: why it left an attempt or ended without a result; of `asked`: the question; of `answered`: who.
     """
 
     id: str
@@ -289,6 +315,38 @@ class TaskEvent:
     def final(self) -> bool:
         """Whether the task has ended with it."""
         return self.kind in _FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question that a task has asked a person.
+
+    Attributes:
+        number: counts the questions of the task from 1.
+        options: JSON values; without any, every answer is allowed.
+        until: its deadline, if it has one.
+        answered: whether somebody has answered; `answer` is None before that, and may be None afterwards.
+        answer: a JSON value.
+        answered_by: who.
+        answered_at: when; without an answer: when its deadline had passed.
+        default: what stands for an answer when its deadline has passed; a JSON value, None when there is none.
+    """
+
+    number: int
+    question: str
+    asked_at: datetime
+    options: tuple[Any, ...] = ()
+    until: datetime | None = None
+    default: Any = None
+    answered: bool = False
+    answer: Any = None
+    answered_by: str = ""
+    answered_at: datetime | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether an answer is still missing."""
+        return self.answered_at is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,3 +400,5 @@ class TaskInfo:
     deaths: tuple[str, ...] = ()
     revivals: tuple[str, ...] = ()
     progress: Progress | None = None
+    questions: tuple[Question, ...] = ()
+    once: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ import msgspec
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 from orchestrator.tasks.findings import parse_findings
 from orchestrator.tasks.model import (
+    AnswerStatus,
     Assigned,
     CancelStatus,
     DeleteStatus,
@@ -28,6 +29,19 @@ if TYPE_CHECKING:
 
     from orchestrator.store.keys import PoolKeys
     from orchestrator.tasks.findings import Findings
+
+
+class Firing(msgspec.Struct, frozen=True, array_like=True):
+    """That a schedule submits a task: refused when it does not wait for `due` any more, and moved on with it.
+
+    Times are ms as text. `due` is empty when a person fires it; `fired` is later than `due` when others were missed.
+    """
+
+    schedule: str
+    due: str
+    fired: str
+    next: str
+    missed: int
 
 
 class SubmitRow(msgspec.Struct, frozen=True, array_like=True):
@@ -58,10 +72,13 @@ class UnusualRow(SubmitRow, frozen=True, array_like=True):
     digest: str | None = None
     parent: str | None = None
     parent_generation: str | None = None
+    lane: str | None = None
+    on_busy: str | None = None
+    firing: Firing | None = None
 
 
 class SubmitAnswer(NamedTuple):
-    """`status` is created, duplicate, conflict, full or stale; `detail` the other task's id, queue or parent."""
+    """What became of a row: `lua/tasks/submit.lua` says what each `status` means, and what `detail` names with it."""
 
     status: str
     detail: str
@@ -121,8 +138,11 @@ def finish(
 ) -> Call[list[FinishStatus]]:
     """Store up to 500 verdicts; one status per row, in order."""
     packed = [
-        (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload), v.delay_ms, v.at_ms, v.reason)
-        if v.delay_ms or v.at_ms or v.reason
+        (
+            *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
+            *(v.delay_ms, v.at_ms, v.reason, v.number),
+        )
+        if v.delay_ms or v.at_ms or v.reason or v.number
         else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload))
         for d, v in rows
     ]

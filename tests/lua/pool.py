@@ -86,6 +86,8 @@ class Row:
     parent: str = ""
     parent_generation: str = ""
     skill: str = ""
+    lane: str = ""
+    on_busy: str = ""
 
     def sent(self) -> task_scripts.SubmitRow:
         """The row as a client sends it: without what is usual."""
@@ -102,6 +104,8 @@ class Row:
             "digest": self.digest or None,
             "parent": self.parent or None,
             "parent_generation": self.parent_generation or None,
+            "lane": self.lane or None,
+            "on_busy": self.on_busy or None,
         }
         if set(unusual.values()) == {None}:
             return task_scripts.SubmitRow(self.id, self.envelope)
