@@ -10,15 +10,17 @@ if TYPE_CHECKING:
     from workers.agent import Middleware as Middleware
     from workers.context import TaskContext as TaskContext
     from workers.run import run as run
+    from workers.signals import Asked as Asked
     from workers.signals import Reject as Reject
     from workers.signals import Retry as Retry
     from workers.signals import Snooze as Snooze
     from workers.skill import Skill as Skill
 
-__all__ = ["Agent", "CallNext", "Middleware", "Reject", "Retry", "Skill", "Snooze", "TaskContext", "run"]
+__all__ = ["Agent", "Asked", "CallNext", "Middleware", "Reject", "Retry", "Skill", "Snooze", "TaskContext", "run"]
 
 _HOMES = {
     "Agent": "workers.agent",
+    "Asked": "workers.signals",
     "CallNext": "workers.agent",
     "Middleware": "workers.agent",
     "Reject": "workers.signals",

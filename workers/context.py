@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.locks.attempt import AttemptLocks
+    from orchestrator.locks.named import Locks
     from orchestrator.tasks.model import Delivery, Envelope
     from workers.asking import Pending
 

@@ -1,4 +1,4 @@
-"""What a handler raises to decide how its attempt ends. Any other exception is a failure, retried with back-off."""
+"""What a handler raises, or lets pass, to decide how its attempt ends. Any other exception is a failure."""
 
 from __future__ import annotations
 
@@ -50,6 +50,14 @@ class Snooze(AttemptSignal):
         self.delay_ms = 0 if delay is None else to_ms("delay", delay)
         self.at_ms = 0 if until is None else instant_ms("until", until)
         self.reason: str = str(reason)
+
+
+class Asked(BaseException):
+    """Ends an attempt that has asked a person; `ctx.ask` raises it, and nobody needs to catch it.
+
+    No `Exception`, so that an `except Exception` around the question lets it pass. Whoever swallows it all the same
+    changes nothing: what the handler does from then on, and what it returns or raises, does not count.
+    """
 
 
 class Reject(AttemptSignal):

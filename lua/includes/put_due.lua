@@ -1,4 +1,4 @@
--- Put tasks into `scheduled` or `expiring`: `scored` is a flat list due_ms, id, due_ms, id ... (at most 1000 long).
+-- Put tasks into `scheduled`, `asking` or `expiring`: `scored` is a flat list due_ms, id, due_ms, id ... (at most 1000 long).
 -- Rings when the earliest due time moved forward, because the promoter sleeps until it.
 --@include ring
 local function put_due(pool, name, scored)

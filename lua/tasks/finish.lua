@@ -3,8 +3,8 @@
 -- verdicts: succeeded (payload = result) | dead (payload = error) | retry (payload = error, after delay_ms)
 --           snooze (after delay_ms or at at_ms, no attempt counted) | back (to the head of its queue, no attempt counted)
 --           unstarted (as back; the rate-limit slots return too) | cancelled
---           ask (waits for the answer to question `number`, which is the payload, up to delay_ms or at_ms if one is given;
---           no attempt counted)
+--           | ask (waits for the answer to question `number`, which is the payload, up to delay_ms or at_ms if one is
+--           given; no attempt counted)
 -- A task that somebody asked to cancel does not go back: whatever would send it there ends it as cancelled.
 -- A row may end after the payload: no delay, no reason.
 -- status, per row: ok | already (the same verdict came before; nothing changed) | stale (the task was taken away; nothing changed)

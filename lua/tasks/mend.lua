@@ -1,9 +1,12 @@
 #!lua flags=allow-oom
 -- Look whether tasks are where their records say, and nowhere else; with `repair` put them there. The record is the truth
 -- about a task, queues and other indexes can be made from it again. Judges up to 500 rows, less when the records are large.
--- rows: id and '' (the record itself) | id and the index that lists it (queue:…, scheduled, expiring, parked:…, dead)
+-- rows: id and '' (the record itself) | id and the index that lists it (queue:…, scheduled, asking, expiring, parked:…, lane:…,
+--       dead)
 --       id and out (its output stream) | '' and idem:… (an idempotency key) | '' and queue:… (whether `queues` lists it)
--- codes: lost-ready lost-scheduled lost-entry lost-deadline lost-letter (a task, or a part of its place, is missing)
+--       '' and lane:… (whether somebody has its turn; ask when its members were judged)
+-- codes: lost-ready lost-scheduled lost-asking lost-entry lost-deadline lost-lane lost-letter (a task, or a part of its place, is
+--        missing) | lost-turn (nobody has that of the lane) | out-of-turn (another one of its lane has it)
 --        misplaced (an index lists it wrongly) | gone (an index lists a task without record)
 --        damaged (a record that nobody could work with) | unreadable (another type lies where the record should)
 --        no-lifetime | orphan-output | orphan-key | unlisted-queue | listed-empty
@@ -28,6 +31,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include start_waiting
 --@include flush_waiting
 --@include drop_ready
+--@include leave_queue
 --@include bury
 --@include take_back
 --@include go_back
@@ -42,16 +46,16 @@ local call_bytes, orphan_s = 1048576, 300
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local ending, waiting = start_endings(now), start_waiting()
-local types, inboxes, tasks, leave, misplaced = {}, {}, {}, {}, {}
+local types, inboxes, tasks, leave, misplaced, lanes = {}, {}, {}, {}, {}, {}
 local answers, bytes, mended, tidied = {0}, 0, 0, 0
-local queues_key, scheduled_key, expiring_key, dead_key =
-  pool .. ':queues', pool .. ':scheduled', pool .. ':expiring', pool .. ':dead'
-local waits = {ready = true, scheduled = true}
+local queues_key, scheduled_key, asking_key, expiring_key, dead_key =
+  pool .. ':queues', pool .. ':scheduled', pool .. ':asking', pool .. ':expiring', pool .. ':dead'
+local waits = {ready = true, waiting = true, scheduled = true, asking = true}
 local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
 local tidy = {gone = true, ['orphan-output'] = true, ['orphan-key'] = true, ['listed-empty'] = true}
 
 -- Nothing may fail after the first write: while another type lies where all repairs write, nothing is repaired.
-local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [expiring_key] = 'zset', [dead_key] = 'zset',
+local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [asking_key] = 'zset', [expiring_key] = 'zset', [dead_key] = 'zset',
   [pool .. ':doorbell'] = 'stream', [pool .. ':events'] = 'stream', [pool .. ':stats:TOTAL'] = 'hash',
   [pool .. ':stats:' .. whole(math.floor(now / 60000000))] = 'hash'}
 local may_repair = repair == '1'
@@ -71,15 +75,77 @@ local function number(text)
   return string.match(text or '', '^%d+$') and tonumber(text)
 end
 
+-- Whether the turn of a lane can be given on: what is read and written for that is what it should be.
+local function sound(lane)
+  local lane_key = pool .. ':lane:' .. lane
+  if not usable(types, lane_key, 'zset') then return false end
+  local first = redis.call('ZRANGE', lane_key, 0, 1)
+  for i = 1, #first do
+    if not usable(types, pool .. ':task:' .. first[i], 'hash') then return false end
+  end
+  return true
+end
+
 local function may_mend(id, task)
-  if not may_repair then return false end
+  if not may_repair or (task.lane and not sound(task.lane)) then return false end
   local client = listener(id)
   return (not task.out or usable(types, pool .. ':out:' .. id, 'stream'))
     and (not client or usable(types, pool .. ':replies:' .. client, 'stream'))
 end
 
+-- A delayed task joins its lane when it is due; one between two attempts has its place there.
+local function in_lane(task)
+  return (waits[task.state] and (task.state ~= 'scheduled' or task.left)) or task.state == 'assigned'
+end
+
+local function check_lane(row, id, task)
+  local lane_key = pool .. ':lane:' .. task.lane
+  if not in_lane(task) or not usable(types, lane_key, 'zset') then return end
+  local rank = redis.call('ZRANK', lane_key, id)
+  if not rank then
+    local mend = may_mend(id, task)
+    if mend then
+      local first = tonumber(redis.call('ZRANGE', lane_key, 0, 0, 'WITHSCORES')[2])
+      local score = math.max(number(task.gen), number(task.due) or 0) * 1000
+      -- What is not `waiting` had the turn. Nobody gets it here: those before this one may be missing too.
+      if first and task.state ~= 'waiting' then score = first - 1 elseif first and score <= first then score = first + 1 end
+      redis.call('ZADD', lane_key, whole(score), id)
+      types[lane_key] = 'zset'
+      rank = redis.call('ZRANK', lane_key, id)
+    end
+    note(row, 'lost-lane', mend)
+  end
+  if rank and rank > 0 and task.state == 'ready' then
+    local mend = may_mend(id, task)
+    if mend then
+      redis.call('HSET', pool .. ':task:' .. id, 'state', 'waiting')
+      task.state = 'waiting'
+      leave_queue(pool, task.queue, id)
+    end
+    note(row, 'out-of-turn', mend)
+  end
+end
+
+-- Give the turn to the first of a lane, unless it has it.
+local function check_turn(row, lane)
+  local lane_key = pool .. ':lane:' .. lane
+  local id = usable(types, lane_key, 'zset') and redis.call('ZRANGE', lane_key, 0, 0)[1]
+  if not id or not usable(types, pool .. ':task:' .. id, 'hash') then return end
+  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env')
+  if found[1] ~= 'waiting' or not found[4] then return end
+  local queue = found[2] or skill_queue(found[4])
+  local mend = may_repair and usable(types, pool .. ':queue:' .. queue, 'zset')
+  if mend then
+    redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
+    ending.turns[id] = {queue, whole(rank_of(found[3]) + now_ms)}
+  end
+  note(row, 'lost-turn', mend)
+end
+
 local function check_waiting(row, id, task)
-  if task.state == 'ready' then
+  if task.state == 'waiting' then
+    -- Its lane is its place.
+  elseif task.state == 'ready' then
     local queue_key = pool .. ':queue:' .. task.queue
     local addressed = string.match(task.queue, '^agent:(.*)$')
     if not score_in(queue_key, id) and not (addressed and score_in(pool .. ':parked:' .. addressed, id)) then
@@ -91,6 +157,15 @@ local function check_waiting(row, id, task)
         line_up(waiting.ready, task.queue, score or whole(rank_of(task.rank) + since), id)
       end
       note(row, 'lost-ready', mend)
+    end
+  elseif task.state == 'asking' then
+    if not score_in(asking_key, id) then
+      local mend, due = may_mend(id, task), number(task.due) or 0
+      if mend then
+        waiting.asking[#waiting.asking + 1] = due > 0 and whole(due) or '+inf'
+        waiting.asking[#waiting.asking + 1] = id
+      end
+      note(row, 'lost-asking', mend)
     end
   elseif not score_in(scheduled_key, id) then
     local mend = may_mend(id, task)
@@ -156,7 +231,7 @@ end
 
 local function end_damaged(id, task, field)
   local kept = {idem = task.idem, out = task.out, gen = number(task.gen) and task.gen or '0',
-    fails = number(task.fails), deaths = number(task.deaths)}
+    fails = number(task.fails), deaths = number(task.deaths), lane = task.lane}
   end_task(pool, ending, id, kept, 'dead', lifetime(task.ttl, dead_ttl_s), {'reason', 'its record is damaged: ' .. field})
   bury(pool, id, now_ms, dead_ttl_s)
   task.state = 'dead'
@@ -177,9 +252,10 @@ local function judge(row, id)
     return task
   end
   local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'rank', 'by', 'ttl', 'idem', 'out', 'fails',
-    'deaths', 'due', 'ended', 'deleted')
+    'deaths', 'due', 'ended', 'deleted', 'lane', 'left')
   task.state, task.gen, task.at, task.queue, task.rank, task.by, task.ttl = unpack(found, 1, 7)
   task.idem, task.out, task.fails, task.deaths, task.due, task.ended, task.deleted = unpack(found, 8, 14)
+  task.lane, task.left = found[15], found[16]
   check_lifetime(row, id, task)
   if task.deleted or ended[task.state] then
     local since = task.state == 'dead' and number(task.ended)
@@ -201,6 +277,7 @@ local function judge(row, id)
   end
   task.queue = task.queue or skill_queue(task.env)
   task.env = nil
+  if task.lane then check_lane(row, id, task) end
   if waits[task.state] then
     check_waiting(row, id, task)
   elseif task.state == 'assigned' then
@@ -213,8 +290,10 @@ local function belongs(id, task, place)
   if place == 'dead' then return task.state == 'dead' end
   -- What cannot be judged stays, unless it stops whoever meets it.
   if task.damaged then return not ended[task.state] end
-  if place == 'scheduled' then return task.state == 'scheduled' end
+  if place == 'scheduled' or place == 'asking' then return task.state == place end
   if place == 'expiring' then return waits[task.state] and task.by end
+  local lane = string.match(place, '^lane:(.*)$')
+  if lane then return task.lane == lane and in_lane(task) end
   if task.state ~= 'ready' then return false end
   local parked = string.match(place, '^parked:(.*)$')
   if parked then return task.queue == 'agent:' .. parked and not score_in(pool .. ':queue:agent:' .. parked, id) end
@@ -296,10 +375,13 @@ for i = 1, #rows do
   if bytes > call_bytes then break end
   local id, place = rows[i][1], rows[i][2]
   local idem, queue = string.match(place, '^idem:(.*)$'), string.match(place, '^queue:(.*)$')
+  local lane = string.match(place, '^lane:(.*)$')
   if idem then
     check_key(i, idem)
   elseif id == '' and queue then
     check_listed(i, queue)
+  elseif id == '' and lane then
+    lanes[i] = lane
   elseif place == 'out' then
     check_output(i, id)
   elseif place ~= '' then
@@ -317,6 +399,9 @@ for place, ids in pairs(misplaced) do
   if queue then drop_ready(pool, queue, ids) else redis.call('ZREM', pool .. ':' .. place, unpack(ids)) end
 end
 for agent, entries in pairs(leave) do take_out(pool, agent, entries) end
+for i = 1, #rows do
+  if lanes[i] then check_turn(i, lanes[i]) end
+end
 if mended > 0 then ending.counts.mended = mended end
 if tidied > 0 then ending.counts.tidied = tidied end
 flush_endings(pool, ending)

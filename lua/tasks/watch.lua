@@ -20,7 +20,7 @@ local function watch(id)
   local state = task[1]
   if not state then return 'unknown', '' end
   local streams = redis.call('EXISTS', out_key) == 1
-  if state ~= 'assigned' and state ~= 'ready' and state ~= 'scheduled' then
+  if state ~= 'assigned' and state ~= 'ready' and state ~= 'scheduled' and state ~= 'asking' then
     if streams then return 'ended', last_entry(out_key) end
     return 'silent', ''
   end

@@ -4,11 +4,13 @@
 -- answers: nothing (unknown task), else
 --   now_us, leader,
 --   task: state gen at cancel reason fails deaths left death ended skill queue progress,
---   place: scheduled: due_ms, envelope of a retry | ready: rank in its queue, parked (1)
+--   place: scheduled: due_ms, envelope of a retry | asking: due_ms, number, question | ready: rank in its queue, parked (1),
+--          held by a stop (1)
 --          | assigned: in the inbox (1), worker, idle_ms, seen_ms, host, pid, registered (1),
 --   agents, each: name seen_ms slots backlog lease_ms grace_ms skilled (1) workers inbox terms limits offers,
 --     limits, each: name, then count window_us used next_us of those that are defined,
---     offers, if not skilled: live workers, those that have the skill, draining ones that have it, some that lack it
+--     offers, if not skilled: live workers, those that have the skill, draining ones that have it, some that lack it,
+--   orders, each: slot value, of the stops and pauses that concern it
 -- repeat: looks again
 local pool    = KEYS[1]            -- key: root of the pool's slot
 local id      = ARGV[1]            -- str: task
@@ -17,6 +19,9 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include now_us
 --@include skill_queue
 --@include next_start
+--@include stopped_scope
+--@include in_force
+--@include session_of
 
 local task_key = pool .. ':task:' .. id
 local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
@@ -28,9 +33,17 @@ local queue = found[11] or skill_queue(env)
 local skill = found[10] or string.match(queue, '^skill:(.*)$') or ''
 local death = found[7] and redis.call('HGET', task_key, 'death:' .. found[7])
 local task = {state, found[2], at, found[4], found[5], found[6], found[7], found[8], death, found[9], skill, queue, found[13]}
-local answer = {now, redis.call('GET', pool .. ':leader'), task, {}, {}}
-local place, agents = answer[4], answer[5]
+local answer = {now, redis.call('GET', pool .. ':leader'), task, {}, {}, {}}
+local place, agents, orders = answer[4], answer[5], answer[6]
+local ordered = redis.call('EXISTS', pool .. ':desired') == 1
 local looked = 0
+
+local function note_order(slot)
+  if ordered and in_force(pool, slot) then
+    orders[#orders + 1] = slot
+    orders[#orders + 1] = redis.call('HGET', pool .. ':desired', slot)
+  end
+end
 
 -- What the workers of an agent that does not offer the skill as a whole say of it, each for itself.
 local function offers(agent)
@@ -54,6 +67,8 @@ end
 local function look_at(agent, ahead, offered)
   local agent_key = pool .. ':agent:' .. agent
   local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limits', 'lease_ms', 'grace', 'terms')
+  note_order('stop:agent:' .. agent)
+  note_order('pause:agent:' .. agent)
   local limits = {}
   for name in string.gmatch(spec[4] or '', '%S+') do limits[#limits + 1] = {name, next_start(pool, name, now, ahead)} end
   local skilled = string.find(' ' .. (spec[3] or '') .. ' ', ' ' .. skill .. ' ', 1, true) and 1 or 0
@@ -93,11 +108,16 @@ if state == 'ready' then
   local addressed = string.match(queue, '^agent:(.*)$')
   place[1] = rank
   place[2] = addressed and redis.call('ZSCORE', pool .. ':parked:' .. addressed, id) and 1 or 0
+  local scope = ordered and stopped_scope(pool, true, skill, env)
+  place[3] = scope and redis.call('ZSCORE', pool .. ':held:' .. scope, id) and 1 or 0
   look_for_agents(rank or 0)
 elseif state == 'scheduled' then
   place[1] = redis.call('ZSCORE', pool .. ':scheduled', id)
   place[2] = found[6] and env
   if at then look_at(string.match(at, '^%S+'), 0) end
+elseif state == 'asking' then
+  place[1], place[2] = redis.call('ZSCORE', pool .. ':asking', id), redis.call('HGET', task_key, 'asks')
+  place[3] = redis.call('HGET', task_key, 'ask:' .. place[2])
 elseif state == 'assigned' then
   local agent, entry = string.match(at, '^(%S+) (%S+)')
   local inbox_key = pool .. ':inbox:' .. agent
@@ -112,4 +132,9 @@ elseif state == 'assigned' then
   end
   look_at(agent, 0)
 end
+note_order('stop:all')
+note_order('stop:skill:' .. skill)
+note_order('pause:queue:' .. queue)
+local session = ordered and session_of(env)
+if session then note_order('stop:session:' .. session) end
 return answer

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+import os
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import anyio
@@ -11,8 +12,9 @@ from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks import queries, scripts
-from orchestrator.tasks.model import CancelStatus, TaskState
+from orchestrator.tasks.model import CancelStatus, ReviveStatus, TaskState
 from orchestrator.tasks.output import as_chunk, as_event, check_place
+from orchestrator.tasks.queries import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
@@ -21,9 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.client.replies import Replies
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
-    from orchestrator.tasks.model import OutputChunk, TaskEvent, TaskInfo, TaskStatus
+    from orchestrator.tasks.model import AnswerStatus, OutputChunk, TaskEvent, TaskInfo, TaskStatus
     from orchestrator.tasks.output import Place
-    from orchestrator.tasks.queries import Outcome
 
 T_co = TypeVar("T_co", covariant=True)
 M = TypeVar("M")
@@ -37,7 +38,7 @@ class TaskHandle(Generic[T_co]):
         outcome: how it ended, once that is known here.
     """
 
-    __slots__ = ("__weakref__", "_following", "_read", "_replies", "_services", "id", "outcome")
+    __slots__ = ("__weakref__", "_following", "_read", "_replies", "_services", "_told", "id", "outcome")
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class TaskHandle(Generic[T_co]):
         self.id: str = id_
         self.outcome: Outcome | None = None
         self._services, self._replies, self._following, self._read = services, replies, following, read
+        self._told = False
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"
@@ -63,6 +65,8 @@ class TaskHandle(Generic[T_co]):
 
     async def result(self, timeout: Duration | None = None, *, as_: type[Any] | None = None) -> Any:
         """Wait for the end of the task and return its result.
+
+        Whoever asks once more after a failure waits again if the task was revived meanwhile (`retry`).
 
         Args:
             timeout: seconds or timedelta; None waits as long as it takes, also while Redis is away; 0 asks once. The
@@ -82,6 +86,8 @@ class TaskHandle(Generic[T_co]):
 
     async def _end(self, timeout: Duration | None) -> None:
         timeout_s = None if timeout is None else to_seconds("timeout", timeout)
+        if self._told:
+            await self._ask_whether_revived()
         if self.outcome is None and timeout_s == 0:
             await self._replies.look([self.id])
         elif self.outcome is None:
@@ -95,9 +101,19 @@ class TaskHandle(Generic[T_co]):
                 else f"the end of task {self.id} is not known after {timeout_s:g} s: {trouble}"
             )
 
+    async def _ask_whether_revived(self) -> None:
+        # Without an answer the end stands that was seen.
+        with suppress(OrchestratorError):
+            found = (await queries.outcomes(self._services.store, [self.id])).get(self.id)
+            if found is None:
+                self.outcome, self._told = None, False
+            elif isinstance(found, Outcome) and found.state is not None:
+                self.outcome = found
+
     def _unpack(self, as_: type[Any] | None) -> Any:
         outcome = self.outcome
         assert outcome is not None
+        self._told = outcome.state is not TaskState.SUCCEEDED
         match outcome.state:
             case TaskState.SUCCEEDED:
                 data = outcome.result if outcome.result is not None else b"null"
@@ -179,6 +195,54 @@ class TaskHandle(Generic[T_co]):
         """
         call = scripts.cancel(self._services.keys, ids=[self.id], reason=reason)
         ((status, _),) = await self._services.store.call(call, patience_s=self._patience_s)
+        return status
+
+    async def answer(self, value: Any, *, question: int | None = None, actor: str | None = None) -> AnswerStatus:
+        """Answer the question that it waits with, so that it goes on.
+
+        The first answer stands: the same one again does nothing, another one is refused.
+
+        Args:
+            value: a JSON value; one of the options, if the question has some.
+            question: which question of the task, counted from 1; by default the latest one.
+            actor: who answers; the user of this process by default.
+
+        Returns:
+            `ANSWERED`, or `ALREADY`: somebody had given the same answer.
+
+        Raises:
+            AnswerRefused: it does not ask that (yet, or any more), or has another answer.
+            InvalidInput: the answer is none of the options, or no JSON value.
+            NotFound: no such task, or its retention has passed.
+        """
+        from orchestrator.client.answering import answer
+
+        return await answer(self._services, self.id, value, number=question, actor=actor)
+
+    async def retry(self, reason: str = "") -> ReviveStatus:
+        """Let it run again after it has ended without a result: the same task, with its id, key and history.
+
+        Failures and deaths count from now on. What is already told stays told; a new `result()` waits again.
+
+        Args:
+            reason: kept with the task.
+
+        Returns:
+            `REVIVED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (its record is of no use), `UNKNOWN`.
+        """
+        from orchestrator.control.sending import this_actor  # it loads pydantic, which plain clients do without
+
+        actor = this_actor()
+        call = scripts.revive(
+            self._services.keys,
+            ids=[self.id],
+            token=os.urandom(8).hex(),
+            said=f"{actor}: {reason}" if reason else actor,
+            max_wait_s=round(self._services.settings.queue.max_wait_s),
+        )
+        ((status, _),) = await self._services.store.call(call, patience_s=self._patience_s)
+        if status in {ReviveStatus.REVIVED, ReviveStatus.ALREADY}:
+            self.outcome, self._told = None, False
         return status
 
     @property

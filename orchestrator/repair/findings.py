@@ -26,12 +26,24 @@ class Trouble:
 _TABLE: Final = (
     Trouble("lost-ready", "A ready task is in no queue.", "It goes to its place in its queue."),
     Trouble("lost-scheduled", "A scheduled task is not in `scheduled`.", "It goes back, with the time in its record."),
+    Trouble("lost-asking", "A task that waits for a person is not in `asking`.", "It goes back, with its deadline."),
     Trouble(
         "lost-entry",
         "An assigned task has no entry in the inbox, or one that nobody will read.",
         "It is ready again at the head of its queue, in a new generation; no death is counted.",
     ),
     Trouble("lost-deadline", "A waiting task with `start_by` is not in `expiring`.", "It is put in."),
+    Trouble(
+        "lost-lane",
+        "A task is not in its lane.",
+        "It gets its place: the first one if it has had the turn, else by the time of its submit.",
+    ),
+    Trouble("lost-turn", "A lane holds tasks, and none has the turn.", "Its first task gets it."),
+    Trouble(
+        "out-of-turn",
+        "A task is in its queue although another one of its lane comes before it.",
+        "It waits in its lane.",
+    ),
     Trouble("lost-letter", "A dead letter is not listed among the dead.", "It is listed."),
     Trouble("misplaced", "An index lists a task that is elsewhere.", "It leaves that index."),
     Trouble("gone", "An index lists a task whose record is gone.", "It leaves that index.", harmless=True),

@@ -28,7 +28,7 @@ ENTRIES_AT_ONCE: Final = 50
 """An entry holds up to 16 KiB."""
 
 _DAY_S: Final = 86_400
-_INDEXES: Final = frozenset({"queue:agent:A", "queue:skill:S", "scheduled", "expiring", "parked:A", "dead"})
+_INDEXES: Final = frozenset({"queue:agent:A", "queue:skill:S", "scheduled", "asking", "expiring", "parked:A", "lane:KEY", "dead"})
 _WITH_TASK: Final = {"task:ID": "", "out:ID": "out"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle as AsyncTaskHandle
     from orchestrator.core.durations import Duration
     from orchestrator.sync.loop_thread import LoopThread
-    from orchestrator.tasks.model import CancelStatus, OutputChunk, TaskEvent, TaskInfo, TaskStatus
+    from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, TaskEvent, TaskInfo, TaskStatus
     from orchestrator.tasks.queries import Outcome
 
 T_co = TypeVar("T_co", covariant=True)
@@ -66,6 +67,10 @@ class TaskHandle(Generic[T_co]):
     def cancel(self, reason: str = "") -> CancelStatus:
         """Cancel it: a waiting task ends at once, a running one is told to stop."""
         return self._thread.call(self._handle.cancel, reason)
+
+    def answer(self, value: Any, *, question: int | None = None, actor: str | None = None) -> AnswerStatus:
+        """Answer the question that it waits with, so that it goes on; as `orchestrator.TaskHandle.answer`."""
+        return self._thread.call(partial(self._handle.answer, value, question=question, actor=actor))
 
     def output(self, after: str | None = None) -> Iterator[OutputChunk]:
         """Read the partial output of the task live; ends when the task has ended and all was read."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from enum import StrEnum
+from typing import Any
 
 
 class Cause(StrEnum):
@@ -14,6 +15,8 @@ class Cause(StrEnum):
     RETRYING = "retrying"
     SNOOZED = "snoozed"
     RECOVERING = "recovering"
+    STOPPED = "stopped"
+    PAUSED = "paused"
     NO_SUPERVISOR = "no_supervisor"
     LOST = "lost"
     AGENT_UNKNOWN = "agent_unknown"
@@ -30,6 +33,7 @@ class Cause(StrEnum):
     RUNNING = "running"
     WORKER_SILENT = "worker_silent"
     CANCELLING = "cancelling"
+    ASKING = "asking"
     ENDED = "ended"
 
 
@@ -40,7 +44,8 @@ class Why:
     Attributes:
         text: the cause in words, with names and numbers, and what to do if something must be done.
         until: when it goes on by itself, at the earliest; all times are those of the server's clock.
-        since: when it was given to its agent, or ended.
+        since: when it was given to its agent, or ended, or when what holds it back began.
+        actor: who stopped or paused it.
         seen: the last sign of life of the agent or worker that it waits for.
         ahead: tasks that stand before it in its queue.
         agent: the one that it is for, or with.
@@ -53,6 +58,9 @@ class Why:
         attempt: the present one, 1 for the first.
         attempts_left: failures until it is a dead letter, if its agent is still known.
         reason: of the failure, the snooze, the death or the cancellation, or how it ended.
+        number: of its question, which counts from 1 in each task.
+        question: what it asks a person.
+        options: the answers that are allowed, JSON values; empty: any.
     """
 
     cause: Cause
@@ -79,3 +87,7 @@ class Why:
     deaths: int | None = None
     max_deaths: int | None = None
     reason: str | None = None
+    actor: str | None = None
+    number: int | None = None
+    question: str | None = None
+    options: tuple[Any, ...] | None = None

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError
 
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.issued import read_in_force
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import TaskState, decode_envelope
+from orchestrator.tasks.questions import read_question
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from orchestrator.tasks.model import Question
 
 VERSION: Final = ("state", "gen", "at", "cancel")
 """The fields of a record that change with every step of its life."""
@@ -106,6 +111,21 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class OrderFacts:
+    """A stop or a pause that concerns a task.
+
+    Attributes:
+        slot: what it holds for, as `stop:agent:editor`.
+        since_ms: when it was given.
+    """
+
+    slot: str
+    actor: str
+    reason: str
+    since_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """One task at one moment.
 
@@ -119,6 +139,9 @@ class Findings:
         rank: how many tasks stand before it in its queue; None: it is in none.
         entry_ms: when it was put into the inbox that it is in.
         in_inbox: whether it is there indeed.
+        question: what it asks a person.
+        held: whether a stop holds it back beside its queue.
+        orders: the stops and pauses that concern it, by slot.
     """
 
     id: str
@@ -143,8 +166,11 @@ class Findings:
     parked: bool = False
     entry_ms: int = 0
     in_inbox: bool = False
+    question: Question | None = None
     worker: WorkerFacts | None = None
     agents: tuple[AgentFacts, ...] = ()
+    held: bool = False
+    orders: Mapping[str, OrderFacts] = field(default_factory=dict)
 
     @property
     def now_ms(self) -> int:
@@ -172,18 +198,21 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
     """Read the script's answer; None: the task is unknown."""
     if not reply:
         return None
-    now_us, leader, task, place, agents = reply
+    now_us, leader, task, place, agents, orders = reply
     state, generation, at, cancel, reason, fails, deaths, left, death, ended, skill, queue, progress = task
     facts: dict[str, Any] = {}
     match state:
         case b"scheduled":
             facts = {"due_ms": _number(place[0]), "own_attempts": _own_attempts(place[1])}
         case b"ready":
-            facts = {"rank": place[0], "parked": bool(place[1])}
+            facts = {"rank": place[0], "parked": bool(place[1]), "held": bool(place[2])}
+        case b"asking":
+            facts = {"due_ms": _deadline(place[0]), "question": _question(place[1], place[2])}
         case b"assigned":
             entry_ms = int(at.split(b" ")[1].partition(b"-")[0])
             facts = {"entry_ms": entry_ms, "in_inbox": bool(place[0]), "worker": _worker(place)}
-            state = b"running" if facts["worker"] else state
+            if facts["worker"]:
+                state = b"running" if cancel is None else b"cancelling"
     return Findings(
         id=id_,
         now_us=now_us,
@@ -202,8 +231,23 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
         ended_ms=_number(ended),
         agents=tuple(_agent(row) for row in agents),
         progress=progress,
+        orders=_orders(orders),
         **facts,
     )
+
+
+def _orders(reply: Sequence[bytes]) -> dict[str, OrderFacts]:
+    found: dict[str, OrderFacts] = {}
+    for slot, value in zip(reply[::2], reply[1::2], strict=True):
+        name = _text(slot)
+        try:
+            issued = read_in_force(value).issued
+        except InvalidInput:
+            # It holds the task back all the same.
+            found[name] = OrderFacts(name, "(unreadable)", "", 0)
+        else:
+            found[name] = OrderFacts(name, issued.actor, issued.reason, issued.issued_ms)
+    return found
 
 
 def _agent(row: Sequence[Any]) -> AgentFacts:
@@ -244,6 +288,15 @@ def _worker(place: Sequence[Any]) -> WorkerFacts | None:
         return None
     _, worker, idle_ms, seen, host, pid, registered = place
     return WorkerFacts(_text(worker), idle_ms, _number(seen), _text(host), _number(pid), bool(registered))
+
+
+def _deadline(score: bytes | None) -> int | None:
+    """When it goes on without an answer; None: never."""
+    return None if score in {None, b"inf"} else _number(score)
+
+
+def _question(number: bytes | None, stored: bytes | None) -> Question | None:
+    return None if number is None or stored is None else read_question(int(number), stored)
 
 
 def _own_attempts(envelope: bytes | None) -> int | None:

@@ -10,6 +10,7 @@ from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import OutputChunk, Progress, TaskEvent, TaskState
+from orchestrator.tasks.questions import unpack_asked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -118,11 +119,28 @@ def as_event(entry: StreamEntry) -> TaskEvent:
             more = {"number": entry.number, "data": decode_json(entry.data)}
         case "progress":
             more = {"progress": read_progress(entry.data)}
-        case "assigned" | "ready" | "scheduled":
+        case "asked" | "answered" | "unanswered":
+            more = _about_question(entry)
+        case "assigned" | "ready" | "scheduled" | "asking":
             more = {"agent": entry.data.decode() or None}
         case _:
             more = {"reason": entry.data.decode(errors="replace")}
     return TaskEvent(entry.id, entry.kind, entry.attempt, entry.at, **more)
+
+
+def _about_question(entry: StreamEntry) -> dict[str, Any]:
+    """Its number, then what was asked, or the answer as JSON and who gave it."""
+    number, _, rest = entry.data.partition(b" ")
+    more: dict[str, Any] = {"number": int(number)}
+    if entry.kind == "asked":
+        asked = unpack_asked(rest)
+        more["reason"] = asked.question
+        if asked.options:
+            more["data"] = [decode_json(option.encode()) for option in asked.options]
+    elif entry.kind == "answered":
+        value, _, actor = rest.partition(b"\n")
+        more |= {"data": decode_json(value), "reason": actor.decode(errors="replace")}
+    return more
 
 
 def read_progress(data: bytes) -> Progress:

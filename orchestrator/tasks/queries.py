@@ -23,6 +23,7 @@ from orchestrator.tasks.model import (
     decode_envelope,
 )
 from orchestrator.tasks.output import read_progress
+from orchestrator.tasks.questions import read_questions
 from orchestrator.tasks.reasons import explain
 
 if TYPE_CHECKING:
@@ -99,8 +100,9 @@ async def info(store: Store, id_: str) -> TaskInfo:
     """
     found, record = await _find_with_record(store, id_)
     envelope, state = _envelope(record["env"]), found.state
-    runs = state in {TaskState.ASSIGNED, TaskState.RUNNING, TaskState.SUCCEEDED}
-    has_agent = "at" in record and (state.final or state in {TaskState.ASSIGNED, TaskState.RUNNING})
+    has_begun = state in {TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING}
+    runs = has_begun or state is TaskState.SUCCEEDED
+    has_agent = "at" in record and (state.final or has_begun)
     return TaskInfo(
         id=id_,
         state=state,
@@ -124,6 +126,8 @@ async def info(store: Store, id_: str) -> TaskInfo:
         deaths=_numbered(record, "death:"),
         revivals=_numbered(record, "revival:"),
         progress=_progress(record.get("progress"), int(record["gen"])),
+        questions=read_questions(record),
+        once=tuple(name.removeprefix("once:") for name in record if name.startswith("once:")),
     )
 
 
@@ -161,12 +165,12 @@ async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
 
 
 async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
-    """Tasks that have not ended, nearest to their end first: running, assigned, ready, scheduled; `limit` of each."""
+    """Tasks that have not ended, nearest to their end first: running or cancelling, assigned, ready, scheduled; `limit` of each."""
     queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
     agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
     last = limit - 1
     replies = await store.pipeline(
-        [("ZRANGE", store.keys.scheduled, 0, last)]
+        [("ZRANGE", store.keys.scheduled, 0, last), ("ZRANGE", store.keys.asking, 0, last)]
         + [("ZRANGE", store.keys.queue(queue), 0, last) for queue in queues]
         + [("ZRANGE", store.keys.parked(agent), 0, last) for agent in agents]
         + [("XRANGE", store.keys.inbox(agent), "-", "+", "COUNT", limit) for agent in agents]
@@ -175,12 +179,21 @@ async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     # An agent that is forgotten at this moment has no inbox any more.
     lists = iter([] if isinstance(reply, StoreError) else reply for reply in replies)
     scheduled = [(id_.decode(), TaskState.SCHEDULED) for id_ in next(lists)]
+    asking = [(id_.decode(), TaskState.ASKING) for id_ in next(lists)]
     ready = [(id_.decode(), TaskState.READY) for _ in [*queues, *agents] for id_ in next(lists)]
     entries = [(entry, fields[1].decode()) for _ in agents for entry, fields in next(lists)]
     read = {pending[0] for _ in agents for pending in next(lists)}
-    running = [(id_, TaskState.RUNNING) for entry, id_ in entries if entry in read]
+    running = await _running(store, [id_ for entry, id_ in entries if entry in read])
     assigned = [(id_, TaskState.ASSIGNED) for entry, id_ in entries if entry not in read]
-    return [*running, *assigned, *ready, *scheduled]
+    return [*running, *assigned, *asking, *ready, *scheduled]
+
+
+async def _running(store: Store, ids: Sequence[str]) -> list[tuple[str, TaskState]]:
+    marks = await store.pipeline([("HGET", store.keys.task(id_), "cancel") for id_ in ids])
+    return [
+        (id_, TaskState.CANCELLING if isinstance(mark, bytes) else TaskState.RUNNING)
+        for id_, mark in zip(ids, marks, strict=True)
+    ]
 
 
 async def dead(store: Store, limit: int) -> list[tuple[str, TaskState]]:
@@ -265,15 +278,17 @@ def _submitted_at(id_: str) -> datetime:
 
 
 async def queue_lengths(store: Store) -> dict[str, int]:
-    """Tasks in each queue that is not empty, and in `scheduled`."""
+    """Tasks in each queue that is not empty, in `scheduled` and in `asking`."""
     queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
-    counts = await store.pipeline([("ZCARD", store.keys.queue(q)) for q in queues] + [("ZCARD", store.keys.scheduled)])
-    return dict(zip([*queues, "scheduled"], counts, strict=True))
+    places = [*[store.keys.queue(queue) for queue in queues], store.keys.scheduled, store.keys.asking]
+    counts = await store.pipeline([("ZCARD", place) for place in places])
+    return dict(zip([*queues, "scheduled", "asking"], counts, strict=True))
 
 
 async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, TaskStatus]]:
-    """The first task of each of these queues (`scheduled` is one), and what it waits for."""
-    keys = [store.keys.scheduled if queue == "scheduled" else store.keys.queue(queue) for queue in queues]
+    """The first task of each of these queues (`scheduled` and `asking` are two), and what it waits for."""
+    others = {"scheduled": store.keys.scheduled, "asking": store.keys.asking}
+    keys = [others.get(queue) or store.keys.queue(queue) for queue in queues]
     firsts = await store.pipeline([("ZRANGE", key, 0, 0) for key in keys])
     found: dict[str, tuple[str, TaskStatus]] = {}
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.tasks.causes import Cause, Why
 from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.questions import encode_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from orchestrator.tasks.findings import AgentFacts, Findings, WorkerFacts
+    from orchestrator.tasks.findings import AgentFacts, Findings, OrderFacts, WorkerFacts
 
 START_ONE: Final = "start one with `orc worker run`"
 
@@ -26,8 +27,10 @@ def explain(found: Findings) -> Why:
             return next(why for obstacle in _OBSTACLES if (why := obstacle(found)))
         case TaskState.ASSIGNED:
             return _unread(found)
-        case TaskState.RUNNING:
+        case TaskState.RUNNING | TaskState.CANCELLING:
             return _running(found)
+        case TaskState.ASKING:
+            return _asking(found)
     return _ended(found)
 
 
@@ -80,8 +83,45 @@ def _no_supervisor(found: Findings) -> Why | None:
     return Why(cause=Cause.NO_SUPERVISOR, text=text)
 
 
+def _stopped(found: Findings) -> Why | None:
+    """An operator has stopped or paused what it needs; of its agents all that could do it."""
+    for slot in ("stop:all", f"stop:skill:{found.skill}", f"pause:queue:{found.queue}"):
+        if slot in found.orders:
+            return _order(found.orders[slot], found)
+    sessions = [order for slot, order in found.orders.items() if slot.startswith("stop:session:")]
+    if sessions:
+        return _order(sessions[0], found)
+    agents = _able(found) or found.agents
+    barred = [
+        order
+        for agent in agents
+        if (order := found.orders.get(f"stop:agent:{agent.name}") or found.orders.get(f"pause:agent:{agent.name}"))
+    ]
+    return _order(barred[0], found) if barred and len(barred) == len(agents) else None
+
+
+def _order(order: OrderFacts, found: Findings) -> Why:
+    verb, _, scope = order.slot.partition(":")
+    kind, _, name = scope.partition(":")
+    what = "everything" if scope == "all" else f"{kind} {name!r}"
+    command = f"orc {kind}s resume {name}" if verb == "pause" else "orc start" + (f" --{kind} {name}" if name else "")
+    since = f" since {_moment(order.since_ms, found)}" if order.since_ms else ""
+    done = "paused" if verb == "pause" else "stopped"
+    text = f"{what} is {done}{since} by {order.actor}{_because(order.reason)}; `{command}` ends that"
+    return Why(
+        cause=Cause.PAUSED if verb == "pause" else Cause.STOPPED,
+        text=text,
+        since=_instant(order.since_ms or None),
+        actor=order.actor,
+        reason=order.reason or None,
+        agent=name if kind == "agent" else None,
+        skill=name if kind == "skill" else None,
+        queue=found.queue,
+    )
+
+
 def _in_no_queue(found: Findings) -> Why | None:
-    return None if found.parked or found.rank is not None else _lost(found, "stands in no queue")
+    return None if found.parked or found.held or found.rank is not None else _lost(found, "stands in no queue")
 
 
 def _no_addressee(found: Findings) -> Why | None:
@@ -206,6 +246,7 @@ def _its_turn(found: Findings) -> Why:
 _OBSTACLES: Final[Sequence[Callable[[Findings], Why | None]]] = (
     # From what holds everything to what holds this one alone. The first that is there is named: while it lasts, it does
     # not matter whether those below it go away. What people switch off (stop, pause) and lanes belong above the agents.
+    _stopped,
     _no_supervisor,
     _in_no_queue,
     _no_addressee,
@@ -223,6 +264,8 @@ _OBSTACLES: Final[Sequence[Callable[[Findings], Why | None]]] = (
 def _unread(found: Findings) -> Why:
     if not found.in_inbox:
         return _lost(found, "is not in the inbox that it was put into")
+    if stopped := _stopped(found):
+        return stopped
     agent = found.agents[0]
     if not agent.slots:
         because = (
@@ -298,6 +341,31 @@ def _unheard(who: str, worker: WorkerFacts, found: Findings) -> str:
 def _silent(seen_ms: int, agent: AgentFacts, found: Findings) -> bool:
     # A heart beats three times in a lease at least: two beats are missing.
     return found.now_ms - seen_ms > agent.lease_ms * 2 // 3
+
+
+# --------------------------------------------------------------------------------------------------------------- asking
+
+
+def _asking(found: Findings) -> Why:
+    question = found.question
+    if question is None:
+        return _lost(found, "its question cannot be read")
+    asked_ms = round(question.asked_at.timestamp() * 1000)
+    until = "" if found.due_ms is None else f", until {_moment(found.due_ms, found)}"
+    options = ", ".join(encode_value("an option", option) for option in question.options)
+    choice = f" ({options})" if options else ""
+    return Why(
+        cause=Cause.ASKING,
+        text=(
+            f"asks {question.question!r}{choice} since {_moment(asked_ms, found)}{until}; "
+            f"type `orc tasks answer {found.id} VALUE`"
+        ),
+        until=None if found.due_ms is None else from_instant_ms(found.due_ms),
+        since=question.asked_at,
+        number=question.number,
+        question=question.question,
+        options=question.options,
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- ended, lost

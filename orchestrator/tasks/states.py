@@ -29,6 +29,7 @@ class Step:
 
 
 _SCHEDULED, _READY, _ASSIGNED = TaskState.SCHEDULED, TaskState.READY, TaskState.ASSIGNED
+_ASKING = TaskState.ASKING
 _SUCCEEDED, _DEAD = TaskState.SUCCEEDED, TaskState.DEAD
 _CANCELLED, _EXPIRED = TaskState.CANCELLED, TaskState.EXPIRED
 
@@ -47,6 +48,10 @@ STEPS: Final = (
     Step(_ASSIGNED, "cancelled", _CANCELLED, "finish"),
     Step(_ASSIGNED, "given back, or tried again at once", _READY, "finish"),
     Step(_ASSIGNED, "tried again later, or snoozed", _SCHEDULED, "finish"),
+    Step(_ASSIGNED, "asks a person", _ASKING, "finish"),
+    Step(_ASKING, "answered", _READY, "answer"),
+    Step(_ASKING, "not answered in time", _READY, "promote"),
+    Step(_ASKING, "cancelled", _CANCELLED, "cancel"),
     Step(_ASSIGNED, "cancelled before it was read", _CANCELLED, "cancel"),
     Step(_ASSIGNED, "taken over", _ASSIGNED, "adopt"),
     Step(_ASSIGNED, "taken back, no room in a limit", _READY, "adopt"),

@@ -26,7 +26,8 @@ class Look:
     Attributes:
         ready: tasks in queues, also those that nobody can take.
         held: tasks in inboxes, assigned or running.
-        scheduled: tasks that wait for a time.
+        scheduled: tasks that wait for a time, or for a person up to a time.
+        asking: tasks that wait for a person for ever.
         due_ms: until something is due; None when nothing is.
         starts: assigned since the pool exists.
     """
@@ -34,6 +35,7 @@ class Look:
     ready: int
     held: int
     scheduled: int
+    asking: int
     due_ms: int | None
     starts: int
 
@@ -50,8 +52,8 @@ def look(keys: PoolKeys) -> list[Argument]:
 
 def parse_look(reply: list[int]) -> Look:
     """Read the answer of `look`."""
-    ready, held, scheduled, due_ms, starts = reply
-    return Look(ready, held, scheduled, None if due_ms < 0 else due_ms, starts)
+    ready, held, scheduled, in_time, asking, due_ms, starts = reply
+    return Look(ready, held, scheduled + in_time, asking, None if due_ms < 0 else due_ms, starts)
 
 
 def records(keys: PoolKeys, *, ids: Sequence[str]) -> list[Argument]:

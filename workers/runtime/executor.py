@@ -20,12 +20,13 @@ from orchestrator.tasks import scripts
 from orchestrator.tasks.model import Delivery, Envelope, LeaseStatus, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import envelope_bytes
 from workers.context import TaskContext
+from workers.runtime.attempt_record import AttemptRecord
 from workers.runtime.calling import Caller, Serialised
 from workers.runtime.holdings import Held
 from workers.runtime.hurt_server import HurtServer, PutOff
 from workers.runtime.slots import Slots, slot_ends
 from workers.runtime.time_limits import TimeLimits
-from workers.runtime.verdicts import failed, rejected, sole
+from workers.runtime.verdicts import failed, has_asked, rejected, sole
 from workers.skill import HandlerKind, Skill
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator
     from orchestrator.services import Services
     from workers.agent import Agent
+    from workers.context import Record
     from workers.runtime.alone import Alone
     from workers.runtime.emitter import Emitter
     from workers.runtime.holdings import Holdings
@@ -184,7 +186,12 @@ class Executor:
             client=self._client,
             state=self.state,
             output=partial(self.emitter.attempt, delivery),
+            record=partial(self._record, delivery),
         )
+
+    def _record(self, delivery: Delivery) -> Record:
+        """What an attempt reads from the record of its task, and keeps there."""
+        return AttemptRecord(self._services, delivery)
 
     async def _perform(self, attempt: Attempt) -> Verdict | None:
         """Run the handler; None: the attempt ended without a verdict of its own (taken away, or left behind)."""
@@ -200,6 +207,8 @@ class Executor:
                 limits.close()
         if held.abandoned:
             return None
+        if (question := self._question(attempt, ended)) is not None:
+            return question
         if isinstance(ended, Returned):
             return self._succeeded(attempt, ended.value)
         if ended is not None and not held.stopping:
@@ -277,6 +286,27 @@ class Executor:
                 return None
         return self._failed(attempt, raised or TimeoutError(_overrun(attempt.held)))
 
+    @staticmethod
+    def _question(attempt: Attempt, ended: Returned | BaseException | None) -> Verdict | None:
+        """The verdict of an attempt that has asked a person, however its handler ended after that; None: of another."""
+        held, pending = attempt.held, attempt.context.pending
+        if pending is None or held.why in {"cancelled", "lost"}:
+            return None
+        if ended is not None and not has_asked(ended):
+            _log.warning(
+                "handler_went_on_after_asking",
+                task=held.delivery.task_id,
+                agent=held.delivery.agent,
+                meaning="what it did since then does not count; let workers.Asked pass",
+            )
+        return Verdict(
+            VerdictKind.ASK,
+            pending.packed,
+            delay_ms=pending.delay_ms,
+            at_ms=pending.at_ms,
+            number=pending.number,
+        )
+
     def _leave_behind(self, attempt: Attempt) -> None:
         """End an attempt without its handler, which ignores its cancellation; a fresh slot takes its place."""
         held = attempt.held
@@ -290,7 +320,9 @@ class Executor:
             attempt=held.delivery.attempt,
             meaning="its attempt has ended without it; it still runs in this process",
         )
-        verdict = self._stopped(attempt, TimeoutError(f"{_overrun(held)}, and its handler did not stop"))
+        verdict = self._question(attempt, None)
+        if verdict is None:
+            verdict = self._stopped(attempt, TimeoutError(f"{_overrun(held)}, and its handler did not stop"))
         if verdict is not None:
             self._outbox.put(held.delivery, verdict)
         self.slots.give_up()

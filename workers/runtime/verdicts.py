@@ -5,9 +5,10 @@ from __future__ import annotations
 import traceback
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.core.errors import AskExpired
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind
-from workers.signals import Reject, Retry, Snooze
+from workers.signals import Asked, Reject, Retry, Snooze
 
 if TYPE_CHECKING:
     from orchestrator.core.backoff import Backoff
@@ -69,6 +70,9 @@ def failed(
     if isinstance(failure, Misfit):
         return rejected(str(failure))
     reason = describe(failure)
+    if isinstance(failure, AskExpired):
+        # Another attempt would end the same way: the deadline stays over.
+        return Verdict(VerdictKind.DEAD, traceback_of(raised), reason=reason)
     if hurt.excuses(failure):
         # Redis was hurt, not the task: no attempt counted (protocol rule 25).
         return Verdict(VerdictKind.SNOOZE, delay_ms=round(backoff.delay_s(HURT_SERVER_STEP) * 1000), reason=reason)
@@ -82,6 +86,13 @@ def failed(
         delay_ms = skill.retry_after_ms(failures, backoff)
     log.warning("attempt_failed", reason=reason, retry_in_ms=delay_ms)
     return Verdict(VerdictKind.RETRY, traceback_of(raised), delay_ms=delay_ms, reason=reason)
+
+
+def has_asked(ended: object) -> bool:
+    """Whether an attempt was ended by its question, also one that was asked in a task group beside other failures."""
+    if isinstance(ended, BaseExceptionGroup):
+        return any(has_asked(one) for one in ended.exceptions)
+    return isinstance(ended, Asked)
 
 
 def sole(failure: BaseException) -> BaseException:

@@ -1,6 +1,6 @@
 #!lua
 -- Let time pass for what waits: everything that is stored with a time is moved back by so much, as if it had been
--- stored earlier. Moved: due times, `start_by`, places in queues, starts inside rate-limit windows. Not moved: leases,
+-- stored earlier. Moved: due times, deadlines of questions, `start_by`, places in queues, starts inside rate-limit windows. Not moved: leases,
 -- lifetimes of keys, what a worker or a handler measures itself.
 -- answers: ok
 -- repeat: moves time again
@@ -20,6 +20,13 @@ end
 
 local back_ms, back_us = string.format('-%.0f', by_ms), string.format('-%.0f', by_ms * 1000)
 move(pool .. ':scheduled', back_ms)
+local asking = move(pool .. ':asking', back_ms)
+for i = 1, #asking do
+  -- It goes back to the score that is kept with it.
+  local task_key = pool .. ':task:' .. asking[i]
+  local where, score = string.match(redis.call('HGET', task_key, 'at') or '', '^(%S+ %S+) (%S+)$')
+  if where then redis.call('HSET', task_key, 'at', where .. ' ' .. string.format('%.0f', score - by_ms)) end
+end
 local expiring = move(pool .. ':expiring', back_ms)
 for i = 1, #expiring do move_start_by(expiring[i]) end
 local queues = redis.call('SMEMBERS', pool .. ':queues')

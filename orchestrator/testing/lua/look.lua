@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- Count what is left to do, in one step: nothing can move from one place to another meanwhile.
--- answers: ready, in inboxes (assigned or running), scheduled, ms until something is due (-1: nothing is), starts so far
+-- answers: ready, in inboxes (assigned or running), scheduled, asking with a deadline, asking without one, ms until something is due (-1: nothing is), starts so far
 -- repeat: counts again
 local pool = KEYS[1]  -- key: root of the pool's slot
 
@@ -15,12 +15,15 @@ end
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 local due_in_ms = -1
-for _, key in ipairs({pool .. ':scheduled', pool .. ':expiring'}) do
-  local head = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+for _, key in ipairs({pool .. ':scheduled', pool .. ':asking', pool .. ':expiring'}) do
+  local head = redis.call('ZRANGE', key, '-inf', '(+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   if head[2] then
     local ms = math.max(0, tonumber(head[2]) - now_ms)
     if due_in_ms < 0 or ms < due_in_ms then due_in_ms = ms end
   end
 end
 local starts = tonumber(redis.call('HGET', pool .. ':stats:TOTAL', 'assigned') or 0)
-return {ready, held, redis.call('ZCARD', pool .. ':scheduled'), due_in_ms, starts}
+local asking_key = pool .. ':asking'
+local in_time = redis.call('ZCOUNT', asking_key, '-inf', '(+inf')
+local asking = redis.call('ZCARD', asking_key) - in_time
+return {ready, held, redis.call('ZCARD', pool .. ':scheduled'), in_time, asking, due_in_ms, starts}

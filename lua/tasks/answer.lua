@@ -1,0 +1,62 @@
+#!lua flags=allow-oom
+-- Answer the question that a task waits with, so that it goes on, at the place in its queue that it came from. The first
+-- answer stands.
+-- status, of the answer: answered | already who | other who value | late when | unasked state number | unfit | unknown
+-- (already: the same one came before. other: another one did. late: none had come by the deadline. unasked: it asks
+-- something else, or nothing. unfit: none of its options. Nothing changes then.)
+-- answers: status, then what it names
+-- repeat: answers already
+local pool       = KEYS[1]             -- key: root of the pool's slot
+local id         = ARGV[1]             -- str: task
+local number     = tonumber(ARGV[2])   -- int: which of its questions, from 1
+local value      = ARGV[3]             -- str: the answer, JSON as Python makes it
+local actor      = ARGV[4]             -- str: who answers
+local max_wait_s = tonumber(ARGV[5])   -- int: a task that nobody runs is kept this long
+local now_arg    = ARGV[6]             -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include rank_of
+--@include skill_queue
+--@include put_ready
+--@include tell
+--@include tally
+
+local now = now_us(now_arg)
+local now_ms = math.floor(now / 1000)
+local task_key = pool .. ':task:' .. id
+local ask, answer, note = 'ask:' .. whole(number), 'answer:' .. whole(number), 'answered:' .. whole(number)
+local found = redis.call('HMGET', task_key, 'state', 'asks', ask, answer, note, 'queue', 'rank', 'env', 'at', 'idem',
+  'out', 'gen', 'fails', 'deaths')
+local state, question, given, answered = found[1], found[3], found[4], found[5]
+if not state then return {'unknown'} end
+if given == value then return {'already', answered} end
+if given then return {'other', answered, given} end
+if question and answered then return {'late', answered} end
+if state ~= 'asking' or found[2] ~= whole(number) then return {'unasked', state, found[2] or '0'} end
+
+local function fits(options)
+  if #options == 0 then return true end
+  for i = 1, #options do
+    if options[i] == value then return true end
+  end
+  return false
+end
+
+-- Behind the two times: text, options, default.
+local asked = cmsgpack.unpack(string.sub(question, string.match(question, '^%d+ %d+ ()')))
+if not fits(asked[2]) then return {'unfit'} end
+
+local queue = found[6] or skill_queue(found[8])
+local score = string.match(found[9] or '', ' (%d+)$') or whole(rank_of(found[7]) + now_ms)
+redis.call('HSET', task_key, 'state', 'ready', answer, value, note, whole(now_ms) .. ' ' .. actor)
+redis.call('EXPIRE', task_key, max_wait_s)
+if found[10] then redis.call('EXPIRE', pool .. ':idem:' .. found[10], max_wait_s) end
+put_ready(pool, queue, {score, id})
+redis.call('ZREM', pool .. ':asking', id)
+if found[11] then
+  -- JSON has no line end of its own.
+  local told = whole(number) .. ' ' .. value .. '\n' .. actor
+  tell(pool, id, found[12], tonumber(found[13] or 0) + tonumber(found[14] or 0) + 1, 'answered', told)
+end
+tally(pool, now, {answered = 1})
+return {'answered'}

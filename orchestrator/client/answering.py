@@ -1,0 +1,77 @@
+"""Answers a task that waits for a person, and leaves a record of it among the control commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.control.commands import RecordAnswer
+from orchestrator.control.sending import send, this_actor
+from orchestrator.core.errors import AnswerRefused, CommandRefused, InvalidInput, NotFound, StoreError
+from orchestrator.core.ids import check_task_id
+from orchestrator.core.log import get_logger
+from orchestrator.tasks import scripts
+from orchestrator.tasks.model import AnswerStatus, TaskState
+from orchestrator.tasks.questions import fitting, unpack_stored
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+    from orchestrator.tasks.scripts import Answered
+
+_log = get_logger(__name__)
+
+
+async def answer(
+    services: Services, id_: str, value: Any, *, number: int | None = None, actor: str | None = None
+) -> AnswerStatus:
+    """Answer a question; see `TaskHandle.answer`. `number` None: the latest one."""
+    check_task_id(id_)
+    if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
+        raise InvalidInput(f"question {number!r} is none; the questions of a task are counted from 1")
+    actor = _one_line(actor or this_actor())
+    store, patience_s = services.store, services.settings.redis.command_timeout_s
+    if number is None:
+        asks = await store.ask(lambda: store.execute("HGET", store.keys.task(id_), "asks"), patience_s=patience_s)
+        number = int(asks or 1)
+    field = f"ask:{number}"
+    stored = await store.ask(lambda: store.execute("HGET", store.keys.task(id_), field), patience_s=patience_s)
+    text = fitting(value, () if stored is None else unpack_stored(stored).options)
+    max_wait_s = round(services.settings.queue.max_wait_s)
+    call = scripts.answer(store.keys, id_=id_, number=number, value=text, actor=actor, max_wait_s=max_wait_s)
+    found = await store.call(call, patience_s=patience_s)
+    if found.status is AnswerStatus.ANSWERED:
+        await _record(services, id_, number, actor)
+    elif found.status is not AnswerStatus.ALREADY:
+        raise _refusal(id_, number, text, found)
+    return found.status
+
+
+async def _record(services: Services, id_: str, number: int, actor: str) -> None:
+    try:
+        await send(services.store, services.settings, RecordAnswer(task=id_, question=number), actor=actor)
+    except (CommandRefused, StoreError) as failure:
+        # Who answered is stored with the task, too.
+        _log.warning("answer_not_recorded", task=id_, question=number, error=str(failure))
+
+
+def _refusal(id_: str, number: int, text: str, found: Answered) -> Exception:
+    match found.status:
+        case AnswerStatus.OTHER:
+            _, _, who = found.who.partition(" ")
+            return AnswerRefused(f"question {number} of task {id_} was answered by {who}: {found.value.decode()}")
+        case AnswerStatus.LATE:
+            return AnswerRefused(f"question {number} of task {id_} was not answered in time; it goes on without")
+        case AnswerStatus.UNFIT:
+            return InvalidInput(f"the answer {text} is none of the options of question {number}")
+        case AnswerStatus.UNKNOWN:
+            return NotFound(f"task {id_} does not exist, or its retention has passed")
+    if found.state is not TaskState.ASKING:
+        asked = f"it has asked {found.asks} question{'' if found.asks == 1 else 's'} so far and is {found.state}"
+        return AnswerRefused(f"task {id_} does not wait for the answer to question {number}: {asked}")
+    return AnswerRefused(f"task {id_} has not asked question {number}; it waits with question {found.asks}")
+
+
+def _one_line(actor: str) -> str:
+    line = " ".join(actor.split())
+    if not line:
+        raise InvalidInput("actor must say who answers")
+    return line

@@ -1,0 +1,131 @@
+"""How the questions of a task are stored with it, and read back. What is done about them is said in the scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.payload import decode_json, encode_json
+from orchestrator.tasks.model import Question
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MAX_BYTES: Final = 65_536
+"""Of one question with its options, and of one answer."""
+MAX_DEPTH: Final = 64
+
+
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """What a handler asks, as it is stored.
+
+    Attributes:
+        question: for the person.
+        options: JSON; without any, every answer is allowed.
+        default: JSON; empty: there is none.
+    """
+
+    question: str
+    options: tuple[str, ...] = ()
+    default: str = ""
+
+
+_pack = msgspec.msgpack.Encoder().encode
+unpack_asked = msgspec.msgpack.Decoder(Asked).decode
+
+
+def pack_asked(asked: Asked) -> bytes:
+    """The bytes that are stored and compared.
+
+    Raises:
+        InvalidInput: it is too large.
+    """
+    packed = _pack(asked)
+    if len(packed) > MAX_BYTES:
+        raise InvalidInput(f"the question is {len(packed)} bytes long, more than the {MAX_BYTES} allowed")
+    return packed
+
+
+def encode_value(what: str, value: Any) -> str:
+    """An answer, an option or a default as JSON.
+
+    Raises:
+        InvalidInput: JSON cannot hold it, or it is too large.
+    """
+    return encode_json(what, value, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH).decode()
+
+
+def fitting(value: Any, options: Sequence[str]) -> str:
+    """An answer as JSON, in the very form of the option that it is, if there are options.
+
+    Raises:
+        InvalidInput: it is none of them, or JSON cannot hold it.
+    """
+    text = encode_value("the answer", value)
+    if not options or text in options:
+        return text
+    # 1.0 is the option 1, and the members of an object have no order; but true is not 1.
+    for option in options:
+        if _same(decode_json(option.encode()), decode_json(text.encode())):
+            return option
+    raise InvalidInput(f"the answer {text} is none of the options: {', '.join(options)}")
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, bool) or isinstance(other, bool):
+        return one is other
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    return bool(one == other)
+
+
+def unpack_stored(stored: bytes) -> Asked:
+    """What was asked, from a field `ask:N`.
+
+    Raises:
+        InvalidInput: it is damaged.
+    """
+    try:
+        return unpack_asked(stored.split(b" ", 2)[2])
+    except (IndexError, ValueError, msgspec.DecodeError) as unreadable:
+        raise InvalidInput(f"the question cannot be read: {unreadable}") from None
+
+
+def read_question(
+    number: int, stored: bytes, answer: bytes | None = None, answered: bytes | None = None
+) -> Question | None:
+    """A question from the fields `ask:N`, `answer:N` and `answered:N` of a record; None: it cannot be read."""
+    asked_ms, _, rest = stored.partition(b" ")
+    until_ms, _, packed = rest.partition(b" ")
+    answered_ms, _, actor = (answered or b"").partition(b" ")
+    try:
+        asked = unpack_asked(packed)
+        until = int(until_ms)
+        return Question(
+            number=number,
+            question=asked.question,
+            asked_at=from_instant_ms(int(asked_ms)),
+            options=tuple(decode_json(option.encode()) for option in asked.options),
+            until=from_instant_ms(until) if until else None,
+            default=decode_json(asked.default.encode()) if asked.default else None,
+            answered=answer is not None,
+            answer=None if answer is None else decode_json(answer),
+            answered_by=actor.decode(errors="replace"),
+            answered_at=from_instant_ms(int(answered_ms)) if answered_ms else None,
+        )
+    except (ValueError, msgspec.DecodeError):
+        return None
+
+
+def read_questions(record: Mapping[str, bytes]) -> tuple[Question, ...]:
+    """All questions in the record of a task, in order."""
+    numbers = sorted(int(name[4:]) for name in record if name.startswith("ask:") and name[4:].isdecimal())
+    found = [
+        read_question(n, record[f"ask:{n}"], record.get(f"answer:{n}"), record.get(f"answered:{n}")) for n in numbers
+    ]
+    return tuple(question for question in found if question is not None)

@@ -1,0 +1,88 @@
+"""`ctx.once`: does what a task must do once, and keeps the result with the task for all later attempts."""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import anyio
+from anyio import to_thread
+
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.payload import decode_json, encode_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAME_BYTES: Final = 256
+RESULT_BYTES: Final = 65_536
+RESULT_DEPTH: Final = 64
+
+
+class Keeper(Protocol):
+    """Where results are kept."""
+
+    async def kept(self, name: str) -> bytes | None:
+        """The result that an earlier attempt has kept, JSON; None: none has.
+
+        Raises:
+            Fenced: the task was taken away from this attempt.
+        """
+
+    async def keep(self, name: str, result: bytes) -> bytes:
+        """Keep a result, unless there is one; the one that is kept from now on.
+
+        Raises:
+            Fenced: the task was taken away from this attempt.
+        """
+
+
+class Deeds:
+    """What one attempt does once."""
+
+    __slots__ = ("_done", "_keeper", "_turns")
+
+    def __init__(self, keeper: Keeper) -> None:
+        self._keeper = keeper
+        self._done: dict[str, bytes] = {}
+        self._turns: dict[str, anyio.Lock] = {}
+
+    async def once(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
+        """See `TaskContext.once`."""
+        _check_name(name)
+        async with self._turns.setdefault(name, anyio.Lock()):
+            if name not in self._done:
+                known = await self._keeper.kept(name)
+                self._done[name] = await self._do(name, partial(do, *args)) if known is None else known
+        return decode_json(self._done[name])
+
+    async def _do(self, name: str, do: Callable[[], Any]) -> bytes:
+        value = await _call(do)
+        if hasattr(value, "model_dump"):
+            value = value.model_dump(mode="json")
+        result = encode_json(f"what {name!r} returned", value, max_bytes=RESULT_BYTES, max_depth=RESULT_DEPTH)
+        # It is done: a handler that is told to stop just now keeps it all the same.
+        kept = result
+        with anyio.CancelScope(shield=True):
+            kept = await self._keeper.keep(name, result)
+        return kept
+
+
+async def _call(do: Callable[[], Any]) -> Any:
+    if inspect.iscoroutinefunction(do):
+        return await do()
+    # As a handler that is a plain `def`: it may block.
+    value = await to_thread.run_sync(do)
+    return await value if inspect.isawaitable(value) else value
+
+
+def _check_name(name: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise InvalidInput(f"once() needs a name for what is done, not {name!r}")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput("the name for once() holds half a character (a lone surrogate)") from None
+    if size > NAME_BYTES:
+        raise InvalidInput(f"the name for once() is {size} bytes long, more than the {NAME_BYTES} allowed")
