@@ -21,6 +21,7 @@ from orchestrator.supervisor.leader import Leader
 from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
+from orchestrator.supervisor.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
@@ -50,14 +51,15 @@ async def supervise(services: Services) -> None:
     leader = Leader(services, supervisor=supervisor)
 
     async def work() -> None:
-        assign_bell, promote_bell, trouble = Bell(), Bell(), Bell()
-        doorbell = Doorbell(services, assigner=assign_bell, promoter=promote_bell)
+        assign_bell, promote_bell, schedule_bell, trouble = Bell(), Bell(), Bell(), Bell()
+        doorbell = Doorbell(services, assigner=assign_bell, promoter=promote_bell, scheduler=schedule_bell)
         jobs = Jobs(services)
         async with anyio.create_task_group() as loops:
             loops.start_soon(doorbell.run)
             loops.start_soon(doorbell.sweep)
             loops.start_soon(Assigner(services, assign_bell, trouble=trouble).run)
             loops.start_soon(Promoter(services, promote_bell, trouble=trouble).run)
+            loops.start_soon(Scheduler(services, schedule_bell, trouble=trouble).run)
             loops.start_soon(Janitor(services).run)
             loops.start_soon(Recoverer(services, trouble=trouble).run)
             loops.start_soon(Reconciler(services, trouble).run)

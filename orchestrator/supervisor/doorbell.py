@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from orchestrator.supervisor.bell import Bell
 
 EVERYTHING: Final = "*"
+SCHEDULES: Final = "schedules"
+"""What `lua/includes/move_on.lua` rings when another schedule comes first."""
 REGISTRY: Final = "agents"
 """What `lua/includes/recount.lua` rings when agents or their skills change."""
 READ_COUNT: Final = 1000
@@ -28,10 +30,12 @@ _log = get_logger(__name__)
 
 
 class Doorbell:
-    """Hears rings; tells the assigner of queues and agents, the promoter of the schedule."""
+    """Hears rings; tells the assigner of queues and agents, the promoter of due tasks, the scheduler of schedules."""
 
-    def __init__(self, services: Services, *, assigner: Bell, promoter: Bell) -> None:
+    def __init__(self, services: Services, *, assigner: Bell, promoter: Bell, scheduler: Bell) -> None:
         self._services, self._assigner, self._promoter = services, assigner, promoter
+        self._told = {"scheduled": promoter, SCHEDULES: scheduler}
+        self._scheduler = scheduler
 
     async def run(self) -> None:
         """Listen until cancelled."""
@@ -77,8 +81,9 @@ class Doorbell:
             self._look_at_everything()
 
     def _tell(self, what: str) -> None:
-        (self._promoter if what == "scheduled" else self._assigner).ring(what)
+        self._told.get(what, self._assigner).ring(what)
 
     def _look_at_everything(self) -> None:
         self._assigner.ring(EVERYTHING)
         self._promoter.ring(EVERYTHING)
+        self._scheduler.ring(EVERYTHING)

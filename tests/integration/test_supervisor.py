@@ -290,7 +290,7 @@ async def test_nothing_is_lost_between_two_that_both_work(team: LocalTeam) -> No
     await team.work(agent)
     bell = Bell()
     async with anyio.create_task_group() as second:
-        second.start_soon(Doorbell(team.services, assigner=bell, promoter=Bell()).run)
+        second.start_soon(Doorbell(team.services, assigner=bell, promoter=Bell(), scheduler=Bell()).run)
         second.start_soon(Assigner(team.services, bell, trouble=Bell()).run)
         handles = await team.orc.submit_many([Submission("work", {"label": number}) for number in range(600)])
         for handle in handles:

@@ -1,0 +1,55 @@
+#!lua flags=allow-oom
+-- Find the schedules whose fire time has come, with all that is needed to fire them. The record is believed, not the
+-- index: what the index has wrong is put right.
+-- answers: now in ms, ms until the next is due (-1: none is), per schedule name plan next anchor task, and the state of
+--          that task (empty: it is gone)
+-- repeat: finds the same until they are fired
+local pool    = KEYS[1]                   -- key: root of the pool's slot
+local aside   = cmsgpack.unpack(ARGV[1])  -- rows: name
+local limit   = tonumber(ARGV[2])         -- int: look at so many at most, and stop behind 1 MiB of definitions
+local now_arg = ARGV[3]                   -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include usable
+
+local now_ms = math.floor(now_us(now_arg) / 1000)
+local due_key = pool .. ':schedules'
+local types, passed_by = {}, {}
+for i = 1, #aside do passed_by[aside[i][1]] = true end
+
+local names = redis.call('ZRANGE', due_key, '-inf', whole(now_ms), 'BYSCORE', 'LIMIT', 0, limit + #aside)
+local answers, bytes, wait_ms = {whole(now_ms), -1}, 0, -1
+for i = 1, #names do
+  local name = names[i]
+  if not passed_by[name] then
+    local schedule_key = pool .. ':schedule:' .. name
+    local found = {}
+    -- Another type there must not keep the others from being fired.
+    if usable(types, schedule_key, 'hash') then
+      found = redis.call('HMGET', schedule_key, 'plan', 'next', 'anchor', 'task', 'paused')
+    end
+    if not found[1] then
+      redis.call('ZREM', due_key, name)
+    elseif found[5] or not string.match(found[2] or '', '^%d+$') then
+      redis.call('ZADD', due_key, 'inf', name)
+    elseif tonumber(found[2]) > now_ms then
+      redis.call('ZADD', due_key, found[2], name)
+    elseif bytes < 1048576 then
+      local state = found[4] and redis.call('HGET', pool .. ':task:' .. found[4], 'state')
+      local n = #answers
+      answers[n + 1], answers[n + 2], answers[n + 3] = name, found[1], found[2]
+      answers[n + 4], answers[n + 5], answers[n + 6] = found[3] or '0', found[4] or '', state or ''
+      bytes = bytes + #found[1]
+    else
+      wait_ms = 0
+    end
+  end
+end
+if #names == limit + #aside then
+  wait_ms = 0
+elseif wait_ms < 0 then
+  local later = redis.call('ZRANGE', due_key, '(' .. whole(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  if later[2] and later[2] ~= 'inf' then wait_ms = tonumber(later[2]) - now_ms end
+end
+answers[2] = wait_ms
+return answers

@@ -1,0 +1,61 @@
+#!lua flags=allow-oom
+-- Look whether schedules are listed at the times that their records say; with `repair` list them so.
+-- codes: lost-schedule (it is not listed, or at another time) | gone-schedule (one is listed that has no record) |
+--        damaged-schedule (a record without a definition or a time: it is deleted)
+-- answers: per finding: row code mended (1 or 0)
+-- repeat: finds nothing of what it has mended
+local pool    = KEYS[1]                   -- key: root of the pool's slot
+local rows    = cmsgpack.unpack(ARGV[1])  -- rows: name
+local repair  = ARGV[2]                   -- str: 1 = mend what is found
+local now_arg = ARGV[3]                   -- time: test override, microseconds
+--@include now_us
+--@include whole
+--@include usable
+--@include move_on
+--@include tally
+
+local now = now_us(now_arg)
+local due_key = pool .. ':schedules'
+local types, answers, mended = {}, {}, 0
+local shared = {[due_key] = 'zset', [pool .. ':doorbell'] = 'stream', [pool .. ':stats:TOTAL'] = 'hash',
+  [pool .. ':stats:' .. whole(math.floor(now / 60000000))] = 'hash'}
+local sound = true
+for key, type in pairs(shared) do sound = usable(types, key, type) and sound end
+if not sound then return answers end
+local may_repair = repair == '1'
+
+local function check(name)
+  local schedule_key = pool .. ':schedule:' .. name
+  if not usable(types, schedule_key, 'hash') then return nil end
+  local score = redis.call('ZSCORE', due_key, name)
+  if types[schedule_key] == 'none' then
+    if not score then return nil end
+    if may_repair then redis.call('ZREM', due_key, name) end
+    return 'gone-schedule'
+  end
+  local found = redis.call('HMGET', schedule_key, 'plan', 'next', 'paused')
+  if not found[1] or not (found[2] == 'inf' or string.match(found[2] or '', '^%d+$')) then
+    if may_repair then
+      redis.call('DEL', schedule_key)
+      redis.call('ZREM', due_key, name)
+    end
+    return 'damaged-schedule'
+  end
+  local place = found[3] and 'inf' or found[2]
+  if score and tonumber(score) == tonumber(place) or score == place then return nil end
+  if may_repair then
+    if found[3] then redis.call('ZADD', due_key, 'inf', name) else move_on(pool, name, found[2]) end
+  end
+  return 'lost-schedule'
+end
+
+for i = 1, #rows do
+  local code = check(rows[i][1])
+  if code then
+    local n = #answers
+    answers[n + 1], answers[n + 2], answers[n + 3] = i, code, may_repair and 1 or 0
+    if may_repair then mended = mended + 1 end
+  end
+end
+if mended > 0 then tally(pool, now, {mended = mended}) end
+return answers

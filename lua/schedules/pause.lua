@@ -1,0 +1,17 @@
+#!lua flags=allow-oom
+-- Let a schedule fire no more until it is resumed.
+-- status: done | already | unknown
+-- repeat: answers already
+local pool    = KEYS[1]  -- key: root of the pool's slot
+local name    = ARGV[1]  -- str: of the schedule
+local now_arg = ARGV[2]  -- time: test override, microseconds
+--@include now_us
+--@include whole
+
+local schedule_key, due_key = pool .. ':schedule:' .. name, pool .. ':schedules'
+local found = redis.call('HMGET', schedule_key, 'plan', 'paused')
+if not found[1] then return 'unknown' end
+if found[2] then return 'already' end
+redis.call('HSET', schedule_key, 'paused', whole(math.floor(now_us(now_arg) / 1000)))
+redis.call('ZADD', due_key, 'inf', name)
+return 'done'

@@ -1,0 +1,27 @@
+#!lua
+-- Store a schedule, in place of the one that the caller saw.
+-- status: ok | same (stored already) | changed (another than the caller saw: look again)
+-- repeat: answers same
+local pool    = KEYS[1]             -- key: root of the pool's slot
+local name    = ARGV[1]             -- str: of the schedule
+local plan    = ARGV[2]             -- str: its definition, JSON
+local digest  = ARGV[3]             -- str: of the definition
+local before  = ARGV[4]             -- str: digest that the caller saw; empty: there was none
+local next_ms = ARGV[5]             -- str: next fire time, or inf; empty: it keeps its own, and what intervals count from
+local anchor  = ARGV[6]             -- str: where intervals count from, ms
+--@include move_on
+
+local schedule_key, due_key = pool .. ':schedule:' .. name, pool .. ':schedules'
+local found = redis.call('HMGET', schedule_key, 'digest', 'next', 'paused')
+if found[1] == digest then return 'same' end
+if (found[1] or '') ~= before then return 'changed' end
+redis.call('HSET', schedule_key, 'plan', plan, 'digest', digest)
+if next_ms == '' then return 'ok' end
+redis.call('HSET', schedule_key, 'anchor', anchor)
+if found[3] then
+  redis.call('HSET', schedule_key, 'next', next_ms)
+  redis.call('ZADD', due_key, 'inf', name)
+else
+  move_on(pool, name, next_ms)
+end
+return 'ok'

@@ -1,0 +1,155 @@
+"""One typed wrapper per script in `lua/schedules/`: values in, a `Call` out. Firing itself is part of `tasks/submit`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from orchestrator.store.calls import Call, opaque, pack_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from orchestrator.schedules.model import Outcome
+    from orchestrator.store.keys import PoolKeys
+
+
+class PutStatus(StrEnum):
+    """What became of a definition."""
+
+    OK = "ok"
+    SAME = "same"
+    CHANGED = "changed"
+
+
+class SwitchStatus(StrEnum):
+    """What became of a pause or a resume."""
+
+    DONE = "done"
+    ALREADY = "already"
+    UNKNOWN = "unknown"
+    CHANGED = "changed"
+
+
+class AdvanceStatus(StrEnum):
+    """Whether a schedule still waited for that fire time."""
+
+    OK = "ok"
+    STALE = "stale"
+
+
+class DueSchedule(NamedTuple):
+    """A schedule whose fire time has come; `state` is that of its newest task, empty when it has none any more."""
+
+    name: str
+    plan: bytes
+    next_ms: int
+    anchor_ms: int
+    task: str
+    state: str
+
+
+class Due(NamedTuple):
+    """What is due now by the server's clock, and how long until more is; None: nothing is."""
+
+    now_ms: int
+    wait_s: float | None
+    schedules: list[DueSchedule]
+
+
+class AdvanceRow(NamedTuple):
+    """A fire time that led to no new task, in the column order of `lua/schedules/advance.lua`."""
+
+    name: str
+    due: str
+    fired: str
+    next: str
+    missed: int
+    outcome: Outcome
+    task: str = ""
+    error: str = ""
+
+
+def put(
+    keys: PoolKeys, *, name: str, plan: bytes, digest: str, before: str, next_ms: str, anchor_ms: int
+) -> Call[PutStatus]:
+    """Store a definition in place of the one with the digest `before`; empty `next_ms`: the times stay."""
+    args: dict[str, str | bytes | int] = {
+        "pool": keys.root,
+        "name": name,
+        "plan": plan.decode(),
+        "digest": digest,
+        "before": before,
+        "next_ms": next_ms,
+        "anchor": str(anchor_ms),
+    }
+    return Call("schedules/put", args, _put_status)
+
+
+def pause(keys: PoolKeys, *, name: str, now_us: str = "") -> Call[SwitchStatus]:
+    """Let a schedule fire no more."""
+    return Call("schedules/pause", {"pool": keys.root, "name": name, "now_arg": now_us}, _switch_status)
+
+
+def resume(keys: PoolKeys, *, name: str, before: str, next_ms: str) -> Call[SwitchStatus]:
+    """Let a paused schedule with the digest `before` fire again."""
+    args = {"pool": keys.root, "name": name, "before": before, "next_ms": next_ms}
+    return Call("schedules/resume", args, _switch_status)
+
+
+def delete(keys: PoolKeys, *, name: str) -> Call[bool]:
+    """Delete a schedule; answers whether there was one."""
+    return Call("schedules/delete", {"pool": keys.root, "name": name}, lambda reply: bool(reply == b"deleted"))
+
+
+def due(keys: PoolKeys, *, aside: Iterable[str], limit: int, now_us: str = "") -> Call[Due]:
+    """Find up to `limit` schedules whose fire time has come, but not those that were put aside."""
+
+    def parse(reply: list[Any]) -> Due:
+        rows = zip(*[iter(reply[2:])] * 6, strict=True)
+        found = [
+            DueSchedule(name.decode(), plan, int(next_ms), int(anchor), task.decode(), state.decode())
+            for name, plan, next_ms, anchor, task, state in rows
+        ]
+        return Due(int(reply[0]), None if reply[1] < 0 else reply[1] / 1000, found)
+
+    args: dict[str, str | bytes | int] = {
+        "pool": keys.root,
+        "aside": pack_rows([(name,) for name in aside]),
+        "limit": limit,
+        "now_arg": now_us,
+    }
+    return Call("schedules/due", args, parse)
+
+
+def advance(keys: PoolKeys, *, rows: Sequence[AdvanceRow], now_us: str = "") -> Call[list[AdvanceStatus]]:
+    """Let schedules go on behind fire times that led to no new task; one status per row, in order."""
+    packed = pack_rows([(*row[:5], row.outcome.value, *row[6:]) for row in rows])
+    args: dict[str, str | bytes | int] = {"pool": keys.root, "rows": packed, "now_arg": now_us}
+    return Call("schedules/advance", args, lambda reply: [AdvanceStatus(status.decode()) for status in reply])
+
+
+def mend(
+    keys: PoolKeys, *, rows: Sequence[bytes], repair: bool, now_us: str = ""
+) -> Call[list[tuple[int, str, bool]]]:
+    """Look whether schedules are listed as their records say; answers (index of the row, code, whether mended)."""
+
+    def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
+        found = zip(*[iter(reply)] * 3, strict=True)
+        return [(row - 1, code.decode(), bool(mended)) for row, code, mended in found]
+
+    args: dict[str, str | bytes | int] = {
+        "pool": keys.root,
+        "rows": pack_rows([(opaque(name),) for name in rows]),
+        "repair": "1" if repair else "0",
+        "now_arg": now_us,
+    }
+    return Call("schedules/mend", args, parse)
+
+
+def _put_status(reply: bytes) -> PutStatus:
+    return PutStatus(reply.decode())
+
+
+def _switch_status(reply: bytes) -> SwitchStatus:
+    return SwitchStatus(reply.decode())

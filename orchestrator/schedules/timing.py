@@ -1,0 +1,195 @@
+"""When a schedule fires: cron expressions in a time zone, and intervals. Pure; instants are milliseconds since 1970.
+
+Around a clock change of the zone the rules are those of Debian's cron, see docs/schedules.md.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Final, Protocol
+from zoneinfo import ZoneInfo, available_timezones
+
+from cronsim import CronSim, CronSimError
+
+from orchestrator.core.durations import MAX_DURATION_S, from_instant_ms
+from orchestrator.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SHORTEST_EVERY_MS: Final = 1_000
+MAX_CRON_CHARS: Final = 256
+_FIELDS: Final = ("minute", "hour", "day-of-month", "month", "day-of-week")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MINUTE: Final = timedelta(minutes=1)
+_DAY: Final = timedelta(days=1)
+_LAST: Final = datetime(9900, 1, 1, tzinfo=UTC)
+"""Behind it there is no room for the days that are looked at on both sides."""
+
+
+class Timing(Protocol):
+    """Tells instants."""
+
+    def after(self, ms: int) -> int | None:
+        """The first fire time behind an instant; None: there is none any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """Fires at `anchor + n x every`, n = 1, 2, 3 ...: in time that passes, whatever the clocks on the wall do."""
+
+    every_ms: int
+    anchor_ms: int
+
+    def after(self, ms: int) -> int:
+        """The first fire time behind an instant."""
+        passed = max(0, ms - self.anchor_ms) // self.every_ms
+        return self.anchor_ms + (passed + 1) * self.every_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """Fires when the wall clock of a zone shows what the expression says."""
+
+    expression: str
+    zone: str
+    _tz: ZoneInfo = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_tz", ZoneInfo(self.zone))
+
+    @property
+    def by_the_clock(self) -> bool:
+        """Whether it names minute and hour: only then a time that does not exist is made up for, and one is not doubled.
+
+        One with `*` in either place goes by what the clock shows at each moment.
+        """
+        minute, hour, *_ = self.expression.split()
+        return not minute.startswith("*") and not hour.startswith("*")
+
+    def after(self, ms: int) -> int | None:
+        """The first fire time behind an instant."""
+        moment = from_instant_ms(ms)
+        if moment >= _LAST:
+            return None
+        shown = moment.astimezone(self._tz)
+        offsets = [(shown + days).astimezone(UTC).astimezone(self._tz).utcoffset() for days in (-_DAY, timedelta(), _DAY)]
+        known = [offset for offset in offsets if offset is not None]
+        # Where clocks are put back, what the wall shows comes again: look as far back as they may be put.
+        put_back = max(known) - min(known)
+        best: datetime | None = None
+        latest: datetime | None = None
+        start = shown.replace(tzinfo=None) - put_back
+        # Behind a whole minute only: what stands at `start` itself counts if the instant is behind the given one.
+        walls = CronSim(self.expression, start.replace(second=0, microsecond=0) - _MINUTE)
+        for wall in walls:
+            if latest is not None and wall > latest:
+                break
+            for instant in self._instants(wall):
+                if instant > moment and (best is None or instant < best):
+                    best = instant
+                    latest = wall + put_back
+        return None if best is None else (best - _EPOCH) // timedelta(milliseconds=1)
+
+    def _instants(self, wall: datetime) -> Iterator[datetime]:
+        """When the wall clock of the zone shows this: once as a rule, never or twice where the clocks are changed."""
+        first = wall.replace(tzinfo=self._tz)
+        if _exists(first):
+            yield first.astimezone(UTC)
+            if not self.by_the_clock and (second := first.replace(fold=1)).utcoffset() != first.utcoffset():
+                yield second.astimezone(UTC)
+        elif self.by_the_clock:
+            while not _exists(first):
+                first += _MINUTE
+            yield first.astimezone(UTC)
+
+
+def _exists(shown: datetime) -> bool:
+    return shown.astimezone(UTC).astimezone(shown.tzinfo).replace(tzinfo=None) == shown.replace(tzinfo=None)
+
+
+def fires(timing: Timing, after_ms: int) -> Iterator[int]:
+    """All fire times behind an instant, in order."""
+    found = timing.after(after_ms)
+    while found is not None:
+        yield found
+        found = timing.after(found)
+
+
+# ----------------------------------------------------------------------------------------------------- at the door
+
+
+def check_cron(expression: str, zone: str) -> Cron:
+    """Read a cron expression and a zone.
+
+    Raises:
+        InvalidInput: the message says which field, or which zone may have been meant.
+    """
+    parts = expression.split() if isinstance(expression, str) and len(expression) <= MAX_CRON_CHARS else []
+    if len(parts) != len(_FIELDS):
+        shown = repr(expression) if parts else ascii(expression)[:80]
+        raise InvalidInput(
+            f"cron {shown} must have five fields, {' '.join(_FIELDS)}, as in '30 2 * * MON-FRI'; "
+            "seconds are for intervals"
+        )
+    check_zone(zone)
+    for number, name in enumerate(_FIELDS):
+        alone = ["*"] * len(_FIELDS)
+        alone[number] = parts[number]
+        _parse(expression, name, parts[number], " ".join(alone))
+    timing = Cron(" ".join(parts), zone)
+    _parse(expression, "day-of-month", f"{parts[2]} in month {parts[3]}", timing.expression)
+    return timing
+
+
+def _parse(expression: str, name: str, part: str, alone: str) -> None:
+    try:
+        CronSim(alone, _EPOCH)
+    except (CronSimError, ValueError, AssertionError):
+        raise InvalidInput(f"cron {expression!r}: {name} {part!r} is not possible; see docs/schedules.md") from None
+
+
+def check_every(every_ms: int) -> int:
+    """Check an interval.
+
+    Raises:
+        InvalidInput: shorter than a second, or longer than a century.
+    """
+    if every_ms < SHORTEST_EVERY_MS:
+        raise InvalidInput(f"every {every_ms / 1000:g} s is too often; the shortest interval is 1 s")
+    if every_ms > MAX_DURATION_S * 1000:
+        raise InvalidInput("the interval is longer than a hundred years; give seconds or a timedelta")
+    return every_ms
+
+
+def check_zone(zone: str) -> str:
+    """Check the name of a time zone.
+
+    Raises:
+        InvalidInput: the zone database has none of this name; the message has those that may have been meant.
+    """
+    known = _zones()
+    if zone in known:
+        return zone
+    shown = ascii(zone)[:80]
+    lower = {name.lower(): name for name in known}
+    by_place: dict[str, str] = {}
+    for name in sorted(known, key=lambda name: (name.count("/") != 1, name)):
+        by_place.setdefault(name.rpartition("/")[2].lower(), name)
+    wanted = zone.lower().replace(" ", "_") if isinstance(zone, str) else ""
+    likely = [lower[name] for name in difflib.get_close_matches(wanted, lower, n=2, cutoff=0.75)]
+    likely += [by_place[name] for name in difflib.get_close_matches(wanted.rpartition("/")[2], by_place, n=2, cutoff=0.75)]
+    if wanted in by_place:
+        likely.insert(0, by_place[wanted])
+    meant = " or ".join(list(dict.fromkeys(likely))[:2])
+    advice = f"did you mean {meant}?" if meant else "give a name such as Europe/Berlin or UTC"
+    raise InvalidInput(f"time zone {shown} is not known; {advice}")
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())

@@ -1,0 +1,226 @@
+"""Fires schedules: submits their tasks when their times have come, and sleeps until the next one does.
+
+Any number of these loops may run. A firing is one script call, in which the task is stored and the schedule moved on,
+and which is refused when the schedule does not wait for that time any more.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import anyio
+
+from orchestrator.client.scheduling import firing_row
+from orchestrator.client.submission import Door
+from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
+from orchestrator.core.ids import TaskIds
+from orchestrator.core.log import get_logger
+from orchestrator.core.pauses import Pauses
+from orchestrator.schedules import scripts
+from orchestrator.schedules.model import NEVER, CatchUp, Outcome, Overlap, decode_plan
+from orchestrator.schedules.scripts import AdvanceRow
+from orchestrator.schedules.timing import fires
+from orchestrator.supervisor.doorbell import EVERYTHING
+from orchestrator.tasks import scripts as tasks
+from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.scripts import CREATED, Firing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from orchestrator.schedules.model import Plan
+    from orchestrator.schedules.scripts import DueSchedule
+    from orchestrator.schedules.timing import Timing
+    from orchestrator.services import Services
+    from orchestrator.supervisor.bell import Bell
+    from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
+
+LIMIT: Final = 100
+"""Schedules that one call looks at."""
+CATCH_UP_MAX: Final = 100
+"""Of the times that were missed so many are made up for, the newest."""
+COUNTED_MAX: Final = 1_000
+"""Of the times that were missed about so many are counted: those of a long outage would keep the loop busy."""
+PUNCTUAL_MS: Final = 60_000
+"""A time that passed so long ago was not missed: a supervisor was restarted, or another took over."""
+ASIDE_S: Final = 60.0
+"""A schedule that cannot be worked with is tried again so soon."""
+_REFUSALS: Final = {
+    "full": "its queue is full:",
+    "stopped": "new tasks are refused, see `orc control list`:",
+    "busy": "its lane is busy with task",
+    "conflict": "another task has the key of this time:",
+}
+_ENDED: Final = frozenset(state.value for state in TaskState if state.final)
+_log = get_logger(__name__)
+
+
+class Choice(NamedTuple):
+    """What to do with the times that have come: which to fire (None: none), which is next, how many were missed."""
+
+    fired_ms: int | None
+    next_ms: int | None
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A schedule that is to be fired now."""
+
+    due: DueSchedule
+    plan: Plan
+    row: SubmitRow
+    firing: Firing
+
+    def ends_as(self, outcome: Outcome, *, task: str = "", error: str = "") -> AdvanceRow:
+        """What is written into the schedule when the firing made no new task."""
+        return _advance(self.firing, outcome, task=task, error=error)
+
+
+class Scheduler:
+    """Fires what is due; wakes by itself at the next time."""
+
+    def __init__(self, services: Services, bell: Bell, *, trouble: Bell) -> None:
+        self._services, self._bell, self._trouble = services, bell, trouble
+        self._door = Door(services.settings, ids=TaskIds(listens=False))
+        self._pauses = Pauses()
+        self._wait_s: float | None = 0.0
+        self._aside_until_s: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Fire until cancelled."""
+        while True:
+            await self._bell.wait(self._wait_s)
+            try:
+                self._wait_s = await self.fire_all()
+                self._pauses.reset()
+            except StoreError as failure:
+                _log.warning("schedules_interrupted", error=str(failure))
+                if isinstance(failure, ServerRefused):
+                    self._trouble.ring("schedules")
+                await anyio.sleep(self._pauses.next_s())
+                self._bell.ring(EVERYTHING)
+
+    async def fire_all(self) -> float | None:
+        """Fire all that is due; answers in how many seconds more is, None: nothing is."""
+        while True:
+            now_s = time.monotonic()
+            self._aside_until_s = {name: at_s for name, at_s in self._aside_until_s.items() if at_s > now_s}
+            found = await self._services.store.call(
+                scripts.due(self._services.keys, aside=self._aside_until_s, limit=LIMIT)
+            )
+            await self._fire(found.schedules, found.now_ms)
+            if found.wait_s != 0 and not found.schedules:
+                return found.wait_s
+
+    async def _fire(self, due: list[DueSchedule], now_ms: int) -> None:
+        """Fire each once, or let it go on without a task; those that missed more are due again at once."""
+        ready: list[_Ready] = []
+        passed: list[AdvanceRow] = []
+        for each in due:
+            try:
+                plan = decode_plan(each.plan)
+                choice = choose(plan.timing(each.anchor_ms), plan.catch_up, each.next_ms, now_ms)
+                firing = _firing(each, choice)
+                if choice.fired_ms is None:
+                    passed.append(_advance(firing, Outcome.MISSED))
+                else:
+                    ready.append(_Ready(each, plan, firing_row(self._door, plan, firing), firing))
+            except InvalidInput as misfit:
+                self._set_aside(each.name, str(misfit))
+                stays = Choice(None, each.next_ms, 0)
+                passed.append(_advance(_firing(each, stays), Outcome.REFUSED, error=str(misfit)))
+        passed += await self._submit(await self._make_room(ready, passed))
+        if passed:
+            await self._services.store.call(scripts.advance(self._services.keys, rows=passed))
+
+    async def _make_room(self, ready: list[_Ready], passed: list[AdvanceRow]) -> list[_Ready]:
+        """Do what the overlap policy says about previous tasks that have not ended; answers what may be fired."""
+        room: list[_Ready] = []
+        for each in ready:
+            busy = bool(each.due.state) and each.due.state not in _ENDED
+            if busy and each.plan.overlap is Overlap.SKIP:
+                passed.append(each.ends_as(Outcome.SKIPPED))
+                continue
+            if busy and each.plan.overlap is Overlap.REPLACE:
+                # Before the firing: whoever is killed in between leaves the schedule due, and the next one does it all.
+                reason = f"replaced by the next task of schedule {each.due.name}"
+                await self._services.store.call(tasks.cancel(self._services.keys, ids=[each.due.task], reason=reason))
+            room.append(each)
+        return room
+
+    async def _submit(self, ready: list[_Ready]) -> list[AdvanceRow]:
+        """Submit the tasks of those that are due; answers those that led to none."""
+        if not ready:
+            return []
+        queue = self._services.settings.queue
+        call = tasks.submit(
+            self._services.keys,
+            rows=[each.row for each in ready],
+            max_tasks=queue.max_tasks,
+            max_wait_s=round(queue.max_wait_s),
+        )
+        answers = await self._services.store.call(call)
+        return [
+            row for each, answer in zip(ready, answers, strict=True) if (row := self._judge(each, answer)) is not None
+        ]
+
+    def _judge(self, each: _Ready, answer: SubmitAnswer) -> AdvanceRow | None:
+        name, task = each.due.name, each.row.id
+        if answer == CREATED:
+            _log.info("schedule_fired", schedule=name, task=task, at_ms=each.firing.fired, missed=each.firing.missed)
+            return None
+        match answer.status:
+            case "stale" | "crowded":  # another supervisor was quicker; or it is tried again at once
+                return None
+            case "duplicate":
+                return each.ends_as(Outcome.FIRED, task=answer.detail)
+        reason = f"{_REFUSALS.get(answer.status, answer.status)} {answer.detail}"
+        _log.warning("schedule_refused", schedule=name, error=reason, meaning="this time it leads to no task")
+        return each.ends_as(Outcome.REFUSED, error=reason)
+
+    def _set_aside(self, name: str, reason: str) -> None:
+        _log.error("schedule_unusable", schedule=name, error=reason, meaning="it is tried again in a minute")
+        self._aside_until_s[name] = time.monotonic() + ASIDE_S
+
+
+def choose(timing: Timing, catch_up: CatchUp, due_ms: int, now_ms: int) -> Choice:
+    """Decide about the fire times from `due_ms` up to now, of which the first is that for which the schedule waited."""
+    passed = [due_ms, *_until(now_ms, itertools.islice(fires(timing, due_ms), COUNTED_MAX))]
+    if len(passed) > COUNTED_MAX:
+        passed += _newest(timing, passed[-1], now_ms)
+    next_ms = timing.after(max(now_ms, due_ms))
+    if catch_up is CatchUp.ALL:
+        made_up = passed[-CATCH_UP_MAX:]
+        return Choice(made_up[0], made_up[1] if len(made_up) > 1 else next_ms, len(passed) - len(made_up))
+    if catch_up is CatchUp.NONE and now_ms - passed[-1] > PUNCTUAL_MS:
+        return Choice(None, next_ms, len(passed))
+    return Choice(passed[-1], next_ms, len(passed) - 1)
+
+
+def _newest(timing: Timing, behind_ms: int, now_ms: int) -> list[int]:
+    """The newest fire times between two instants, as many as may be made up for, looked for from the later end."""
+    back_ms = 60_000 * CATCH_UP_MAX
+    while True:
+        found = list(_until(now_ms, fires(timing, max(behind_ms, now_ms - back_ms))))
+        if len(found) >= CATCH_UP_MAX or now_ms - back_ms <= behind_ms:
+            return found[-CATCH_UP_MAX:]
+        back_ms *= 2
+
+
+def _until(now_ms: int, times: Iterable[int]) -> Iterable[int]:
+    return itertools.takewhile(lambda ms: ms <= now_ms, times)
+
+
+def _firing(due: DueSchedule, choice: Choice) -> Firing:
+    next_text = NEVER if choice.next_ms is None else str(choice.next_ms)
+    return Firing(due.name, str(due.next_ms), str(choice.fired_ms or 0), next_text, choice.missed)
+
+
+def _advance(firing: Firing, outcome: Outcome, *, task: str = "", error: str = "") -> AdvanceRow:
+    return AdvanceRow(
+        *(firing.schedule, firing.due, firing.fired, firing.next, firing.missed), outcome=outcome, task=task, error=error
+    )
