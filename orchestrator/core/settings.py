@@ -152,6 +152,53 @@ class OutputSettings(_Section):
     )
 
 
+class WorkspaceSettings(_Section):
+    """What agents of one session share."""
+
+    ttl_s: Annotated[Seconds, Field(ge=60)] = Field(
+        default=_DAY_S, description="Seconds that a workspace stays after its last change."
+    )
+    life_s: Annotated[Seconds, Field(ge=60)] = Field(
+        default=7 * _DAY_S, description="Seconds after its first change at which a workspace goes, whatever happens."
+    )
+    dedup_s: Annotated[Seconds, Field(ge=10, le=_DAY_S)] = Field(
+        default=600.0, description="Seconds within which a change that is sent twice is told from a new one, at least."
+    )
+    max_dedup: Annotated[Count, Field(le=1_000_000)] = Field(
+        default=20_000, description="Changes that one window of that memory holds; more in that time shorten it."
+    )
+    max_value_bytes: Annotated[Size, Field(le=1_048_576)] = Field(
+        default=262_144, description="Bytes of JSON that one value may take."
+    )
+    max_items: Count = Field(
+        default=100_000, description="Paths, log entries, members and states that one workspace holds."
+    )
+    max_bytes: Annotated[int, Field(ge=1, le=2**40)] = Field(
+        default=64 * 1024 * 1024, description="Bytes that they take; more are refused."
+    )
+    max_parts: Annotated[int, Field(ge=1, le=500)] = Field(
+        default=500, description="Logs, sets, scratches and inboxes that one workspace holds, all together."
+    )
+    max_log: Annotated[Count, Field(le=1_000_000)] = Field(
+        default=10_000, description="Entries that one log keeps; the oldest go."
+    )
+    max_events: Annotated[int, Field(ge=10, le=1_000_000)] = Field(
+        default=10_000, description="Events that one workspace keeps, about; the oldest go."
+    )
+    max_event_bytes: Annotated[Size, Field(le=262_144)] = Field(
+        default=8192, description="Bytes of a value above which its events tell that it changed, but not the value."
+    )
+    json_projection: bool = Field(
+        default=False, description="Keep a JSON document of the paths beside them; the server needs the RedisJSON module."
+    )
+
+    @model_validator(mode="after")
+    def _ttl_below_life(self) -> Self:
+        if self.ttl_s > self.life_s:
+            raise ValueError("ttl_s must not be greater than life_s")
+        return self
+
+
 class WorkerSettings(_Section):
     """Worker processes and how their life is proved."""
 
@@ -265,6 +312,7 @@ class Settings(BaseSettings):
     queue: QueueSettings = QueueSettings()
     results: ResultSettings = ResultSettings()
     output: OutputSettings = OutputSettings()
+    workspace: WorkspaceSettings = WorkspaceSettings()
     worker: WorkerSettings = WorkerSettings()
     supervisor: SupervisorSettings = SupervisorSettings()
     retry: RetrySettings = RetrySettings()

@@ -1,7 +1,8 @@
 """Every Redis key of the project: its name, its type, how long it lives. Python builds keys here and nowhere else.
 
 A key is `{prefix}:{{pool:P}}:resource[:sub]`; the inner braces are the cluster hash tag, so all keys of a pool share
-one slot. Shared state and locks lie in slots of their own, one for each session or agent: `{{session:S}}`, `{{agent:A}}`. Scripts receive the part up to the closing brace (`root`) as their one declared key and append the same
+one slot. Shared state and locks lie in slots of their own, one for each session or agent: `{{session:S}}`,
+`{{agent:A}}`. Scripts receive the part up to the closing brace (`root`) as their one declared key and append the same
 suffixes; a contract test holds the suffixes in the scripts against the table below.
 """
 
@@ -125,9 +126,7 @@ POOL_KEYS: Final = (
     KeyKind("events", "stream", "ends of tasks, one entry per batch", "capped at about 1000 entries", permanent=True),
     KeyKind("stats:TOTAL", "hash", "counters since the beginning", "permanent", permanent=True),
     KeyKind("stats:MINUTE", "hash", "the same counters of one minute (unix time / 60)", "3 days"),
-    KeyKind(
-        "control", "stream", "commands: c command, s signature", "capped at about 10,000 entries", permanent=True
-    ),
+    KeyKind("control", "stream", "commands: c command, s signature", "capped at about 10,000 entries", permanent=True),
     KeyKind(
         "control:refused",
         "stream",
@@ -172,27 +171,43 @@ SCOPE_KEYS: Final = (
     KeyKind("lock:N", "string", "who has the named lock: fence:nonce:owner, or `next`", "the lock's own"),
     KeyKind("lock:N:waiters", "zset", "who waits for it, by the ms until which", "a minute after they have given up"),
     KeyKind("lock:N:wake", "list", "one token for whoever has been blocked the longest", "5 s"),
-    KeyKind("exec", "string", "the execution that has the scope for itself: fence:task:generation:nonce", "agent's lease"),
+    KeyKind(
+        "exec", "string", "the execution that has the scope for itself: fence:task:generation:nonce", "agent's lease"
+    ),
     KeyKind("exec:fence", "hash", "highest generation per task; `live`: fence of the present owner", _DAY),
     KeyKind("exec:awaited", "set", "tasks that the holder waits for", "as long as the holder has it; a day"),
     KeyKind("exec:waiters", "zset", "as `lock:N:waiters`", "as `lock:N:waiters`"),
     KeyKind("exec:wake", "list", "as `lock:N:wake`", "5 s"),
     KeyKind("exec:ID", "string", "the attempt of a task that may change the scope: as `exec`", "agent's lease"),
     KeyKind("exec:ID:fence", "hash", "as `exec:fence`, of one task", _DAY),
-    KeyKind("fence", "string", "the highest fence number given out: at least the server's time in us", "30 days, sliding"),
+    KeyKind(
+        "fence", "string", "the highest fence number given out: at least the server's time in us", "30 days, sliding"
+    ),
     KeyKind("locks", "zset", "locks by the ms at which they lapse", _DAY),
     KeyKind("meta", "hash", "rev, born, fresh, dies, items, bytes, floor, top, tail, op, older, since", _WORKSPACE),
     KeyKind("op:W", "hash", "op ids of one window and what they were answered", "two windows of `workspace.dedup_s`"),
     KeyKind("ws:doc", "hash", "shared document: path -> version agent JSON", _WORKSPACE),
     KeyKind("ws:json", "ReJSON-RL", "the same as one JSON document, if `workspace.json_projection`", _WORKSPACE),
     KeyKind("ws:task", "hash", "state machines: id -> version agent state JSON", _WORKSPACE),
-    KeyKind("ws:parts", "hash", "logs, sets, scratches and inboxes by what follows the root -> their version", _WORKSPACE),
+    KeyKind(
+        "ws:parts", "hash", "logs, sets, scratches and inboxes by what follows the root -> their version", _WORKSPACE
+    ),
     KeyKind("ws:log:L", "list", "one log: number ms agent JSON", _WORKSPACE),
     KeyKind("ws:set:S", "set", "one set", _WORKSPACE),
-    KeyKind("ws:ev", "stream", "what changed: k kind, r revision, a agent, c changes, MessagePack", _WORKSPACE + "; capped at about `workspace.max_events`"),
+    KeyKind(
+        "ws:ev",
+        "stream",
+        "what changed: k kind, r revision, a agent, c changes, MessagePack",
+        _WORKSPACE + "; capped at about `workspace.max_events`",
+    ),
     KeyKind("dir", "zset", "agents of the session by the ms at which their lease ends", _WORKSPACE),
     KeyKind("dir:info", "hash", "what they say of themselves, JSON", _WORKSPACE),
-    KeyKind("inbox:A", "stream", "directives for one agent: k kind, a by whom, d JSON; removed when acknowledged", _WORKSPACE),
+    KeyKind(
+        "inbox:A",
+        "stream",
+        "directives for one agent: k kind, a by whom, d JSON; removed when acknowledged",
+        _WORKSPACE,
+    ),
     KeyKind("agent:A:kv", "hash", "scratch of one agent: as `ws:doc`", _WORKSPACE),
 )
 """The keys of a scope: of a session, of an agent, or of a pool's own locks."""
@@ -427,6 +442,6 @@ _KINDS: Final = {kind.suffix: kind for kind in POOL_KEYS}
 
 def is_permanent(key: str) -> bool:
     """Whether a key of ours may exist without a time to live."""
-    _, tag_end, suffix = key.partition("}:")
-    found = kind_of(suffix) if tag_end else None
+    root, tag_end, suffix = key.partition("}:")
+    found = kind_of(suffix) if tag_end and "{pool:" in root else None
     return found is not None and found[0].permanent

@@ -14,6 +14,9 @@ import pytest
 from orchestrator.agents import scripts as agent_scripts
 from orchestrator.agents.model import AgentSpec, SkillTerms
 from orchestrator.core.rates import Rate
+from orchestrator.core.settings import WorkspaceSettings
+from orchestrator.schedules import scripts as schedule_scripts
+from orchestrator.schedules.model import Outcome
 from orchestrator.store.calls import Call, opaque
 from orchestrator.locks import scripts as lock_scripts
 from orchestrator.locks.model import Claim
@@ -24,6 +27,7 @@ from orchestrator.core.issued import Issued
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.inbox import parse_entries
 from orchestrator.tasks.model import (
+    AnswerStatus,
     CancelStatus,
     DeleteStatus,
     Delivery,
@@ -35,23 +39,40 @@ from orchestrator.tasks.model import (
     VerdictKind,
     WatchStatus,
 )
+from orchestrator.workspace import scripts as workspace_scripts
+from orchestrator.workspace.terms import pack_terms
 
 KEYS = PoolKeys("a:b:c", "p")
 SCOPE = ScopeKeys("a:b:c", "session", "s")
 LUA = Path(str(files("lua")))
 INCLUDES = sorted((LUA / "includes").glob("*.lua"))
-FULL_SERVER_REFUSES = {"tasks/submit", "tasks/emit", "tasks/revive"}
+READ_ONLY = {"locks/look", "tasks/why", "workspace/present", "workspace/tail"}
+_SHARED_STATE = {name for name in all_scripts() if name.startswith("workspace/")} - READ_ONLY
+FULL_SERVER_REFUSES = {"schedules/put", "tasks/submit", "tasks/emit", "tasks/revive"} | _SHARED_STATE
 """What a full server must refuse: new and revived tasks, what handlers write. The rest passes, or it would never drain."""
-
-READ_ONLY = {"locks/look", "tasks/why"}
 
 _DELIVERY = Delivery("ed", "1-1", "t", "7", 1, 0, b"")
 _ROW = task_scripts.UnusualRow("t", opaque(b"\xff"), 1, 2, "q", "s", 3, 4, 5, "k", "d", "p", "1")
 _TAKE_BACK: dict[str, Any] = {"agent": "ed", "limit": 1, "max_deaths": {"sum": 3}, "dead_ttl_s": 1}
 
+_CHANGE: dict[str, Any] = {
+    "caller": workspace_scripts.Caller("o", "exec:t", "1:t:1:0", "ed"),
+    "packed_terms": pack_terms(WorkspaceSettings()),
+}
 _ISSUED = Issued(1, "c", b"{}", "ann@desk", "why", 1, 2, 0)
 
 SAMPLES: dict[str, Call[Any]] = {
+    "schedules/put": schedule_scripts.put(
+        KEYS, name="n", plan=b"{}", digest="d", before="b", next_ms="7", anchor_ms=1
+    ),
+    "schedules/pause": schedule_scripts.pause(KEYS, name="n"),
+    "schedules/resume": schedule_scripts.resume(KEYS, name="n", before="b", next_ms="7"),
+    "schedules/delete": schedule_scripts.delete(KEYS, name="n"),
+    "schedules/due": schedule_scripts.due(KEYS, aside=["n"], limit=1),
+    "schedules/advance": schedule_scripts.advance(
+        KEYS, rows=[schedule_scripts.AdvanceRow("n", "7", "7", "8", 0, Outcome.SKIPPED)]
+    ),
+    "schedules/mend": schedule_scripts.mend(KEYS, rows=[b"n"], repair=True),
     "control/append": control_scripts.append(
         KEYS,
         issued=_ISSUED,
@@ -80,6 +101,8 @@ SAMPLES: dict[str, Call[Any]] = {
     "tasks/why": task_scripts.why(KEYS, id_="t"),
     "tasks/cancel": task_scripts.cancel(KEYS, ids=["t"], reason="r"),
     "tasks/delete": task_scripts.delete(KEYS, ids=["t"]),
+    "tasks/answer": task_scripts.answer(KEYS, id_="t", number=1, value="1", actor="a", max_wait_s=1),
+    "tasks/once": task_scripts.once(KEYS, id_="t", generation="7", name="n", value=b"1"),
     "tasks/revive": task_scripts.revive(KEYS, ids=["t"], token="x", said="s", max_wait_s=1),
     "tasks/begin": task_scripts.begin(KEYS, rows=[("t", "7")]),
     "tasks/renew": task_scripts.renew(KEYS, worker="w", agent="ed", rows=[("1-1", "t", "7")]),
@@ -111,6 +134,23 @@ SAMPLES: dict[str, Call[Any]] = {
     "locks/free": lock_scripts.free(SCOPE, rows=[("exec", "t", "1")]),
     "locks/await_for": lock_scripts.await_for(Claim(SCOPE, "exec", "1:t:1:0"), tasks=["u"]),
     "locks/look": lock_scripts.look(SCOPE),
+    "workspace/patch": workspace_scripts.patch(
+        SCOPE, **_CHANGE, rows=[workspace_scripts.PathRow("p", "set", b"\xff", "is", 1)]
+    ),
+    "workspace/append": workspace_scripts.append(SCOPE, **_CHANGE, log="l", texts=[b"\xff"], cap=1),
+    "workspace/members": workspace_scripts.members(SCOPE, **_CHANGE, name="s", mode="add", changed=["m"]),
+    "workspace/transition": workspace_scripts.transition(
+        SCOPE, **_CHANGE, id_="t", to="done", text=b"\xff", expect=["open"]
+    ),
+    "workspace/publish": workspace_scripts.publish(
+        SCOPE, **_CHANGE, owner="ed", entry="k", target="path", name="p", cap=1
+    ),
+    "workspace/join": workspace_scripts.join(SCOPE, **_CHANGE, member="ed", text=b"1", lease_ms=1),
+    "workspace/present": workspace_scripts.present(SCOPE),
+    "workspace/tail": workspace_scripts.tail(SCOPE, log="l", after=0, limit=1),
+    "workspace/direct": workspace_scripts.direct(SCOPE, **_CHANGE, to="ed", word="STOP", text=b"1", most=1),
+    "workspace/acknowledge": workspace_scripts.acknowledge(SCOPE, **_CHANGE, to="ed", entries=["1-1"]),
+    "workspace/clear": workspace_scripts.clear(SCOPE, **_CHANGE),
 }
 
 each_script = pytest.mark.parametrize("script", all_scripts().values(), ids=list(all_scripts()))
@@ -125,7 +165,14 @@ def header(script: ScriptFile) -> list[str]:
 
 def wrappers() -> set[str]:
     """Every public function beside the scripts' wrappers, named as its script should be."""
-    modules = {"locks": lock_scripts, "tasks": task_scripts, "agents": agent_scripts}
+    modules = {
+        "control": control_scripts,
+        "schedules": schedule_scripts,
+        "locks": lock_scripts,
+        "tasks": task_scripts,
+        "agents": agent_scripts,
+        "workspace": workspace_scripts,
+    }
     return {
         f"{feature}/{name}"
         for feature, module in modules.items()
@@ -162,11 +209,15 @@ def test_columns(script: ScriptFile) -> None:
 
 @pytest.mark.parametrize(
     ("name", "fields"),
-    [("submit", task_scripts.UnusualRow.__struct_fields__), ("emit", task_scripts.EmitRow._fields)],
+    [
+        ("tasks/submit", task_scripts.UnusualRow.__struct_fields__),
+        ("tasks/emit", task_scripts.EmitRow._fields),
+        ("schedules/advance", schedule_scripts.AdvanceRow._fields),
+    ],
 )
 def test_rows_are_named(name: str, fields: tuple[str, ...]) -> None:
     """The columns of a script are the fields of its row, in order."""
-    assert all_scripts()[f"tasks/{name}"].columns["rows"] == fields
+    assert all_scripts()[name].columns["rows"] == fields
 
 
 def test_entry_fields() -> None:
@@ -214,6 +265,11 @@ def test_header(script: ScriptFile) -> None:
         ("tasks/watch", WatchStatus),
         ("tasks/cancel", CancelStatus),
         ("tasks/delete", DeleteStatus),
+        ("schedules/put", schedule_scripts.PutStatus),
+        ("schedules/resume", schedule_scripts.SwitchStatus),
+        ("schedules/advance", schedule_scripts.AdvanceStatus),
+        ("tasks/answer", AnswerStatus),
+        ("tasks/once", ["stored", "already", "stale"]),
         ("tasks/revive", ReviveStatus),
         ("tasks/renew", LeaseStatus),
         ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale", "stopped", "busy", "crowded"]),
@@ -221,7 +277,7 @@ def test_header(script: ScriptFile) -> None:
 )
 def test_statuses(script: str, statuses: Any) -> None:
     """The statuses of the header are those that Python knows."""
-    (line,) = [line for line in header(all_scripts()[script]) if re.match(r"-- status,|--.* kept \|", line)]
+    (line,) = [line for line in header(all_scripts()[script]) if re.match(r"-- status[,:]|--.* kept \|", line)]
     words = re.sub(r"\([^)]*\)", "", line.partition(":")[2] if "status" in line else line.partition("row:")[2])
     assert {part.split()[0] for part in words.split("|")} == {str(status) for status in statuses}
 
@@ -296,6 +352,15 @@ def test_lock_suffixes() -> None:
     assert whole | {f"exec:{name}" for name in of_locks} <= known
     assert {"fence", "locks"} == whole
     assert {suffix.rpartition(":")[2] for suffix in known if suffix.startswith("lock:N:")} <= of_locks
+
+
+def test_workspace_suffixes() -> None:
+    """The same for workspaces, whose keys lie in the slot of their session."""
+    known = {f":{_stem(kind.suffix)}" for kind in SCOPE_KEYS if not kind.suffix.startswith(("exec", "lock", "fence"))}
+    text = "\n".join(script.text for script in all_scripts().values() if script.name.startswith("workspace/"))
+    built = set(re.findall(r"\bscope \.\. '(:[^']+)'", text)) - {":agent:"}
+    built |= {":agent:*:kv"} if ".. ':kv'" in text else set()
+    assert built == known
 
 
 def test_keys_are_built_from_the_root() -> None:

@@ -1,0 +1,24 @@
+#!lua
+-- Empty a session's workspace: document, states, logs, sets, scratches, directory and directives. Events stay, and
+-- versions go on, so that nobody takes the new for the old.
+-- answers: ok revision | duplicate (the same) | fenced value
+-- repeat: answers duplicate
+local scope   = KEYS[1]                   -- key: root of the session's slot
+local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
+local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local now_arg = ARGV[3]                   -- time: test override, microseconds
+--@include open_workspace
+--@include close_workspace
+
+local parts_key = scope .. ':ws:parts'
+local ws, answer = open_workspace(scope, 'clear', caller, terms, {}, now_arg)
+if not ws then return answer end
+local keys = {scope .. ':ws:doc', scope .. ':ws:task', scope .. ':dir', scope .. ':dir:info', scope .. ':ws:json'}
+local parts, numbers = redis.call('HKEYS', parts_key), redis.call('HVALS', parts_key)
+for i = 1, #parts do
+  keys[#keys + 1] = scope .. ':' .. parts[i]
+  ws.tail = math.max(ws.tail, tonumber(numbers[i]))
+end
+ws.floor, ws.items, ws.bytes = math.max(ws.floor, ws.top), 0, 0
+redis.call('UNLINK', parts_key, unpack(keys))
+return close_workspace(scope, ws, {'all'}, {})

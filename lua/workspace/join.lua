@@ -1,0 +1,41 @@
+#!lua
+-- Enter an agent into the session's directory for the length of a lease, or take it out; drops whose lease ran out.
+-- answers: ok revision | duplicate (the same) | fenced value | full what
+-- repeat: answers duplicate
+local scope    = KEYS[1]                   -- key: root of the session's slot
+local caller   = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
+local terms    = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local member   = ARGV[3]                   -- str: the agent
+local text     = ARGV[4]                   -- str: what it says of itself, JSON
+local lease_ms = tonumber(ARGV[5])         -- int: how long the entry stands; 0 takes it out
+local now_arg  = ARGV[6]                   -- time: test override, microseconds
+--@include open_workspace
+--@include close_workspace
+--@include whole
+
+local dir_key, info_key = scope .. ':dir', scope .. ':dir:info'
+local ws, answer = open_workspace(scope, 'join', caller, terms, {':dir', ':dir:info'}, now_arg)
+if not ws then return answer end
+local deadline = redis.call('ZSCORE', dir_key, member)
+local was_there = deadline and tonumber(deadline) > ws.now_ms
+local outdated = redis.call('ZRANGE', dir_key, '-inf', whole(ws.now_ms), 'BYSCORE', 'LIMIT', 0, 100)
+if lease_ms > 0 and not deadline and redis.call('ZCARD', dir_key) - #outdated >= ws.max_parts then
+  return {'full', 'agents'}
+end
+local change = false
+if lease_ms > 0 then
+  redis.call('HSET', info_key, member, text)
+  redis.call('ZADD', dir_key, whole(ws.now_ms + lease_ms), member)
+  if not was_there then change = {member, true} end
+elseif deadline then
+  redis.call('ZREM', dir_key, member)
+  redis.call('HDEL', info_key, member)
+  if was_there then change = {member, false} end
+end
+for i = 1, #outdated do
+  if outdated[i] ~= member then
+    redis.call('ZREM', dir_key, outdated[i])
+    redis.call('HDEL', info_key, outdated[i])
+  end
+end
+return close_workspace(scope, ws, change, {})

@@ -1,0 +1,102 @@
+#!lua
+-- Change paths of a session's document, or of an agent's private scratch: all rows or none.
+-- modes: set | del | incr (the value is what to add)
+-- conditions: any | is (the version must be this one; 0: nothing may be there) | newer (this becomes the version, and
+-- must be higher than the stored one)
+-- answers: ok revision, per row its version and, of an incr, the new number | duplicate (the same) | fenced value |
+-- conflict path version revision | full what | number path (incr of what is no whole number below 2^53)
+-- repeat: answers duplicate, with what the first call answered
+local scope   = KEYS[1]                   -- key: root of the session's slot
+local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
+local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local rows    = cmsgpack.unpack(ARGV[3])  -- rows: path mode value condition number
+local owner   = ARGV[4]                   -- str: the agent whose scratch it is; empty: the shared document
+local now_arg = ARGV[5]                   -- time: test override, microseconds
+--@include open_workspace
+--@include close_workspace
+--@include split_value
+--@include shown
+--@include has_room
+--@include number_part
+--@include whole
+--@include project
+
+local most = 9007199254740991
+local private = owner ~= ''
+local part = 'agent:' .. owner .. ':kv'
+local doc_key = scope .. ':ws:doc'
+if private then doc_key = scope .. ':agent:' .. owner .. ':kv' end
+local ws, answer = open_workspace(
+  scope, private and 'scratch' or 'patch', caller, terms, {private and ':' .. part or ':ws:doc'}, now_arg)
+if not ws then return answer end
+if private then
+  local number = number_part(scope, ws, part)
+  if not number then return {'full', 'parts'} end
+  ws.parts[part] = number + 1
+end
+
+local paths = {}
+for i = 1, #rows do paths[i] = rows[i][1] end
+local stored = redis.call('HMGET', doc_key, unpack(paths))
+local written, removed, changes, projected = {}, {}, {}, {}
+answer = {}
+for i = 1, #rows do
+  local path, mode, value, condition, number = unpack(rows[i])
+  local version, _, before = split_value(stored[i])
+  if (condition == 'is' and version ~= number) or (condition == 'newer' and version >= number) then
+    return {'conflict', path, version, ws.rev}
+  end
+  if stored[i] then
+    ws.items, ws.bytes = ws.items - 1, ws.bytes - #path - #stored[i]
+  end
+  if mode == 'del' then
+    if stored[i] then
+      removed[#removed + 1] = path
+      ws.floor = math.max(ws.floor, version)
+      changes[#changes + 1] = {path, version, false, shown(before, ws.event_bytes)}
+      projected[#projected + 1] = {path, false}
+    end
+    answer[#answer + 1] = version
+    answer[#answer + 1] = ''
+  else
+    local told = ''
+    if mode == 'incr' then
+      local sum = tonumber(value)
+      if before then
+        if not string.match(before, '^-?%d+$') then return {'number', path} end
+        sum = sum + tonumber(before)
+      end
+      if sum > most or sum < -most then return {'number', path} end
+      if sum == 0 then sum = 0 end
+      value = whole(sum + 0)
+      if value == '-0' then value = '0' end
+      told = value
+    end
+    if condition == 'newer' then
+      version = number
+    elseif version > 0 then
+      version = version + 1
+    else
+      -- A path that was deleted may come back: its versions go on, so that nobody takes it for what it was.
+      version = ws.floor + 1
+    end
+    ws.top = math.max(ws.top, version)
+    local entry = whole(version) .. ' ' .. ws.agent .. ' ' .. value
+    ws.items, ws.bytes = ws.items + 1, ws.bytes + #path + #entry
+    written[#written + 1] = path
+    written[#written + 1] = entry
+    changes[#changes + 1] = {path, version, shown(value, ws.event_bytes), shown(before, ws.event_bytes)}
+    projected[#projected + 1] = {path, value}
+    answer[#answer + 1] = version
+    answer[#answer + 1] = told
+  end
+end
+local fits, full = has_room(ws)
+if not fits then return {'full', full} end
+
+if ws.json and not private then
+  for i = 1, #projected do project(scope, projected[i][1], projected[i][2]) end
+end
+if #written > 0 then redis.call('HSET', doc_key, unpack(written)) end
+if #removed > 0 then redis.call('HDEL', doc_key, unpack(removed)) end
+return close_workspace(scope, ws, not private and #changes > 0 and changes, answer)

@@ -1,0 +1,20 @@
+#!lua flags=no-writes
+-- Tell who is in the session's directory now.
+-- answers: per agent its name, how many ms its lease has left, what it says of itself
+-- repeat: the same
+local scope   = KEYS[1]            -- key: root of the session's slot
+local limit   = tonumber(ARGV[1])  -- int: at most so many
+local now_arg = ARGV[2]            -- time: test override, microseconds
+--@include now_us
+--@include whole
+
+local now_ms = math.floor(now_us(now_arg) / 1000)
+local found = redis.call(
+  'ZRANGE', scope .. ':dir', '(' .. whole(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+local answers = {}
+for i = 1, #found, 2 do
+  answers[#answers + 1] = found[i]
+  answers[#answers + 1] = tonumber(found[i + 1]) - now_ms
+  answers[#answers + 1] = redis.call('HGET', scope .. ':dir:info', found[i]) or 'null'
+end
+return answers

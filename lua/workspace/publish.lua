@@ -1,0 +1,53 @@
+#!lua
+-- Move an entry of an agent's scratch into the shared document, or to the end of a log, in one step.
+-- targets: path | log
+-- answers: ok revision, version | duplicate (the same) | fenced value | missing | full what
+-- repeat: answers duplicate, with what the first call answered
+local scope   = KEYS[1]                   -- key: root of the session's slot
+local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
+local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local owner   = ARGV[3]                   -- str: the agent whose scratch it is
+local entry   = ARGV[4]                   -- str: what is published
+local target  = ARGV[5]                   -- str: path or log
+local name    = ARGV[6]                   -- str: the path, or the encoded name of the log
+local cap     = tonumber(ARGV[7])         -- int: items that the log keeps
+local now_arg = ARGV[8]                   -- time: test override, microseconds
+--@include open_workspace
+--@include close_workspace
+--@include extend_log
+--@include split_value
+--@include shown
+--@include has_room
+--@include whole
+--@include project
+
+local kv_key, doc_key = scope .. ':agent:' .. owner .. ':kv', scope .. ':ws:doc'
+local ws, answer = open_workspace(scope, 'publish', caller, terms,
+  {target == 'path' and ':ws:doc' or ':ws:log:' .. name, ':agent:' .. owner .. ':kv'}, now_arg)
+if not ws then return answer end
+local own = redis.call('HGET', kv_key, entry)
+if not own then return {'missing'} end
+local _, _, text = split_value(own)
+ws.items, ws.bytes = ws.items - 1, ws.bytes - #entry - #own
+
+local version, change
+if target == 'log' then
+  local last, dropped, extended = extend_log(scope, ws, name, {text}, cap)
+  if not last then return {'full', dropped} end
+  version, change = last, {'log', unpack(extended)}
+else
+  local stored = redis.call('HGET', doc_key, name)
+  local number, _, before = split_value(stored)
+  version = number > 0 and number + 1 or ws.floor + 1
+  ws.top = math.max(ws.top, version)
+  local value = whole(version) .. ' ' .. ws.agent .. ' ' .. text
+  if stored then ws.items, ws.bytes = ws.items - 1, ws.bytes - #name - #stored end
+  ws.items, ws.bytes = ws.items + 1, ws.bytes + #name + #value
+  local fits, full = has_room(ws)
+  if not fits then return {'full', full} end
+  if ws.json then project(scope, name, text) end
+  redis.call('HSET', doc_key, name, value)
+  change = {'path', name, version, shown(text, ws.event_bytes), shown(before, ws.event_bytes)}
+end
+redis.call('HDEL', kv_key, entry)
+return close_workspace(scope, ws, change, {version})

@@ -1,0 +1,14 @@
+#!lua flags=no-writes
+-- Read a log of a session behind a number, the oldest first.
+-- answers: entries
+-- repeat: the same
+local scope = KEYS[1]            -- key: root of the session's slot
+local name  = ARGV[1]            -- str: name of the log, encoded
+local after = tonumber(ARGV[2])  -- int: number of the last entry that is known
+local limit = tonumber(ARGV[3])  -- int: at most so many
+
+local log_key = scope .. ':ws:log:' .. name
+local last = tonumber(redis.call('HGET', scope .. ':ws:parts', 'ws:log:' .. name) or 0)
+local first = last - redis.call('LLEN', log_key) + 1
+local from = math.max(0, after + 1 - first)
+return redis.call('LRANGE', log_key, from, from + limit - 1)

@@ -1,0 +1,42 @@
+#!lua
+-- Move one entry of a session's state machines to another state.
+-- expects: any | absent (it may not be there yet) | one (its state must be among `rows`)
+-- answers: ok revision, version | duplicate (the same) | fenced value | state current version (not what was expected;
+-- empty: it is not there) | full what
+-- repeat: answers duplicate, with what the first call answered
+local scope   = KEYS[1]                   -- key: root of the session's slot
+local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
+local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local id      = ARGV[3]                   -- str: what changes its state
+local to      = ARGV[4]                   -- str: the new state
+local text    = ARGV[5]                   -- str: what is kept with it, JSON
+local expects = ARGV[6]                   -- str: any, absent or one
+local rows    = cmsgpack.unpack(ARGV[7])  -- rows: state
+local now_arg = ARGV[8]                   -- time: test override, microseconds
+--@include open_workspace
+--@include close_workspace
+--@include has_room
+--@include shown
+--@include whole
+
+local task_key = scope .. ':ws:task'
+local ws, answer = open_workspace(scope, 'transition', caller, terms, {':ws:task'}, now_arg)
+if not ws then return answer end
+-- Version, agent, state, JSON.
+local stored = redis.call('HGET', task_key, id)
+local version, from, before = 0, '', false
+if stored then
+  local number, _, state, at = string.match(stored, '^(%d+) (%S*) (%S+) ()')
+  version, from, before = tonumber(number), state, string.sub(stored, at)
+  ws.items, ws.bytes = ws.items - 1, ws.bytes - #id - #stored
+end
+local fine = expects == 'any' or (expects == 'absent' and not stored)
+for i = 1, #rows do fine = fine or (expects == 'one' and rows[i][1] == from) end
+if not fine then return {'state', from, version} end
+local entry = whole(version + 1) .. ' ' .. ws.agent .. ' ' .. to .. ' ' .. text
+ws.items, ws.bytes = ws.items + 1, ws.bytes + #id + #entry
+local fits, full = has_room(ws)
+if not fits then return {'full', full} end
+redis.call('HSET', task_key, id, entry)
+local change = {id, version + 1, to, from, shown(text, ws.event_bytes), shown(before, ws.event_bytes)}
+return close_workspace(scope, ws, change, {version + 1})

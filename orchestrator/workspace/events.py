@@ -1,0 +1,169 @@
+"""The events of a workspace: decodes them, reads them from any place on, waits for more."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import msgspec
+
+from orchestrator.core.errors import InvalidInput, ServerUnavailable
+from orchestrator.core.ids import decode_foreign
+from orchestrator.core.pauses import Pauses
+from orchestrator.core.payload import decode_json
+from orchestrator.workspace.model import Change, WorkspaceEvent
+from orchestrator.workspace.reading import EVENTS, entry_time
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from orchestrator.store.keys import ScopeKeys
+    from orchestrator.store.store import Store
+
+BEGINNING: Final = "0-0"
+END: Final = "$"
+_PAGE: Final = 500
+_BLOCK_S: Final = 5.0
+_PLACE: Final = re.compile(r"\d{1,20}-\d{1,20}")
+
+
+def check_event_id(after: str) -> str:
+    """Return `after` when events can be read behind it.
+
+    Raises:
+        InvalidInput: it is no id of an event, and not `$` either.
+    """
+    if after == END or _PLACE.fullmatch(after):
+        return after
+    raise InvalidInput(f"{after!r} is no id of an event; take one from an event or a snapshot, 0-0 or $")
+
+
+def parse_event(entry: bytes, flat: Sequence[bytes]) -> WorkspaceEvent:
+    """Read one entry of the stream."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    kind, id_ = fields[b"k"].decode(), entry.decode()
+    changes, detail = _CHANGES[kind](msgspec.msgpack.decode(fields[b"c"]))
+    return WorkspaceEvent(id_, kind, int(fields[b"r"]), fields[b"a"].decode(), tuple(changes), detail, entry_time(id_))
+
+
+def _value(shown: str | bool) -> tuple[Any, bool]:  # noqa: FBT001 - it is what the stream holds
+    """The value, and whether it was told; see `lua/includes/shown.lua`."""
+    return (decode_json(shown.encode()), True) if isinstance(shown, str) else (None, shown is False)
+
+
+def _change(name: str, version: int, shown: Any, before: Any) -> Change:
+    value, told = _value(shown)
+    previous, told_before = _value(before)
+    return Change(name, version, value, previous, deleted=shown is False, told=told and told_before)
+
+
+def _patch(rows: list[Any]) -> tuple[list[Change], dict[str, Any]]:
+    return [_change(*row) for row in rows], {}
+
+
+def _append(row: list[Any]) -> tuple[list[Change], dict[str, Any]]:
+    name, first, dropped, *texts = row
+    log = decode_foreign(name)
+    changes = []
+    for number, text in enumerate(texts, first):
+        value, told = _value(text)
+        changes.append(Change(log, number, value, None, told=told))
+    return changes, {"first": first, "dropped": dropped}
+
+
+def _members(row: list[Any]) -> tuple[list[Change], dict[str, Any]]:
+    name, *members = row
+    return [Change(decode_foreign(name), 0, member, None) for member in members], {}
+
+
+def _transition(row: list[Any]) -> tuple[list[Change], dict[str, Any]]:
+    id_, version, to, before, text, text_before = row
+    return [_change(id_, version, text, text_before)], {"state": to, "previous_state": before or None}
+
+
+def _publish(row: list[Any]) -> tuple[list[Change], dict[str, Any]]:
+    target, *rest = row
+    if target == "log":
+        changes, detail = _append(rest)
+        return changes, {"target": target, **detail}
+    return [_change(*rest)], {"target": target}
+
+
+def _join(row: list[Any]) -> tuple[list[Change], dict[str, Any]]:
+    return [Change(row[0], 0, None, None)], {"joined": row[1]}
+
+
+def _direct(row: list[Any]) -> tuple[list[Change], dict[str, Any]]:
+    to, word, entry, text = row
+    value, told = _value(text)
+    return [Change(to, 0, value, None, told=told)], {"kind": word, "id": entry}
+
+
+def _acknowledge(row: list[Any]) -> tuple[list[Change], dict[str, Any]]:
+    return [Change(row[0], 0, None, None)], {"ids": row[1:]}
+
+
+def _clear(_: list[Any]) -> tuple[list[Change], dict[str, Any]]:
+    return [], {}
+
+
+_CHANGES: Final = {
+    "patch": _patch,
+    "append": _append,
+    "add": _members,
+    "remove": _members,
+    "transition": _transition,
+    "publish": _publish,
+    "join": _join,
+    "direct": _direct,
+    "acknowledge": _acknowledge,
+    "clear": _clear,
+}
+
+
+async def read_events(
+    store: Store, keys: ScopeKeys, *, after: str = BEGINNING, until: str | None = None
+) -> AsyncGenerator[WorkspaceEvent]:
+    """Give the events that are there behind `after`, up to `until` if given, and end."""
+    while True:
+        page = await store.execute("XRANGE", keys.key(EVENTS), f"({after}", until or "+", "COUNT", _PAGE)
+        for entry, fields in page:
+            yield parse_event(entry, fields)
+        if len(page) < _PAGE:
+            return
+        after = page[-1][0].decode()
+
+
+async def follow_stream(
+    store: Store, key: str, *, after: str, idle_s: float | None, name: str
+) -> AsyncGenerator[tuple[bytes, Sequence[bytes]]]:
+    """Give the entries of a stream behind `after` as they come, over a connection of one's own.
+
+    Ends when nothing has come for `idle_s`, if that is given. A connection that breaks is opened again; nothing is left
+    out and nothing given twice.
+    """
+    block_s = _BLOCK_S if idle_s is None else min(idle_s, _BLOCK_S)
+    link, pauses, heard_s = store.blocking_link(block_s, name=name), Pauses(), time.monotonic()
+    try:
+        while True:
+            try:
+                if after == END:
+                    last = await link.execute("XREVRANGE", key, "+", "-", "COUNT", 1)
+                    after = last[0][0].decode() if last else BEGINNING
+                reply = await link.execute(
+                    "XREAD", "COUNT", _PAGE, "BLOCK", max(1, round(block_s * 1000)), "STREAMS", key, after
+                )
+            except ServerUnavailable:
+                await anyio.sleep(pauses.next_s())
+                continue
+            pauses.reset()
+            for entry, fields in reply[0][1] if reply else ():
+                yield entry, fields
+                after, heard_s = entry.decode(), time.monotonic()
+            if idle_s is not None and time.monotonic() - heard_s >= idle_s:
+                return
+    finally:
+        with anyio.CancelScope(shield=True):
+            await link.close()

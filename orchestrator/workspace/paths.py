@@ -1,0 +1,87 @@
+"""Changes of paths: what `set`, `patch`, `delete` and `incr` of a document and of a scratch have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.core.errors import InvalidInput, VersionConflict
+from orchestrator.workspace import scripts
+from orchestrator.workspace.changing import check_rows, check_text
+from orchestrator.workspace.model import DELETE, Counted, Patched
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.workspace.changing import Changes
+    from orchestrator.workspace.model import Delete, Json
+    from orchestrator.workspace.scripts import Answer, PathRow
+
+MAX_NUMBER: Final = 2**53 - 1
+"""The server counts in doubles: beyond this, neighbours would be the same number."""
+
+
+async def change_paths(
+    changes: Changes,
+    wanted: Mapping[str, Json | Delete],
+    *,
+    if_versions: Mapping[str, int] | None = None,
+    newer_than: int | None = None,
+    op_id: str | None = None,
+    owner: str = "",
+) -> Patched:
+    """Change paths of the document, or of the scratch of `owner`: all or none."""
+    expected = dict(if_versions or {})
+    if unknown := expected.keys() - wanted.keys():
+        raise InvalidInput(f"if_versions names {sorted(unknown)[0]!r}, which is not among the changes")
+    if newer_than is not None and expected:
+        raise InvalidInput("give if_version or newer_than, not both: one asks for equality, the other for more")
+    rows = [_row(changes, path, value, expected.get(path), newer_than) for path, value in wanted.items()]
+    check_rows("paths", len(rows), sum(len(row.value) for row in rows))
+    answer = await _send(changes, rows, op_id, owner)
+    if answer.status == "conflict":
+        path, version = answer.rest[0].decode(), answer.rest[1]
+        if newer_than is not None:
+            if version == newer_than:  # the same write once more, from whoever numbers them
+                return Patched(version, answer.rest[2], duplicate=True, versions={path: version})
+            raise VersionConflict(path, version, f"one below {newer_than}")
+        raise VersionConflict(path, version, f"{expected[path]}")
+    versions = dict(zip(wanted, answer.rest[::2], strict=True))
+    return Patched(max(versions.values()), answer.revision, answer.status == "duplicate", versions)
+
+
+async def increment(changes: Changes, path: str, by: int, op_id: str | None) -> Counted:
+    """Add to the whole number that a path holds; nothing counts as 0."""
+    if not isinstance(by, int) or isinstance(by, bool) or abs(by) > MAX_NUMBER:
+        raise InvalidInput(f"incr adds whole numbers up to {MAX_NUMBER}, not {by!r:.80}")
+    row = scripts.PathRow(check_text("path", path), "incr", str(by).encode(), "any", 0)
+    answer = await _send(changes, [row], op_id, "")
+    if answer.status == "number":
+        raise InvalidInput(
+            f"path {path!r} holds no whole number, or its sum would pass {MAX_NUMBER}; nothing was changed"
+        )
+    return Counted(answer.rest[0], answer.revision, answer.status == "duplicate", int(answer.rest[1]))
+
+
+async def _send(changes: Changes, rows: list[PathRow], op_id: str | None, owner: str) -> Answer:
+    place = changes.place
+    return await changes.send(
+        lambda caller: scripts.patch(
+            place.keys, caller=caller, packed_terms=place.packed_terms, rows=rows, owner=owner
+        ),
+        op_id,
+    )
+
+
+def _row(changes: Changes, path: str, value: Json | Delete, expected: int | None, newer_than: int | None) -> PathRow:
+    check_text("path", path)
+    for number in (expected, newer_than):
+        if number is not None and (not isinstance(number, int) or not 0 <= number <= MAX_NUMBER):
+            raise InvalidInput(f"a version is a whole number from 0 to {MAX_NUMBER}, not {number!r:.80}")
+    condition, number = "any", 0
+    if expected is not None:
+        condition, number = "is", expected
+    elif newer_than is not None:
+        condition, number = "newer", newer_than
+    if value is DELETE:
+        return scripts.PathRow(path, "del", b"", condition, number)
+    return scripts.PathRow(path, "set", changes.encode(f"value of {path!r}", value), condition, number)

@@ -1,0 +1,179 @@
+"""Reads workspaces: plain commands out, values back. Changes nothing, asks for no lock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.errors import StoreError
+from orchestrator.core.ids import decode_foreign, encode_foreign
+from orchestrator.core.payload import decode_json
+from orchestrator.workspace import scripts
+from orchestrator.workspace.model import AgentEntry, Directive, LogEntry, Snapshot, StateEntry, Versioned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from orchestrator.store.calls import Argument
+    from orchestrator.store.keys import ScopeKeys
+    from orchestrator.store.store import Store
+
+DOCUMENT: Final = "ws:doc"
+EVENTS: Final = "ws:ev"
+_PARTS: Final = "ws:parts"
+_STATES: Final = "ws:task"
+_META: Final = "meta"
+_LOG: Final = "ws:log:"
+_SET: Final = "ws:set:"
+
+
+def log_part(log: str) -> str:
+    """What follows the root in the key of a log."""
+    return _LOG + encode_foreign("log", log)
+
+
+def set_part(name: str) -> str:
+    """What follows the root in the key of a set."""
+    return _SET + encode_foreign("set", name)
+
+
+def scratch_part(agent: str) -> str:
+    """What follows the root in the key of an agent's scratch."""
+    return f"agent:{agent}:kv"
+
+
+def inbox_part(agent: str) -> str:
+    """What follows the root in the key of an agent's directives."""
+    return f"inbox:{agent}"
+
+
+async def read_paths(store: Store, keys: ScopeKeys, part: str, paths: Sequence[str]) -> dict[str, Versioned]:
+    """What paths of the document or of a scratch hold; all of them when none is named. Missing ones are left out."""
+    key = keys.key(part)
+    if paths:
+        found = zip(paths, await store.execute("HMGET", key, *paths), strict=True)
+        return {path: _versioned(stored) for path, stored in found if stored is not None}
+    return _paths(await store.execute("HGETALL", key))
+
+
+async def read_last(store: Store, keys: ScopeKeys, log: str, count: int) -> list[LogEntry]:
+    """The last entries of a log, the oldest first."""
+    return [_log_entry(entry) for entry in await store.execute("LRANGE", keys.key(log_part(log)), -count, -1)]
+
+
+async def read_after(store: Store, keys: ScopeKeys, log: str, after: int, count: int) -> list[LogEntry]:
+    """Entries of a log behind a number, the oldest first."""
+    call = scripts.tail(keys, log=encode_foreign("log", log), after=after, limit=count)
+    return [_log_entry(entry) for entry in await store.call(call)]
+
+
+async def read_members(store: Store, keys: ScopeKeys, name: str) -> frozenset[str]:
+    """Members of a set."""
+    return _members(await store.execute("SMEMBERS", keys.key(set_part(name))))
+
+
+async def read_states(store: Store, keys: ScopeKeys, ids: Sequence[str]) -> dict[str, StateEntry]:
+    """Where state machines stand; all of them when none is named."""
+    key = keys.key(_STATES)
+    if ids:
+        found = zip(ids, await store.execute("HMGET", key, *ids), strict=True)
+        return {id_: _state(stored) for id_, stored in found if stored is not None}
+    return _states(await store.execute("HGETALL", key))
+
+
+async def read_agents(store: Store, keys: ScopeKeys) -> list[AgentEntry]:
+    """Who is in the session now."""
+    found = await store.call(scripts.present(keys))
+    return [AgentEntry(name, decode_json(text), left_ms / 1000) for name, left_ms, text in found]
+
+
+async def read_directives(store: Store, keys: ScopeKeys, agent: str, after: str, count: int) -> list[Directive]:
+    """Directives that wait for an agent, behind an id."""
+    found = await store.execute("XRANGE", keys.key(inbox_part(agent)), f"({after}", "+", "COUNT", count)
+    return [directive(entry, fields) for entry, fields in found]
+
+
+def directive(entry: bytes, flat: Sequence[bytes]) -> Directive:
+    """Read one entry of an inbox."""
+    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    id_ = entry.decode()
+    return Directive(id_, fields[b"k"].decode(), decode_json(fields[b"d"]), fields[b"a"].decode(), entry_time(id_))
+
+
+def entry_time(entry: str) -> datetime:
+    """When a stream entry was written, which its id tells."""
+    return from_instant_ms(int(entry.partition("-")[0]))
+
+
+async def read_snapshot(store: Store, keys: ScopeKeys) -> Snapshot:
+    """All that is shared, at one moment."""
+    parts: list[str] = []
+    while True:
+        # Logs and sets are known by name only after a look; one that is new when all is read begins another round.
+        commands: list[Sequence[Argument]] = [
+            ("MULTI",),
+            ("HGET", keys.key(_META), "rev"),
+            ("HKEYS", keys.key(_PARTS)),
+            ("HGETALL", keys.key(DOCUMENT)),
+            ("HGETALL", keys.key(_STATES)),
+            ("XREVRANGE", keys.key(EVENTS), "+", "-", "COUNT", 1),
+            *[
+                ("LRANGE", keys.key(part), 0, -1) if part.startswith(_LOG) else ("SMEMBERS", keys.key(part))
+                for part in parts
+            ],
+            ("EXEC",),
+        ]
+        replies = await store.pipeline(commands)
+        for reply in replies:
+            if isinstance(reply, StoreError):
+                raise reply
+        revision, names, paths, states, events, *contents = replies[-1]
+        shared = sorted(name.decode() for name in names if name.startswith((_LOG.encode(), _SET.encode())))
+        if shared == parts:
+            break
+        parts = shared
+    by_part = list(zip(parts, contents, strict=True))
+    return Snapshot(
+        revision=int(revision or 0),
+        paths=_paths(paths),
+        logs={
+            decode_foreign(part.removeprefix(_LOG)): tuple(_log_entry(entry) for entry in content)
+            for part, content in by_part
+            if part.startswith(_LOG) and content
+        },
+        sets={
+            decode_foreign(part.removeprefix(_SET)): _members(content)
+            for part, content in by_part
+            if part.startswith(_SET) and content
+        },
+        states=_states(states),
+        event=events[0][0].decode() if events else "0-0",
+    )
+
+
+def _paths(flat: Sequence[bytes]) -> dict[str, Versioned]:
+    return {path.decode(): _versioned(stored) for path, stored in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _versioned(stored: bytes) -> Versioned:
+    version, agent, text = stored.split(b" ", 2)
+    return Versioned(decode_json(text), int(version), agent.decode())
+
+
+def _log_entry(stored: bytes) -> LogEntry:
+    number, at_ms, agent, text = stored.split(b" ", 3)
+    return LogEntry(int(number), decode_json(text), agent.decode(), from_instant_ms(int(at_ms)))
+
+
+def _states(flat: Sequence[bytes]) -> dict[str, StateEntry]:
+    return {id_.decode(): _state(stored) for id_, stored in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _state(stored: bytes) -> StateEntry:
+    version, agent, state, text = stored.split(b" ", 3)
+    return StateEntry(state.decode(), decode_json(text), int(version), agent.decode())
+
+
+def _members(reply: Sequence[Any]) -> frozenset[str]:
+    return frozenset(member.decode() for member in reply)

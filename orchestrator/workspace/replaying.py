@@ -1,0 +1,116 @@
+"""Makes a workspace again from its events alone, and compares it with what is stored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from orchestrator.workspace.events import read_events
+from orchestrator.workspace.model import LogEntry, Replay, Snapshot, StateEntry, Versioned
+from orchestrator.workspace.reading import read_snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from orchestrator.store.keys import ScopeKeys
+    from orchestrator.store.store import Store
+    from orchestrator.workspace.model import Change, WorkspaceEvent
+
+
+@dataclass
+class _Replayed:
+    """What the events so far lead to."""
+
+    revision: int = 0
+    event: str = "0-0"
+    complete: bool = True
+    paths: dict[str, Versioned] = field(default_factory=dict)
+    logs: dict[str, list[LogEntry]] = field(default_factory=dict)
+    sets: dict[str, set[str]] = field(default_factory=dict)
+    states: dict[str, StateEntry] = field(default_factory=dict)
+
+    def take(self, event: WorkspaceEvent) -> None:
+        """Apply one event."""
+        # Those before it were trimmed away: what they left behind is unknown.
+        self.complete = self.complete and event.revision == self.revision + 1
+        self.revision, self.event = event.revision, event.id
+        match event.kind, event.detail.get("target"):
+            case ("patch", _) | ("publish", "path"):
+                for change in event.changes:
+                    self._write(change, event)
+            case ("append", _) | ("publish", "log"):
+                self._append(event)
+            case "add", _:
+                self.sets.setdefault(event.changes[0].name, set()).update(change.value for change in event.changes)
+            case "remove", _:
+                self.sets.setdefault(event.changes[0].name, set()).difference_update(
+                    change.value for change in event.changes
+                )
+            case "transition", _:
+                self._move(event.changes[0], event)
+            case "clear", _:
+                for held in (self.paths, self.logs, self.sets, self.states):
+                    held.clear()
+                self.complete = True
+
+    def _write(self, change: Change, event: WorkspaceEvent) -> None:
+        if change.deleted:
+            self.paths.pop(change.name, None)
+            return
+        self._note_told(change)
+        self.paths[change.name] = Versioned(change.value, change.version, event.agent)
+
+    def _append(self, event: WorkspaceEvent) -> None:
+        entries = self.logs.setdefault(event.changes[0].name, [])
+        for change in event.changes:
+            self._note_told(change)
+            entries.append(LogEntry(change.version, change.value, event.agent, event.at))
+        del entries[: event.detail["dropped"]]
+
+    def _move(self, change: Change, event: WorkspaceEvent) -> None:
+        self._note_told(change)
+        self.states[change.name] = StateEntry(event.detail["state"], change.value, change.version, event.agent)
+
+    def _note_told(self, change: Change) -> None:
+        if not change.told and change.value is None:
+            self.complete = False
+
+    def snapshot(self) -> Snapshot:
+        """It as a value."""
+        return Snapshot(
+            self.revision,
+            self.paths,
+            {log: tuple(entries) for log, entries in self.logs.items() if entries},
+            {name: frozenset(members) for name, members in self.sets.items() if members},
+            self.states,
+            self.event,
+        )
+
+
+async def replay(store: Store, keys: ScopeKeys, *, until: str | None) -> Replay:
+    """Apply all events, up to `until` if given; compare with what is stored if not."""
+    replayed = _Replayed()
+    stored = await read_snapshot(store, keys) if until is None else None
+    # Up to what was read, not to the last one: others go on writing.
+    async for event in read_events(store, keys, until=until if stored is None else stored.event):
+        replayed.take(event)
+    made = replayed.snapshot()
+    return Replay(made, replayed.complete, () if stored is None else tuple(_differences(made, stored)))
+
+
+def _differences(made: Snapshot, stored: Snapshot) -> Iterator[str]:
+    yield from _differing("path", made.paths, stored.paths)
+    yield from _differing("log", _untimed(made), _untimed(stored))
+    yield from _differing("set", made.sets, stored.sets)
+    yield from _differing("state", made.states, stored.states)
+
+
+def _untimed(snapshot: Snapshot) -> dict[str, list[tuple[int, object, str]]]:
+    # The time of an entry and of its event are read apart, by the clock of one call; they may differ by a millisecond.
+    return {log: [(e.number, e.value, e.agent) for e in entries] for log, entries in snapshot.logs.items()}
+
+
+def _differing(kind: str, made: Mapping[str, object], stored: Mapping[str, object]) -> Iterator[str]:
+    for name in sorted(made.keys() | stored.keys()):
+        if made.get(name) != stored.get(name):
+            yield f"{kind}:{name}"

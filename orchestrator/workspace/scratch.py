@@ -1,0 +1,75 @@
+"""`Scratch`: what one agent keeps to itself within a session, beside the workspace that all share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.workspace.model import DELETE
+from orchestrator.workspace.paths import change_paths
+from orchestrator.workspace.reading import read_paths, scratch_part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.workspace.changing import Changes
+    from orchestrator.workspace.model import Applied, Delete, Json, Patched, Versioned
+
+
+class Scratch:
+    """The private paths of one agent; it lives and dies with the workspace, and tells no events.
+
+    Attributes:
+        agent: whose it is.
+    """
+
+    __slots__ = ("_changes", "_part", "agent")
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self.agent = changes.agent
+        self._part = scratch_part(changes.agent)
+
+    async def get(self, *paths: str) -> dict[str, Versioned]:
+        """What these paths hold, all of them if none is named; missing ones are left out."""
+        place = self._changes.place
+        return await place.store.ask(
+            lambda: read_paths(place.store, place.keys, self._part, paths), patience_s=place.patience_s
+        )
+
+    async def list(self) -> list[str]:
+        """The names of all paths."""
+        return sorted(await self.get())
+
+    async def set(
+        self,
+        path: str,
+        value: Json,
+        *,
+        if_version: int | None = None,
+        newer_than: int | None = None,
+        op_id: str | None = None,
+    ) -> Applied:
+        """Write a path; see `Workspace.set`."""
+        patched = await change_paths(
+            self._changes,
+            {path: value},
+            if_versions=None if if_version is None else {path: if_version},
+            newer_than=newer_than,
+            op_id=op_id,
+            owner=self.agent,
+        )
+        return patched
+
+    async def patch(
+        self,
+        changes: Mapping[str, Json | Delete],
+        *,
+        if_versions: Mapping[str, int] | None = None,
+        op_id: str | None = None,
+    ) -> Patched:
+        """Change several paths, all or none; see `Workspace.patch`."""
+        return await change_paths(self._changes, changes, if_versions=if_versions, op_id=op_id, owner=self.agent)
+
+    async def delete(self, *paths: str, op_id: str | None = None) -> Patched:
+        """Delete paths; missing ones are no error."""
+        return await change_paths(self._changes, dict.fromkeys(paths, DELETE), op_id=op_id, owner=self.agent)

@@ -1,0 +1,570 @@
+"""`WorkspaceView` reads what a session shares; `Workspace` also changes it, under a lock that each change presents.
+
+Handles are cheap and own no connection. Every change is one script: one round trip, all of it or nothing, safe to send
+twice.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.durations import Duration, to_ms, to_seconds
+from orchestrator.core.errors import InvalidInput, NotFound, StateConflict
+from orchestrator.core.ids import check_name, encode_foreign
+from orchestrator.workspace import reading, scripts
+from orchestrator.workspace.changing import MAX_INBOX, Changes, check_rows, check_text
+from orchestrator.workspace.events import (
+    BEGINNING,
+    END,
+    check_event_id,
+    follow_stream,
+    parse_event,
+    read_events,
+)
+from orchestrator.workspace.export import export_document
+from orchestrator.workspace.model import Appended, Applied, Counted
+from orchestrator.workspace.paths import change_paths, increment
+from orchestrator.workspace.replaying import replay
+from orchestrator.workspace.scratch import Scratch
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
+    from typing import TypeVar
+
+    from orchestrator.locks.model import Authority
+    from orchestrator.locks.named import Locks
+    from orchestrator.workspace.changing import Place
+    from orchestrator.workspace.model import (
+        AgentEntry,
+        Delete,
+        Directive,
+        Json,
+        LogEntry,
+        Patched,
+        Replay,
+        Snapshot,
+        StateEntry,
+        Versioned,
+        WorkspaceEvent,
+    )
+    from orchestrator.workspace.scripts import Answer
+
+    T = TypeVar("T")
+
+
+class WorkspaceView:
+    """What a session shares, for whoever wants to read it; `edit` and `under` give a `Workspace` that changes it.
+
+    Attributes:
+        session: whose it is.
+    """
+
+    __slots__ = ("_locks", "_place", "session")
+
+    def __init__(self, place: Place, *, locks: Locks | None = None) -> None:
+        self._place, self._locks = place, locks
+        self.session: str = place.keys.id
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.session!r})"
+
+    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
+        return await self._place.store.ask(read, patience_s=self._place.patience_s)
+
+    # ------------------------------------------------------------------------------------------------------- read
+
+    async def get(self, *paths: str) -> dict[str, Versioned]:
+        """What these paths of the document hold, all of them if none is named; missing ones are left out."""
+        place = self._place
+        return await self._ask(lambda: reading.read_paths(place.store, place.keys, reading.DOCUMENT, paths))
+
+    async def log(self, log: str, *, last: int = 100, after: int | None = None) -> list[LogEntry]:
+        """Entries of a log, the oldest first.
+
+        Args:
+            log: its name.
+            last: at most so many, up to 10,000.
+            after: the next ones behind the entry with this number; by default the newest.
+
+        Raises:
+            InvalidInput: a name or number that cannot be.
+        """
+        if not 1 <= last <= 10_000 or (after is not None and after < 0):
+            raise InvalidInput(f"last={last!r} must lie between 1 and 10000, after={after!r} not below 0")
+        place = self._place
+        if after is None:
+            return await self._ask(lambda: reading.read_last(place.store, place.keys, log, last))
+        return await self._ask(lambda: reading.read_after(place.store, place.keys, log, after, last))
+
+    async def members(self, set_: str) -> frozenset[str]:
+        """Members of a set; none if there is no such set."""
+        place = self._place
+        return await self._ask(lambda: reading.read_members(place.store, place.keys, set_))
+
+    async def states(self, *ids: str) -> dict[str, StateEntry]:
+        """Where these state machines stand, all of them if none is named; missing ones are left out."""
+        place = self._place
+        return await self._ask(lambda: reading.read_states(place.store, place.keys, ids))
+
+    async def agents(self) -> list[AgentEntry]:
+        """Who is in the session now: joined, with a lease that has not run out."""
+        place = self._place
+        return await self._ask(lambda: reading.read_agents(place.store, place.keys))
+
+    async def snapshot(self) -> Snapshot:
+        """All that is shared, at one moment, and the event after which it was."""
+        place = self._place
+        return await self._ask(lambda: reading.read_snapshot(place.store, place.keys))
+
+    def events(self, after: str = END, *, block: Duration | None = None) -> AsyncGenerator[WorkspaceEvent]:
+        """What is changed, in order, as it happens: `async for event in workspace.events():`.
+
+        Waiting takes a connection of its own until the loop is left.
+
+        Args:
+            after: id of the last event that is known, `0-0` for all that are kept, `$` for what comes from now on.
+            block: seconds or timedelta to wait for another event before the loop ends; None waits for ever.
+
+        Raises:
+            InvalidInput: `after` is no such id, `block` no duration.
+        """
+        block_s = None if block is None else to_seconds("block", block)
+        return self._events(check_event_id(after), block_s)
+
+    async def _events(self, after: str, block_s: float | None) -> AsyncGenerator[WorkspaceEvent]:
+        store, keys = self._place.store, self._place.keys
+        if block_s == 0:
+            if after != END:
+                async for event in read_events(store, keys, after=after):
+                    yield event
+            return
+        entries = follow_stream(store, keys.key(reading.EVENTS), after=after, idle_s=block_s, name="events")
+        async with aclosing(entries):
+            async for entry, fields in entries:
+                yield parse_event(entry, fields)
+
+    async def replay(self, *, until: str | None = None) -> Replay:
+        """Make the workspace again from its events alone, and compare it with what is stored.
+
+        Args:
+            until: id of the last event to take; by default all, and only then is compared.
+
+        Raises:
+            InvalidInput: `until` is no id of an event.
+        """
+        if until is not None and check_event_id(until) == END:
+            raise InvalidInput("a replay ends at an event or, without until=, at the last one")
+        return await replay(self._place.store, self._place.keys, until=until)
+
+    async def export(self) -> dict[str, Json]:
+        """All that is shared as one JSON value, with versions, authors, and who is in the session."""
+        return export_document(self.session, await self.snapshot(), await self.agents())
+
+    # ----------------------------------------------------------------------------------------------------- change
+
+    def under(self, lock: Authority, *, agent: str = "") -> Workspace:
+        """A workspace whose changes present a lock that the caller holds, as `ctx.locks.hold(...)` gives one.
+
+        Args:
+            lock: a lease of this session; once it is lost, nothing can be changed any more.
+            agent: in whose name.
+        """
+        return Workspace(self._place, authority=lock, agent=agent, locks=self._locks)
+
+    @asynccontextmanager
+    async def edit(self, *, agent: str = "", ttl: Duration = 30.0) -> AsyncIterator[Workspace]:
+        """Change the workspace from outside of a task: `async with orc.workspace("101").edit() as ws:`.
+
+        Takes a lock of its own, renews it, and gives it back. It keeps nobody else out: each change is one step anyway.
+
+        Args:
+            agent: in whose name; nobody's by default.
+            ttl: seconds or timedelta until the lock lapses when this process has died.
+
+        Raises:
+            LockLost: the lock could not be renewed; the block was cancelled.
+            StoreError: Redis does not answer.
+        """
+        if self._locks is None:
+            raise InvalidInput("this handle has no locks to edit under; use the workspace of a client, or `under`")
+        # A name of its own, so that editors do not wait for each other.
+        async with self._locks.hold(f"edit:{Changes.new_stem()}", ttl=ttl) as lease:
+            yield self.under(lease, agent=agent)
+
+
+class Workspace(WorkspaceView):
+    """What a session shares, for whoever may change it.
+
+    Every change raises `Fenced` (`LockLost` for a named lock) when its lock is somebody else's by now, `WorkspaceFull`
+    at a cap, and `StoreError` when Redis did not do it; nothing is changed then. `op_id` names a change: made again with
+    the same id within `workspace.dedup_s` it changes nothing and answers what the first one did, with `duplicate`.
+
+    Attributes:
+        session: whose it is.
+        agent: in whose name changes are made; empty: nobody's.
+    """
+
+    __slots__ = ("_changes", "agent")
+
+    def __init__(self, place: Place, *, authority: Authority, agent: str, locks: Locks | None = None) -> None:
+        super().__init__(place, locks=locks)
+        self._changes = Changes(place, authority, agent=agent)
+        self.agent: str = agent
+
+    @property
+    def scratch(self) -> Scratch:
+        """What the agent keeps to itself.
+
+        Raises:
+            InvalidInput: there is no agent.
+        """
+        return Scratch(self._named("scratch"))
+
+    def _named(self, what: str) -> Changes:
+        if not self.agent:
+            raise InvalidInput(f"{what} belongs to an agent; open the workspace with agent=")
+        return self._changes
+
+    # --------------------------------------------------------------------------------------------------- document
+
+    async def set(
+        self,
+        path: str,
+        value: Json,
+        *,
+        if_version: int | None = None,
+        newer_than: int | None = None,
+        op_id: str | None = None,
+    ) -> Applied:
+        """Write a path.
+
+        Args:
+            path: any printable text of up to 256 bytes, as `agents.ada.status`; paths do not contain each other.
+            value: any JSON value or pydantic model.
+            if_version: only if it has this version; 0: only if nothing is there.
+            newer_than: a number of the caller's that becomes the version; only if the stored one is lower. The same
+                number once more answers `duplicate`.
+            op_id: name of the change.
+
+        Raises:
+            VersionConflict: it has another version.
+            InvalidInput: that is no path, or no JSON, or too large.
+        """
+        expected = None if if_version is None else {path: if_version}
+        return await change_paths(
+            self._changes, {path: value}, if_versions=expected, newer_than=newer_than, op_id=op_id
+        )
+
+    async def patch(
+        self,
+        changes: Mapping[str, Json | Delete],
+        *,
+        if_versions: Mapping[str, int] | None = None,
+        op_id: str | None = None,
+    ) -> Patched:
+        """Change many paths: all or none.
+
+        Args:
+            changes: values by path; `DELETE` removes one, and a missing one is no error. At most 500.
+            if_versions: versions that paths among them must have; 0: nothing may be there.
+            op_id: name of the change.
+
+        Raises:
+            VersionConflict: one has another version.
+            InvalidInput: as `set`.
+        """
+        return await change_paths(self._changes, changes, if_versions=if_versions, op_id=op_id)
+
+    async def incr(self, path: str, by: int = 1, *, op_id: str | None = None) -> Counted:
+        """Add to the whole number at a path; nothing counts as 0. `value` of the answer is the sum.
+
+        Raises:
+            InvalidInput: something else is there, or the sum would not be exact (beyond 2^53 - 1).
+        """
+        return await increment(self._changes, path, by, op_id)
+
+    # ------------------------------------------------------------------------------------------------ logs and sets
+
+    async def append(self, log: str, *items: Json, op_id: str | None = None, cap: int | None = None) -> Appended:
+        """Append to a log, which is made by the first item.
+
+        Args:
+            log: its name.
+            items: JSON values or pydantic models, at most 500, together at most 4 MiB.
+            op_id: name of the change.
+            cap: entries that the log keeps, the oldest go; `workspace.max_log` by default, and at most.
+
+        Raises:
+            InvalidInput: a name, item or cap that cannot be.
+        """
+        name = encode_foreign("log", log)
+        texts = [self._changes.encode(f"item of log {log!r}", item) for item in items]
+        check_rows("items", len(texts), sum(map(len, texts)))
+        kept = self._cap(cap, len(texts))
+        answer = await self._send(
+            lambda caller: scripts.append(
+                self._place.keys,
+                caller=caller,
+                packed_terms=self._place.packed_terms,
+                log=name,
+                texts=texts,
+                cap=kept,
+            ),
+            op_id,
+        )
+        last, dropped = answer.rest
+        return Appended(last, answer.revision, answer.status == "duplicate", last - len(texts) + 1, dropped)
+
+    def _cap(self, cap: int | None, items: int) -> int:
+        most = self._place.settings.max_log
+        kept = most if cap is None else cap
+        if not max(1, items) <= kept <= most:
+            raise InvalidInput(
+                f"a log that takes {items} items must keep between that many and workspace.max_log = {most}, not {kept}"
+            )
+        return kept
+
+    async def add(self, set_: str, *members: str, op_id: str | None = None) -> Counted:
+        """Add members to a set; `value` of the answer is how many were new.
+
+        Raises:
+            InvalidInput: no name, or no member (printable texts of up to 256 bytes, at most 500).
+        """
+        return await self._change_set(set_, "add", members, op_id)
+
+    async def remove(self, set_: str, *members: str, op_id: str | None = None) -> Counted:
+        """Remove members from a set; `value` of the answer is how many were there.
+
+        Raises:
+            InvalidInput: as `add`.
+        """
+        return await self._change_set(set_, "remove", members, op_id)
+
+    async def _change_set(self, set_: str, mode: str, members: tuple[str, ...], op_id: str | None) -> Counted:
+        name = encode_foreign("set", set_)
+        changed = list(dict.fromkeys(check_text("member", member) for member in members))
+        check_rows("members", len(changed))
+        answer = await self._send(
+            lambda caller: scripts.members(
+                self._place.keys,
+                caller=caller,
+                packed_terms=self._place.packed_terms,
+                name=name,
+                mode=mode,
+                changed=changed,
+            ),
+            op_id,
+        )
+        version, count = answer.rest
+        return Counted(version, answer.revision, answer.status == "duplicate", count)
+
+    # ------------------------------------------------------------------------------------------------------- states
+
+    async def transition(
+        self,
+        task_id: str,
+        *,
+        to: str,
+        expect: str | Collection[str] | None = None,
+        data: Json = None,
+        op_id: str | None = None,
+    ) -> Applied:
+        """Move a state machine, such as one task of a plan, to another state.
+
+        Args:
+            task_id: which one; any printable text of up to 256 bytes.
+            to: the new state; a name.
+            expect: the state, or states, that it must be in; an empty collection: it may not be there yet; None: any.
+            data: what is kept with the state.
+            op_id: name of the change.
+
+        Raises:
+            StateConflict: it is in another state; names that.
+            InvalidInput: a name or value that cannot be.
+        """
+        check_text("task_id", task_id)
+        check_name("state", to)
+        expected = None if expect is None else [expect] if isinstance(expect, str) else list(expect)
+        text = self._changes.encode(f"data of {task_id!r}", data)
+        answer = await self._send(
+            lambda caller: scripts.transition(
+                self._place.keys,
+                caller=caller,
+                packed_terms=self._place.packed_terms,
+                id_=task_id,
+                to=to,
+                text=text,
+                expect=expected,
+            ),
+            op_id,
+        )
+        if answer.status == "state":
+            raise StateConflict(task_id, answer.rest[0].decode() or None, " or ".join(expected or ()) or "nothing")
+        return Applied(answer.rest[0], answer.revision, answer.status == "duplicate")
+
+    # ------------------------------------------------------------------------------------------- private to shared
+
+    async def publish(
+        self, key: str, *, as_path: str | None = None, to_log: str | None = None, op_id: str | None = None
+    ) -> Applied:
+        """Move an entry of the agent's scratch into the document, or to the end of a log, in one step.
+
+        Args:
+            key: path of the scratch; it is gone afterwards.
+            as_path: path of the document; by default the same.
+            to_log: a log in place of the document.
+            op_id: name of the change.
+
+        Raises:
+            NotFound: the scratch has no such entry.
+            InvalidInput: there is no agent, or both targets were given.
+        """
+        owner = self._named("a scratch").agent
+        if as_path is not None and to_log is not None:
+            raise InvalidInput("give as_path or to_log, not both")
+        check_text("key", key)
+        target = "path" if to_log is None else "log"
+        name = (
+            check_text("path", key if as_path is None else as_path) if to_log is None else encode_foreign("log", to_log)
+        )
+        answer = await self._send(
+            lambda caller: scripts.publish(
+                self._place.keys,
+                caller=caller,
+                packed_terms=self._place.packed_terms,
+                owner=owner,
+                entry=key,
+                target=target,
+                name=name,
+                cap=self._place.settings.max_log,
+            ),
+            op_id,
+        )
+        if answer.status == "missing":
+            raise NotFound(
+                f"the scratch of {owner} in session {self.session!r} holds no {key!r}; nothing was published"
+            )
+        return Applied(answer.rest[0], answer.revision, answer.status == "duplicate")
+
+    # --------------------------------------------------------------------------------------- directory and directives
+
+    async def join(self, info: Json = None, *, lease: Duration = 60.0) -> None:
+        """Enter the agent into the directory, or renew its entry.
+
+        Args:
+            info: what it says of itself.
+            lease: seconds or timedelta until it is gone, unless it joins again.
+
+        Raises:
+            InvalidInput: there is no agent, or the lease is none.
+        """
+        lease_ms = to_ms("lease", lease)
+        if lease_ms == 0:
+            raise InvalidInput("a lease of 0 is none; use leave()")
+        await self._enter(self._changes.encode("info", info), lease_ms)
+
+    async def leave(self) -> None:
+        """Take the agent out of the directory."""
+        await self._enter(b"null", 0)
+
+    async def _enter(self, text: bytes, lease_ms: int) -> None:
+        member = self._named("an entry of the directory").agent
+        await self._send(
+            lambda caller: scripts.join(
+                self._place.keys,
+                caller=caller,
+                packed_terms=self._place.packed_terms,
+                member=member,
+                text=text,
+                lease_ms=lease_ms,
+            ),
+            None,
+        )
+
+    async def direct(self, agent: str, kind: str, data: Json = None, *, op_id: str | None = None) -> str:
+        """Tell an agent something that it must not miss, as `STOP`. It waits for the agent however long that takes.
+
+        Returns:
+            The directive's id.
+
+        Raises:
+            InvalidInput: no name of an agent or of a kind, or no JSON.
+        """
+        check_name("agent", agent)
+        check_name("kind", kind)
+        text = self._changes.encode(f"directive {kind}", data)
+        answer = await self._send(
+            lambda caller: scripts.direct(
+                self._place.keys,
+                caller=caller,
+                packed_terms=self._place.packed_terms,
+                to=agent,
+                word=kind,
+                text=text,
+                most=MAX_INBOX,
+            ),
+            op_id,
+        )
+        entry: bytes = answer.rest[0]
+        return entry.decode()
+
+    def directives(self, *, block: Duration | None = None) -> AsyncGenerator[Directive]:
+        """What the agent was told and has not acknowledged, then what comes: `async for directive in ws.directives():`.
+
+        Each comes again in every later loop, also of another worker, until it is given to `acknowledge`.
+
+        Args:
+            block: seconds or timedelta to wait for another one before the loop ends; None waits for ever, 0 not at all.
+
+        Raises:
+            InvalidInput: there is no agent.
+        """
+        agent = self._named("directives").agent
+        return self._directives(agent, None if block is None else to_seconds("block", block))
+
+    async def _directives(self, agent: str, block_s: float | None) -> AsyncGenerator[Directive]:
+        store, keys = self._place.store, self._place.keys
+        if block_s == 0:
+            for told in await self._ask(lambda: reading.read_directives(store, keys, agent, BEGINNING, MAX_INBOX)):
+                yield told
+            return
+        key = keys.key(reading.inbox_part(agent))
+        entries = follow_stream(store, key, after=BEGINNING, idle_s=block_s, name="directives")
+        async with aclosing(entries):
+            async for entry, fields in entries:
+                yield reading.directive(entry, fields)
+
+    async def acknowledge(self, *directives: Directive) -> None:
+        """Say that the agent has carried out what it was told; nobody is told again.
+
+        Raises:
+            InvalidInput: there is no agent, or no directive.
+        """
+        agent = self._named("directives").agent
+        check_rows("directives", len(directives))
+        await self._send(
+            lambda caller: scripts.acknowledge(
+                self._place.keys,
+                caller=caller,
+                packed_terms=self._place.packed_terms,
+                to=agent,
+                entries=[directive.id for directive in directives],
+            ),
+            None,
+        )
+
+    # -------------------------------------------------------------------------------------------------------- clear
+
+    async def clear(self, *, op_id: str | None = None) -> int:
+        """Empty the workspace, scratches, directory and directives included. Answers the revision.
+
+        Events stay as long as they would have, and with them what they tell; versions go on.
+        """
+        answer = await self._send(
+            lambda caller: scripts.clear(self._place.keys, caller=caller, packed_terms=self._place.packed_terms), op_id
+        )
+        return answer.revision
+
+    async def _send(self, make: Callable[[scripts.Caller], Any], op_id: str | None) -> Answer:
+        return await self._changes.send(make, op_id)
