@@ -63,10 +63,9 @@ class Deeds:
             value = value.model_dump(mode="json")
         result = encode_json(f"what {name!r} returned", value, max_bytes=RESULT_BYTES, max_depth=RESULT_DEPTH)
         # It is done: a handler that is told to stop just now keeps it all the same.
-        kept = result
         with anyio.CancelScope(shield=True):
-            kept = await self._keeper.keep(name, result)
-        return kept
+            result = await self._keeper.keep(name, result)  # what is kept already stands
+        return result  # noqa: RET504 - a type checker cannot see that the block never swallows
 
 
 async def _call(do: Callable[[], Any]) -> Any:

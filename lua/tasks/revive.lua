@@ -1,6 +1,6 @@
 #!lua
--- Let ended tasks run again: dead letters, cancelled and expired ones line up in their queues as if they had become ready
--- now. They keep their ids, their keys and all that is known of their attempts; but what they failed and died so far
+-- Let ended tasks run again: dead letters, cancelled and expired ones line up in their lanes and queues as if they had
+-- become ready now. They keep their ids, their keys and all that is known of their attempts; but what they failed and died so far
 -- counts no more, and they need not start in time any more.
 -- status, per id: revived | already state (it has not ended) | refused state (it succeeded) | damaged | unknown
 -- repeat: answers revived for every task that this token has revived, whatever became of it since, and changes nothing
@@ -16,6 +16,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include rank_of
 --@include skill_queue
 --@include damage
+--@include join_lane
 --@include line_up
 --@include start_waiting
 --@include flush_waiting
@@ -31,7 +32,7 @@ local may_go_on = {dead = true, cancelled = true, expired = true}
 local function revive(id)
   local task_key, out_key = pool .. ':task:' .. id, pool .. ':out:' .. id
   local found = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'env', 'idem', 'fails', 'deaths', 'out',
-    'revived')
+    'revived', 'lane', 'asks')
   local state = found[1]
   if not state then return 'unknown', '' end
   local task = {state = state, gen = found[2], queue = found[3], env = found[5], fails = found[7], deaths = found[8]}
@@ -45,14 +46,22 @@ local function revive(id)
   redis.call('EXISTS', dead_key, out_key)  -- reading probes what will be written (protocol rule 26)
   local generation = whole(raise(task.gen, now_ms))
   local number, fails, deaths = tonumber(count) + 1, tonumber(task.fails or 0), tonumber(task.deaths or 0)
-  redis.call('HSET', task_key, 'state', 'ready', 'gen', generation, 'was', task.gen,
+  local next_state = 'ready'
+  if found[11] and not join_lane(pool, found[11], id, now) then next_state = 'waiting' end
+  redis.call('HSET', task_key, 'state', next_state, 'gen', generation, 'was', task.gen,
     'revived', number .. ' ' .. fails .. ' ' .. deaths .. ' ' .. token,
     'revival:' .. number, whole(now_ms) .. ' ' .. state .. ' ' .. said)
   redis.call('HDEL', task_key, 'ended', 'at', 'by', 'cancel', 'due', 'left')
+  -- What nobody answered in time is asked again.
+  if found[12] and redis.call('HEXISTS', task_key, 'answer:' .. found[12]) == 0 then
+    redis.call('HDEL', task_key, 'answered:' .. found[12])
+  end
   redis.call('EXPIRE', task_key, max_wait_s)
   -- The key may have run out, and a later task may have it now.
   if holder and string.match(holder, '^%S+') == id then redis.call('EXPIRE', idem_key, max_wait_s) end
-  line_up(waiting.ready, task.queue or skill_queue(task.env), whole(rank_of(found[4]) + now_ms), id)
+  if next_state == 'ready' then
+    line_up(waiting.ready, task.queue or skill_queue(task.env), whole(rank_of(found[4]) + now_ms), id)
+  end
   if found[9] then tell(pool, id, generation, fails + deaths + 1, 'revived', said) end
   revived[#revived + 1] = id
   return 'revived', state

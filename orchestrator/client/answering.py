@@ -71,7 +71,7 @@ def _refusal(id_: str, number: int, text: str, found: Answered) -> Exception:
 
 
 def _one_line(actor: str) -> str:
-    line = " ".join(actor.split())
+    line = " ".join(actor.encode(errors="replace").decode().split())
     if not line:
         raise InvalidInput("actor must say who answers")
     return line

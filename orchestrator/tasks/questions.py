@@ -41,9 +41,12 @@ def pack_asked(asked: Asked) -> bytes:
     """The bytes that are stored and compared.
 
     Raises:
-        InvalidInput: it is too large.
+        InvalidInput: it is too large, or no valid Unicode.
     """
-    packed = _pack(asked)
+    try:
+        packed = _pack(asked)
+    except UnicodeEncodeError:
+        raise InvalidInput("the question holds half a character (a lone surrogate); ask in valid Unicode") from None
     if len(packed) > MAX_BYTES:
         raise InvalidInput(f"the question is {len(packed)} bytes long, more than the {MAX_BYTES} allowed")
     return packed

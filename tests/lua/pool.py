@@ -32,6 +32,7 @@ from orchestrator.tasks.model import (
     WatchStatus,
     encode_envelope,
 )
+from orchestrator.tasks.questions import Asked, pack_asked
 from tests.lua.keyspace import names, snapshot
 
 if TYPE_CHECKING:
@@ -210,6 +211,36 @@ class Pool:
         """Finish one attempt."""
         return self.finish((delivery, Verdict(kind, **fields)))[0]
 
+    def ask(
+        self,
+        delivery: Delivery,
+        number: int = 1,
+        question: str = "Really?",
+        *,
+        options: Iterable[str] = (),
+        delay_ms: int = 0,
+        at_ms: int = 0,
+    ) -> FinishStatus:
+        """End one attempt with a question; options are JSON."""
+        packed = pack_asked(Asked(question, tuple(options)))
+        return self.end(delivery, VerdictKind.ASK, payload=packed, number=number, delay_ms=delay_ms, at_ms=at_ms)
+
+    def answer(
+        self, task_id: str, value: str = "true", *, number: int = 1, actor: str = "ada"
+    ) -> task_scripts.Answered:
+        """Run answer; the value is JSON."""
+        call = task_scripts.answer(
+            self.keys, id_=task_id, number=number, value=value, actor=actor, max_wait_s=MAX_WAIT_S
+        )
+        return self.call(call)
+
+    def once(self, delivery: Delivery, name: str = "pay", value: bytes = b"1") -> tuple[str, bytes]:
+        """Run once."""
+        call = task_scripts.once(
+            self.keys, id_=delivery.task_id, generation=delivery.generation, name=name, value=value
+        )
+        return self.call(call)
+
     def emit(self, *rows: task_scripts.EmitRow, max_chunks: int = 1000) -> list[EmitStatus]:
         """Run emit."""
         return self.call(task_scripts.emit(self.keys, rows=rows, max_chunks=max_chunks))
@@ -364,7 +395,7 @@ class Pool:
         """Run beat."""
         return self.call(
             agent_scripts.beat(self.keys, worker=worker, backlogs=backlogs or [("ed", 0)], alive_s=alive_s)
-        )
+        ).known
 
     def deregister(self, worker: str = "w1") -> None:
         """Run deregister."""

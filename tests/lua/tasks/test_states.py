@@ -48,6 +48,21 @@ def finish(kind: VerdictKind, **fields: int) -> Callable[[Pool], None]:
     return take
 
 
+def asking(pool: Pool) -> str:
+    """A task that waits for a person, for a second at most."""
+    pool.register()
+    (id_,) = pool.put()
+    pool.ask(pool.one(), delay_ms=1000)
+    return id_
+
+
+def promote_unanswered(pool: Pool) -> None:
+    """Nobody answers in time."""
+    asking(pool)
+    pool.sleep(1000)
+    pool.promote()
+
+
 def finish_cancelled(pool: Pool) -> None:
     """A running task is cancelled, and its worker says that it stopped."""
     pool.register()
@@ -106,6 +121,16 @@ def delete_after(end: Callable[[Pool], None]) -> Callable[[WatchedPool], None]:
     def take(pool: WatchedPool) -> None:
         end(pool)
         pool.delete(*pool.known)
+
+    return take
+
+
+def revive_after(end: Callable[[Pool], None]) -> Callable[[WatchedPool], None]:
+    """An ended task is revived."""
+
+    def take(pool: WatchedPool) -> None:
+        end(pool)
+        pool.revive(*pool.known)
 
     return take
 
@@ -198,6 +223,11 @@ SCENARIOS: dict[tuple[TaskState | None, str, TaskState | None], Callable[[Watche
     (S.ASSIGNED, "finish", S.CANCELLED): finish_cancelled,
     (S.ASSIGNED, "finish", S.READY): finish(VerdictKind.BACK),
     (S.ASSIGNED, "finish", S.SCHEDULED): finish(VerdictKind.RETRY, delay_ms=1000),
+    (S.ASSIGNED, "finish", S.ASKING): asking,
+    (S.ASKING, "answer", S.READY): lambda pool: pool.answer(asking(pool)),
+    (S.ASKING, "promote", S.READY): promote_unanswered,
+    (S.ASKING, "cancel", S.CANCELLED): lambda pool: pool.cancel(asking(pool)),
+    (S.ASKING, "mend", S.DEAD): damaged(asking),
     (S.ASSIGNED, "cancel", S.CANCELLED): cancel_unread,
     (S.ASSIGNED, "adopt", S.ASSIGNED): taken("adopt"),
     (S.ASSIGNED, "adopt", S.READY): adopt_limited,
@@ -207,6 +237,9 @@ SCENARIOS: dict[tuple[TaskState | None, str, TaskState | None], Callable[[Watche
     (S.READY, "mend", S.DEAD): damaged(lambda pool: pool.put()[0]),
     (S.SCHEDULED, "mend", S.DEAD): damaged(scheduled),
     (S.ASSIGNED, "mend", S.DEAD): damaged(deliver),
+    (S.DEAD, "revive", S.READY): revive_after(finish(VerdictKind.DEAD)),
+    (S.CANCELLED, "revive", S.READY): revive_after(finish_cancelled),
+    (S.EXPIRED, "revive", S.READY): revive_after(assign_late),
     (S.SUCCEEDED, "delete", None): delete_after(finish(VerdictKind.SUCCEEDED)),
     (S.DEAD, "delete", None): delete_after(finish(VerdictKind.DEAD)),
     (S.CANCELLED, "delete", None): delete_after(finish_cancelled),
@@ -250,13 +283,16 @@ def test_only_these_scripts_write_states() -> None:
 
 
 def test_what_has_ended_has_ended() -> None:
-    """Nothing leaves a final state but by being deleted, every other state can be left, and no row stands twice."""
+    """A final state is left only by a delete or, unless it is success, a revival; others can be left; no row is twice."""
     for state in TaskState:
-        out = {step.after for step in STEPS if step.before is state and step.after is not state}
-        if state is TaskState.RUNNING:
-            assert not out, "running is not stored: it is an assigned task that a worker has read"
+        steps = {(step.script, step.after) for step in STEPS if step.before is state and step.after is not state}
+        if state in {TaskState.RUNNING, TaskState.CANCELLING}:
+            assert not steps, "these are not stored: they are what an assigned task is that a worker has read"
+        elif state.final:
+            revived = set() if state is TaskState.SUCCEEDED else {("revive", TaskState.READY)}
+            assert steps == {("delete", None)} | revived
         else:
-            assert (out == {None}) == state.final
-            assert out
+            assert steps
+            assert None not in {after for _, after in steps}
     rows = [(step.before, step.script, step.after) for step in STEPS]
     assert len(rows) == len(set(rows))
