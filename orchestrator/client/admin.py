@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control import receipts
-from orchestrator.control.commands import Command, make_command
+from orchestrator.control.commands import (
+    CancelTasks,
+    Command,
+    DeleteTasks,
+    PurgeQueue,
+    ReviveTasks,
+    make_command,
+)
 from orchestrator.control.sending import send
 from orchestrator.core.durations import from_instant_ms, to_seconds
+from orchestrator.core.ids import check_task_id
+from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.selecting import DEFAULT_LIMIT, ENDED, OPEN, REVIVABLE, TaskFilter, select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
     from orchestrator.control.receipts import Receipts
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
+
+DEAD: Final = frozenset({TaskState.DEAD})
+READY: Final = frozenset({TaskState.READY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +40,27 @@ class Sent:
         id: of the command, as `orc control show` takes it.
         command: what was asked for.
         at: when it was accepted, by the server's clock.
+        more: of a job: whether its filter means more tasks than were selected.
     """
 
     id: str
     command: Command
     at: datetime
     _services: Callable[[], Services]
+    more: bool = False
 
-    async def receipts(self, *, timeout: Duration = 5.0, until_done: bool = False) -> Receipts:
+    async def receipts(self, *, timeout: Duration | None = 5.0, until_done: bool = False) -> Receipts:
         """Wait for the answers.
 
         Args:
-            timeout: seconds or a timedelta; then what there is by then.
+            timeout: seconds or a timedelta, after which it returns what there is; None: no time-out.
             until_done: wait until nothing is left to be done, not only until all have heard of it. Of a job always.
         """
         services = self._services()
-        timeout_s = to_seconds("timeout", timeout)
-        return await receipts.wait(services.store, self.id, self.command, timeout_s=timeout_s, until_done=until_done)
+        timeout_s = None if timeout is None else to_seconds("timeout", timeout)
+        return await receipts.wait(
+            services.store, self.id, self.command, at=self.at, timeout_s=timeout_s, until_done=until_done
+        )
 
 
 class Admin:
@@ -114,7 +131,7 @@ class Admin:
         return await self._give("resume-queue", {"queue": queue}, reason, actor)
 
     async def set_limit(self, limit: str, rate: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Give a limit (an agent's own is called `agent:NAME`) another rate, as "10/min", from the next start on."""
+        """Give a limit (an agent's own is called `@NAME`) another rate, as "10/min", from the next start on."""
         return await self._give("set-limit", {"limit": limit, "rate": rate}, reason, actor)
 
     async def reset_limit(self, limit: str, *, reason: str = "", actor: str | None = None) -> Sent:
@@ -144,6 +161,73 @@ class Admin:
     async def renew_epoch(self, *, reason: str = "", actor: str | None = None) -> Sent:
         """Refuse from now on what was signed before, as after a restore from a backup that has forgotten commands."""
         return await self._give("renew-epoch", {}, reason, actor)
+
+    async def revive(
+        self,
+        tasks: Sequence[str] | TaskFilter,
+        *,
+        limit: int = DEFAULT_LIMIT,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> Sent:
+        """Let tasks run again that ended without a result. A supervisor does it; `receipts()` waits for it.
+
+        They keep their ids, keys and histories; failures and deaths count from now on.
+
+        Args:
+            tasks: ids, or a filter: of dead letters, unless it names states. What matches later is not meant.
+            limit: select so many at most; `more` of what is returned tells whether there are others.
+            reason: why; kept with each task.
+            actor: who.
+        """
+        ids, words, more = await self._selected(tasks, DEAD, REVIVABLE, limit)
+        sent = await self.give(ReviveTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
+        return replace(sent, more=more)
+
+    async def cancel(
+        self,
+        tasks: Sequence[str] | TaskFilter,
+        *,
+        limit: int = DEFAULT_LIMIT,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> Sent:
+        """Cancel tasks: of a filter those that wait or run. Arguments and answer as of `revive`."""
+        ids, words, more = await self._selected(tasks, OPEN, OPEN, limit)
+        sent = await self.give(CancelTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
+        return replace(sent, more=more)
+
+    async def delete(
+        self,
+        tasks: Sequence[str] | TaskFilter,
+        *,
+        limit: int = DEFAULT_LIMIT,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> Sent:
+        """Delete ended tasks for good: of a filter dead letters, unless it names states. Otherwise as `revive`."""
+        ids, words, more = await self._selected(tasks, DEAD, ENDED, limit)
+        sent = await self.give(DeleteTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
+        return replace(sent, more=more)
+
+    async def purge(self, queue: str, *, reason: str, actor: str | None = None) -> Sent:
+        """Cancel all that waits in a queue (`skill:NAME` or `agent:NAME`) now; what comes later stays."""
+        make_command("purge-queue", {"queue": queue, "count": 0})  # a wrong name is found before anything is read
+        ids, words, _ = await self._selected(TaskFilter(queue=queue), READY, READY, None)
+        command = PurgeQueue(queue=queue, count=len(ids), filter=words)
+        return await self.give(command, reason=reason, actor=actor, tasks=ids)
+
+    async def _selected(
+        self,
+        tasks: Sequence[str] | TaskFilter,
+        usual: Collection[TaskState],
+        allowed: Collection[TaskState],
+        limit: int | None,
+    ) -> tuple[list[str], str, bool]:
+        if not isinstance(tasks, TaskFilter):
+            return [check_task_id(task) for task in dict.fromkeys(tasks)], "ids", False
+        found = await select(self._services().store, tasks, among=allowed if tasks.states else usual, limit=limit)
+        return found.ids, tasks.words, found.more
 
     async def _give(self, kind: str, values: dict[str, Any], reason: str, actor: str | None) -> Sent:
         command = make_command(kind, {name: value for name, value in values.items() if value is not False})

@@ -113,7 +113,7 @@ class Following:
         reader, standing = self._join(id_, after), WatchStatus.LIVE
         try:
             while standing is WatchStatus.LIVE:
-                standing, more = await reader.news(), True
+                standing, more, ended = await reader.news(), True, False
                 if standing is WatchStatus.UNKNOWN:
                     raise NotFound(f"task {id_} does not exist, or its retention has passed")
                 while more:
@@ -121,8 +121,10 @@ class Following:
                     more = len(page) == PAGE_ENTRIES
                     for entry in reader.take(page):
                         yield entry
-                        if entry.final:
-                            return
+                        # What stands behind an end is the life of a task that was revived.
+                        ended = entry.final
+                if ended:
+                    return
             end = await self._end(id_) if standing is WatchStatus.SILENT else None
             if end is not None and end.place > reader.place:
                 yield end

@@ -38,7 +38,7 @@ class TaskHandle(Generic[T_co]):
         outcome: how it ended, once that is known here.
     """
 
-    __slots__ = ("__weakref__", "_following", "_read", "_replies", "_services", "_told", "id", "outcome")
+    __slots__ = ("__weakref__", "_following", "_read", "_replies", "_services", "_told", "before_wait", "id", "outcome")
 
     def __init__(
         self,

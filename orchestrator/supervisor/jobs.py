@@ -15,21 +15,17 @@ from orchestrator.control import scripts
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
+from orchestrator.supervisor.deeds import DEEDS
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from orchestrator.control.desired import Standing
     from orchestrator.services import Services
 
-    Deed = Callable[[Services, Standing, Sequence[str]], Awaitable[Counter[str]]]
-
 BATCH: Final = 500
 SENDER: Final = "supervisor"
 """Who writes the receipts of jobs: they are carried on by whoever leads."""
-
-DEEDS: Final[Mapping[str, Deed]] = {}
-"""What is done to a batch of tasks, by the kind of the command; it answers how many came to which end."""
 
 _log = get_logger(__name__)
 

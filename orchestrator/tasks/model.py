@@ -180,7 +180,7 @@ class DeleteStatus(StrEnum):
 
 
 class ReviveStatus(StrEnum):
-    """What a revival did; `already`: the task has not ended; `refused`: it succeeded; `damaged`: its record is of no use."""
+    """What a revival did; already: it has not ended; refused: it succeeded; damaged: its record is of no use."""
 
     REVIVED = "revived"
     ALREADY = "already"

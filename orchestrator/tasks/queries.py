@@ -25,9 +25,10 @@ from orchestrator.tasks.model import (
 from orchestrator.tasks.output import read_progress
 from orchestrator.tasks.questions import read_questions
 from orchestrator.tasks.reasons import explain
+from orchestrator.tasks.records import read_records
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
     from orchestrator.store.store import Store
@@ -202,13 +203,6 @@ async def dead(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     return [(id_.decode(), TaskState.DEAD) for id_ in ids]
 
 
-async def summaries(store: Store, ids: Iterable[str]) -> dict[str, Envelope]:
-    """The envelopes of tasks, for lists; those that are gone are left out."""
-    listed = list(ids)
-    replies = await store.pipeline([("HGET", store.keys.task(id_), "env") for id_ in listed])
-    return {id_: _envelope(reply) for id_, reply in zip(listed, replies, strict=True) if isinstance(reply, bytes)}
-
-
 def _envelope(data: bytes) -> Envelope:
     """An envelope to be shown: one that was damaged must not hide the other tasks of a list."""
     try:
@@ -247,24 +241,28 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
         found += await ended(store, limit if not states else max(limit, 1000))
     if TaskState.DEAD in wanted:
         found += await dead(store, limit)
-    # The first place a task was seen in counts: one that was revived is among the ended ones still.
-    state_of: dict[str, TaskState] = {}
+    # The first place a task was seen in counts.
+    seen: dict[str, TaskState] = {}
     for id_, state in found:
         if state in wanted:
-            state_of.setdefault(id_, state)
-    envelopes = await summaries(store, list(state_of)[:limit])
-    return [
-        TaskRow(
-            id=id_,
-            state=state_of[id_],
-            skill=envelope.skill,
-            priority=envelope.priority,
-            session=envelope.session,
-            tags=envelope.tags,
-            submitted_at=_submitted_at(id_),
-        )
-        for id_, envelope in envelopes.items()
-    ]
+            seen.setdefault(id_, state)
+    rows: list[TaskRow] = []
+    for task in await read_records(store, dict(list(seen.items())[:limit])):
+        # One that was revived is among the ended ones still: there, its record decides.
+        state = task.state if seen[task.id].final else seen[task.id]
+        if state in wanted:
+            rows.append(
+                TaskRow(
+                    id=task.id,
+                    state=state,
+                    skill=task.skill,
+                    priority=task.priority,
+                    session=task.session,
+                    tags=task.tags,
+                    submitted_at=task.submitted_at,
+                )
+            )
+    return rows
 
 
 def _progress(stored: bytes | None, generation: int) -> Progress | None:

@@ -1,7 +1,8 @@
-"""What people do to tasks that are there, any number at a time: cancel them, delete them."""
+"""What people do to tasks that are there, any number at a time: cancel them, revive them, delete them."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.tasks import scripts
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from orchestrator.store.store import Store
-    from orchestrator.tasks.model import CancelStatus, DeleteStatus, TaskState
+    from orchestrator.tasks.model import CancelStatus, DeleteStatus, ReviveStatus, TaskState
 
 CHUNK: Final = 500
 """Ids that one script call takes."""
@@ -33,6 +34,19 @@ async def cancel(
     done: dict[str, tuple[CancelStatus, TaskState | None]] = {}
     for chunk in _chunks(ids):
         call = scripts.cancel(store.keys, ids=chunk, reason=reason)
+        answers = await store.call(call, patience_s=patience_s)
+        done |= zip(chunk, answers, strict=True)
+    return done
+
+
+async def revive(
+    store: Store, ids: Sequence[str], *, said: str, max_wait_s: int, patience_s: float
+) -> dict[str, tuple[ReviveStatus, TaskState | None]]:
+    """Let ended tasks run again; `said` is who and why; arguments, answer and errors as for `cancel`."""
+    done: dict[str, tuple[ReviveStatus, TaskState | None]] = {}
+    token = os.urandom(8).hex()
+    for chunk in _chunks(ids):
+        call = scripts.revive(store.keys, ids=chunk, token=token, said=said, max_wait_s=max_wait_s)
         answers = await store.call(call, patience_s=patience_s)
         done |= zip(chunk, answers, strict=True)
     return done

@@ -615,8 +615,8 @@ class Machine(RuleBasedStateMachine):
 
     def compare(self, found: list[Delivery], expected: list[Any]) -> None:
         """What was delivered is what the model delivers."""
-        got = [(d.entry, d.task_id, int(d.generation), d.attempt, d.deaths) for d in found]
-        assert got == [(e.id, e.task, e.gen, e.attempt, e.deaths) for e in expected]
+        got = [(d.entry, d.task_id, int(d.generation), d.attempt, d.deaths, d.forgiven) for d in found]
+        assert got == [(e.id, e.task, e.gen, e.attempt, e.deaths, e.forgiven) for e in expected]
         self.past += found
 
     def learn_dues(self) -> None:

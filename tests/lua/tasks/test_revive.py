@@ -1,4 +1,4 @@
-"""lua/tasks/revive.lua: ended tasks run again as the same tasks, and what they failed and died before counts no more."""
+"""lua/tasks/revive.lua: ended tasks run again as the same tasks; what they failed and died before counts no more."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_cancelled_and_expired(pool: Pool, state: TaskState) -> None:
 
 
 def test_what_has_not_ended(pool: Pool) -> None:
-    """A task that waits or runs is left as it is, one that succeeded is refused, an unknown one is said to be unknown."""
+    """A task that waits or runs is left as it is, one that succeeded is refused, an unknown one is called so."""
     pool.register()
     (succeeded,) = pool.put()
     pool.end(pool.one())
@@ -169,7 +169,7 @@ def test_damaged(pool: Pool, field: str, value: str) -> None:
 
 
 def test_repeat(pool: Pool) -> None:
-    """A call that is sent twice revives once, even if the task has died again meanwhile; another call revives it again."""
+    """A call that is sent twice revives once, even if the task has died again since; another call revives it again."""
     id_ = dead(pool)
     assert pool.revive(id_, id_) == [(REVIVED, TaskState.DEAD), (REVIVED, TaskState.READY)]
     with pool.unchanged():
@@ -183,7 +183,7 @@ def test_repeat(pool: Pool) -> None:
 
 
 def test_late_verdicts(pool: Pool) -> None:
-    """The verdict that ended it, sent once more, is known; one of an older attempt is stale; neither changes anything."""
+    """The verdict that ended it, sent once more, is known; one of an older attempt is stale; both change nothing."""
     pool.register()
     (id_,) = pool.put()
     first = pool.one()

@@ -1,0 +1,65 @@
+"""What jobs do to a batch of tasks, by the kind of the command. Each may be done twice to the same batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from orchestrator.tasks import scripts
+from orchestrator.tasks.model import CancelStatus, DeleteStatus, ReviveStatus, TaskState
+
+if TYPE_CHECKING:
+    from orchestrator.control.desired import Standing
+    from orchestrator.services import Services
+
+Deed: TypeAlias = Callable[["Services", "Standing", Sequence[str]], Awaitable[Counter[str]]]
+"""Does it to up to 500 tasks, and answers how many came to which end; the ends are single words."""
+
+
+async def cancel(services: Services, job: Standing, ids: Sequence[str]) -> Counter[str]:
+    """Cancel tasks. One that was cancelled before counts too: it may have been by the first try of this batch."""
+    call = scripts.cancel(services.keys, ids=ids, reason=job.issued.words)
+    ends: Counter[str] = Counter()
+    for status, state in await services.store.call(call):
+        match status:
+            case CancelStatus.SIGNALLED:
+                ends["told-to-stop"] += 1
+            case CancelStatus.UNKNOWN:
+                ends["unknown"] += 1
+            case CancelStatus.ALREADY if state is not TaskState.CANCELLED:
+                ends["ended-before"] += 1
+            case _:
+                ends["cancelled"] += 1
+    return ends
+
+
+async def revive(services: Services, job: Standing, ids: Sequence[str]) -> Counter[str]:
+    """Let tasks run again. The command's id is the token: none is revived twice by it, even if it died again since."""
+    call = scripts.revive(
+        services.keys,
+        ids=ids,
+        token=job.issued.id,
+        said=job.issued.words,
+        max_wait_s=round(services.settings.queue.max_wait_s),
+    )
+    ends: Counter[str] = Counter()
+    for status, _ in await services.store.call(call):
+        ends["not-ended" if status is ReviveStatus.ALREADY else status.value] += 1
+    return ends
+
+
+async def delete(services: Services, job: Standing, ids: Sequence[str]) -> Counter[str]:  # noqa: ARG001 - as the others
+    """Delete ended tasks. A stub tells for five minutes that one was deleted, then it is unknown."""
+    ends: Counter[str] = Counter()
+    for status, _ in await services.store.call(scripts.delete(services.keys, ids=ids)):
+        ends["not-ended" if status is DeleteStatus.REFUSED else status.value] += 1
+    return ends
+
+
+DEEDS: Final[Mapping[str, Deed]] = {
+    "cancel-tasks": cancel,
+    "revive-tasks": revive,
+    "delete-tasks": delete,
+    "purge-queue": cancel,
+}

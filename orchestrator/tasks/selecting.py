@@ -1,0 +1,269 @@
+"""Finds the tasks that a filter is for: a walk in pages over the places where tasks are. Reads only.
+
+What was found is a frozen selection: who acts on it acts on these ids, and not on those that come later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.core.durations import Duration, instant_ms, to_seconds
+from orchestrator.core.errors import InvalidInput, StoreError
+from orchestrator.core.ids import decode_foreign
+from orchestrator.tasks.inbox import GROUP
+from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.records import TaskRecord, read_records
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+
+    from orchestrator.store.store import Store
+
+PAGE: Final = 500
+DEFAULT_LIMIT: Final = 1000
+"""So many tasks are selected, unless the caller asks for more."""
+
+WORDS_CHARS: Final = 2000
+
+OPEN: Final = frozenset(state for state in TaskState if not state.final)
+REVIVABLE: Final = frozenset({TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED})
+ENDED: Final = frozenset(state for state in TaskState if state.final)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilter:
+    """Which tasks are meant. All that is said must hold; nothing said means all.
+
+    Attributes:
+        skill: the skill that they ask for.
+        agent: which had them last, or which they are addressed to.
+        session: the conversation they belong to.
+        tag: a label that they carry.
+        states: they are in one of these; none: whatever makes sense for what is done to them.
+        reason: a text that their reason contains, in upper or lower case.
+        error: a text that a traceback of one of their attempts contains.
+        since: they ended (those that have not: were submitted) at this time or later.
+        until: the same, before this time.
+        older_than: the same, longer ago than this.
+        queue: where they wait: `skill:NAME` or `agent:NAME`.
+    """
+
+    skill: str | None = None
+    agent: str | None = None
+    session: str | None = None
+    tag: str | None = None
+    states: Collection[TaskState | str] = ()
+    reason: str | None = None
+    error: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    older_than: Duration | None = None
+    queue: str | None = None
+
+    def __post_init__(self) -> None:
+        unknown = [state for state in self.states if state not in set(TaskState)]
+        if unknown:
+            raise InvalidInput(f"no state of a task is called {unknown[0]!r}; there are {', '.join(TaskState)}")
+        for name in ("since", "until"):
+            if (moment := getattr(self, name)) is not None:
+                instant_ms(name, moment)
+        if self.older_than is not None:
+            to_seconds("older_than", self.older_than)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is said."""
+        return all(not getattr(self, each.name) for each in fields(self))
+
+    @property
+    def words(self) -> str:
+        """What is said, for people: `skill=send, reason contains 'timeout'`."""
+        plain = ("skill", "agent", "session", "tag", "queue")
+        said = [f"{name}={value}" for name in plain if (value := getattr(self, name))]
+        if self.states:
+            said.append(f"state={'|'.join(str(state) for state in self.states)}")
+        said += [f"{name} contains {value!r}" for name in ("reason", "error") if (value := getattr(self, name))]
+        said += [f"{name} {value.isoformat()}" for name in ("since", "until") if (value := getattr(self, name))]
+        if self.older_than is not None:
+            said.append(f"older than {to_seconds('older_than', self.older_than):g} s")
+        return ", ".join(said)[:WORDS_CHARS] or "all"
+
+    def at(self, now: datetime) -> TaskFilter:
+        """The same with `older_than` told as a time, so that it means the same for every task that is looked at."""
+        if self.older_than is None:
+            return self
+        edge = now - timedelta(seconds=to_seconds("older_than", self.older_than))
+        said = {each.name: getattr(self, each.name) for each in fields(self)}
+        said |= {"older_than": None, "until": edge if self.until is None else min(edge, self.until)}
+        return TaskFilter(**said)
+
+    def matches(self, task: TaskRecord) -> bool:
+        """Whether a task is meant; `older_than` is to be resolved by `at` before."""
+        wanted = (self.skill, self.agent, self.session, self.queue)
+        named = zip(wanted, (task.skill, task.agent, task.session, task.queue), strict=True)
+        return (
+            all(wish is None or wish == value for wish, value in named)
+            and (self.tag is None or self.tag in task.tags)
+            and (not self.states or task.state in self.states)
+            and (self.reason is None or self.reason.casefold() in task.reason.casefold())
+            and (self.since is None or task.at >= self.since)
+            and (self.until is None or task.at < self.until)
+            and (self.error is None or any(self.error in text for text in task.errors))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What was found.
+
+    Attributes:
+        tasks: as they were then.
+        more: whether there are more than were asked for.
+        looked: how many tasks were looked at.
+    """
+
+    tasks: tuple[TaskRecord, ...]
+    more: bool
+    looked: int
+
+    @property
+    def ids(self) -> list[str]:
+        """The selected tasks."""
+        return [task.id for task in self.tasks]
+
+
+async def select(
+    store: Store, wanted: TaskFilter, *, among: Collection[TaskState], limit: int | None = DEFAULT_LIMIT
+) -> Selection:
+    """Find the tasks that a filter means.
+
+    Args:
+        store: where.
+        wanted: the filter; its states must lie in `among`, which is also what it means when it names none.
+        among: states that make sense for the caller.
+        limit: so many at most; None: all.
+
+    Raises:
+        InvalidInput: the filter asks for a state that makes no sense here.
+    """
+    odd = [str(state) for state in wanted.states if state not in among]
+    if odd:
+        raise InvalidInput(f"tasks that are {odd[0]} cannot be meant here, only {', '.join(sorted(among))}")
+    states = frozenset(TaskState(state) for state in wanted.states) or frozenset(among)
+    seconds, microseconds = await store.execute("TIME")
+    meant = wanted.at(datetime.fromtimestamp(int(seconds), UTC) + timedelta(microseconds=int(microseconds)))
+    found: dict[str, TaskRecord] = {}
+    seen: set[str] = set()
+    lanes: dict[str, None] = {}
+    for walk in (_walk(store, states, meant.queue), _lanes(store, lanes)):
+        async for page in walk:
+            fresh = {id_: state for id_, state in page.items() if id_ not in seen}
+            seen |= fresh.keys()
+            for task in await read_records(store, fresh, errors=meant.error is not None):
+                if task.lane is not None and TaskState.READY in states:
+                    lanes.setdefault(task.lane)
+                if task.state in states and meant.matches(task):
+                    if len(found) == limit:
+                        return Selection(tuple(found.values()), more=True, looked=len(seen))
+                    found[task.id] = task
+    return Selection(tuple(found.values()), more=False, looked=len(seen))
+
+
+# ------------------------------------------------------------------------------------------------------------- the walk
+
+Page = dict[str, TaskState | None]
+
+
+async def _walk(store: Store, states: frozenset[TaskState], queue: str | None) -> AsyncIterator[Page]:
+    """Pages of tasks that may be in these states; a task may come twice, and its record decides."""
+    if TaskState.DEAD in states:
+        async for ids in _zset(store, store.keys.dead, newest_first=True):
+            yield dict.fromkeys(ids)
+    if states & (ENDED - {TaskState.DEAD}):
+        async for ids in _ended(store, {state.value[0] for state in states}):
+            yield dict.fromkeys(ids)
+    if not states & OPEN:
+        return
+    agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
+    # Whatever is asked for: one of them may own a lane, in which others wait.
+    for agent in agents:
+        async for page in _inbox(store, agent):
+            yield page
+    for place in await _places(store, agents, states, queue):
+        async for ids in _zset(store, place):
+            yield dict.fromkeys(ids)
+
+
+async def _places(store: Store, agents: Sequence[str], states: frozenset[TaskState], queue: str | None) -> list[str]:
+    keys = store.keys
+    places = [keys.scheduled, keys.asking]
+    if TaskState.READY in states:
+        queues = [queue] if queue else sorted(name.decode() for name in await store.execute("SMEMBERS", keys.queues))
+        scopes = sorted(scope.decode() for scope in await store.execute("SMEMBERS", keys.held_scopes))
+        addressed = [name.removeprefix("agent:") for name in queues if name.startswith("agent:")]
+        places += [keys.queue(name) for name in queues]
+        places += [keys.parked(name) for name in dict.fromkeys([*agents, *addressed])]
+        places += [keys.held(scope) for scope in scopes]
+    return places
+
+
+async def _lanes(store: Store, lanes: Mapping[str, None]) -> AsyncIterator[Page]:
+    """Members of lanes whose turn has not come: they stand in their lane alone, and its owner has led to it."""
+    for lane in list(lanes):
+        async for ids in _zset(store, store.keys.lane(decode_foreign(lane))):
+            yield dict.fromkeys(ids)
+
+
+async def _zset(store: Store, key: str, *, newest_first: bool = False) -> AsyncIterator[list[str]]:
+    """The members of a sorted set in pages, by score: what comes and goes meanwhile moves no page."""
+    edge, at_edge = ("+inf" if newest_first else "-inf"), set[bytes]()
+    end = "-inf" if newest_first else "+inf"
+    while True:
+        # What stands at the edge was seen already, as far as it fitted into the page before.
+        count = PAGE + len(at_edge)
+        order = ("REV",) if newest_first else ()
+        flat = await store.execute("ZRANGE", key, edge, end, "BYSCORE", *order, "LIMIT", 0, count, "WITHSCORES")
+        ids, scores = flat[::2], flat[1::2]
+        fresh = [id_ for id_ in ids if id_ not in at_edge]
+        if fresh:
+            yield [id_.decode() for id_ in fresh]
+        if len(ids) < count:
+            return
+        last = scores[-1]
+        at_last = {id_ for id_, score in zip(ids, scores, strict=True) if score == last}
+        at_edge = at_last | at_edge if last.decode() == edge else at_last
+        edge = last.decode()
+
+
+async def _inbox(store: Store, agent: str) -> AsyncIterator[Page]:
+    """The tasks in an inbox, with what is known of them: read by a worker or not."""
+    key, after = store.keys.inbox(agent), "-"
+    while True:
+        try:
+            entries = await store.execute("XRANGE", key, after, "+", "COUNT", PAGE)
+            if not entries:
+                return
+            pending = await store.execute("XPENDING", key, GROUP, entries[0][0], entries[-1][0], PAGE)
+        except StoreError:
+            if await store.execute("EXISTS", key):
+                raise
+            return  # the agent was forgotten at this moment
+        read = {row[0] for row in pending}
+        yield {
+            fields_[1].decode(): TaskState.RUNNING if entry in read else TaskState.ASSIGNED
+            for entry, fields_ in entries
+        }
+        after = f"({entries[-1][0].decode()}"
+
+
+async def _ended(store: Store, letters: Collection[str]) -> AsyncIterator[list[str]]:
+    """What ended lately, newest first, as far as the stream of ends reaches back."""
+    before = "+"
+    while entries := await store.execute("XREVRANGE", store.keys.events, before, "-", "COUNT", 100):
+        for _, flat in entries:
+            pairs = zip(flat[::2], flat[1::2], strict=True)
+            if ids := [id_.decode() for id_, letter in pairs if letter.decode() in letters]:
+                yield ids[::-1]
+        before = f"({entries[-1][0].decode()}"

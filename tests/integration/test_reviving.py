@@ -1,0 +1,220 @@
+"""Dead letters run again as the same tasks, one by one and by filter, whatever happens to whoever does it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.core.errors import InvalidInput, TaskFailed
+from orchestrator.tasks.model import ReviveStatus, TaskState
+from orchestrator.tasks.selecting import TaskFilter
+from orchestrator.testing.waiting import wait_until
+from workers import Agent, TaskContext
+
+if TYPE_CHECKING:
+    from orchestrator.client.admin import Sent
+    from tests.helpers.local_team import LocalTeam
+
+
+class Flaky:
+    """An agent whose tasks fail until they are repaired."""
+
+    def __init__(self) -> None:
+        self.broken = True
+        self.runs: Counter[str] = Counter()
+        self.attempts: list[int] = []
+        self.agent = Agent("flaky", concurrency=50)
+
+        @self.agent.skill(max_attempts=2)
+        async def work(ctx: TaskContext, number: int = 0) -> int:
+            self.runs[ctx.task_id] += 1
+            self.attempts.append(ctx.attempt)
+            if self.broken:
+                raise ValueError(f"number {number} does not fit")
+            return number
+
+
+async def done(sent: Sent) -> str:
+    """What a job came to."""
+    receipts = await sent.receipts(timeout=10)
+    (receipt,) = [one for one in receipts.answered if one.sender == "supervisor"]
+    assert receipt.word == "done", receipt
+    return receipt.detail
+
+
+async def test_retry_of_a_handle(team: LocalTeam) -> None:
+    """The same task runs again: id, key and history stay, attempts are numbered on, and failures count anew."""
+    flaky = Flaky()
+    await team.work(flaky.agent)
+    handle = await team.orc.submit("work", {"number": 1}, key="once")
+    with pytest.raises(TaskFailed):
+        await handle.result(timeout=5)
+    assert await handle.retry("try it") is ReviveStatus.REVIVED
+    with pytest.raises(TaskFailed):
+        await handle.result(timeout=5)
+    assert flaky.attempts == [1, 2, 3, 4]
+    flaky.broken = False
+    assert await handle.retry() is ReviveStatus.REVIVED
+    assert await handle.result(timeout=5) == 1
+    assert (await team.orc.submit("work", {"number": 1}, key="once")).id == handle.id
+    info = await handle.info()
+    assert len(info.errors) == 4
+    assert [line.split(" ", 1)[1].endswith(": try it") for line in info.revivals] == [True, False]
+    assert await handle.retry() is ReviveStatus.REFUSED
+
+
+async def test_result_waits_again(team: LocalTeam) -> None:
+    """A handle that has told of a failure asks again: once somebody else revived the task, it waits for the new end."""
+    flaky = Flaky()
+    await team.work(flaky.agent)
+    handle = await team.orc.submit("work", {"number": 7})
+    with pytest.raises(TaskFailed):
+        await handle.result(timeout=5)
+    with pytest.raises(TaskFailed):
+        await handle.result(timeout=5)
+    other = await team.client()
+    flaky.broken = False
+    await other.task(handle.id).retry()
+    assert await handle.result(timeout=5) == 7
+
+
+async def test_watching_goes_on(team: LocalTeam) -> None:
+    """Who follows a task from its beginning sees its first end, the revival, and then the end that counts."""
+    flaky = Flaky()
+    await team.work(flaky.agent)
+    handle = await team.orc.submit("work", delay=0.1)
+    kinds = [event.kind async for event in handle.events()]
+    assert kinds[-1] == "dead"
+    flaky.broken = False
+    await handle.retry("fixed")
+    await handle.result(timeout=5)
+    events = [event async for event in handle.events()]
+    assert [event.kind for event in events][-4:] == ["dead", "revived", "assigned", "succeeded"]
+    assert events[-3].reason.endswith(": fixed")
+
+
+async def test_by_filter(team: LocalTeam) -> None:
+    """A filter means what it says and nothing else; the receipt says how many; the tasks run."""
+    flaky = Flaky()
+    await team.work(flaky.agent)
+    handles = [await team.orc.submit("work", {"number": n}, session=f"s{n % 2}", tags=["t"]) for n in range(20)]
+    for handle in handles:
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=5)
+    flaky.broken = False
+    sent = await team.orc.admin.revive(TaskFilter(session="s1", error="number 1"), reason="fixed")
+    assert await done(sent) == "6 revived"
+    assert sorted([await handle.result(timeout=5) for handle in handles[1::2] if handle is not handles[3]][:1]) == [1]
+    assert await done(await team.orc.admin.revive(TaskFilter(tag="t", session="s0"), limit=4)) == "4 revived"
+    assert await done(await team.orc.admin.revive([handles[0].id, handles[3].id, handles[3].id])) in {
+        "2 revived",
+        "1 revived, 1 refused",
+    }
+
+
+async def test_frozen_selection(team: LocalTeam) -> None:
+    """Dead letters that arrive after the filter was applied are not touched, although they match it."""
+    flaky = Flaky()
+    await team.work(flaky.agent)
+    first = await team.orc.submit("work")
+    with pytest.raises(TaskFailed):
+        await first.result(timeout=5)
+    lead = team.services.store
+    flaky.broken = True
+    sent = await team.orc.admin.revive(TaskFilter(skill="work"))
+    second = await team.orc.submit("work")
+    with pytest.raises(TaskFailed):
+        await second.result(timeout=5)
+    assert await done(sent) == "1 revived"
+    assert (await second.info()).revivals == ()
+    del lead
+
+
+async def test_poison_counts_anew(team: LocalTeam) -> None:
+    """A task that killed too many workers may die as often again, and its old evidence stays."""
+    agent = Agent("plain")
+
+    @agent.skill(max_deaths=2)
+    async def calm() -> int:
+        return 1
+
+    handle = await team.orc.submit("calm")
+    keys, store = team.services.keys, team.services.store
+    # Two deaths, as abandon would note them: really killing processes is what the tests of crashes are for.
+    await store.execute("HSET", keys.task(handle.id), "deaths", 2, "death:1", "1 w1 killed", "death:2", "2 w2 killed")
+    await handle.cancel()
+    await handle.retry()
+    await team.work(agent)
+    assert await handle.result(timeout=5) == 1
+    info = await handle.info()
+    assert (info.attempts, len(info.deaths)) == (3, 2)
+
+
+async def test_cancel_by_filter(team: LocalTeam) -> None:
+    """Waiting tasks of a session end; those of another one and those that ended stay."""
+    mine = [await team.orc.submit("later", session="s1", delay=n % 2 * 60) for n in range(6)]
+    other = await team.orc.submit("later", session="s2")
+    sent = await team.orc.admin.cancel(TaskFilter(session="s1"), reason="wrong")
+    assert await done(sent) == "6 cancelled"
+    assert {(await handle.status()).state for handle in mine} == {TaskState.CANCELLED}
+    assert (await mine[0].info()).reason.endswith(": wrong")
+    assert (await other.status()).state is TaskState.READY
+    assert await done(await team.orc.admin.cancel(TaskFilter(session="s1"))) == "nothing was selected"
+
+
+async def test_purge(team: LocalTeam) -> None:
+    """All that waits in a queue is cancelled, and what waits elsewhere stays."""
+    gone = [await team.orc.submit("later", lane="l" if n > 2 else None) for n in range(8)]
+    other = await team.orc.submit("another")
+    assert await done(await team.orc.admin.purge("skill:later", reason="cleanup")) == "8 cancelled"
+    assert {(await handle.status()).state for handle in gone} == {TaskState.CANCELLED}
+    assert (await other.status()).state is TaskState.READY
+    with pytest.raises(InvalidInput, match=r"skill:NAME"):
+        await team.orc.admin.purge("later", reason="cleanup")
+
+
+async def test_delete_by_filter(team: LocalTeam) -> None:
+    """Dead letters of a filter go for good; a filter may ask for other ends, but not for tasks that wait."""
+    flaky = Flaky()
+    await team.work(flaky.agent)
+    dead = await team.orc.submit("work")
+    with pytest.raises(TaskFailed):
+        await dead.result(timeout=5)
+    cancelled = await team.orc.submit("later")
+    await cancelled.cancel()
+    assert await done(await team.orc.admin.delete(TaskFilter())) == "1 deleted"
+    assert await done(await team.orc.admin.delete(TaskFilter(states=["cancelled"]))) == "1 deleted"
+    with pytest.raises(InvalidInput, match="ready cannot be meant"):
+        await team.orc.admin.delete(TaskFilter(states=["ready"]))
+
+
+async def test_listing_follows_a_revival(team: LocalTeam) -> None:
+    """A revived task is listed as what it is now, although the stream of ends still tells of its death."""
+    flaky = Flaky()
+    await team.work(flaky.agent)
+    handle = await team.orc.submit("work")
+    with pytest.raises(TaskFailed):
+        await handle.result(timeout=5)
+    await team.stop_workers()
+    await handle.retry()
+    from orchestrator.tasks import queries
+
+    store = team.services.store
+    assert await queries.listing(store, states={TaskState.DEAD}, limit=10) == []
+    assert [row.state for row in await queries.listing(store, states=(), limit=10)] == [TaskState.READY]
+
+
+async def wait_for_progress(team: LocalTeam, sent: Sent) -> None:
+    """Wait until a batch of a job is done."""
+    key = team.services.keys.receipts(sent.id)
+
+    async def begun() -> bool:
+        return b" progress " in (await team.services.store.execute("HGET", key, "supervisor") or b"")
+
+    await wait_until(begun)
+
+
+assert os
