@@ -4,7 +4,7 @@
 -- rows: id and '' (the record itself) | id and the index that lists it (queue:…, scheduled, asking, expiring, parked:…, lane:…,
 --       dead)
 --       id and out (its output stream) | '' and idem:… (an idempotency key) | '' and queue:… (whether `queues` lists it)
---       '' and lane:… (whether somebody has its turn; ask when its members were judged)
+--       '' and lane:… or id and lane (whether somebody has the turn of this lane, or of the task's; ask when all were judged)
 -- codes: lost-ready lost-scheduled lost-asking lost-entry lost-deadline lost-lane lost-letter (a task, or a part of its place, is
 --        missing) | lost-turn (nobody has that of the lane) | out-of-turn (another one of its lane has it)
 --        misplaced (an index lists it wrongly) | gone (an index lists a task without record)
@@ -105,10 +105,14 @@ local function check_lane(row, id, task)
   if not rank then
     local mend = may_mend(id, task)
     if mend then
-      local first = tonumber(redis.call('ZRANGE', lane_key, 0, 0, 'WITHSCORES')[2])
-      local score = math.max(number(task.gen), number(task.due) or 0) * 1000
-      -- What is not `waiting` had the turn. Nobody gets it here: those before this one may be missing too.
-      if first and task.state ~= 'waiting' then score = first - 1 elseif first and score <= first then score = first + 1 end
+      local first = redis.call('ZRANGE', lane_key, 0, 0, 'WITHSCORES')
+      local ahead, score = tonumber(first[2]), math.max(number(task.gen), number(task.due) or 0) * 1000
+      -- What is not `waiting` has the turn. Nobody gets it here: those before this one may be missing too.
+      if ahead and task.state ~= 'waiting' then
+        score = ahead - 1
+      elseif ahead and score <= ahead and redis.call('HGET', pool .. ':task:' .. first[1], 'state') ~= 'waiting' then
+        score = ahead + 1
+      end
       redis.call('ZADD', lane_key, whole(score), id)
       types[lane_key] = 'zset'
       rank = redis.call('ZRANK', lane_key, id)
@@ -382,6 +386,8 @@ for i = 1, #rows do
     check_listed(i, queue)
   elseif id == '' and lane then
     lanes[i] = lane
+  elseif place == 'lane' then
+    lanes[i] = judge(i, id).lane
   elseif place == 'out' then
     check_output(i, id)
   elseif place ~= '' then

@@ -46,9 +46,9 @@ local function revive(id)
   redis.call('EXISTS', dead_key, out_key)  -- reading probes what will be written (protocol rule 26)
   local generation = whole(raise(task.gen, now_ms))
   local number, fails, deaths = tonumber(count) + 1, tonumber(task.fails or 0), tonumber(task.deaths or 0)
-  local next_state = 'ready'
-  if found[11] and not join_lane(pool, found[11], id, now) then next_state = 'waiting' end
-  redis.call('HSET', task_key, 'state', next_state, 'gen', generation, 'was', task.gen,
+  local state_now = 'ready'
+  if found[11] and not join_lane(pool, found[11], id, now) then state_now = 'waiting' end
+  redis.call('HSET', task_key, 'state', state_now, 'gen', generation, 'was', task.gen,
     'revived', number .. ' ' .. fails .. ' ' .. deaths .. ' ' .. token,
     'revival:' .. number, whole(now_ms) .. ' ' .. state .. ' ' .. said)
   redis.call('HDEL', task_key, 'ended', 'at', 'by', 'cancel', 'due', 'left')
@@ -59,7 +59,7 @@ local function revive(id)
   redis.call('EXPIRE', task_key, max_wait_s)
   -- The key may have run out, and a later task may have it now.
   if holder and string.match(holder, '^%S+') == id then redis.call('EXPIRE', idem_key, max_wait_s) end
-  if next_state == 'ready' then
+  if state_now == 'ready' then
     line_up(waiting.ready, task.queue or skill_queue(task.env), whole(rank_of(found[4]) + now_ms), id)
   end
   if found[9] then tell(pool, id, generation, fails + deaths + 1, 'revived', said) end

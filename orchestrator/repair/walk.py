@@ -28,7 +28,9 @@ ENTRIES_AT_ONCE: Final = 50
 """An entry holds up to 16 KiB."""
 
 _DAY_S: Final = 86_400
-_INDEXES: Final = frozenset({"queue:agent:A", "queue:skill:S", "scheduled", "asking", "expiring", "parked:A", "lane:KEY", "dead"})
+_INDEXES: Final = frozenset(
+    {"queue:agent:A", "queue:skill:S", "scheduled", "asking", "expiring", "parked:A", "lane:KEY", "dead"}
+)
 _WITH_TASK: Final = {"task:ID": "", "out:ID": "out"}
 
 
@@ -71,6 +73,7 @@ class Walk:
             "queues": self._look_through_queues,
             "inbox:A": self._look_through_inbox,
         }
+        self._lanes: dict[tuple[bytes, bytes], None] = {}
         self.keys_seen = 0
         self.places_seen = 0
 
@@ -89,7 +92,10 @@ class Walk:
             async for found in self._look_at(ours):
                 yield found
             if cursor == b"0":
-                return
+                break
+        # Who has the turn of a lane is known when all its members were found.
+        async for found in self._mend(list(self._lanes)):
+            yield found
 
     async def _look_at(self, names: Sequence[bytes]) -> AsyncIterator[list[Finding]]:
         sorted_out = [_Key.of(name, self._root) for name in names]
@@ -102,6 +108,7 @@ class Walk:
             yield found
         async for found in self._mend_registry(sorted_out):
             yield found
+        self._lanes |= dict.fromkeys((b"", key.suffix) for key in sorted_out if key.kind == "lane:KEY")
         for key in sorted_out:
             if look := self._inner_looks.get(key.kind):
                 async for found in look(key):
@@ -152,6 +159,8 @@ class Walk:
                 continue
             if judged.rows < len(batch):
                 waiting.insert(0, batch[judged.rows :])
+            lost = [batch[row][0] for row, code, _ in judged.found if code == "lost-lane"]
+            self._lanes |= dict.fromkeys((id_, b"lane") for id_ in lost)
             yield [
                 Finding(code, _subject(*batch[row]), _text(batch[row][1]), mended=mended)
                 for row, code, mended in judged.found

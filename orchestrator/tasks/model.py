@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -38,6 +38,7 @@ class TaskState(StrEnum):
 
 
 WAITING: Final = "waiting"
+StoredState: TypeAlias = TaskState | Literal["waiting"]
 _FINAL = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED})
 STATE_OF_LETTER = {state.value[0]: state for state in _FINAL}
 """Events and replies carry the first letter of a final state."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.model import WAITING, StoredState, TaskState
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Step:
         script: under `lua/tasks`, the one that takes the step.
     """
 
-    before: TaskState | None
+    before: StoredState | None
     event: str
-    after: TaskState | None
+    after: StoredState | None
     script: str
 
 
@@ -35,14 +35,28 @@ _CANCELLED, _EXPIRED = TaskState.CANCELLED, TaskState.EXPIRED
 
 STEPS: Final = (
     Step(None, "submitted", _READY, "submit"),
+    Step(None, "submitted into a busy lane", WAITING, "submit"),
     Step(None, "submitted with a delay", _SCHEDULED, "submit"),
+    *(
+        Step(WAITING, "its turn has come: the one before it ended", _READY, script)
+        for script in ("finish", "cancel", "promote", "assign", "adopt", "abandon", "recover")
+    ),
+    Step(WAITING, "nobody had the turn of its lane", _READY, "mend"),
+    Step(WAITING, "not started in time", _EXPIRED, "promote"),
+    Step(WAITING, "cancelled", _CANCELLED, "cancel"),
+    Step(WAITING, "replaced by a later one of its lane", _CANCELLED, "submit"),
+    Step(WAITING, "its record is damaged", _DEAD, "mend"),
     Step(_SCHEDULED, "due", _READY, "promote"),
+    Step(_SCHEDULED, "due, its lane is busy", WAITING, "promote"),
     Step(_SCHEDULED, "not started in time", _EXPIRED, "promote"),
     Step(_SCHEDULED, "cancelled", _CANCELLED, "cancel"),
+    Step(_SCHEDULED, "interrupted by a later one of its lane", _CANCELLED, "submit"),
     Step(_READY, "handed to an agent", _ASSIGNED, "assign"),
     Step(_READY, "not started in time", _EXPIRED, "assign"),
     Step(_READY, "not started in time", _EXPIRED, "promote"),
     Step(_READY, "cancelled", _CANCELLED, "cancel"),
+    Step(_READY, "interrupted or replaced by a later one of its lane", _CANCELLED, "submit"),
+    Step(_READY, "another one of its lane has the turn", WAITING, "mend"),
     Step(_ASSIGNED, "result stored", _SUCCEEDED, "finish"),
     Step(_ASSIGNED, "rejected, or failed too often", _DEAD, "finish"),
     Step(_ASSIGNED, "cancelled", _CANCELLED, "finish"),
@@ -52,7 +66,9 @@ STEPS: Final = (
     Step(_ASKING, "answered", _READY, "answer"),
     Step(_ASKING, "not answered in time", _READY, "promote"),
     Step(_ASKING, "cancelled", _CANCELLED, "cancel"),
+    Step(_ASKING, "interrupted by a later one of its lane", _CANCELLED, "submit"),
     Step(_ASSIGNED, "cancelled before it was read", _CANCELLED, "cancel"),
+    Step(_ASSIGNED, "interrupted or replaced before it was read", _CANCELLED, "submit"),
     Step(_ASSIGNED, "taken over", _ASSIGNED, "adopt"),
     Step(_ASSIGNED, "taken back, no room in a limit", _READY, "adopt"),
     Step(_ASSIGNED, "taken back, died twice or more", _SCHEDULED, "adopt"),
@@ -79,6 +95,7 @@ STEPS: Final = (
     Step(_DEAD, "revived", _READY, "revive"),
     Step(_CANCELLED, "revived", _READY, "revive"),
     Step(_EXPIRED, "revived", _READY, "revive"),
+    *(Step(ended, "revived, its lane is busy", WAITING, "revive") for ended in (_DEAD, _CANCELLED, _EXPIRED)),
     Step(_SUCCEEDED, "deleted", None, "delete"),
     Step(_DEAD, "deleted", None, "delete"),
     Step(_CANCELLED, "deleted", None, "delete"),

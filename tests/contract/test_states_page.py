@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.tasks.states import STEPS, Step
 
 if TYPE_CHECKING:
-    from orchestrator.tasks.model import TaskState
+    from orchestrator.tasks.model import StoredState
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN: Final = "<!-- steps: begin -->"
@@ -18,7 +18,7 @@ END: Final = "<!-- steps: end -->"
 
 def render() -> str:
     """The diagram, and the table under it."""
-    arrows: dict[tuple[TaskState | None, TaskState | None], list[str]] = {}
+    arrows: dict[tuple[StoredState | None, StoredState | None], list[str]] = {}
     for step in STEPS:
         arrows.setdefault((step.before, step.after), []).append(step.script)
     lines = ["```mermaid", "stateDiagram-v2"]

@@ -181,7 +181,8 @@ def test_gives_on_within_bounds(pool: Pool) -> None:
     pool.execute("DEL", *[pool.keys.task(id_) for id_ in ids[1:149]])
     pool.end(delivery)
     assert lane(pool) == ids[100:]
-    assert [code for _, code in pool.mend(*[(id_, "lane:x") for id_ in ids[100:]])] == ["gone"] * 49
+    found = pool.mend(*[(id_, "lane:x") for id_ in ids[100:]], ("", "lane:x"))
+    assert [code for _, code in found] == [*["gone"] * 49, "lost-turn"]
     assert lane(pool) == pool.queue() == ids[149:]
 
 
@@ -451,3 +452,120 @@ def test_lone_lanes_in_a_batch(pool: Pool) -> None:
     assert [each.task_id for each in taken] == [each.id for each in rows[:250]]
     pool.finish(*[(each, Verdict(VerdictKind.SUCCEEDED, b"1")) for each in taken])
     assert pool.queue() == [each.id for each in rows[250:]]
+
+
+# ------------------------------------------------------------------------------------------------------------------ repair
+
+
+def walk(pool: Pool, *ids: str, repair: bool = True) -> list[tuple[str, str]]:
+    """What a walk does with the tasks of lane x: their records, the members, and last the lane itself."""
+    members = lane(pool)
+    rows: list[str | tuple[str, str]] = [*ids, *[(id_, "lane:x") for id_ in members], ("", "lane:x")]
+    return pool.mend(*rows, repair=repair)
+
+
+def test_lost_lane(pool: Pool) -> None:
+    """A lane that is lost is made again in its order, and nobody gets a turn that another one has."""
+    pool.register()
+    rows = []
+    for _ in range(4):
+        rows.append(row(lane="x"))
+        pool.put(rows[-1])
+        pool.sleep(3)
+    ids = [each.id for each in rows]
+    delivery = pool.one()
+    pool.execute("DEL", pool.keys.lane("x"))
+    assert walk(pool, ids[2], ids[1], ids[3], ids[0]) == [(id_, "lost-lane") for id_ in [ids[2], ids[1], ids[3], ids[0]]]
+    assert lane(pool) == ids
+    assert pool.queue() == []
+    assert walk(pool, *ids) == []
+    pool.end(delivery)
+    assert pool.queue() == ids[1:2]
+
+
+def test_lost_lane_without_owner(pool: Pool) -> None:
+    """When the owner ended while the lane was lost, the first of those that are left gets the turn."""
+    pool.register()
+    ids = three(pool)
+    delivery = pool.one()
+    pool.execute("DEL", pool.keys.lane("x"))
+    pool.end(delivery)
+    assert walk(pool, ids[2], ids[1]) == [(ids[2], "lost-lane"), (ids[1], "lost-lane"), ("lane:x", "lost-turn")]
+    assert lane(pool) == ids[1:]
+    assert pool.queue() == ids[1:2]
+
+
+def test_new_owner_while_the_lane_was_lost(pool: Pool) -> None:
+    """A task that got the turn of a lost lane gives it back unless it runs."""
+    pool.register()
+    ids = three(pool)
+    pool.one()
+    pool.execute("DEL", pool.keys.lane("x"))
+    (new,) = pool.put(row(lane="x"))
+    assert walk(pool, *ids, new) == [*[(id_, "lost-lane") for id_ in ids], (new, "out-of-turn")]
+    assert lane(pool)[0] == ids[0]
+    assert set(lane(pool)) == {*ids, new}
+    assert pool.queue() == []
+    assert pool.state(new) == "waiting"
+
+
+def test_owner_that_was_never_handed_over(pool: Pool) -> None:
+    """A lane whose first member has ended, as a torn script leaves it, or is gone, goes on."""
+    pool.register()
+    ids = three(pool)
+    pool.end(pool.one())
+    pool.execute("ZADD", pool.keys.lane("x"), 0, ids[0])
+    pool.execute("HSET", pool.keys.task(ids[1]), "state", "waiting")
+    pool.execute("DEL", pool.keys.queue("skill:sum"), pool.keys.queues)
+    with pool.unchanged():
+        assert walk(pool, repair=False) == [(ids[0], "misplaced")]
+    assert walk(pool) == [(ids[0], "misplaced"), ("lane:x", "lost-turn")]
+    assert pool.queue() == lane(pool)[:1] == ids[1:2]
+    assert walk(pool, *ids) == []
+
+
+@pytest.mark.parametrize("kind", [VerdictKind.RETRY, VerdictKind.SNOOZE])
+def test_scheduled_owner_is_put_back(pool: Pool, kind: VerdictKind) -> None:
+    """A task between two attempts that its lane has lost gets its turn back; a delayed one has none to lose."""
+    pool.register()
+    ids = three(pool)
+    pool.end(pool.one(), kind, payload=b"", delay_ms=1000)
+    (delayed,) = pool.put(row(lane="x", delay_ms=1000))
+    pool.execute("ZREM", pool.keys.lane("x"), ids[0])
+    assert walk(pool, *ids, delayed) == [(ids[0], "lost-lane")]
+    assert lane(pool) == ids
+
+
+def test_of_another_lane(pool: Pool) -> None:
+    """A lane that lists a task of another one loses it."""
+    (other,) = pool.put(row(lane="y"))
+    ids = three(pool)
+    pool.execute("ZADD", pool.keys.lane("x"), 0, other)
+    assert (other, "misplaced") in walk(pool, *ids, other)
+    assert pool.queue() == [other, ids[0]]
+    assert lane(pool) == ids
+
+
+def test_damaged_owner(pool: Pool) -> None:
+    """A damaged owner ends, and the next one gets the turn."""
+    ids = three(pool)
+    pool.execute("HSET", pool.keys.task(ids[0]), "env", "no envelope")
+    assert (ids[0], "damaged") in walk(pool, *ids)
+    assert states(pool, *ids) == ["dead", "ready", "waiting"]
+    assert walk(pool, *ids) == []
+
+
+def test_other_types_in_the_way(pool: Pool) -> None:
+    """Where another type lies as the lane, or as the record of the next one, nothing fails and nothing is mended there."""
+    ids = three(pool)
+    pool.execute("HSET", pool.keys.task(ids[0]), "env", "no envelope")
+    pool.execute("DEL", pool.keys.task(ids[1]))
+    pool.execute("SET", pool.keys.task(ids[1]), "x")
+    assert (ids[0], "damaged") in pool.mend(ids[0], ("", "lane:x"))
+    assert pool.state(ids[0]) == "ready"
+    assert pool.mend((ids[1], "lane:x")) == [(ids[1], "unreadable")]
+    pool.execute("DEL", pool.keys.lane("x"))
+    pool.execute("SET", pool.keys.lane("x"), "x")
+    with pool.unchanged():
+        assert pool.mend(ids[2], (ids[2], "lane:x"), ("", "lane:x"), (ids[2], "lane")) == []
+    pool.execute("DEL", pool.keys.lane("x"), pool.keys.task(ids[1]))

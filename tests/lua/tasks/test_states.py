@@ -10,7 +10,7 @@ import pytest
 from orchestrator.agents.model import SkillTerms
 from orchestrator.core.rates import Rate
 from orchestrator.store.script_files import all_scripts
-from orchestrator.tasks.model import TaskState, VerdictKind
+from orchestrator.tasks.model import WAITING, StoredState, TaskState, VerdictKind
 from orchestrator.tasks.states import STEPS, Step
 from tests.lua.pool import LEASE_MS, Pool, Team, row
 from tests.lua.watched_pool import WatchedPool
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from orchestrator.testing.servers import RedisServer
 
-_WRITES: Final = re.compile(r"'HSET', [^\n]*'state', '(\w+)'|\bend_task\([^'\n]*'(\w+)'|\bstate[\w, ]* = '(\w+)'")
+_WRITES: Final = re.compile(r"'HSET', [^\n]*'state', '(\w+)'|\bend_task\([^'\n]*'(\w+)'|\b(?:next_)?state[\w, ]* = '(\w+)'")
 NEVER_REACHED: Final = {
     # It takes nothing from a worker that died, so the deaths of a task are never counted there.
     "mend": {TaskState.SCHEDULED},
@@ -136,13 +136,13 @@ def revive_after(end: Callable[[Pool], None]) -> Callable[[WatchedPool], None]:
 
 
 def taken(
-    how: str, *, deaths: int = 0, allowed: int = 5, cancelled: bool = False, late: bool = False
+    how: str, *, deaths: int = 0, allowed: int = 5, cancelled: bool = False, late: bool = False, lane: str = ""
 ) -> Callable[[Pool], None]:
     """A worker that holds a task dies, after `deaths` others did."""
 
     def take(pool: Pool) -> None:
         pool.register(team=Team(terms=(("sum", SkillTerms(3, allowed)),)))
-        (id_,) = pool.put(row(start_by_ms=pool.now_ms + 1000)) if late else pool.put()
+        id_, *_ = pool.put(row(start_by_ms=pool.now_ms + 1000 if late else 0, lane=lane), *[row(lane=lane)] * bool(lane))
         for _ in range(deaths):
             pool.deliver()
             pool.abandon("w1", max_deaths={"sum": allowed})
@@ -207,10 +207,125 @@ def adopt_limited(pool: Pool) -> None:
     pool.adopt("w2")
 
 
+def lane_of_two(pool: Pool) -> list[str]:
+    """A task and one behind it."""
+    pool.register()
+    return pool.put(row(lane="x"), row(lane="x"))
+
+
+def too_late(place: int, step: Callable[[Pool], object]) -> Callable[[Pool], None]:
+    """One of two tasks of a lane did not start in time."""
+
+    def take(pool: Pool) -> None:
+        pool.register()
+        pool.put(*[row(lane="x", start_by_ms=pool.now_ms + 10 if n == place else 0) for n in range(2)])
+        pool.sleep(10)
+        step(pool)
+
+    return take
+
+
+def taken_in_lane(how: str) -> Callable[[Pool], None]:
+    """A worker dies with a task that may not die, and another one is behind it."""
+
+    def take(pool: Pool) -> None:
+        taken(how, allowed=1, lane="x")(pool)
+
+    return take
+
+
+def into_busy_lane(pool: Pool) -> None:
+    """A delayed task is due while its lane is busy."""
+    pool.put(row(lane="x", delay_ms=10), row(lane="x"))
+    pool.sleep(10)
+    pool.promote()
+
+
+def lose_turn(pool: Pool) -> None:
+    """A task got the turn of a lane that was lost."""
+    first, _ = lane_of_two(pool)
+    pool.execute("DEL", pool.keys.lane("x"))
+    pool.mend(first, *pool.put(row(lane="x")), first)
+
+
+def nobodys_turn(pool: Pool) -> None:
+    """A lane has lost its first member."""
+    first, _ = lane_of_two(pool)
+    pool.execute("ZREM", pool.keys.lane("x"), first)
+    pool.mend(("", "lane:x"))
+
+
+def revive_into_lane(end: Callable[[Pool], object]) -> Callable[[Pool], None]:
+    """A task that ended comes back while another one of its lane has the turn."""
+
+    def take(pool: Pool) -> None:
+        first, _ = lane_of_two(pool)
+        end(pool)
+        pool.revive(first)
+
+    return take
+
+
+def busy(on_busy: str, make: Callable[[Pool], object]) -> Callable[[Pool], None]:
+    """A new task meets a busy lane."""
+
+    def take(pool: Pool) -> None:
+        make(pool)
+        pool.put(row(lane="x", on_busy=on_busy))
+
+    return take
+
+
+def retrying(pool: Pool) -> None:
+    """The only task of a lane waits for its next attempt."""
+    pool.register()
+    pool.put(row(lane="x"))
+    pool.end(pool.one(), VerdictKind.RETRY, delay_ms=1000)
+
+
+def asks_in_lane(pool: Pool) -> None:
+    """The only task of a lane waits for a person."""
+    pool.register()
+    pool.put(row(lane="x"))
+    pool.ask(pool.one())
+
+
+def unread(pool: Pool) -> None:
+    """Of two tasks of a lane the first lies in an inbox."""
+    lane_of_two(pool)
+    pool.assign()
+
+
+def expire_first(pool: Pool) -> None:
+    """The first task of a lane does not start in time."""
+    pool.execute("HSET", pool.keys.task(pool.members(pool.keys.lane("x"))[0]), "by", pool.now_ms - 1)
+    pool.assign()
+
+
 S = TaskState
-SCENARIOS: dict[tuple[TaskState | None, str, TaskState | None], Callable[[WatchedPool], object]] = {
+SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[WatchedPool], object]] = {
     (None, "submit", S.READY): lambda pool: pool.put(),
     (None, "submit", S.SCHEDULED): scheduled,
+    (None, "submit", WAITING): lane_of_two,
+    (WAITING, "finish", S.READY): lambda pool: (lane_of_two(pool), pool.end(pool.one())),
+    (WAITING, "cancel", S.READY): lambda pool: pool.cancel(lane_of_two(pool)[0]),
+    (WAITING, "promote", S.READY): too_late(0, lambda pool: pool.promote()),
+    (WAITING, "assign", S.READY): too_late(0, lambda pool: pool.assign()),
+    **{(WAITING, how, S.READY): taken_in_lane(how) for how in ("adopt", "abandon", "recover")},
+    (WAITING, "mend", S.READY): nobodys_turn,
+    (WAITING, "promote", S.EXPIRED): too_late(1, lambda pool: pool.promote()),
+    (WAITING, "cancel", S.CANCELLED): lambda pool: pool.cancel(lane_of_two(pool)[1]),
+    (WAITING, "submit", S.CANCELLED): busy("replace", unread),
+    (WAITING, "mend", S.DEAD): damaged(lambda pool: lane_of_two(pool)[1]),
+    (S.SCHEDULED, "promote", WAITING): into_busy_lane,
+    (S.SCHEDULED, "submit", S.CANCELLED): busy("interrupt", retrying),
+    (S.READY, "submit", S.CANCELLED): busy("replace", lane_of_two),
+    (S.READY, "mend", WAITING): lose_turn,
+    (S.ASKING, "submit", S.CANCELLED): busy("interrupt", asks_in_lane),
+    (S.ASSIGNED, "submit", S.CANCELLED): busy("interrupt", unread),
+    (S.DEAD, "revive", WAITING): revive_into_lane(lambda pool: pool.end(pool.one(), VerdictKind.DEAD)),
+    (S.CANCELLED, "revive", WAITING): revive_into_lane(lambda pool: pool.cancel(pool.members(pool.keys.lane("x"))[0])),
+    (S.EXPIRED, "revive", WAITING): revive_into_lane(expire_first),
     (S.SCHEDULED, "promote", S.READY): promote_due,
     (S.SCHEDULED, "promote", S.EXPIRED): promote_late,
     (S.SCHEDULED, "cancel", S.CANCELLED): lambda pool: pool.cancel(scheduled(pool)),
@@ -271,7 +386,7 @@ def test_each_step_is_taken(pool: WatchedPool, step: Step) -> None:
 @pytest.mark.parametrize("script", sorted({step.script for step in STEPS} - {"delete"}))
 def test_no_script_writes_another_state(script: str) -> None:
     """The states that a script's text can write are those that the table has for it."""
-    states = {TaskState(next(filter(None, found))) for found in _WRITES.findall(all_scripts()[f"tasks/{script}"].text)}
+    states = {next(filter(None, found)) for found in _WRITES.findall(all_scripts()[f"tasks/{script}"].text)}
     steps = {step.after for step in STEPS if step.script == script and step.before is not step.after}
     assert states - NEVER_REACHED.get(script, set()) == steps
 
@@ -289,7 +404,7 @@ def test_what_has_ended_has_ended() -> None:
         if state in {TaskState.RUNNING, TaskState.CANCELLING}:
             assert not steps, "these are not stored: they are what an assigned task is that a worker has read"
         elif state.final:
-            revived = set() if state is TaskState.SUCCEEDED else {("revive", TaskState.READY)}
+            revived = set() if state is TaskState.SUCCEEDED else {("revive", TaskState.READY), ("revive", WAITING)}
             assert steps == {("delete", None)} | revived
         else:
             assert steps
