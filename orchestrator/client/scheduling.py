@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Final, TypedDict, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from orchestrator.client.submission import Submission
-from orchestrator.core.durations import from_instant_ms, to_ms, to_seconds
-from orchestrator.core.errors import InvalidInput
-from orchestrator.core.ids import check_name
-from orchestrator.schedules import book, queries
-from orchestrator.schedules.model import CatchUp, Overlap, Plan, decode_plan
-from orchestrator.schedules.timing import check_zone, fires
+from orchestrator.core.durations import to_ms, to_seconds
+from orchestrator.core.errors import InvalidInput, QueueFull, Stopped, SubmitRefused
+from orchestrator.schedules.model import CatchUp, Overlap, Plan
+from orchestrator.schedules.timing import check_zone
 from orchestrator.tasks.scripts import Firing, UnusualRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
     from enum import StrEnum
 
     from orchestrator.client.submission import Arguments, Door, Duration, NamedSkill
-    from orchestrator.schedules.book import Added
-    from orchestrator.schedules.model import Schedule
-    from orchestrator.services import Services
+    from orchestrator.tasks.scripts import SubmitAnswer
 
 E = TypeVar("E", bound="StrEnum")
 PREVIEW_MAX: Final = 1000
@@ -151,6 +144,18 @@ def firing_row(door: Door, plan: Plan, firing: Firing) -> UnusualRow:
     row = door.row(submission(plan, key=f"schedule:{firing.schedule}:{firing.fired}"))
     assert isinstance(row, UnusualRow)
     return replace(row, firing=firing)
+
+
+def refusal(answer: SubmitAnswer, *, max_tasks: int) -> SubmitRefused:
+    """Why the task of a schedule was not accepted."""
+    match answer.status:
+        case "full":
+            return QueueFull(answer.detail, max_tasks)
+        case "stopped":
+            return Stopped(answer.detail)
+        case "conflict":
+            return SubmitRefused(f"task {answer.detail} has the key of this fire time and says something else")
+    return SubmitRefused(f"its task was not accepted: {answer.status} {answer.detail}")
 
 
 def _choice(what: str, value: str, kind: type[E]) -> E:

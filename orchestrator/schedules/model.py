@@ -13,7 +13,7 @@ import msgspec
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput
-from orchestrator.schedules.timing import Cron, Every, Timing, check_cron, check_every
+from orchestrator.schedules.timing import Every, Timing, check_cron, check_every
 
 NEVER: Final = "inf"
 """How `next` is stored of a schedule that has no fire time any more; also its score, and that of a paused one."""
@@ -124,7 +124,9 @@ def decode_plan(data: bytes) -> Plan:
 def digest_plan(plan: Plan) -> str:
     """The same for two definitions that say the same, in whatever order."""
     canonical = json.dumps(json.loads(_encode(plan)), sort_keys=True)
-    return hashlib.blake2b(canonical.encode("utf-8", "surrogatepass"), digest_size=16, person=b"orc-schedule").hexdigest()
+    return hashlib.blake2b(
+        canonical.encode("utf-8", "surrogatepass"), digest_size=16, person=b"orc-schedule"
+    ).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

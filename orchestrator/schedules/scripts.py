@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/schedules/`: values in, a `Call` out. Firing itself is part of `tasks/submit`."""
+"""One typed wrapper per script in `lua/schedules/`: values in, a `Call` out. Firing is a part of `tasks/submit`."""
 
 from __future__ import annotations
 
@@ -129,9 +129,7 @@ def advance(keys: PoolKeys, *, rows: Sequence[AdvanceRow], now_us: str = "") -> 
     return Call("schedules/advance", args, lambda reply: [AdvanceStatus(status.decode()) for status in reply])
 
 
-def mend(
-    keys: PoolKeys, *, rows: Sequence[bytes], repair: bool, now_us: str = ""
-) -> Call[list[tuple[int, str, bool]]]:
+def mend(keys: PoolKeys, *, rows: Sequence[bytes], repair: bool, now_us: str = "") -> Call[list[tuple[int, str, bool]]]:
     """Look whether schedules are listed as their records say; answers (index of the row, code, whether mended)."""
 
     def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:

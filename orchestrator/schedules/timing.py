@@ -64,7 +64,7 @@ class Cron:
 
     @property
     def by_the_clock(self) -> bool:
-        """Whether it names minute and hour: only then a time that does not exist is made up for, and one is not doubled.
+        """Whether it names minute and hour: a time that does not exist is made up for, one that comes twice fires once.
 
         One with `*` in either place goes by what the clock shows at each moment.
         """
@@ -77,7 +77,9 @@ class Cron:
         if moment >= _LAST:
             return None
         shown = moment.astimezone(self._tz)
-        offsets = [(shown + days).astimezone(UTC).astimezone(self._tz).utcoffset() for days in (-_DAY, timedelta(), _DAY)]
+        offsets = [
+            (shown + days).astimezone(UTC).astimezone(self._tz).utcoffset() for days in (-_DAY, timedelta(), _DAY)
+        ]
         known = [offset for offset in offsets if offset is not None]
         # Where clocks are put back, what the wall shows comes again: look as far back as they may be put.
         put_back = max(known) - min(known)
@@ -182,7 +184,9 @@ def check_zone(zone: str) -> str:
         by_place.setdefault(name.rpartition("/")[2].lower(), name)
     wanted = zone.lower().replace(" ", "_") if isinstance(zone, str) else ""
     likely = [lower[name] for name in difflib.get_close_matches(wanted, lower, n=2, cutoff=0.75)]
-    likely += [by_place[name] for name in difflib.get_close_matches(wanted.rpartition("/")[2], by_place, n=2, cutoff=0.75)]
+    likely += [
+        by_place[name] for name in difflib.get_close_matches(wanted.rpartition("/")[2], by_place, n=2, cutoff=0.75)
+    ]
     if wanted in by_place:
         likely.insert(0, by_place[wanted])
     meant = " or ".join(list(dict.fromkeys(likely))[:2])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
-from orchestrator.client.scheduling import firing_row
+from orchestrator.client.scheduling import firing_row, refusal
 from orchestrator.client.submission import Door
 from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
 from orchestrator.core.ids import TaskIds
@@ -46,14 +46,9 @@ COUNTED_MAX: Final = 1_000
 """Of the times that were missed about so many are counted: those of a long outage would keep the loop busy."""
 PUNCTUAL_MS: Final = 60_000
 """A time that passed so long ago was not missed: a supervisor was restarted, or another took over."""
+ERROR_CHARS: Final = 1000
 ASIDE_S: Final = 60.0
 """A schedule that cannot be worked with is tried again so soon."""
-_REFUSALS: Final = {
-    "full": "its queue is full:",
-    "stopped": "new tasks are refused, see `orc control list`:",
-    "busy": "its lane is busy with task",
-    "conflict": "another task has the key of this time:",
-}
 _ENDED: Final = frozenset(state.value for state in TaskState if state.final)
 _log = get_logger(__name__)
 
@@ -178,7 +173,7 @@ class Scheduler:
                 return None
             case "duplicate":
                 return each.ends_as(Outcome.FIRED, task=answer.detail)
-        reason = f"{_REFUSALS.get(answer.status, answer.status)} {answer.detail}"
+        reason = str(refusal(answer, max_tasks=self._services.settings.queue.max_tasks))
         _log.warning("schedule_refused", schedule=name, error=reason, meaning="this time it leads to no task")
         return each.ends_as(Outcome.REFUSED, error=reason)
 
@@ -222,5 +217,8 @@ def _firing(due: DueSchedule, choice: Choice) -> Firing:
 
 def _advance(firing: Firing, outcome: Outcome, *, task: str = "", error: str = "") -> AdvanceRow:
     return AdvanceRow(
-        *(firing.schedule, firing.due, firing.fired, firing.next, firing.missed), outcome=outcome, task=task, error=error
+        *(firing.schedule, firing.due, firing.fired, firing.next, firing.missed),
+        outcome=outcome,
+        task=task,
+        error=error[:ERROR_CHARS],
     )

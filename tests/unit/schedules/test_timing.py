@@ -156,7 +156,7 @@ def numbers(part: str, low: int, high: int) -> set[int]:
 
 
 def walk(expression: str, zone: str, begin: datetime, end: datetime) -> list[datetime]:
-    """The rules of Debian's cron, minute by minute: what the wall clock shows decides; by the clock also what it skips."""
+    """The rules of Debian's cron, minute by minute: what the wall clock shows decides, and of some what it skips."""
     minute, hour, day, _, weekday = expression.split()
     minutes, hours, days = numbers(minute, 0, 59), numbers(hour, 0, 23), numbers(day, 1, 31)
     weekdays = {number % 7 for number in numbers(weekday, 0, 7 if weekday == "7" else 6)}
