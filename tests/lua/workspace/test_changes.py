@@ -1,0 +1,377 @@
+"""Each change of a workspace: every status that it answers, the same call twice, a caller whose lock is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.lua.workspace.space import As, Space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.workspace.scripts import Answer
+
+pytestmark = pytest.mark.both_servers
+
+CHANGES: dict[str, Callable[..., Any]] = {
+    "set": lambda space, **how: space.patch(("p", "set", b"2"), **how),
+    "delete": lambda space, **how: space.patch(("there", "del", b""), **how),
+    "incr": lambda space, **how: space.patch(("number", "incr", b"2"), **how),
+    "scratch": lambda space, **how: space.patch(("p", "set", b"2"), owner="ada", **how),
+    "append": lambda space, **how: space.append("l", b"1", b"2", **how),
+    "add": lambda space, **how: space.members("s", "add", "new", "old", **how),
+    "remove": lambda space, **how: space.members("s", "remove", "old", **how),
+    "transition": lambda space, **how: space.transition("job", "done", expect=["open"], **how),
+    "publish": lambda space, **how: space.publish("draft", **how),
+    "publish to a log": lambda space, **how: space.publish("draft", log="l", **how),
+    "join": lambda space, **how: space.join("bob", 1000, **how),
+    "leave": lambda space, **how: space.join("ada", 0, **how),
+    "direct": lambda space, **how: space.direct("bob", **how),
+    "acknowledge": lambda space, **how: space.acknowledge("eve", "9999999999999-1", **how),
+    "clear": lambda space, **how: space.clear(**how),
+}
+each_change = pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
+
+
+@pytest.fixture
+def lived_in(space: Space) -> Space:
+    """A workspace with a little of everything."""
+    space.patch(("there", "set", b'"x"'), ("number", "set", b"1"))
+    space.patch(("draft", "set", b"{}"), owner="ada")
+    space.append("l", b"0")
+    space.members("s", "add", "old", "older")
+    space.transition("job", "open")
+    space.join("ada", 60_000)
+    space.direct("eve")
+    space.execute("XADD", space.keys.key("inbox:eve"), "9999999999999-1", "k", "STOP", "a", "", "d", "1")
+    return space
+
+
+@each_change
+def test_sent_twice(lived_in: Space, change: Callable[..., Answer]) -> None:
+    """The same change sent again answers what the first one did, and changes nothing."""
+    first = change(lived_in, op="mine")
+    assert first.status == "ok"
+    with lived_in.unchanged():
+        again = change(lived_in, op="mine")
+    assert (again.status, again.revision, again.rest) == ("duplicate", first.revision, first.rest)
+
+
+@each_change
+def test_sent_twice_under_another_name(lived_in: Space, change: Callable[..., Answer]) -> None:
+    """A twin: with another id the same change is made again, or at least judged again."""
+    change(lived_in, op="mine")
+    assert change(lived_in, op="other").status != "duplicate"
+
+
+@each_change
+def test_sent_again_after_the_lock_went(lived_in: Space, change: Callable[..., Answer]) -> None:
+    """Whoever missed the answer hears that the change was made, although the lock is somebody else's by now."""
+    first = change(lived_in, op="mine")
+    lived_in.hold("9:t1:8:cd")
+    assert change(lived_in, op="mine").rest == first.rest
+
+
+@each_change
+@pytest.mark.parametrize(
+    "who",
+    [
+        As(value="1:t1:6:ab"),
+        As(value="1:t1:7:ac"),
+        As(lock="exec:t2"),
+        As(lock="exec"),
+        As(value=""),
+        As(lock="x", value=""),
+    ],
+    ids=["generation", "nonce", "task", "session", "empty", "nothing"],
+)
+def test_fenced(lived_in: Space, change: Callable[..., Answer], who: As) -> None:
+    """A change under a lock that does not hold just this value changes nothing, and names what it holds."""
+    with lived_in.unchanged():
+        answer = change(lived_in, who=who)
+    present = lived_in.execute("GET", lived_in.keys.key(who.lock)) or b""
+    assert (answer.status, answer.rest) == ("fenced", (present,))
+
+
+@each_change
+def test_one_event(lived_in: Space, change: Callable[..., Answer]) -> None:
+    """Each shared change tells one event with the next revision; a scratch tells none."""
+    before = lived_in.events()
+    answer = change(lived_in)
+    told = lived_in.events()[len(before) :]
+    if change is CHANGES["scratch"]:
+        assert (told, answer.revision) == ([], before[-1].revision)
+    else:
+        assert [(event.revision, event.agent) for event in told] == [(before[-1].revision + 1, "ada")]
+        assert answer.revision == told[0].revision
+
+
+@each_change
+def test_counts(lived_in: Space, change: Callable[..., Answer]) -> None:
+    """Items and bytes are counted as they are stored."""
+    change(lived_in)
+    assert lived_in.counts() == lived_in.weigh()
+
+
+def test_versions_of_paths(space: Space) -> None:
+    """A path's versions count from 1, also through a delete: what comes back is not taken for what was."""
+    assert [space.patch(("p",)).rest for _ in range(3)] == [(1, b""), (2, b""), (3, b"")]
+    assert space.patch(("p", "del", b"")).rest == (3, b"")
+    assert space.patch(("p",)).rest == (4, b"")
+    assert space.patch(("new",)).rest == (4, b"")
+    assert space.hash("ws:doc") == {"p": "4 ada 1", "new": "4 ada 1"}
+
+
+def test_if_version(space: Space) -> None:
+    """A path is written only in the version that was expected; 0 means that nothing is there."""
+    assert space.patch(("p", "set", b"1", "is", 0)).status == "ok"
+    assert space.patch(("p", "set", b"2", "is", 1)).status == "ok"
+    with space.unchanged():
+        assert space.patch(("p", "set", b"3", "is", 1)).rest[:2] == (b"p", 2)
+        assert space.patch(("p", "set", b"3", "is", 0)).status == "conflict"
+        assert space.patch(("p", "del", b"", "is", 1)).status == "conflict"
+    assert space.patch(("p", "del", b"", "is", 2)).status == "ok"
+
+
+def test_newer_than(space: Space) -> None:
+    """A path that its writers number takes higher numbers only."""
+    assert space.patch(("p", "set", b"1", "newer", 5)).rest == (5, b"")
+    with space.unchanged():
+        assert space.patch(("p", "set", b"2", "newer", 5)).rest[:2] == (b"p", 5)
+        assert space.patch(("p", "set", b"2", "newer", 4)).status == "conflict"
+    assert space.patch(("p", "set", b"2", "newer", 9)).rest == (9, b"")
+
+
+def test_all_or_nothing(space: Space) -> None:
+    """One row that does not fit keeps all others from being written."""
+    space.patch(("a", "set", b"1"), ("text", "set", b'"x"'))
+    with space.unchanged():
+        assert space.patch(("b",), ("a", "set", b"2", "is", 7), ("c",)).status == "conflict"
+        assert space.patch(("b",), ("text", "incr", b"1")).rest == (b"text",)
+    assert space.patch(("b",), ("a", "del", b""), ("n", "incr", b"4")).rest == (1, b"", 1, b"", 2, b"4")
+
+
+@pytest.mark.parametrize("count", [1, 500])
+def test_many_rows(space: Space, count: int) -> None:
+    """As many rows as one call may have are written in one step, in one event."""
+    rows = [(f"p{number}", "set", b"1") for number in range(count)]
+    assert space.patch(*rows).status == "ok"
+    assert len(space.hash("ws:doc")) == count
+    assert [len(event.changes) for event in space.events()] == [count]
+
+
+@pytest.mark.parametrize(
+    ("stored", "by", "sum_"),
+    [
+        (None, b"3", b"3"),
+        (b"5", b"-5", b"0"),
+        (b"-0", b"0", b"0"),
+        (b"9007199254740990", b"1", b"9007199254740991"),
+        (b"-9007199254740990", b"-1", b"-9007199254740991"),
+        (b"9007199254740991", b"1", None),
+        (b"9223372036854775808", b"-1", None),
+        (b"1.0", b"1", None),
+        (b"1e3", b"1", None),
+        (b'"1"', b"1", None),
+        (b"null", b"1", None),
+    ],
+)
+def test_incr(space: Space, stored: bytes | None, by: bytes, sum_: bytes | None) -> None:
+    """Whole numbers are added exactly; what would not be exact, or is no whole number, is refused."""
+    if stored is not None:
+        space.patch(("n", "set", stored))
+    answer = space.patch(("n", "incr", by))
+    assert answer.rest == ((b"n",) if sum_ is None else (2 if stored else 1, sum_))
+
+
+def test_a_delete_of_nothing(space: Space) -> None:
+    """Deleting what is not there is no error and no event."""
+    assert (space.patch(("p", "del", b"")).rest, space.events()) == ((0, b""), [])
+
+
+def test_scratches_are_private(space: Space) -> None:
+    """Agents have scratches of their own beside the document."""
+    for owner in ("", "ada", "bob"):
+        assert space.patch(("p", "set", b"1"), owner=owner).rest == (1, b"")
+    assert space.hash("agent:ada:kv") == space.hash("agent:bob:kv") == space.hash("ws:doc")
+
+
+def test_append(space: Space) -> None:
+    """Entries are numbered from 1; beyond the cap the oldest go, and numbers go on."""
+    assert space.append("l", b"1", b"2", cap=3).rest == (2, 0)
+    assert space.append("l", b"3", b"4", cap=3).rest == (4, 1)
+    assert space.log("l") == [(2, "2"), (3, "3"), (4, "4")]
+    assert space.append("l", b"5", cap=1).rest == (5, 3)
+    assert space.log("l") == [(5, "5")]
+    assert space.counts() == space.weigh()
+
+
+def test_a_cap_that_was_lowered(space: Space) -> None:
+    """A long log shrinks to a lower cap step by step, so that no call takes long."""
+    for start in range(0, 1500, 500):
+        space.append("l", *[b"%d" % number for number in range(start, start + 500)], cap=2000)
+    assert [space.append("l", b"x", cap=10).rest for _ in range(4)] == [
+        (1501, 501),
+        (1502, 501),
+        (1503, 491),
+        (1504, 1),
+    ]
+    assert len(space.log("l")) == 10
+    assert space.counts() == space.weigh()
+
+
+def test_tail(space: Space) -> None:
+    """A log is read behind any number, also behind one that was dropped or is to come."""
+    assert space.tail("l", 0) == []
+    space.append("l", *[b"1"] * 10, cap=6)
+    space.append("l", b"1", cap=6)
+    assert space.tail("l", 0) == [6, 7, 8, 9, 10, 11]
+    assert space.tail("l", 7, 2) == [8, 9]
+    assert space.tail("l", 11) == space.tail("l", 99) == []
+
+
+def test_sets(space: Space) -> None:
+    """Adding and removing tell how many members changed; what changes none tells no event."""
+    assert space.members("s", "add", "a", "b").rest == (1, 2)
+    assert space.members("s", "add", "b", "c").rest == (2, 1)
+    assert space.members("s", "remove", "a", "x").rest == (3, 1)
+    assert space.members("s", "add", "c").rest == space.members("s", "remove", "x").rest == (3, 0)
+    assert [(event.kind, [change.value for change in event.changes]) for event in space.events()] == [
+        ("add", ["a", "b"]),
+        ("add", ["c"]),
+        ("remove", ["a"]),
+    ]
+    assert space.set("s") == {"b", "c"}
+
+
+def test_transitions(space: Space) -> None:
+    """A state machine moves from the states that are expected only; the answer names the one it is in."""
+    assert space.transition("job", "open", expect=["x"]).rest == (b"", 0)
+    assert space.transition("job", "open", expect=[]).rest == (1,)
+    with space.unchanged():
+        assert space.transition("job", "open", expect=[]).rest == (b"open", 1)
+        assert space.transition("job", "done", expect=["held", "late"]).rest == (b"open", 1)
+    assert space.transition("job", "held", expect=["late", "open"]).rest == (2,)
+    assert space.transition("job", "done", text=b'{"a":[]}').rest == (3,)
+    assert space.hash("ws:task") == {"job": '3 ada done {"a":[]}'}
+
+
+def test_publish(space: Space) -> None:
+    """What is published leaves the scratch and stands in the document, or at the end of a log, in one step."""
+    space.patch(("a", "set", b"[]"), ("b", "set", b"2"), owner="ada")
+    assert space.publish("a", path="shared").rest == (1,)
+    assert space.publish("b", log="l").rest == (1,)
+    assert (space.hash("agent:ada:kv"), space.hash("ws:doc"), space.log("l")) == (
+        {},
+        {"shared": "1 ada []"},
+        [(1, "2")],
+    )
+    with space.unchanged():
+        assert space.publish("a").status == "missing"
+
+
+def test_directory(space: Space) -> None:
+    """Agents are in the directory until their lease ends or they leave; outdated ones are dropped by the next."""
+    space.join("ada", 1000, b'"a"')
+    space.join("bob", 5000, b'"b"')
+    assert space.present() == [("ada", 1000, b'"a"'), ("bob", 5000, b'"b"')]
+    space.sleep(2)
+    assert space.present() == [("bob", 3000, b'"b"')]
+    space.join("eve", 1000)
+    assert space.hash("dir:info").keys() == {"bob", "eve"}
+    space.join("bob", 0)
+    assert [name for name, *_ in space.present()] == ["eve"]
+    renewed = len(space.events())
+    space.join("eve", 1000)
+    assert len(space.events()) == renewed
+
+
+def test_directives(space: Space) -> None:
+    """Directives wait in order until they are acknowledged; an inbox that is full refuses more."""
+    first, second = (space.direct("bob", most=2).rest[0].decode() for _ in range(2))
+    with space.unchanged():
+        assert space.direct("bob", most=2).rest == (b"inbox",)
+    assert space.direct("eve", most=2).status == "ok"
+    assert space.acknowledge("bob", first).rest == (1,)
+    assert space.acknowledge("bob", first).rest == (0,)
+    assert space.direct("bob", most=2).status == "ok"
+    assert space.execute("XRANGE", space.keys.key("inbox:bob"), "-", "+")[0][0].decode() == second
+
+
+def test_clear(lived_in: Space) -> None:
+    """Nothing stays but events, counts and locks; versions and numbers go on."""
+    lived_in.clear()
+    kept = {name.removeprefix(f"{lived_in.keys.root}:").split(":")[0] for name in lived_in.names()}
+    assert kept == {"exec", "meta", "op", "ws"}
+    assert [name for name in lived_in.names() if ":ws:" in name] == [lived_in.keys.key("ws:ev")]
+    assert lived_in.counts() == (0, 0)
+    assert lived_in.patch(("there",)).rest == (2, b"")
+    assert lived_in.append("l", b"1").rest == (2, 0)
+
+
+def test_previous_values(space: Space) -> None:
+    """An event tells what was there before; a value that is too large for it is left out, and it says so."""
+    large = b'"' + b"x" * 9000 + b'"'
+    space.patch(("p", "set", b"1"))
+    space.patch(("p", "set", large))
+    space.patch(("p", "del", b""))
+    told = [event.changes[0] for event in space.events()]
+    assert [(change.value, change.previous, change.deleted, change.told) for change in told] == [
+        (1, None, False, True),
+        (None, 1, False, False),
+        (None, None, True, False),
+    ]
+
+
+@pytest.mark.parametrize("space", [{"max_items": 3}], indirect=True)
+def test_full_of_items(space: Space) -> None:
+    """A workspace that holds its items refuses more of any kind; what replaces or removes passes."""
+    space.patch(("a",), ("b",))
+    space.append("l", b"1")
+    for change in (
+        lambda: space.patch(("c",)),
+        lambda: space.patch(("c",), owner="ada"),
+        lambda: space.append("l", b"1"),
+        lambda: space.members("s", "add", "x"),
+        lambda: space.transition("t", "open"),
+    ):
+        with space.unchanged():
+            assert (answer := change()).status == "full", answer
+            assert answer.rest == (b"items",)
+    assert space.append("l", b"2", cap=1).status == "ok"
+    assert space.patch(("a", "set", b"2")).status == "ok"
+    assert space.patch(("a", "del", b""), ("c",)).status == "ok"
+
+
+@pytest.mark.parametrize("space", [{"max_bytes": 100}], indirect=True)
+def test_full_of_bytes(space: Space) -> None:
+    """The same for bytes: what makes a full workspace smaller passes."""
+    space.patch(("a", "set", b"1" * 80))
+    with space.unchanged():
+        assert space.patch(("b", "set", b"1" * 20)).rest == (b"bytes",)
+        assert space.publish("x").status == "missing"
+    space.settings = space.settings.model_copy(update={"max_bytes": 50})
+    assert space.patch(("a", "set", b"1" * 70)).status == "ok"
+    assert space.patch(("a", "set", b"1" * 71)).status == "full"
+
+
+@pytest.mark.parametrize("space", [{"max_parts": 2}], indirect=True)
+def test_full_of_parts(space: Space) -> None:
+    """Logs, sets, scratches and inboxes are counted together; those that are there take more."""
+    space.append("l", b"1")
+    space.members("s", "add", "x")
+    for change in (
+        lambda: space.append("m", b"1"),
+        lambda: space.members("t", "add", "x"),
+        lambda: space.patch(("p",), owner="ada"),
+        lambda: space.direct("bob"),
+    ):
+        with space.unchanged():
+            assert (answer := change()).status == "full", answer
+            assert answer.rest == (b"parts",)
+    assert space.append("l", b"1").status == "ok"
+    space.join("a", 1000)
+    space.join("b", 1000)
+    assert space.join("c", 1000).rest == (b"agents",)
