@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.store.embedded import Attachment, EmbeddedInfo
+from orchestrator.store.failures import ReplyTooLarge
 from orchestrator.store.keys import PoolKeys
+from orchestrator.store.long_read import LongRead
 from orchestrator.store.store import Endpoint, Store, SyncStore
 
 if TYPE_CHECKING:
@@ -21,6 +23,9 @@ __all__ = [
     "Attachment",
     "EmbeddedInfo",
     "Endpoint",
+    "LongRead",
+    "PoolKeys",
+    "ReplyTooLarge",
     "Services",
     "SyncStore",
     "check_answers",

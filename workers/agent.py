@@ -10,6 +10,7 @@ from orchestrator.core.durations import to_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 from orchestrator.core.rates import Rate, parse_rate
+from orchestrator.locks.execution import LockMode  # noqa: TC001 - part of public signatures
 from workers.skill import PlainSkill, Skill, make_options, make_skill
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ class Agent:
         max_attempts: int = 3,
         backoff: str | float = "exponential",
         max_deaths: int = 3,
+        lock: LockMode = "task",
         process: bool = False,
     ) -> Decorator: ...
 
@@ -154,6 +156,7 @@ class Agent:
         max_attempts: int = 3,
         backoff: str | float = "exponential",
         max_deaths: int = 3,
+        lock: LockMode = "task",
         process: bool = False,
     ) -> Any:
         """Make a function a skill of this agent; use it bare or called.
@@ -170,6 +173,9 @@ class Agent:
             max_attempts: failures until the task is a dead letter.
             backoff: `"exponential"` with full jitter, or a fixed number of seconds between attempts.
             max_deaths: workers that may die with a task until it is a dead letter.
+            lock: what an attempt has to itself. `"task"`: no other attempt of its task changes shared state.
+                `"session"`: one task of a session at a time. `"agent"`: one execution of the agent at a time, wherever
+                it runs. Whoever does not get it within a second is put off, and no attempt is counted.
             process: run it in a process of its own, for code that holds the interpreter or may crash it; it takes no
                 context and must stand at the top of a module.
 
@@ -177,7 +183,12 @@ class Agent:
             InvalidInput: a name twice, a handler or an option that cannot work.
         """
         options = make_options(
-            timeout=timeout, silence=silence, max_attempts=max_attempts, max_deaths=max_deaths, backoff=backoff
+            timeout=timeout,
+            silence=silence,
+            max_attempts=max_attempts,
+            max_deaths=max_deaths,
+            backoff=backoff,
+            lock=lock,
         )
         if silence is not None and process:
             raise InvalidInput("silence= needs a context to give signs of life with; a process=True handler has none")

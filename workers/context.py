@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
 from anyio import lowlevel
@@ -81,8 +82,8 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_asking", "_children", "_client", "_deeds", "_depth", "_entry", "_generation", "_limits", "_logger",
-        "_open_output", "_open_record", "_output",
+        "_asking", "_children", "_client", "_deeds", "_depth", "_entry", "_generation", "_limits", "_locks", "_logger",
+        "_open_locks", "_open_output", "_open_record", "_output",
         "agent", "attempt", "cancelled", "deadline", "idempotency_key", "session", "state", "tags", "task_id", "worker",
     )  # fmt: skip
 
@@ -97,6 +98,7 @@ class TaskContext:
         state: Any = None,
         output: Callable[[], Output] | None = None,
         record: Callable[[], Record] | None = None,
+        locks: Callable[[], AttemptLocks] | None = None,
     ) -> None:
         self.task_id: str = delivery.task_id
         self.idempotency_key: str = envelope.key or delivery.task_id
@@ -114,7 +116,9 @@ class TaskContext:
         # Most handlers emit nothing, so what emits is made when it is first needed.
         self._open_output = output
         self._output: Output | None = None
-        # As few ask anybody.
+        # As few lock anything, or ask anybody.
+        self._open_locks = locks
+        self._locks: AttemptLocks | None = None
         self._open_record = record
         self._asking: Asking | None = None
         self._deeds: Deeds | None = None
@@ -126,6 +130,33 @@ class TaskContext:
         if self._logger is None:
             self._logger = _log.bind(agent=self.agent, worker=self.worker, task=self.task_id, attempt=self.attempt)
         return self._logger
+
+    @property
+    def fence(self) -> int | None:
+        """The number of this attempt's right to change shared state: higher than that of every attempt before it.
+
+        Show it to what is changed outside of Redis, and let that refuse a lower one than it has seen. None before the
+        first use of shared state, unless the skill has `lock=`.
+        """
+        return None if self._locks is None else self._locks.execution.fence
+
+    @property
+    def locks(self) -> Locks:
+        """Named locks: of the session, or of the pool for a task without one. `locks.within(scope)` has others."""
+        return self.opened_locks().named
+
+    def opened_locks(self) -> AttemptLocks:
+        """The locks of the attempt; for what changes shared state in its name, and for worker code."""
+        if self._locks is None:
+            if self._open_locks is None:
+                raise OrchestratorError("this context was made without locks; give it locks=")
+            self._locks = self._open_locks()
+        return self._locks
+
+    @property
+    def locks_in_use(self) -> AttemptLocks | None:
+        """The same, if anything has asked for them; for worker code."""
+        return self._locks
 
     async def extend(self, seconds: Duration) -> None:
         """Give this attempt more time: its deadline moves by so much. Without a time limit only a sign of life.
@@ -322,4 +353,7 @@ class TaskContext:
             lane, on_busy,
         )  # fmt: skip
         client = await self._client()
-        return await client.submit_one(child, Parent(self.task_id, self._generation, self._depth))
+        handle = await client.submit_one(child, Parent(self.task_id, self._generation, self._depth))
+        if self._locks is not None and self._locks.execution.exclusive:
+            handle.before_wait = partial(self._locks.execution.note_awaited, [handle.id])
+        return handle

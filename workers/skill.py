@@ -16,6 +16,7 @@ from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 from orchestrator.core.payload import encode_json
+from orchestrator.locks.execution import MODES, LockMode
 from workers.context import TaskContext
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class SkillOptions:
         max_attempts: failures until the task is a dead letter.
         max_deaths: workers that may die with it until it is a dead letter.
         backoff: `exponential` (full jitter), or a fixed number of seconds.
+        lock: what an attempt has to itself: `task` its task alone, `session` its session, `agent` its agent.
     """
 
     timeout_s: float | None
@@ -66,6 +68,7 @@ class SkillOptions:
     max_attempts: int
     max_deaths: int
     backoff: str | float
+    lock: LockMode = "task"
 
 
 class Skill(Generic[P, T]):
@@ -218,6 +221,7 @@ def make_options(
     max_attempts: int,
     max_deaths: int,
     backoff: str | float,
+    lock: LockMode = "task",
 ) -> SkillOptions:
     """Check the options of a skill when it is decorated.
 
@@ -229,12 +233,15 @@ def make_options(
             raise InvalidInput(f"{name} must be a whole number from 1 to 1000, not {count!r}")
     if isinstance(backoff, str) and backoff != "exponential":
         raise InvalidInput(f'backoff must be "exponential" or a number of seconds, not {backoff!r}')
+    if lock not in MODES:
+        raise InvalidInput(f"lock must be one of {', '.join(MODES)}, not {lock!r}")
     return SkillOptions(
         timeout_s=_limit_s("timeout", timeout),
         silence_s=_limit_s("silence", silence),
         max_attempts=max_attempts,
         max_deaths=max_deaths,
         backoff=backoff if isinstance(backoff, str) else to_seconds("backoff", backoff),
+        lock=lock,
     )
 
 

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Prove that a worker lives, and tell what backlog it wishes per agent.
--- status: ok | unknown (the registry forgot it: register again)
+-- status: ok seq | unknown seq (the registry forgot it: register again); seq is raised by every change of the desired state
 -- repeat: beats again
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local worker  = ARGV[1]                   -- str: worker
@@ -13,15 +13,16 @@ local now_arg = ARGV[4]                   -- time: test override, microseconds
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local worker_key = pool .. ':worker:' .. worker
-if redis.call('EXISTS', worker_key) == 0 then return {'unknown'} end
+local seq = redis.call('HGET', pool .. ':desired', 'seq') or '0'
+if redis.call('EXISTS', worker_key) == 0 then return {'unknown', seq} end
 for i = 1, #rows do
   local agent_key = pool .. ':agent:' .. rows[i][1]
   local known = redis.call('HGET', agent_key .. ':workers', worker)
   local spec = redis.call('HMGET', agent_key, 'slots', 'limits')
   -- What was lost of the agent, or of what its limits mean, only a registration brings back.
-  if not known or not spec[1] or not spec[2] then return {'unknown'} end
+  if not known or not spec[1] or not spec[2] then return {'unknown', seq} end
   for name in string.gmatch(spec[2], '%S+') do
-    if redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown'} end
+    if redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown', seq} end
   end
 end
 redis.call('EXPIRE', worker_key, alive_s + 3600)
@@ -39,4 +40,4 @@ for i = 1, #rows do
     recount(pool, agent)
   end
 end
-return {'ok'}
+return {'ok', seq}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.store.calls import Arguments, Call, pack_rows
@@ -53,13 +53,20 @@ def register(
     return Call("agents/register", args, parse)
 
 
+class Beat(NamedTuple):
+    """What `beat` answers: whether the registry knows the worker, and the number of the desired state."""
+
+    known: bool
+    seq: str
+
+
 def beat(
     keys: PoolKeys, *, worker: str, backlogs: Sequence[tuple[str, int]], alive_s: int, now_us: str = ""
-) -> Call[bool]:
-    """Prove life and tell the wished backlog per agent; False: the registry forgot the worker, register again."""
+) -> Call[Beat]:
+    """Prove life and tell the wished backlog per agent; a worker that is not known is to register again."""
     rows = pack_rows([(agent, str(backlog)) for agent, backlog in backlogs])
     args: Arguments = {"pool": keys.root, "worker": worker, "rows": rows, "alive_s": alive_s, "now_arg": now_us}
-    return Call("agents/beat", args, lambda reply: bool(reply[0] == b"ok"))
+    return Call("agents/beat", args, lambda reply: Beat(reply[0] == b"ok", reply[1].decode(errors="replace")))
 
 
 def deregister(keys: PoolKeys, *, worker: str) -> Call[None]:

@@ -93,6 +93,11 @@ class ExecutionLock:
         """What it holds, if it was taken and not lost."""
         return None if self._fenced is not None else self._claim
 
+    @property
+    def fenced(self) -> bool:
+        """Whether it was refused or lost for good."""
+        return self._fenced is not None
+
     async def claim(self) -> Claim:
         """What a change presents; takes the lock at the first use.
 
@@ -141,8 +146,6 @@ class ExecutionLock:
     async def _take(self, *, wait_s: float) -> None:
         if self._fenced is not None:
             raise self._fenced
-        if self._dropped:
-            raise Fenced(self._attempt.task)
         attempt = self._attempt
 
         def ask(wait_ms: int, *, woken: bool) -> Call[Taken]:
@@ -194,11 +197,16 @@ class ExecutionLock:
         if (held := self.held) is not None:
             await self._store.call(scripts.await_for(held, tasks=tasks))
 
-    async def drop(self) -> None:
-        """Give it up, whatever happens meanwhile; nothing can be changed under it any more."""
+    def forbid(self) -> None:
+        """Present it no more and renew it no longer; it lapses, unless the next attempt takes it over before."""
         self._dropped = True
+        self.lose("")
         if self._number is not None:
             self._keeper.remove(self._number)
+
+    async def drop(self) -> None:
+        """Give it up, whatever happens meanwhile; nothing can be changed under it any more."""
+        self.forbid()
         if self._claim is not None:
             claim, self._claim = self._claim, None
             await self._room.leave(claim.keys, claim.lock, self._nonce)
@@ -239,6 +247,16 @@ class ExecutionLocks:
         return self._of("agent", self._attempt.agent, f"exec:{self._attempt.task}")
 
     @property
+    def exclusive(self) -> bool:
+        """Whether other tasks wait while one of these is held."""
+        return self._mode != "task"
+
+    @property
+    def lost(self) -> bool:
+        """Whether one that was held is somebody else's."""
+        return any(lock.fenced for lock in self._open.values())
+
+    @property
     def fence(self) -> int | None:
         """The number of the first lock that was taken; None before."""
         for lock in self._open.values():
@@ -271,9 +289,14 @@ class ExecutionLocks:
 
     async def note_awaited(self, tasks: Sequence[str]) -> None:
         """The handler waits for these tasks: none of them may wait for a lock that only one task can have."""
-        for (_, lock), held in self._open.items():
-            if lock == "exec":
-                await held.note_awaited(tasks)
+        for (_, name), lock in self._open.items():
+            if name == "exec":
+                await lock.note_awaited(tasks)
+
+    def forbid(self) -> None:
+        """Its handler does not end: it may change nothing from now on, and nothing is renewed for it."""
+        for lock in self._open.values():
+            lock.forbid()
 
     async def drop(self) -> None:
         """Give up all; the attempt has ended."""

@@ -13,7 +13,7 @@ from orchestrator.core.errors import InvalidInput, LockBusy, LockLost, NotHeld
 from orchestrator.core.log import get_logger
 from orchestrator.locks import scripts
 from orchestrator.locks.keeping import Kept
-from orchestrator.locks.model import PROFILES, Claim, Taken, TakeStatus, describe, new_nonce, scope_name
+from orchestrator.locks.model import PROFILES, Claim, Taken, TakeStatus, describe, new_nonce, parse_scope, scope_name
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -147,14 +147,30 @@ class Lease:
 class Locks:
     """The named locks of one scope. Locks of different scopes never meet."""
 
-    def __init__(self, keys: ScopeKeys, *, owner: str, store: Store, room: WaitingRoom, keeper: Keeper) -> None:
-        self._keys, self._store, self._room, self._keeper = keys, store, room, keeper
+    def __init__(
+        self, keys: ScopeKeys, *, pool: str, owner: str, store: Store, room: WaitingRoom, keeper: Keeper
+    ) -> None:
+        self._keys, self._pool, self._store, self._room, self._keeper = keys, pool, store, room, keeper
         self._owner = " ".join(owner.split())[:OWNER_CHARS]
 
     @property
     def scope(self) -> str:
         """`session:S`, `agent:A` or `pool`."""
         return scope_name(self._keys)
+
+    def within(self, scope: str) -> Locks:
+        """The locks of another scope, for the same owner.
+
+        Args:
+            scope: `session:S`, `agent:A` or `pool`.
+
+        Raises:
+            InvalidInput: it is none of these.
+        """
+        keys = parse_scope(scope, prefix=self._keys.prefix, pool=self._pool)
+        return Locks(
+            keys, pool=self._pool, owner=self._owner, store=self._store, room=self._room, keeper=self._keeper
+        )
 
     @asynccontextmanager
     async def hold(

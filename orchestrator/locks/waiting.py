@@ -140,6 +140,14 @@ class WaitingRoom:
                 seat.forget()
                 await link.close()
 
+    async def run(self) -> None:
+        """Close the idle connections in the end: when this is cancelled."""
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.close()
+
     async def close(self) -> None:
         """Close the idle connections."""
         while self._idle:

@@ -17,6 +17,10 @@ class GroupMissing(StoreError):
     """A stream or its consumer group is gone: make it again."""
 
 
+class ReplyTooLarge(StoreError):
+    """A reply is larger than its reader wants to keep; it was given up."""
+
+
 _TRY_LATER: Final = {
     "LOADING": "is loading its data",
     "BUSY": "is busy with a long script",

@@ -262,12 +262,19 @@ class Link:
                 await connection.disconnect(nowait=True)
 
 
+def make_sync_pool(url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> ConnectionPool:
+    """What makes the one connection of a thread."""
+    return ConnectionPool.from_url(
+        check_url(url), max_connections=1, **_options(connect_timeout_s, read_timeout_s, name)
+    )
+
+
 class SyncLink:
     """One blocking connection for a thread of its own (the pulse) or a process without a loop (the host)."""
 
     def __init__(self, url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> None:
-        self._pool = ConnectionPool.from_url(
-            check_url(url), max_connections=1, **_options(connect_timeout_s, read_timeout_s, name)
+        self._pool = make_sync_pool(
+            url, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s, name=name
         )
 
     def execute(self, *command: Argument) -> Any:
@@ -276,24 +283,39 @@ class SyncLink:
         Raises:
             StoreError: see `failures.translate`.
         """
+        reply = self.pipeline([command])[0]
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Send commands together and return their replies; an error reply stands in its place as a `StoreError`.
+
+        Raises:
+            StoreError: the connection failed.
+        """
+        if not commands:
+            return []
         connection, sent, done = None, False, False
+        replies: list[Any] = []
         try:
             connection = self._pool.get_connection()
             sent = True
-            connection.send_packed_command([pack(command)], check_health=False)  # type: ignore[no-untyped-call]
-            reply = connection.read_response()
+            connection.send_packed_command([pack(command) for command in commands], check_health=False)  # type: ignore[no-untyped-call]
+            for command in commands:
+                try:
+                    replies.append(connection.read_response())
+                except ResponseError as error:
+                    replies.append(translate(error, what=str(command[0]), sent=True))
             done = True
-        except ResponseError as error:
-            done = True
-            raise translate(error, what=str(command[0]), sent=True) from error
         except (RedisError, OSError) as error:
-            raise translate(error, what=str(command[0]), sent=sent) from error
+            raise translate(error, what=str(commands[len(replies)][0]), sent=sent) from error
         finally:
             if connection is not None:
                 if not done:
                     connection.disconnect()  # type: ignore[no-untyped-call]
                 self._pool.release(connection)
-        return reply
+        return replies
 
     def close(self) -> None:
         """Close the connection."""

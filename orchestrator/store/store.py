@@ -17,6 +17,7 @@ from orchestrator.core.errors import ConfigError, FormatMismatch, ServerFull, Se
 from orchestrator.store.failures import ScriptMissing
 from orchestrator.store.hints import Hints
 from orchestrator.store.links import Link, SyncLink
+from orchestrator.store.long_read import LongRead
 from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.script_files import all_scripts
 from orchestrator.store.server_info import SECTIONS, read_info
@@ -256,6 +257,7 @@ class SyncStore:
 
     def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str) -> None:
         self.keys = keys
+        self._endpoint, self._name = endpoint, name
         self._link = SyncLink(
             endpoint.url,
             connect_timeout_s=endpoint.connect_timeout_s,
@@ -269,6 +271,19 @@ class SyncStore:
             return repeat_sync(lambda: call.parse(self._run(call)), patience_s=patience_s)
         return call.parse(self._run(call))
 
+    def call_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Run script calls in one round trip."""
+        replies = self._link.pipeline([call.command() for call in calls])
+        answers = []
+        for call, reply in zip(calls, replies, strict=True):
+            if isinstance(reply, ScriptMissing):
+                answers.append(self.call(call))
+            elif isinstance(reply, Exception):
+                raise reply
+            else:
+                answers.append(call.parse(reply))
+        return answers
+
     def _run(self, call: Call[Any]) -> Any:
         command = call.command()
         try:
@@ -280,6 +295,15 @@ class SyncStore:
     def execute(self, *command: Argument) -> Any:
         """Send one plain command."""
         return self._link.execute(*command)
+
+    def long_read(self, *, name: str, connect_timeout_s: float, max_bytes: int) -> LongRead:
+        """A connection of its own for a read that may take long; see `LongRead`."""
+        return LongRead(
+            self._endpoint.url,
+            connect_timeout_s=connect_timeout_s,
+            name=f"{self._name}:{name}",
+            max_bytes=max_bytes,
+        )
 
     def close(self) -> None:
         """Close the connection."""

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from orchestrator.agents import scripts as registry
+from orchestrator.locks import scripts as lock_scripts
+from orchestrator.locks.model import parse_scope
 from orchestrator.tasks import scripts
+from orchestrator.tasks.model import decode_envelope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +50,30 @@ def give_back(store: SyncStore, *, agents: Sequence[Agent], worker: str, how: st
             reason=how,
             dead_ttl_s=round(dead_ttl_s),
         )
-        given_back += store.call(call)[0]
+        count, died = store.call(call)
+        given_back += count
+        _free_locks(store, agent.name, died)
     # Its slots are gone as well: nothing may be assigned for them.
     store.call(registry.deregister(store.keys, worker=worker))
     return given_back
+
+
+def _free_locks(store: SyncStore, agent: str, died: Sequence[tuple[str, str]]) -> None:
+    """Release the execution locks of dead attempts, so that nobody waits until they lapse (protocol rule 12)."""
+    rows: dict[str, list[tuple[str, str, str]]] = {}
+    for task, generation in died:
+        packed = store.execute("HGET", store.keys.task(task), "env")
+        session = None if packed is None else _session(packed)
+        scopes = [f"agent:{agent}"] if session is None else [f"agent:{agent}", f"session:{session}"]
+        for scope in scopes:
+            rows.setdefault(scope, []).extend((lock, task, generation) for lock in ("exec", f"exec:{task}"))
+    for scope, locks in rows.items():
+        keys = parse_scope(scope, prefix=store.keys.prefix, pool=store.keys.pool)
+        store.call(lock_scripts.free(keys, rows=locks))
+
+
+def _session(packed: bytes) -> str | None:
+    try:
+        return decode_envelope(packed).session
+    except msgspec.DecodeError:
+        return None

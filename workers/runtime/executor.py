@@ -9,13 +9,15 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from random import randint
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import Fenced, InvalidInput, StoreError
 from orchestrator.core.log import get_logger
+from orchestrator.locks.execution import AwaitedByHolder, Occupied
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import Delivery, Envelope, LeaseStatus, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import envelope_bytes
@@ -24,26 +26,32 @@ from workers.runtime.attempt_record import AttemptRecord
 from workers.runtime.calling import Caller, Serialised
 from workers.runtime.holdings import Held
 from workers.runtime.hurt_server import HurtServer, PutOff
+from workers.runtime.orders import stopped_by
 from workers.runtime.slots import Slots, slot_ends
 from workers.runtime.time_limits import TimeLimits
-from workers.runtime.verdicts import failed, has_asked, rejected, sole
+from workers.runtime.verdicts import failed, has_asked, one_line, rejected, sole
 from workers.skill import HandlerKind, Skill
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
 
     from orchestrator.client.client import Orchestrator
+    from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.services import Services
     from workers.agent import Agent
     from workers.context import Record
     from workers.runtime.alone import Alone
     from workers.runtime.emitter import Emitter
     from workers.runtime.holdings import Holdings
+    from workers.runtime.locking import Locking
+    from workers.runtime.orders import Orders
     from workers.runtime.outbox import Outbox
 
 _UNSTARTED = Verdict(VerdictKind.UNSTARTED, reason="drained before it started")
 _BACK = Verdict(VerdictKind.BACK, reason="given back by a worker that stops")
 _CANCELLED = Verdict(VerdictKind.CANCELLED, reason="cancelled while it ran")
+LOCKED_AGAIN_MS: Final = (1000, 3000)
+"""An attempt whose session or agent is locked by another task tries again after a time between these."""
 _log = get_logger(__name__)
 
 
@@ -79,8 +87,10 @@ class Executor:
         client: Callable[[], Awaitable[Orchestrator]],
         hurt_at_s: Callable[[], float],
         alone: Alone,
+        locking: Locking,
         took: Callable[[float], None],
         emitter: Emitter,
+        orders: Orders,
     ) -> None:
         self.slots = Slots(agent.concurrency, attempt=self._run)
         self.state: Any = None
@@ -88,8 +98,10 @@ class Executor:
         self.caller = Caller(agent, settings=services.settings)
         self._agent, self._services, self._holdings, self._outbox = agent, services, holdings, outbox
         self._worker, self._client, self._alone, self._took = worker, client, alone, took
+        self._locking = locking
         self._hurt_at_s, self._put_off = hurt_at_s, PutOff()
         self.emitter = emitter
+        self._orders = orders
         retry = services.settings.retry
         self._backoff = Backoff(base_s=retry.base_s, cap_s=retry.cap_s)
         self._max_bytes = services.settings.results.max_bytes
@@ -128,9 +140,18 @@ class Executor:
 
     async def _attempt(self, held: Held) -> None:
         ready = self._prepare(held, held.delivery.envelope) if held.delivery.envelope else await self._fetch(held)
+        if isinstance(ready, Attempt) and needs_lock(ready):
+            ready = await self._lock(ready)
+            if isinstance(ready, Attempt) and (barred := self._barred(held, ready.envelope)):
+                await ready.context.opened_locks().execution.drop()
+                ready = barred
         if isinstance(ready, Attempt):
             started_s = time.monotonic()
-            verdict = await self._perform(ready)
+            try:
+                verdict = await self._perform(ready)
+            finally:
+                if (locks := ready.context.locks_in_use) is not None:
+                    await locks.execution.drop()
             self._took(time.monotonic() - started_s)
             if verdict is not None:
                 self._outbox.put(held.delivery, verdict)
@@ -138,6 +159,30 @@ class Executor:
             self._holdings.drop(held.delivery)
         else:
             self._outbox.put(held.delivery, ready)
+
+    async def _lock(self, attempt: Attempt) -> Attempt | Verdict | None:
+        """Get what must be locked before the handler starts; None: the attempt is not ours any more."""
+        held, locks = attempt.held, attempt.context.opened_locks().execution
+        ended: Verdict | None
+        try:
+            await locks.before(again=has_begun_before(held.delivery))
+        except Occupied as occupied:
+            ended = Verdict(VerdictKind.SNOOZE, delay_ms=randint(*LOCKED_AGAIN_MS), reason=str(occupied))
+        except AwaitedByHolder as deadlock:
+            ended = rejected(str(deadlock))
+        except Fenced:
+            ended = None
+        except StoreError as failure:
+            ended = Verdict(VerdictKind.UNSTARTED, reason=f"its execution lock could not be taken: {failure}")
+        except BaseException:
+            await locks.drop()
+            raise
+        else:
+            if not held.told_to_stop():
+                return attempt
+            ended = None if held.why == "lost" else _UNSTARTED
+        await locks.drop()
+        return ended
 
     async def _fetch(self, held: Held) -> Attempt | Verdict | None:
         """As `_prepare`, for an envelope too large to travel; None: the task is gone, nothing is to run or to store."""
@@ -151,18 +196,20 @@ class Executor:
 
     def _prepare(self, held: Held, packed: bytes) -> Attempt | Verdict:
         """Find out what is to be run."""
-        delivery = held.delivery
         if held.told_to_stop():
             return _UNSTARTED
         try:
             envelope = decode_envelope(packed)
         except msgspec.DecodeError as unreadable:
             return rejected(f"its envelope cannot be read: {unreadable}")
+        held.envelope = envelope
+        if (barred := self._barred(held, envelope)) is not None:
+            return barred
         skill = self._agent.skills.get(envelope.skill)
         if skill is None:
             return Verdict(VerdictKind.UNSTARTED, reason=f"no-skill {envelope.skill}")
         timeout_s = envelope.timeout_s if envelope.timeout_s is not None else skill.options.timeout_s
-        context = held.context = self._context(delivery, envelope, timeout_s)
+        context = held.context = self._context(held, envelope, timeout_s)
         try:
             # A handler's process checks its arguments itself.
             values = {} if skill.kind is HandlerKind.PROCESS else skill.bind(envelope.args, context)
@@ -170,13 +217,19 @@ class Executor:
         except InvalidInput as misfit:
             return rejected(str(misfit))
 
+    def _barred(self, held: Held, envelope: Envelope) -> Verdict | None:
+        """What a stop makes of an attempt that has not begun: it was handed to us before we, or Redis, knew of it."""
+        stop = self._orders.stop_of(held.delivery.agent, skill=envelope.skill, session=envelope.session)
+        return None if stop is None else Verdict(VerdictKind.UNSTARTED, reason=one_line(stopped_by(stop)))
+
     async def _envelope(self, delivery: Delivery) -> Envelope | None:
         if delivery.envelope:
             return decode_envelope(delivery.envelope)
         data = await envelope_bytes(self._services.store, delivery.task_id)
         return None if data is None else decode_envelope(data)
 
-    def _context(self, delivery: Delivery, envelope: Envelope, timeout_s: float | None) -> TaskContext:
+    def _context(self, held: Held, envelope: Envelope, timeout_s: float | None) -> TaskContext:
+        delivery = held.delivery
         deadline = None if timeout_s is None else datetime.now(UTC) + timedelta(seconds=timeout_s)
         return TaskContext(
             delivery,
@@ -187,11 +240,17 @@ class Executor:
             state=self.state,
             output=partial(self.emitter.attempt, delivery),
             record=partial(self._record, delivery),
+            locks=partial(self._locks, held, envelope),
         )
 
     def _record(self, delivery: Delivery) -> Record:
         """What an attempt reads from the record of its task, and keeps there."""
         return AttemptRecord(self._services, delivery)
+
+    def _locks(self, held: Held, envelope: Envelope) -> AttemptLocks:
+        """The locks of an attempt."""
+        mode = self._agent.skills[envelope.skill].options.lock
+        return self._locking.of(held, envelope, mode=mode, lease_ms=self._agent.lease_ms)
 
     async def _perform(self, attempt: Attempt) -> Verdict | None:
         """Run the handler; None: the attempt ended without a verdict of its own (taken away, or left behind)."""
@@ -206,6 +265,7 @@ class Executor:
             if limits is not None:
                 limits.close()
         if held.abandoned:
+            self._holdings.strays -= 1
             return None
         if (question := self._question(attempt, ended)) is not None:
             return question
@@ -263,6 +323,9 @@ class Executor:
         if isinstance(cause, Fenced) and cause.task_id == delivery.task_id:
             # The task is somebody else's by now: there is nothing to store.
             _log.warning("attempt_fenced", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
+            locks = attempt.context.locks_in_use
+            if locks is not None and locks.execution.lost and held_by_us(attempt.held):
+                return _lock_lost(cause.owner)
             self._holdings.drop(delivery)
             return None
         return failed(
@@ -279,8 +342,12 @@ class Executor:
         match attempt.held.why:
             case "drain":
                 return _BACK
+            case "stopped":
+                return Verdict(VerdictKind.BACK, reason=one_line(attempt.held.because))
             case "cancelled":
                 return _CANCELLED
+            case "fenced":
+                return _lock_lost(attempt.held.lock_owner)
             case "lost":
                 self._holdings.drop(attempt.held.delivery)
                 return None
@@ -313,6 +380,7 @@ class Executor:
         if not held.running or held.abandoned:
             return
         held.abandoned = True
+        self._holdings.strays += 1
         _log.error(
             "handler_ignores_cancellation",
             task=held.delivery.task_id,
@@ -325,10 +393,35 @@ class Executor:
             verdict = self._stopped(attempt, TimeoutError(f"{_overrun(held)}, and its handler did not stop"))
         if verdict is not None:
             self._outbox.put(held.delivery, verdict)
+        if (locks := attempt.context.locks_in_use) is not None:
+            locks.execution.forbid()
         self.slots.give_up()
         for let_go in (held.leave, held.let_next_in):
             if let_go is not None:
                 let_go()
+
+
+def has_begun_before(delivery: Delivery) -> bool:
+    """Whether an earlier attempt may be running still, somewhere: it is shut out before this one begins."""
+    return delivery.attempt > 1 or delivery.deaths > 0
+
+
+def needs_lock(attempt: Attempt) -> bool:
+    """Whether something must be locked before the handler starts. Most attempts share nothing, and lock nothing."""
+    if attempt.skill.options.lock == "agent":
+        return True
+    if attempt.envelope.session is None:
+        return False
+    return attempt.skill.options.lock == "session" or has_begun_before(attempt.held.delivery)
+
+
+def held_by_us(held: Held) -> bool:
+    """Whether the task is ours as far as is known."""
+    return held.why != "lost"
+
+
+def _lock_lost(owner: str) -> Verdict:
+    return Verdict(VerdictKind.BACK, reason=f"its execution lock was lost; {owner or 'nobody'} has it now")
 
 
 def _overrun(held: Held) -> str:

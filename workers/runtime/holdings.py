@@ -6,14 +6,19 @@ The loop writes, the pulse thread reads; a task and generation that is held is n
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
+from typing import Final
 
 import anyio
 import msgspec
 
 from orchestrator.core.log import get_logger
-from orchestrator.tasks.model import Delivery
+from orchestrator.tasks.model import Delivery, Envelope
 from workers.context import TaskContext
+
+CALLED_OFF: Final = 1000
+"""So many cancels are remembered of attempts that have not arrived yet."""
 
 _log = get_logger(__name__)
 
@@ -24,9 +29,11 @@ class Held(msgspec.Struct, eq=False):
     Attributes:
         scope: of the slot that runs it; cancels the handler.
         running: whether the handler runs.
+        envelope: of its task, once that has been read.
         context: of the running attempt.
-        why: the reason it was cancelled for: `cancelled`, `lost`, `drain`, `late` or `silent`; empty while it runs
-            undisturbed.
+        why: the reason it was cancelled for: `cancelled`, `lost`, `stopped`, `drain`, `late`, `silent` or `fenced` (its
+            execution lock is lost); empty while it runs undisturbed.
+        because: by whom it was `stopped`.
         grace_s: a handler that was cancelled gets so long to end.
         unstopped: called when it has not ended by then.
         leave: frees the slot from a handler that cannot be cancelled, because it runs in a thread.
@@ -38,8 +45,10 @@ class Held(msgspec.Struct, eq=False):
     grace_s: float
     scope: anyio.CancelScope | None = None
     running: bool = False
+    envelope: Envelope | None = None
     context: TaskContext | None = None
     why: str = ""
+    because: str = ""
     unstopped: Callable[[], None] | None = None
     leave: Callable[[], None] | None = None
     let_next_in: Callable[[], None] | None = None
@@ -49,13 +58,21 @@ class Held(msgspec.Struct, eq=False):
     allowed_s: float = 0.0
     """The limit that ended it, when that was `late` or `silent`."""
 
+    lock_owner: str = ""
+    """Who has its execution lock, when that was lost."""
+
+    def lock_lost(self, owner: str) -> None:
+        """Stop: what it would change from now on would be refused."""
+        self.lock_owner = owner or "nobody any more"
+        self.stop("fenced")
+
     def told_to_stop(self) -> bool:
         """Whether somebody asked for its end."""
         return self.why != ""
 
     def stop(self, why: str) -> None:
-        """Cancel the handler; the first reason stands, but losing the entry overrides it."""
-        if not self.why or why == "lost":
+        """Cancel the handler; the first reason stands, but losing the entry overrides it, and a cancel a stop."""
+        if not self.why or why == "lost" or (why == "cancelled" and self.why == "stopped"):
             self.why = why
         if self.context is not None:
             self.context.cancelled = True
@@ -77,6 +94,11 @@ class Holdings:
         self._grace_s = grace_s
         self._held: dict[tuple[str, str], Held] = {}
         self._emptied = anyio.Event()
+        self._called_off: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.strays = 0
+        """Handlers that run on although their attempts have ended."""
+        self.dropped: Callable[[], None] | None = None
+        """Called, in the loop, when an entry is let go of, as long as somebody wants to know."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -88,6 +110,8 @@ class Holdings:
             return None
         held = Held(delivery, self._grace_s)
         self._held[place] = held
+        if self._called_off and (delivery.task_id, delivery.generation) in self._called_off:
+            held.stop("cancelled")
         return held
 
     def drop(self, delivery: Delivery) -> None:
@@ -97,6 +121,25 @@ class Holdings:
             del self._held[delivery.agent, delivery.entry]
             if not self._held:
                 self._emptied.set()
+            if self.dropped is not None:
+                self.dropped()
+
+    def find(self, task_id: str, generation: str) -> Held | None:
+        """An attempt by its task; safe to call from another thread."""
+        for held in list(self._held.values()):
+            if held.delivery.task_id == task_id and held.delivery.generation == generation:
+                return held
+        return None
+
+    def call_off(self, task_id: str, generation: str) -> None:
+        """Cancel an attempt; one that is still on its way is remembered."""
+        held = self.find(task_id, generation)
+        if held is not None:
+            held.stop("cancelled")
+            return
+        self._called_off[task_id, generation] = None
+        if len(self._called_off) > CALLED_OFF:
+            self._called_off.popitem(last=False)
 
     async def empty(self) -> None:
         """Wait until nothing is held."""

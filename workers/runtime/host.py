@@ -179,12 +179,15 @@ class Host:
                 return
             child = self._children.pop(pid, None)
             if child is not None:
-                silent_s = child.turns.silent_s()
+                silent_s, retired = child.turns.silent_s(), child.turns.retired
                 child.turns.close()
-                self._ended(child, os.waitstatus_to_exitcode(raw_status), silent_s=silent_s)
+                self._ended(child, os.waitstatus_to_exitcode(raw_status), silent_s=silent_s, retired=retired)
 
-    def _ended(self, child: Child, code: int, *, silent_s: float) -> None:
+    def _ended(self, child: Child, code: int, *, silent_s: float, retired: bool) -> None:
         if code == 0 and self._signals:
+            return
+        if code == 0 and retired:
+            _log.info("worker_retired", worker=child.worker, pid=child.pid, left=len(self._children))
             return
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         if silent_s > self._stuck_after_s:
@@ -201,6 +204,8 @@ class Host:
         _log.error("worker_died", worker=child.worker, pid=child.pid, how=how)
         if self._signals:
             self._status = self._status or 1
+            return
+        if retired:
             return
         failures = 1 if time.monotonic() - child.born_s > HEALTHY_AFTER_S else child.failures + 1
         # The first replacement comes at once: most deaths are single ones.

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from workers.agent import Agent
     from workers.runtime.holdings import Holdings
+    from workers.runtime.orders import Orders
     from workers.runtime.outbox import Outbox
     from workers.runtime.slots import Slots
 
@@ -47,9 +48,11 @@ class Intake:
         outbox: Outbox,
         worker: str,
         register: Callable[[], Awaitable[None]],
+        orders: Orders,
     ) -> None:
         self._agent, self._services, self._slots = agent, services, slots
         self._holdings, self._outbox, self._worker, self._register = holdings, outbox, worker, register
+        self._orders = orders
         self._lease_s = agent.lease_ms / 1000
         # An inbox is looked through every fifth of a lease, also when nothing arrives (protocol rule 10).
         self._look_every_s = self._lease_s / 5
@@ -88,6 +91,8 @@ class Intake:
         free = self._slots.free
         if free == 0:
             await self._wait_while_full()
+        elif self._stopped():
+            await self._wait_while_stopped(free)
         elif self._outcome_unseen or time.monotonic() - self._looked_s >= self._look_every_s:
             await self._adopt(free)
         else:
@@ -103,6 +108,17 @@ class Intake:
             return
         await self._lost_and_expired(0)
         self._seen_s = time.monotonic()
+
+    def _stopped(self) -> bool:
+        return self._orders.stop_of(self._agent.name) is not None
+
+    async def _wait_while_stopped(self, free: int) -> None:
+        # It goes on to look, for the reason above, and because what was swallowed or left by the dead goes back to its
+        # queue: the script hands out nothing that is stopped.
+        with anyio.move_on_after(max(0.0, self._looked_s + self._look_every_s - time.monotonic())):
+            await self._orders.until(lambda: not self._stopped())
+            return
+        await self._adopt(free)
 
     async def _read(self, free: int) -> None:
         block_s = max(0.001, self._look_every_s - (time.monotonic() - self._looked_s))

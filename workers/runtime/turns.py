@@ -22,6 +22,7 @@ LAST_RESORT_S: Final = 5.0
 
 _STDERR: Final = 2
 _NUMBER = struct.Struct("d")
+_SIZE: Final = _NUMBER.size + 1
 _log = get_logger(__name__)
 
 
@@ -34,7 +35,7 @@ class Turns:
 
     def __init__(self, stuck_after_s: float) -> None:
         self.stuck_after_s = stuck_after_s
-        self._shared = mmap.mmap(-1, _NUMBER.size)
+        self._shared = mmap.mmap(-1, _SIZE)
         self._last_resort: threading.Timer | None = None
 
     def note(self) -> None:
@@ -58,6 +59,15 @@ class Turns:
         self._last_resort = threading.Timer(LAST_RESORT_S, leave)
         self._last_resort.daemon = True
         self._last_resort.start()
+
+    def retire(self) -> None:
+        """In the worker: it was told to end and must not be replaced."""
+        self._shared[_NUMBER.size] = 1
+
+    @property
+    def retired(self) -> bool:
+        """In the host: whether this worker wants no successor."""
+        return self._shared[_NUMBER.size] == 1
 
     def left(self) -> None:
         """In the worker: every handler has ended after all."""

@@ -20,7 +20,7 @@ from orchestrator.agents import scripts as registry
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import StoreError
 from orchestrator.core.ids import new_worker_id
-from orchestrator.core.log import get_logger
+from orchestrator.core.log import get_logger, set_level
 from orchestrator.core.rates import parse_rate
 from orchestrator.services import open_services
 from workers.runtime.alone import Alone
@@ -28,6 +28,8 @@ from workers.runtime.emitter import Emitter
 from workers.runtime.executor import Executor
 from workers.runtime.holdings import Holdings
 from workers.runtime.intake import Intake
+from workers.runtime.locking import Locking
+from workers.runtime.orders import Orders, interrupt
 from workers.runtime.outbox import Outbox
 from workers.runtime.pulse import Pulse
 from workers.runtime.tempo import Tempo
@@ -35,6 +37,7 @@ from workers.runtime.tempo import Tempo
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
+    from orchestrator.core.log import Level
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
     from workers.agent import Agent
@@ -77,12 +80,14 @@ class Worker:
         self._services, self._agents = services, agents
         self._alive_s = max(1, round(services.settings.worker.heartbeat_s * 4))
         self._known_limits = {name: parse_rate(rate) for name, rate in services.settings.limits.items()}
+        self._orders = Orders()
+        self._log_level: Level | None = None
         self._holdings = Holdings(grace_s=services.settings.worker.grace_s)
         self._outbox = Outbox(services, self._holdings)
         self._emitter = Emitter(services)
+        self._locking = Locking(services, worker=worker)
         self._client: Orchestrator | None = None
         self._client_lock = anyio.Lock()
-        self._draining = False
         self._goodbye_said = False
         self._turns = turns
         self._starting = anyio.CancelScope()
@@ -100,8 +105,10 @@ class Worker:
                 client=self._open_client,
                 hurt_at_s=self._hurt_at_s,
                 alone=alone,
+                locking=self._locking,
                 took=self._tempos[agent.name].took,
                 emitter=self._emitter,
+                orders=self._orders,
             )
             for agent in agents
         }
@@ -114,6 +121,7 @@ class Worker:
                 outbox=self._outbox,
                 worker=worker,
                 register=self._register,
+                orders=self._orders,
             )
             for agent in agents
         }
@@ -121,12 +129,15 @@ class Worker:
             services=services,
             agents=agents,
             holdings=self._holdings,
+            keeper=self._locking.keeper,
             tempos=self._tempos,
             worker=worker,
             alive_s=self._alive_s,
             loop=asyncio.get_running_loop(),
             forgotten=self._forgotten,
             lost_entries=lambda agent: self._intakes[agent].look_for_lost(),
+            orders=self._orders,
+            ordered=self._obey,
             turns=turns,
         )
         self._remember = anyio.Event()
@@ -166,6 +177,9 @@ class Worker:
                 await self._run()
 
     async def _run(self) -> None:
+        # Before anything can be read: a worker that starts into a stop obeys it.
+        await self._orders.read(self._services)
+        self._obey()
         try:
             await self._register()
         except BaseException:
@@ -190,11 +204,7 @@ class Worker:
             whole.start_soon(self._register_again)
             for executor in self._executors.values():
                 whole.start_soon(executor.slots.run)
-            async with anyio.create_task_group() as intakes:
-                for intake in self._intakes.values():
-                    intakes.start_soon(intake.run)
-                await self._stop.wait()
-                intakes.cancel_scope.cancel()
+            await self._take_in_until_told()
             await self._drain()
             # Before the slots end: a handler that ignores its end cannot keep this from being said.
             await self._say_goodbye()
@@ -202,17 +212,63 @@ class Worker:
                 self._turns.leave_anyway()
             whole.cancel_scope.cancel()
 
+    async def _take_in_until_told(self) -> None:
+        """Bring work in, but for the times when it is told to drain and to stay."""
+        while not self._stop.is_set():
+            if self._drains():
+                await self._rest()
+                continue
+            async with anyio.create_task_group() as intakes:
+                for intake in self._intakes.values():
+                    intakes.start_soon(intake.run)
+                await self._orders.until(lambda: self._stop.is_set() or self._drains())
+                intakes.cancel_scope.cancel()
+
     def stop(self) -> None:
         """Drain and end; a second call ends at once."""
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
         self._starting.cancel()
+        self._orders.announce()
 
     async def _watch_signals(self, received: AsyncIterator[signal.Signals]) -> None:
         async for _ in received:
             _log.info("worker_stopping", worker=self.id, running=len(self._holdings), at_once=self._stop.is_set())
             self.stop()
+
+    # -------------------------------------------------------------------------------------------------- orders
+
+    def _obey(self) -> None:
+        """Do what the desired state asks for now; what it forbids is looked up at every start."""
+        desired = self._orders.desired
+        self._orders.announce()
+        interrupt(desired, self._holdings)
+        if desired.log_level != self._log_level:
+            self._log_level = desired.log_level
+            set_level(desired.log_level or self._services.settings.logging.level)
+            _log.info("log_level_set", worker=self.id, level=desired.log_level or "as in the settings")
+        order = desired.drain_of(self.id)
+        if order is not None and order.ends_process and not self._stop.is_set():
+            _log.info("worker_stopping", worker=self.id, running=len(self._holdings), told_by=order.issued.words)
+            if self._turns is not None:
+                self._turns.retire()
+            self.stop()
+
+    def _drains(self) -> bool:
+        return self._orders.desired.drain_of(self.id) is not None
+
+    async def _rest(self) -> None:
+        """Stay without work, until told to go on or to end."""
+        _log.info("worker_drains", worker=self.id, running=len(self._holdings))
+        self._orders.quiet = True
+        await self._quieten()
+        self._pulse.look()
+        await self._orders.until(lambda: self._stop.is_set() or not self._drains())
+        if not self._stop.is_set():
+            self._orders.quiet = False
+            self._forgotten()
+            _log.info("worker_resumes", worker=self.id)
 
     # ------------------------------------------------------------------------------------------------ registry
 
@@ -227,7 +283,7 @@ class Worker:
                 self._services.keys,
                 worker=self.id,
                 spec=agent.spec(self._known_limits),
-                slots=0 if self._draining else agent.concurrency,
+                slots=0 if self._orders.quiet else agent.concurrency,
                 backlog=self._tempos[agent.name].backlog,
                 about=about,
                 alive_s=self._alive_s,
@@ -270,7 +326,7 @@ class Worker:
     # -------------------------------------------------------------------------------------------------- drain
 
     async def _drain(self) -> None:
-        self._draining = True
+        self._orders.quiet = True
         await self._unless_told_again(self._quieten)
         await self._unless_told_again(self._wait_for_running)
         for held in self._holdings.all():
@@ -322,6 +378,7 @@ class Worker:
         await anyio.to_thread.run_sync(self._pulse.stop)
         if self._client is not None:
             await self._client.aclose()
+        await self._locking.close()
         await self._deregister()
         _log.info("worker_stopped", worker=self.id, left=len(self._holdings))
 

@@ -16,8 +16,10 @@ from orchestrator.client.submission import Door, Duration, Submission
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput, OrchestratorError
 from orchestrator.core.ids import TaskIds
+from orchestrator.core.payload import decode_json
 from orchestrator.core.settings import Settings
-from orchestrator.tasks.model import Delivery, Envelope, Progress, Verdict, VerdictKind, decode_envelope
+from orchestrator.tasks.model import Delivery, Envelope, Progress, Question, Verdict, VerdictKind, decode_envelope
+from orchestrator.tasks.questions import unpack_asked
 from orchestrator.testing.event_loop import check_event_loop
 from orchestrator.testing.offline import packed_envelope
 from workers.agent import Agent
@@ -26,16 +28,19 @@ from workers.runtime.alone import Alone
 from workers.runtime.calling import Caller
 from workers.runtime.executor import Executor
 from workers.runtime.holdings import Held, Holdings
+from workers.runtime.orders import Orders
 from workers.runtime.outbox import Outbox
 from workers.skill import Skill
+from workers.testing.lone_locks import LoneLocking
 from workers.testing.recording import Recording
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from orchestrator.client.submission import Arguments, TypedSkill
     from orchestrator.services import Services
     from workers.testing.children import Children
+    from workers.testing.scripted_record import Answers, ScriptedRecord
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -57,7 +62,7 @@ class Outcome(Generic[T_co]):
     """How an attempt would end, and what it did.
 
     Attributes:
-        verdict: succeeded, retry, snooze, dead, or unstarted (its agent lacks the skill).
+        verdict: succeeded, retry, snooze, dead, ask, or unstarted (its agent lacks the skill).
         reason: one line for people.
         delay: until the next attempt (retry, snooze).
         until: the time that a `Snooze(until=...)` named.
@@ -66,6 +71,8 @@ class Outcome(Generic[T_co]):
         output: what `ctx.emit` sent, as readers get it.
         submitted: child tasks: plain names and arguments; only the keys that the handler gave.
         json: the result as it would be stored.
+        asked: the question that the attempt ends with, if it asks one.
+        once: results of what `ctx.once` did, in this attempt or as given before it.
     """
 
     verdict: VerdictKind
@@ -77,6 +84,8 @@ class Outcome(Generic[T_co]):
     output: tuple[Any, ...]
     submitted: tuple[Submission, ...]
     json: bytes
+    asked: Question | None
+    once: Mapping[str, Any]
     _skill: TypedSkill[T_co] = field(repr=False, compare=False)
 
     @property
@@ -107,6 +116,8 @@ async def run_skill(
     max_attempts: int | None = None,
     state: Any = LIFESPAN,
     children: Children | None = None,
+    answers: Answers = (),
+    once: Mapping[str, Any] | None = None,
 ) -> Outcome[T]:
     """Run one attempt of a skill without a server, the way a worker does.
 
@@ -127,6 +138,10 @@ async def run_skill(
         children: results of child tasks. By skill: a list (one for each child, in order), one result for every child,
             or a function of the `Submission`. Or one such function for all. An exception in place of a result is how
             the child ends: `TaskFailed`, `TaskCancelled`, `TaskExpired`, `TimeoutError`; any other is a failure.
+        answers: what people answer to `ctx.ask`: a list in the order of the questions, a mapping by their text, or a
+            function of it. A `TimeoutError` in place of an answer: nobody has answered in time. The attempt ends with
+            the first question that has none.
+        once: results that earlier attempts have kept with `ctx.once`, by name.
 
     Raises:
         InvalidInput: the arguments, or an option, could not even be submitted.
@@ -136,7 +151,7 @@ async def run_skill(
     check_event_loop()
     agent = _agent_of(skill)
     settings = Settings()
-    recording = Recording(settings, children)
+    recording = Recording(settings, children, answers=answers, once=once)
     # By its name: a client that has the skill itself refuses arguments before a worker can.
     row = Door(settings, ids=TaskIds(listens=False)).row(
         Submission(skill.name, args, session=session, key=key, timeout=timeout, max_attempts=max_attempts, tags=tags)
@@ -166,10 +181,12 @@ async def _attempt(
         client=recording.client,
         hurt_at_s=lambda: math.inf,  # a test that raises ServerUnavailable means the pool's Redis
         alone=Alone(),
+        locking=LoneLocking(services.settings),
         took=lambda _: None,
         emitter=recording.emitter,
+        orders=Orders(),
     )
-    executor.state = state
+    executor.state, executor.scripted = state, recording.record
     watched = executor.caller = _WatchedCaller(agent, settings=services.settings)
     held = holdings.add(delivery)
     assert held is not None
@@ -197,14 +214,17 @@ async def _attempt(
 
 def _outcome(skill: TypedSkill[T], verdict: Verdict, error: BaseException | None, recording: Recording) -> Outcome[T]:
     delay, until = None, None
-    if verdict.at_ms:
+    if verdict.kind is VerdictKind.ASK:
+        pass  # it has a deadline of its own
+    elif verdict.at_ms:
         until = from_instant_ms(verdict.at_ms)
         delay = max(timedelta(), until - datetime.now(UTC))
     elif verdict.kind in {VerdictKind.RETRY, VerdictKind.SNOOZE}:
         delay = timedelta(milliseconds=verdict.delay_ms)
+    asked = _asked(verdict) if verdict.kind is VerdictKind.ASK else None
     return Outcome(
         verdict=verdict.kind,
-        reason=verdict.reason,
+        reason=verdict.reason if asked is None else f"it asks {asked.question!r}",
         delay=delay,
         until=until,
         error=error,
@@ -212,7 +232,26 @@ def _outcome(skill: TypedSkill[T], verdict: Verdict, error: BaseException | None
         output=tuple(recording.output),
         submitted=tuple(recording.submitted),
         json=verdict.payload if verdict.kind is VerdictKind.SUCCEEDED else b"",
+        asked=asked,
+        once=recording.record.once,
         _skill=skill,
+    )
+
+
+def _asked(verdict: Verdict) -> Question:
+    wording, now = unpack_asked(verdict.payload), datetime.now(UTC)
+    until = None
+    if verdict.at_ms:
+        until = from_instant_ms(verdict.at_ms)
+    elif verdict.delay_ms:
+        until = now + timedelta(milliseconds=verdict.delay_ms)
+    return Question(
+        number=verdict.number,
+        question=wording.question,
+        asked_at=now,
+        options=tuple(decode_json(option.encode()) for option in wording.options),
+        until=until,
+        default=decode_json(wording.default.encode()) if wording.default else None,
     )
 
 
@@ -237,6 +276,11 @@ class _Verdicts(Outbox):
 
 class _LoneExecutor(Executor):
     """Runs what has a death behind it without telling a server that it begins; there is none."""
+
+    scripted: ScriptedRecord
+
+    def _record(self, delivery: Delivery) -> ScriptedRecord:  # noqa: ARG002 - there is one
+        return self.scripted
 
     async def _announce(self, held: Held) -> bool:  # noqa: ARG002 - all the same
         return True
@@ -271,6 +315,14 @@ class RecordedContext(TaskContext):
             client=recording.client,
             state=state,
             output=partial(recording.emitter.attempt, delivery),
+            record=lambda: recording.record,
+            locks=partial(
+                LoneLocking(recording.services.settings).of,
+                Held(delivery, grace_s=1.0),
+                envelope,
+                mode="task",
+                lease_ms=15_000,
+            ),
         )
         self._recording = recording
 
@@ -299,6 +351,8 @@ def make_context(
     tags: Sequence[str] = (),
     state: object = None,
     children: Children | None = None,
+    answers: Answers = (),
+    once: Mapping[str, Any] | None = None,
 ) -> RecordedContext:
     """Make a context for a function that takes one, or for a handler that is called directly; needs no server.
 
@@ -310,6 +364,8 @@ def make_context(
         tags: labels of the task.
         state: what `ctx.state` is.
         children: results of child tasks; see `run_skill`.
+        answers: what people answer; see `run_skill`. A question without an answer raises `Asked`.
+        once: results that are kept already; see `run_skill`.
 
     Raises:
         InvalidInput: an option could not even be submitted.
@@ -318,4 +374,5 @@ def make_context(
     row = Door(settings, ids=TaskIds(listens=False)).row(Submission("skill", session=session, key=key, tags=tags))
     envelope = packed_envelope(row)
     delivery = Delivery(agent, ENTRY, row.id, GENERATION, attempt, 0, envelope)
-    return RecordedContext(delivery, decode_envelope(envelope), state=state, recording=Recording(settings, children))
+    recording = Recording(settings, children, answers=answers, once=once)
+    return RecordedContext(delivery, decode_envelope(envelope), state=state, recording=recording)

@@ -9,14 +9,18 @@ from orchestrator.tasks.model import EmitStatus, Progress
 from orchestrator.testing.offline import offline_services
 from workers.runtime.emitter import Emitter
 from workers.testing.children import ScriptedClient
+from workers.testing.scripted_record import ScriptedRecord
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.submission import Submission
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import EmitRow
     from workers.testing.children import Children
+    from workers.testing.scripted_record import Answers
 
 
 class Recording:
@@ -28,14 +32,23 @@ class Recording:
         output: the emitted chunks, as their readers get them.
         emitter: where progress and output go.
         children: where child tasks go.
+        record: what people have answered, and what was done once.
     """
 
-    def __init__(self, settings: Settings, children: Children | None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        children: Children | None,
+        *,
+        answers: Answers = (),
+        once: Mapping[str, Any] | None = None,
+    ) -> None:
         self.services = offline_services(settings)
         self.progress: list[Progress] = []
         self.output: list[Any] = []
         self.emitter = _RecordingEmitter(self.services, self)
         self.children = ScriptedClient(self.services, children or {})
+        self.record = ScriptedRecord(answers, once or {})
 
     async def client(self) -> Orchestrator:
         """The client of a context."""

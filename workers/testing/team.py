@@ -25,6 +25,7 @@ from orchestrator.testing.submitted import (
     wanted,
 )
 from workers.testing.crew import Crew
+from workers.testing.scripted_record import UNANSWERED, answer_to, check_answers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from orchestrator.client.client import Orchestrator
+    from orchestrator.client.handle import TaskHandle
     from orchestrator.client.submission import Arguments, NamedSkill, SubmitOptions, TypedSkill
     from orchestrator.core.durations import Duration
     from orchestrator.core.settings import Settings
     from workers.agent import Agent
     from workers.testing.crashes import Crash, Step
+    from workers.testing.scripted_record import Answers
 
 T = TypeVar("T")
 
@@ -153,6 +156,7 @@ class Team:
         *,
         within: Duration = PATIENCE_S,
         skip_time: bool = False,
+        answers: Answers = (),
         **options: Unpack[SubmitOptions],
     ) -> T: ...
 
@@ -164,6 +168,7 @@ class Team:
         *,
         within: Duration = PATIENCE_S,
         skip_time: bool = False,
+        answers: Answers = (),
         **options: Unpack[SubmitOptions],
     ) -> Any: ...
 
@@ -174,6 +179,7 @@ class Team:
         *,
         within: Duration = PATIENCE_S,
         skip_time: bool = False,
+        answers: Answers = (),
         **options: Unpack[SubmitOptions],
     ) -> Any:
         """Submit a task, wait for its end, return its result.
@@ -183,6 +189,8 @@ class Team:
             args: its arguments.
             within: seconds or timedelta of real time that this may take.
             skip_time: move time whenever all that is left waits for it, as `drain` does.
+            answers: what people answer to the questions of this task: a list in their order, a mapping by their text,
+                or a function of it. A `TimeoutError`, or nothing, leaves the question to its deadline.
             options: those of `Orchestrator.submit`.
 
         Raises:
@@ -191,10 +199,13 @@ class Team:
             AssertionError: it can never start.
         """
         __tracebackhide__ = True
+        check_answers(answers)
         stage = self._stage
         handle = await stage.orc.submit(skill, args, **options)
 
         async def ended() -> bool:
+            if answers:
+                await _answer(handle, answers)
             return handle.id in await queries.outcomes(stage.services.store, [handle.id])
 
         await self._drain(skip_time=skip_time, at_most=AT_MOST).run(to_seconds("within", within), until=ended)
@@ -325,6 +336,16 @@ class Team:
         """
         __tracebackhide__ = True
         check_not_submitted(self._stage.submitted(), wanted(skill, args, session))
+
+
+async def _answer(handle: TaskHandle[Any], answers: Answers) -> None:
+    """Answer what a task asks just now, if there is an answer."""
+    found = (await handle.status()).detail
+    if found.number is None or found.question is None:
+        return
+    answer = answer_to(answers, found.number, found.question)
+    if answer is not UNANSWERED and not isinstance(answer, TimeoutError):
+        await handle.answer(answer, question=found.number, actor="a test")
 
 
 async def _left_running(before: frozenset[asyncio.Task[Any]]) -> tuple[str, ...]:

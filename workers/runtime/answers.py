@@ -1,0 +1,152 @@
+"""What a worker says of commands: that it has heard them, and that nothing of what they end is left here.
+
+Lives in the pulse thread, so that a worker whose event loop stands still answers. It obeys nothing: what is in force
+stands in the desired state, and a command that is not true has no effect but its receipt `refused`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.control import scripts
+from orchestrator.control.commands import DrainWorker, Stop, StopWorker
+from orchestrator.control.entries import nonces, read_entry, refuse_replays
+from orchestrator.control.scripts import ReceiptRow
+from orchestrator.core.log import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.control.commands import Command
+    from orchestrator.control.entries import Heard
+    from orchestrator.control.signing import Signer
+    from orchestrator.services import PoolKeys, SyncStore
+    from workers.runtime.holdings import Held, Holdings
+    from workers.runtime.orders import Orders
+
+BATCH_ROWS: Final = 500
+KEPT_ROWS: Final = 10_000
+"""Receipts that wait for Redis; older ones are dropped."""
+
+KNOWN: Final = 10_000
+"""Commands that are remembered as answered."""
+
+REFUSALS_A_MINUTE: Final = 100
+"""Whoever floods the stream with garbage gets no receipt for each piece of it from each worker."""
+
+_log = get_logger(__name__)
+
+
+class Answers:
+    """The receipts of one worker."""
+
+    def __init__(self, *, keys: PoolKeys, worker: str, holdings: Holdings, orders: Orders, signer: Signer) -> None:
+        self._keys, self._worker, self._holdings, self._orders, self._signer = keys, worker, holdings, orders, signer
+        self._known: OrderedDict[str, None] = OrderedDict()
+        self._open: dict[str, Stop | DrainWorker | StopWorker] = {}
+        self._rows: deque[ReceiptRow] = deque(maxlen=KEPT_ROWS)
+        self._refusals_left, self._refill_s = REFUSALS_A_MINUTE, 0.0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether some command is done only when attempts have ended here."""
+        return bool(self._open)
+
+    def hear(self, store: SyncStore, entries: Sequence[tuple[str, Sequence[bytes]]]) -> None:
+        """Judge entries of the control stream and answer those that are meant for this worker.
+
+        Raises:
+            StoreError: Redis did not answer; `standing` acknowledges what is in force all the same.
+        """
+        judged = [read_entry(entry, fields, self._signer) for entry, fields in entries]
+        told = [one for one in judged if one.problem or (one.command is not None and self._is_for_us(one.command))]
+        replies = [store.execute(*command) for command in nonces(self._keys, told)]
+        for one in refuse_replays(told, replies):
+            if one.problem:
+                self._refuse(one)
+            elif one.command is not None and one.id not in self._known:
+                self._acknowledge(one.id, one.command)
+
+    def standing(self) -> None:
+        """Acknowledge what is in force and has not been answered, also by a worker that started after the command."""
+        for found in list(self._orders.desired.standing.values()):
+            if found.issued.id not in self._known and self._is_for_us(command := found.command):
+                self._acknowledge(found.issued.id, command)
+
+    def settle(self) -> None:
+        """Say of what nothing is left here."""
+        if not self._open:
+            return
+        in_force = {found.issued.id for found in self._orders.desired.standing.values()}
+        for id_, command in list(self._open.items()):
+            if id_ not in in_force:
+                self._close(id_, "it is over")
+            elif self._nothing_left(command):
+                self._close(id_, self._strays())
+
+    def send(self, store: SyncStore) -> None:
+        """Send the receipts that wait.
+
+        Raises:
+            StoreError: Redis did not answer; they are kept.
+        """
+        while self._rows:
+            batch = [self._rows[i] for i in range(min(BATCH_ROWS, len(self._rows)))]
+            store.call(scripts.receipt(self._keys, rows=batch))
+            for _ in batch:
+                self._rows.popleft()
+
+    def _is_for_us(self, command: Command) -> bool:
+        if command.audience == "worker":
+            return getattr(command, "worker", None) == self._worker
+        return command.audience == "everybody"
+
+    def _acknowledge(self, id_: str, command: Command) -> None:
+        self._known[id_] = None
+        if len(self._known) > KNOWN:
+            self._known.popitem(last=False)
+        _log.info("command_heard", command=id_, kind=command.kind, worker=self._worker)
+        in_force = any(found.issued.id == id_ for found in self._orders.desired.standing.values())
+        if isinstance(command, Stop | DrainWorker | StopWorker) and in_force and not self._nothing_left(command):
+            self._open[id_] = command
+            running = sum(held.running for held in self._left(command))
+            self._rows.append(ReceiptRow(id_, self._worker, "heard", f"{running} running"))
+            return
+        self._rows.append(ReceiptRow(id_, self._worker, "done", self._strays() if in_force else ""))
+
+    def _close(self, id_: str, detail: str) -> None:
+        del self._open[id_]
+        self._rows.append(ReceiptRow(id_, self._worker, "done", detail))
+
+    def _nothing_left(self, command: Stop | DrainWorker | StopWorker) -> bool:
+        # A worker that is told to drain may have a read under way, which the loop ends.
+        return not self._left(command) and (isinstance(command, Stop) or self._orders.quiet)
+
+    def _left(self, command: Stop | DrainWorker | StopWorker) -> list[Held]:
+        """What is here of what a command ends; an entry of unknown skill has not begun, and will not."""
+        held = self._holdings.all()
+        if not isinstance(command, Stop):
+            return held
+        if command.agent is not None:
+            return [one for one in held if one.delivery.agent == command.agent]
+        if command.skill is not None:
+            return [one for one in held if one.envelope is not None and one.envelope.skill == command.skill]
+        if command.session is not None:
+            return [one for one in held if one.envelope is not None and one.envelope.session == command.session]
+        return held
+
+    def _strays(self) -> str:
+        count = self._holdings.strays
+        return f"{count} left behind, still running" if count else ""
+
+    def _refuse(self, one: Heard) -> None:
+        if time.monotonic() >= self._refill_s:
+            self._refusals_left, self._refill_s = REFUSALS_A_MINUTE, time.monotonic() + 60
+        # A repeat of a true command must not take away what was answered to that.
+        if not self._refusals_left or one.id in self._known:
+            return
+        self._refusals_left -= 1
+        _log.warning("command_refused", command=one.id, entry=one.entry, problem=one.problem, worker=self._worker)
+        self._rows.append(ReceiptRow(one.id, self._worker, "refused", one.problem))

@@ -1,0 +1,82 @@
+"""The locks of a worker: execution locks of its attempts and named locks of its handlers, kept by its pulse."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.locks.attempt import AttemptLocks
+from orchestrator.locks.execution import Attempt, ExecutionLocks
+from orchestrator.locks.keeping import Keeper
+from orchestrator.locks.model import POOL, parse_scope
+from orchestrator.locks.named import Locks
+from orchestrator.locks.waiting import WaitingRoom
+from orchestrator.tasks import scripts
+from orchestrator.tasks.model import LeaseStatus
+
+if TYPE_CHECKING:
+    from orchestrator.locks.execution import LockMode
+    from orchestrator.services import Services
+    from orchestrator.tasks.model import Envelope
+    from workers.runtime.holdings import Held
+
+
+class Locking:
+    """Makes the locks of attempts.
+
+    Attributes:
+        keeper: what the pulse renews.
+    """
+
+    def __init__(self, services: Services, *, worker: str) -> None:
+        self._services, self._worker = services, worker
+        self._room = WaitingRoom(services.store)
+        self.keeper = Keeper()
+
+    def of(self, held: Held, envelope: Envelope, *, mode: LockMode, lease_ms: int) -> AttemptLocks:
+        """The locks of one attempt; nothing is sent."""
+        delivery, keys = held.delivery, self._services.keys
+
+        async def owns() -> bool:
+            return await self._owns(held)
+
+        attempt = Attempt(
+            task=delivery.task_id,
+            generation=delivery.generation,
+            agent=delivery.agent,
+            session=envelope.session,
+            lease_ms=lease_ms,
+            owns=owns,
+            lost=held.lock_lost,
+            renewed=lambda: held.why != "lost",
+        )
+        execution = ExecutionLocks(
+            attempt, mode=mode, prefix=keys.prefix, store=self._services.store, room=self._room, keeper=self.keeper
+        )
+        scope = POOL if envelope.session is None else f"session:{envelope.session}"
+        named = Locks(
+            parse_scope(scope, prefix=keys.prefix, pool=keys.pool),
+            pool=keys.pool,
+            owner=f"task {delivery.task_id}, attempt {delivery.attempt}, agent {delivery.agent}",
+            store=self._services.store,
+            room=self._room,
+            keeper=self.keeper,
+        )
+        return AttemptLocks(execution, named)
+
+    async def _owns(self, held: Held) -> bool:
+        """Ask whether an attempt still owns its task (protocol rule 18)."""
+        delivery = held.delivery
+        rows = [(delivery.entry, delivery.task_id, delivery.generation)]
+        call = scripts.renew(self._services.keys, worker=self._worker, agent=delivery.agent, rows=rows)
+        patience_s = self._services.settings.redis.command_timeout_s
+        _, (status,) = await self._services.store.call(call, patience_s=patience_s)
+        if status is LeaseStatus.LOST:
+            held.stop("lost")
+            return False
+        if status is LeaseStatus.CANCELLED:
+            held.stop("cancelled")
+        return True
+
+    async def close(self) -> None:
+        """Close the connections that nobody waits on."""
+        await self._room.close()

@@ -1,0 +1,84 @@
+"""What is in force, as this worker knows it: an immutable value that every start is checked against.
+
+The pulse thread sets it, also while the event loop stands; the loop draws the conclusions when it turns.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from orchestrator.control.desired import NOTHING, read_desired
+from orchestrator.control.signing import signer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.control.desired import Desired, Standing
+    from orchestrator.services import Services
+    from workers.runtime.holdings import Held, Holdings
+
+
+class Orders:
+    """The desired state, and who waits for it to change."""
+
+    def __init__(self) -> None:
+        self.desired: Desired = NOTHING
+        self.quiet = False
+        """The worker takes nothing more in, because it drains. Written by the loop alone."""
+        self._changed = anyio.Event()
+
+    def stop_of(self, agent: str, *, skill: str | None = None, session: str | None = None) -> Standing | None:
+        """The stop that forbids this start, or anything of the agent; None: it may start."""
+        return self.desired.stop_of(agent=agent, skill=skill, session=session)
+
+    def announce(self) -> None:
+        """Wake those who wait for a change; in the loop."""
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds that only a change of orders can bring about."""
+        while not holds():
+            await self._changed.wait()
+
+    async def read(self, services: Services) -> None:
+        """Read the desired state for the first time.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
+
+        async def ask() -> list[bytes]:
+            reply: list[bytes] = await services.store.execute("HGETALL", services.keys.desired)
+            return reply
+
+        reply = await services.store.ask(ask, patience_s=services.settings.redis.command_timeout_s)
+        self.desired = read_desired(reply, signer_of(services.settings, place=services.keys.root))
+
+
+def interrupted(desired: Desired, holdings: Holdings) -> list[tuple[Held, Standing]]:
+    """The attempts that run and that a stop interrupts; safe to call from another thread."""
+    if not desired.standing:
+        return []
+    found: list[tuple[Held, Standing]] = []
+    for held in holdings.all():
+        if held.running and held.envelope is not None:
+            agent, skill, session = held.delivery.agent, held.envelope.skill, held.envelope.session
+            stop = desired.interrupts(agent=agent, skill=skill, session=session)
+            if stop is not None:
+                found.append((held, stop))
+    return found
+
+
+def interrupt(desired: Desired, holdings: Holdings) -> None:
+    """Tell the handlers to stop that a stop interrupts; their tasks go back, and no attempt is counted."""
+    for held, stop in interrupted(desired, holdings):
+        held.because = held.because or stopped_by(stop)
+        held.stop("stopped")
+
+
+def stopped_by(stop: Standing) -> str:
+    """The reason that a task carries which a stop kept from running or interrupted."""
+    return f"stopped by {stop.issued.words}"
