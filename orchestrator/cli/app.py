@@ -16,6 +16,9 @@ _COMMANDS = (
     ("up", "Run everything in one terminal: Redis, supervisor, workers."),
     ("status", "Show on one screen whether everything works."),
     ("doctor", "Find what is wrong, and say what to do."),
+    ("stop", "Start nothing more: at all, or of an agent, a session, a skill."),
+    ("start", "End a stop."),
+    ("control", "Look at the commands that were given."),
     ("tasks", "Submit tasks, look at them, wait for them, cancel them."),
     ("agents", "Look at the agents of the pool."),
     ("workers", "Look at the worker processes."),
@@ -30,6 +33,9 @@ _COMMANDS = (
     ("version", "Show the version."),
 )
 
+_PLACES = {"redis": "redis_server:app", "stop": "stop:stop_app", "start": "stop:start_app"}
+"""Where a command lies whose module is not called like it."""
+
 
 def program() -> Commands:
     """Declare every command; none of their modules is imported."""
@@ -43,8 +49,7 @@ def program() -> Commands:
         """,
     )
     for name, about in _COMMANDS:
-        module = {"redis": "redis_server"}.get(name, name)
-        orc.lazy(name, f"orchestrator.cli.{module}:app", about)
+        orc.lazy(name, f"orchestrator.cli.{_PLACES.get(name, f'{name}:app')}", about)
     return orc
 
 

@@ -14,7 +14,7 @@ from orchestrator.core.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["Commands", "global_options", "option", "positional"]
+__all__ = ["Commands", "global_options", "option", "option_group", "positional"]
 
 C = TypeVar("C", bound=type)
 
@@ -32,6 +32,15 @@ def option(*names: str, metavar: str | None = None, many: bool = False, show: bo
 def positional(metavar: str) -> Parameter:
     """Describe an argument that is given by its place; it has no `--name`."""
     return Parameter(metavar=metavar, negative=())
+
+
+def option_group(title: str) -> Callable[[C], C]:
+    """Make a dataclass of options that several commands take; `title` stands above them in the help."""
+
+    def made(values: C) -> C:
+        return Parameter(name="*", group=Group(title, sort_key=50))(values)
+
+    return made
 
 
 def global_options(values: C) -> C:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from orchestrator.control.signing import Signer
 
 PROVED: Final = "proved:"
+SKEW_MS: Final = 5000
+"""As in `lua/control/append.lua`: a command may say that it was issued so much later than it was accepted."""
 _INTERRUPTS: Final = frozenset("nb")
 
 
@@ -111,13 +113,13 @@ NOTHING: Final = Desired()
 def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
     """Make the value of the reply to `HGETALL` on `desired`."""
     fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
-    seq, epoch = int(fields.pop("seq", b"0")), int(fields.pop("epoch", b"0"))
+    seq, epoch = _number(fields.pop("seq", b"0")), _number(fields.pop("epoch", b"0"))
     fields.pop("sessions", None)
     slots = {name.removeprefix(PROVED) for name in fields}
     standing: dict[str, Standing] = {}
     doubtful: set[str] = set()
     for slot in sorted(slots):
-        found = read_slot(slot, fields.get(slot), signer)
+        found = judge_slot(slot, fields.get(slot), fields.get(PROVED + slot), signer)
         if found is None and (slot in fields or signer.wanted):
             doubtful.add(slot)
             found = read_slot(slot, fields.get(PROVED + slot), signer)
@@ -125,6 +127,18 @@ def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
             standing[slot] = Standing(slot, found.mark, found.issued)
     jobs = [standing.pop(slot) for slot in list(standing) if slot.startswith("do:")]
     return Desired(seq, epoch, standing, tuple(jobs), frozenset(doubtful))
+
+
+def judge_slot(slot: str, value: bytes | None, proved: bytes | None, signer: Signer) -> InForce | None:
+    """What stands in a slot, as `read_slot`; None also when it is an old order that somebody has put there again.
+
+    An order that was not valid any more when the one was issued that was proved cannot have come after that.
+    """
+    found = read_slot(slot, value, signer)
+    before = read_slot(slot, proved, signer) if found is not None and proved is not None and proved != value else None
+    if found is None or before is None:
+        return found
+    return None if found.issued.not_after_ms + SKEW_MS < before.issued.issued_ms else found
 
 
 def read_slot(slot: str, value: bytes | None, signer: Signer) -> InForce | None:
@@ -142,3 +156,7 @@ def read_slot(slot: str, value: bytes | None, signer: Signer) -> InForce | None:
         return found if command.job and slot == f"do:{found.issued.id}" else None
     mark = "" if found.lifted else found.mark
     return found if (slot, mark) in command.orders else None
+
+
+def _number(text: bytes) -> int:
+    return int(text) if text.isdigit() else 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control.commands import Command, decode_command
+from orchestrator.control.desired import SKEW_MS
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.issued import Issued, unpack_issued
 
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
 READ_COUNT: Final = 100
 """Entries that are read at once: between two reads of a flood other work goes on."""
 
-SKEW_MS: Final = 5000
-"""As in `lua/control/append.lua`."""
-
 
 @dataclass(frozen=True, slots=True)
 class Heard:
@@ -33,12 +31,16 @@ class Heard:
         entry: its id.
         issued: who asked for what; None: unreadable.
         command: None: not one that this version knows.
+        packed: the command as it came.
+        signature: as it came.
         problem: why it is refused; empty: it is to be obeyed.
     """
 
     entry: str
     issued: Issued | None
     command: Command | None
+    packed: bytes = b""
+    signature: bytes = b""
     problem: str = ""
 
     @property
@@ -50,23 +52,25 @@ class Heard:
 def read_entry(entry: str, fields: Sequence[bytes], signer: Signer) -> Heard:
     """Judge one entry by itself; whether it was given before, its nonce tells (`refuse_replays`)."""
     found = dict(zip(fields[::2], fields[1::2], strict=False))
-    packed, signature = found.get(b"c", b""), found.get(b"s", b"").decode(errors="replace")
+    packed, signature = found.get(b"c", b""), found.get(b"s", b"")
+    heard = Heard(entry, None, None, packed, signature)
     try:
         issued = unpack_issued(packed)
     except InvalidInput as unreadable:
-        return Heard(entry, None, None, str(unreadable))
-    if not signer.accepts(packed, signature):
-        return Heard(entry, issued, None, "its signature is not true" if signature else "it is not signed")
+        return replace(heard, problem=str(unreadable))
+    heard = replace(heard, issued=issued)
+    if not signer.accepts(packed, signature.decode(errors="replace")):
+        return replace(heard, problem="its signature is not true" if signature else "it is not signed")
     try:
-        command = decode_command(issued.command)
+        heard = replace(heard, command=decode_command(issued.command))
     except InvalidInput as unknown:
-        return Heard(entry, issued, None, str(unknown))
+        return replace(heard, problem=str(unknown))
     came_ms = int(entry.partition("-")[0])
     if came_ms > issued.not_after_ms:
-        return Heard(entry, issued, command, "it came too late")
+        return replace(heard, problem="it came too late")
     if issued.issued_ms > came_ms + SKEW_MS:
-        return Heard(entry, issued, command, "it says that it was issued in the future")
-    return Heard(entry, issued, command)
+        return replace(heard, problem="it says that it was issued in the future")
+    return heard
 
 
 def nonces(keys: PoolKeys, heard: Sequence[Heard]) -> list[tuple[str, str]]:

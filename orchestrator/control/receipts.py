@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -13,13 +15,15 @@ from orchestrator.core.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from orchestrator.control.commands import Command
     from orchestrator.store.store import Store
 
 SUPERVISOR: Final = "supervisor"
-"""How the supervisor that leads is called among those who have not answered."""
+"""Who answers for the supervisors: whichever of them leads."""
+
+KEPT: Final = timedelta(days=7)
+"""As in `lua/control/receipt.lua`."""
 
 _FINAL: Final = frozenset({"done", "failed", "refused"})
 _LOOK_EVERY_S: Final = 0.02
@@ -53,11 +57,13 @@ class Receipts:
 
     Attributes:
         answered: the receipts, in the order of their times.
-        missing: who is there and has not answered.
+        missing: who was there when it was given, lives, and has not answered.
+        busy: who lives, has answered, and has not done with it.
     """
 
     answered: tuple[Receipt, ...]
     missing: tuple[str, ...]
+    busy: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -67,47 +73,66 @@ class Receipts:
     @property
     def done(self) -> bool:
         """Whether nothing is left to be done anywhere."""
-        return self.complete and all(receipt.final for receipt in self.answered)
+        return not self.missing and not self.busy
 
 
-async def receipts(store: Store, id_: str) -> tuple[Receipt, ...]:
-    """The receipts of a command, in the order of their times."""
-    reply = await store.execute("HGETALL", store.keys.receipts(id_))
-    return _parse(reply)
+async def look(store: Store, id_: str, command: Command, *, at: datetime) -> Receipts:
+    """Who has answered; and who has not, of those that live and were there when the command was given.
 
-
-async def look(store: Store, id_: str, command: Command) -> Receipts:
-    """Who has answered, and who of those that live now has not."""
+    Args:
+        store: where.
+        id_: of the command.
+        command: it says who is to answer.
+        at: when it was accepted.
+    """
     keys = store.keys
-    replies = await store.pipeline(
-        [("HGETALL", keys.receipts(id_)), ("ZRANGE", keys.workers, 0, -1), ("GET", keys.leader)]
+    reply, workers, leader = _answers(
+        await store.pipeline([("HGETALL", keys.receipts(id_)), ("ZRANGE", keys.workers, 0, -1), ("GET", keys.leader)])
     )
+    answered = _parse(reply)
+    heard = {receipt.sender for receipt in answered}
+    live = {name.decode(errors="replace") for name in workers}
+    busy = [one.sender for one in answered if not one.final and (one.sender == SUPERVISOR or one.sender in live)]
+    asked: set[str] = set()
+    if command.audience == "everybody":
+        asked = live
+    elif command.audience == "worker":
+        asked = live & {getattr(command, "worker", "")}
+    missing: list[str] = []
+    # After that time receipts are forgotten, and nobody can tell who did not answer.
+    if datetime.now(UTC) - at < KEPT:
+        missing = await _there_at(store, sorted(asked - heard), at)
+        awaits_supervisor = command.audience in {"everybody", "supervisor"} and (command.job or leader is not None)
+        missing += [SUPERVISOR] if awaits_supervisor and SUPERVISOR not in heard else []
+    return Receipts(answered, tuple(missing), tuple(busy))
+
+
+async def _there_at(store: Store, workers: Sequence[str], at: datetime) -> list[str]:
+    """Of these workers, those that had started by then."""
+    if not workers:
+        return []
+    started = _answers(await store.pipeline([("HGET", store.keys.worker(name), "started_ms") for name in workers]))
+    return [
+        name
+        for name, since_ms in zip(workers, started, strict=True)
+        if since_ms is not None and from_instant_ms(int(since_ms)) <= at
+    ]
+
+
+def _answers(replies: Sequence[Any]) -> Sequence[Any]:
     for reply in replies:
         if isinstance(reply, StoreError):
             raise reply
-    answered = _parse(replies[0])
-    senders = {receipt.sender for receipt in answered}
-    workers, leader = [name.decode() for name in replies[1]], replies[2]
-    missing: list[str] = []
-    match command.audience:
-        case "everybody":
-            missing += [worker for worker in workers if worker not in senders]
-        case "worker":
-            named = getattr(command, "worker", "")
-            missing += [named] if named in workers and named not in senders else []
-        case "nobody":
-            return Receipts(answered, ())
-    led = any(sender not in workers for sender in senders)
-    if command.audience != "worker" and not led and (command.job or leader is not None):
-        missing.append(SUPERVISOR)
-    return Receipts(answered, tuple(missing))
+    return replies
 
 
-async def wait(store: Store, id_: str, command: Command, *, timeout_s: float, until_done: bool) -> Receipts:
-    """Wait until all have answered, or until all is done; at the time-out what there is."""
-    end_s = time.monotonic() + timeout_s
+async def wait(
+    store: Store, id_: str, command: Command, *, at: datetime, timeout_s: float | None, until_done: bool
+) -> Receipts:
+    """Wait until all have answered, or until all is done; at the time-out (None: there is none) what there is."""
+    end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        found = await look(store, id_, command)
+        found = await look(store, id_, command, at=at)
         if (found.done if until_done or command.job else found.complete) or time.monotonic() >= end_s:
             return found
         await anyio.sleep(_LOOK_EVERY_S)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control.desired import Desired, read_desired
-from orchestrator.control.entries import Heard, read_entry
+from orchestrator.control.entries import Heard, nonces, read_entry, refuse_replays
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import NotFound
+from orchestrator.core.errors import NotFound, StoreError
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
     from datetime import datetime
 
+    from orchestrator.control.commands import Command
     from orchestrator.control.signing import Signer
     from orchestrator.store.store import Store
 
 PAGE: Final = 500
+
+_PROBLEMS: Final = {
+    "replayed": "it was given before",
+    "expired": "it came too late",
+    "early": "it says that it was issued in the future",
+    "stale": "it was issued before the epoch was renewed",
+    "busy": "more commands than control.per_minute were given in that minute",
+}
+"""The words of `lua/control/append.lua`; what readers refuse says why itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,45 +62,92 @@ async def desired(store: Store, signer: Signer) -> Desired:
     return read_desired(await store.execute("HGETALL", store.keys.desired), signer)
 
 
-async def records(store: Store, signer: Signer, *, limit: int) -> list[Record]:
-    """The newest commands, those that were refused among them, newest first."""
+async def records(
+    store: Store,
+    signer: Signer,
+    *,
+    limit: int,
+    since: datetime | None = None,
+    wanted: Callable[[Record], bool] = lambda _: True,
+) -> list[Record]:
+    """The newest commands, those that were refused among them, newest first.
+
+    Args:
+        store: where.
+        signer: checks them.
+        limit: so many at most.
+        since: none that came before.
+        wanted: only those.
+    """
     now = await desired(store, signer)
-    given = await store.execute("XREVRANGE", store.keys.control, "+", "-", "COUNT", limit)
-    refused = await store.execute("XREVRANGE", store.keys.refused_control, "+", "-", "COUNT", limit)
-    found = [_record(read_entry(entry.decode(), fields, signer), now, "") for entry, fields in given]
-    for entry, fields in refused:
-        why = dict(zip(fields[::2], fields[1::2], strict=False)).get(b"r", b"").decode(errors="replace")
-        found.append(_record(read_entry(entry.decode(), fields, signer), now, why or "?"))
+    from_ms = "-" if since is None else str(max(0, int(since.timestamp() * 1000)))
+    found: list[Record] = []
+    refused = await _refused(store, signer, since=from_ms)
+    found += [record for record in (_record(one, now) for one in refused.values()) if wanted(record)]
+    given = 0
+    async for page in _pages(store, signer, since=from_ms):
+        for heard in page:
+            if heard.entry not in refused and given < limit and wanted(record := _record(heard, now)):
+                found.append(record)
+                given += 1
+        if given >= limit:
+            break
     return sorted(found, key=lambda record: record.at, reverse=True)[:limit]
 
 
-async def find(store: Store, signer: Signer, id_: str) -> Heard:
-    """One command that was accepted, by its id.
+async def find(store: Store, signer: Signer, id_: str) -> tuple[Record, Command | None]:
+    """One command by its id, or by that of its entry: that which was accepted, if others have the same id.
 
     Raises:
-        NotFound: no such command, or the stream does not reach back to it.
+        NotFound: no such command, or the record does not reach back to it.
     """
+    refused = await _refused(store, signer, since="-")
+    found = [one async for page in _pages(store, signer, since="-") for one in page if id_ in (one.id, one.entry)]
+    true = [one for one in found if not one.problem and one.entry not in refused]
+    others = [refused.get(one.entry, one) for one in found] + [
+        one for one in refused.values() if id_ in (one.id, one.entry)
+    ]
+    # Newest first: of several with one id the first was accepted.
+    for heard in [*true[::-1], *others]:
+        return _record(heard, await desired(store, signer)), heard.command
+    raise NotFound(f"no command {id_}, or it is so long ago that the record does not reach back to it")
+
+
+async def _pages(store: Store, signer: Signer, *, since: str) -> AsyncIterator[list[Heard]]:
+    """The entries of the control stream, judged, newest first."""
     before = "+"
     while True:
-        page = await store.execute("XREVRANGE", store.keys.control, before, "-", "COUNT", PAGE)
-        for entry, fields in page:
-            heard = read_entry(entry.decode(), fields, signer)
-            if id_ in (heard.id, heard.entry):
-                return heard
+        page = await store.execute("XREVRANGE", store.keys.control, before, since, "COUNT", PAGE)
+        heard = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
+        replies = await store.pipeline(nonces(store.keys, heard)) if heard else []
+        for reply in replies:
+            if isinstance(reply, StoreError):
+                raise reply
+        yield refuse_replays(heard, replies)
         if len(page) < PAGE:
-            raise NotFound(f"no command {id_}, or it is so long ago that the record does not reach back to it")
+            return
         before = f"({page[-1][0].decode()}"
 
 
-async def record_of(store: Store, signer: Signer, heard: Heard) -> Record:
-    """What is known of a command that was found."""
-    return _record(heard, await desired(store, signer), "")
+async def _refused(store: Store, signer: Signer, *, since: str) -> dict[str, Heard]:
+    """What was refused, by its entry in the control stream; by that in the other one, if it never got there."""
+    found: dict[str, Heard] = {}
+    for entry, fields in await store.execute("XREVRANGE", store.keys.refused_control, "+", since):
+        heard, named = _refusal(entry.decode(), fields, signer)
+        found[named] = heard
+    return found
 
 
-def _record(heard: Heard, now: Desired, refusal: str) -> Record:
-    problem = refusal or heard.problem
+def _refusal(entry: str, fields: Sequence[bytes], signer: Signer) -> tuple[Heard, str]:
+    said: dict[bytes, Any] = dict(zip(fields[::2], fields[1::2], strict=False))
+    why = said.get(b"r", b"").decode(errors="replace")
+    named = said.get(b"e", b"").decode(errors="replace")
+    return replace(read_entry(entry, fields, signer), problem=_PROBLEMS.get(why, why) or "?"), named or entry
+
+
+def _record(heard: Heard, now: Desired) -> Record:
     standing = {one.issued.id for one in now.standing.values()}
-    if problem:
+    if heard.problem:
         state = "refused"
     elif heard.id in standing:
         state = "in force"
@@ -105,6 +163,6 @@ def _record(heard: Heard, now: Desired, refusal: str) -> Record:
         actor=heard.issued.actor if heard.issued else "",
         reason=heard.issued.reason if heard.issued else "",
         state=state,
-        problem=problem,
+        problem=heard.problem,
         entry=heard.entry,
     )

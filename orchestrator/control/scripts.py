@@ -111,8 +111,23 @@ class ReceiptRow(NamedTuple):
 
 
 def receipt(keys: PoolKeys, *, rows: Sequence[ReceiptRow], now_us: str = "") -> Call[int]:
-    """Note up to 500 receipts."""
+    """Note up to 500 receipts; how many were news."""
     return Call("control/receipt", {"pool": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, int)
+
+
+class RefusedRow(NamedTuple):
+    """An entry of the control stream that a reader refuses, in the column order of `lua/control/refuse.lua`."""
+
+    entry: str
+    packed: bytes
+    signature: bytes
+    why: str
+
+
+def refuse(keys: PoolKeys, *, rows: Sequence[RefusedRow]) -> Call[int]:
+    """Record up to 500 refused entries; how many were recorded."""
+    packed = pack_rows([(row.entry, opaque(row.packed), opaque(row.signature), row.why) for row in rows])
+    return Call("control/refuse", {"pool": keys.root, "rows": packed}, int)
 
 
 def settle(keys: PoolKeys, *, id_: str, sender: str, word: str, detail: str, now_us: str = "") -> Call[bool]:

@@ -13,6 +13,8 @@ import msgspec
 from orchestrator.core.errors import InvalidInput
 
 VERSION: Final = 1
+MAX_BYTES: Final = 65_536
+"""No command is longer, whatever it says; what is longer is not even looked at."""
 
 
 class Issued(msgspec.Struct, frozen=True, array_like=True):
@@ -80,9 +82,11 @@ def unpack_issued(packed: bytes) -> Issued:
     Raises:
         InvalidInput: these bytes are none, or those of a newer version.
     """
+    if len(packed) > MAX_BYTES:
+        raise InvalidInput(f"not a control command: {len(packed)} bytes, more than the {MAX_BYTES} allowed")
     try:
         issued = _decode(packed)
-    except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as unreadable:
         raise InvalidInput(f"not a control command: {unreadable}") from None
     if issued.version != VERSION:
         raise InvalidInput(f"a control command of version {issued.version}; this program knows {VERSION}")

@@ -130,7 +130,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "control:refused",
         "stream",
-        "commands that were refused: c command, s signature, r why",
+        "commands that were refused: c command, s signature, r why, e entry of `control` if it has one",
         "capped at about 1000 entries",
         permanent=True,
     ),

@@ -1,20 +1,21 @@
 """Hears commands and sees to it that the desired state holds, for the whole pool.
 
-It undoes what is not truly signed, lets go what a stop held back, sets the level of logs, hands jobs on, and says what it
-has obeyed. The stream is only news; what is to be done stands in the desired state, which is read at the start, after every command
-and with every sweep.
+It undoes what is not truly signed, lets go what a stop held back, sets the level of logs, hands jobs on, and says what
+it has obeyed. The stream is only news. What is to be done stands in the desired state, which is read at the start,
+after every command and with every sweep.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from orchestrator.control import scripts
 from orchestrator.control.commands import SetLimit, decode_command
-from orchestrator.control.desired import PROVED, Desired, read_desired, read_slot
+from orchestrator.control.desired import PROVED, Desired, judge_slot, read_desired, read_slot
 from orchestrator.control.entries import READ_COUNT, Heard, nonces, read_entry, refuse_replays
+from orchestrator.control.receipts import SUPERVISOR
 from orchestrator.control.scopes import slot_of
 from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import StoreError
@@ -28,14 +29,20 @@ if TYPE_CHECKING:
     from orchestrator.supervisor.jobs import Jobs
 
 RELEASE_BATCH: Final = 500
+REFUSED_BYTES: Final = 4096
+"""So much is recorded of what is refused: it may be anything."""
+
+_OURS: Final = frozenset({"everybody", "supervisor"})
+"""Commands that the supervisor answers."""
+
 _log = get_logger(__name__)
 
 
 class Controller:
     """Obeys commands for the pool."""
 
-    def __init__(self, services: Services, *, supervisor: str, jobs: Jobs) -> None:
-        self._services, self._supervisor, self._jobs = services, supervisor, jobs
+    def __init__(self, services: Services, *, jobs: Jobs) -> None:
+        self._services, self._jobs = services, jobs
         self._signer = signer_of(services.settings, place=services.keys.root)
         self._level: Level | None = None
 
@@ -51,9 +58,11 @@ class Controller:
                 try:
                     if cursor is None:
                         # The position first, the state after it: what is given in between is heard.
-                        last = await link.execute("XREVRANGE", control_key, "+", "-", "COUNT", 1)
+                        last = await link.execute("XREVRANGE", control_key, "+", "-", "COUNT", READ_COUNT)
                         cursor = last[0][0].decode() if last else "0-0"
                         await self._see_to_it()
+                        # What was given while nobody led is answered by whoever leads next.
+                        await self._answer(await self._unanswered(last[::-1]))
                     reply = await link.execute(
                         "XREAD", "COUNT", READ_COUNT, "BLOCK", int(sweep_s * 1000), "STREAMS", control_key, cursor
                     )
@@ -95,7 +104,7 @@ class Controller:
             value, proved = fields.get(slot, b""), fields.get(PROVED + slot)
             if value == (proved or b""):
                 continue
-            if read_slot(slot, value, self._signer) is not None:
+            if judge_slot(slot, value, proved, self._signer) is not None:
                 rows.append(scripts.ProofRow(slot, value, "1"))
             else:
                 rows.append(self._proof_against(slot, value, proved))
@@ -121,17 +130,34 @@ class Controller:
                 if moved:
                     _log.info("held_tasks_released", scope=scope, count=moved)
 
+    async def _unanswered(self, entries: list[Any]) -> list[Heard]:
+        """Those of these entries that no supervisor has answered yet."""
+        heard = [read_entry(id_.decode(), fields, self._signer) for id_, fields in entries]
+        keys = self._services.keys
+        known = await self._services.store.pipeline(
+            [("HEXISTS", keys.receipts(one.id), SUPERVISOR) for one in heard if not one.problem]
+        )
+        answered = iter(known)
+        return [one for one in heard if not one.problem and next(answered) == 0]
+
     async def _answer(self, heard: list[Heard]) -> None:
         if not heard:
             return
         store, keys = self._services.store, self._services.keys
         rows: list[scripts.ReceiptRow] = []
+        refused: list[scripts.RefusedRow] = []
         for one in refuse_replays(heard, await store.pipeline(nonces(keys, heard))):
             if one.problem:
                 _log.warning("command_refused", command=one.id, entry=one.entry, problem=one.problem)
-                rows.append(scripts.ReceiptRow(one.id, self._supervisor, "refused", one.problem))
+                refused.append(
+                    scripts.RefusedRow(one.entry, one.packed[:REFUSED_BYTES], one.signature[:64], one.problem)
+                )
             elif one.issued is not None and one.command is not None:
                 _log.info("command_heard", command=one.id, kind=one.command.kind, actor=one.issued.actor)
-                word = "heard" if one.command.job else "done"
-                rows.append(scripts.ReceiptRow(one.id, self._supervisor, word))
-        await store.call(scripts.receipt(keys, rows=rows))
+                if one.command.audience in _OURS:
+                    # Of a job `Jobs` says what comes of it.
+                    rows.append(scripts.ReceiptRow(one.id, SUPERVISOR, "heard" if one.command.job else "done"))
+        if rows:
+            await store.call(scripts.receipt(keys, rows=rows))
+        if refused:
+            await store.call(scripts.refuse(keys, rows=refused))

@@ -65,7 +65,7 @@ async def supervise(services: Services) -> None:
             loops.start_soon(Reconciler(services, trouble).run)
             loops.start_soon(ClockWatch(services).run)
             loops.start_soon(jobs.run)
-            loops.start_soon(Controller(services, supervisor=supervisor, jobs=jobs).run)
+            loops.start_soon(Controller(services, jobs=jobs).run)
 
     await leader.run(work)
 

@@ -85,6 +85,7 @@ SAMPLES: dict[str, Call[Any]] = {
     ),
     "control/prove": control_scripts.prove(KEYS, rows=[control_scripts.ProofRow("stop:all", b"\xff", "1", 1, 2)]),
     "control/receipt": control_scripts.receipt(KEYS, rows=[control_scripts.ReceiptRow("c", "w", "done", "d")]),
+    "control/refuse": control_scripts.refuse(KEYS, rows=[control_scripts.RefusedRow("1-1", b"\xff", b"\xff", "why")]),
     "control/settle": control_scripts.settle(KEYS, id_="c", sender="w", word="done", detail="d"),
     "control/select": control_scripts.select(KEYS, id_="c", at=0, tasks=["t"]),
     "control/release": control_scripts.release(KEYS, scope="skill:s", slot="stop:skill:s", limit=1),

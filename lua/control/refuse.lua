@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+-- Record entries of the control stream that a reader refuses, beside those that were never accepted.
+-- answers: how many were recorded
+-- repeat: those among the last 200 are not recorded again
+local pool = KEYS[1]                   -- key: root of the pool's slot
+local rows = cmsgpack.unpack(ARGV[1])  -- rows: entry packed signature why
+
+local refused_key = pool .. ':control:refused'
+local known, recorded = {}, 0
+local last = redis.call('XREVRANGE', refused_key, '+', '-', 'COUNT', 200)
+for i = 1, #last do
+  local fields = last[i][2]
+  for j = 1, #fields, 2 do
+    if fields[j] == 'e' then known[fields[j + 1]] = true end
+  end
+end
+for i = 1, #rows do
+  local entry, packed, signature, why = rows[i][1], rows[i][2], rows[i][3], rows[i][4]
+  if not known[entry] then
+    redis.call('XADD', refused_key, 'MAXLEN', '~', 1000, '*', 'c', packed, 's', signature, 'r', why, 'e', entry)
+    recorded = recorded + 1
+  end
+end
+return recorded

@@ -1,0 +1,128 @@
+"""`orc stop` and `orc start`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from orchestrator.cli import output
+from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
+from orchestrator.cli.options import DEFAULTS, Globals
+from orchestrator.cli.parsing import Commands, option
+from orchestrator.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+
+stop_commands = Commands(
+    "stop",
+    "Start nothing more, until `orc start`.",
+    examples="""
+        orc stop --reason "the model answers nonsense"
+        orc stop --agent editor --now
+        orc stop --session 101 --refuse
+        orc stop --wait --timeout 2m
+    """,
+)
+start_commands = Commands(
+    "start",
+    "End a stop.",
+    examples="""
+        orc start
+        orc start --agent editor
+    """,
+)
+stop_app, start_app = stop_commands.app, start_commands.app
+
+Agent = Annotated[str | None, option("--agent", metavar="AGENT")]
+Session = Annotated[str | None, option("--session", metavar="SESSION")]
+Skill = Annotated[str | None, option("--skill", metavar="SKILL")]
+
+
+@stop_commands.itself
+async def stop(
+    *,
+    agent: Agent = None,
+    session: Session = None,
+    skill: Skill = None,
+    now: Annotated[bool, option("--now")] = False,
+    refuse: Annotated[bool, option("--refuse")] = False,
+    wait: Annotated[bool, option("--wait")] = False,
+    options: Commanding = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Start nothing more: at all, or of one agent, session or skill. It holds until `orc start`, whatever restarts.
+
+    What runs goes on, unless --now is said. New tasks are accepted and wait, unless --refuse is said.
+
+    Exit code: 0 all have answered, or nobody runs; 5 somebody has not, and the stop holds all the same.
+
+    Args:
+        agent: Only this agent.
+        session: Only tasks of this session.
+        skill: Only tasks of this skill.
+        now: Interrupt what runs; it goes back to its queue, no attempt is counted.
+        refuse: Refuse new tasks too.
+        wait: Wait until nothing of it runs any more.
+        options: How to ask.
+        common: Global options.
+    """
+    from orchestrator.control.commands import make_command
+    from orchestrator.services import open_services
+
+    if wait and options.no_wait:
+        raise InvalidInput("--wait and --no-wait contradict each other")
+    scope = {"agent": agent, "session": session, "skill": skill}
+    command = make_command("stop", {**scope, "now": now, "refuse": refuse})
+    async with open_services(common.settings(), name="cli") as services:
+        await _hint_unknown(services, agent)
+        return await send_and_show(services, command, options, common, until_done=wait)
+
+
+@start_commands.itself
+async def start(
+    *,
+    agent: Agent = None,
+    session: Session = None,
+    skill: Skill = None,
+    options: Commanding = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """End the stop of the same scope: `orc start` ends `orc stop`, `orc start --agent A` ends `orc stop --agent A`.
+
+    Exit code: 0 all have answered, or nobody runs; 5 somebody has not, and it holds all the same.
+
+    Args:
+        agent: Of this agent.
+        session: Of this session.
+        skill: Of this skill.
+        options: How to ask.
+        common: Global options.
+    """
+    from orchestrator.control.commands import make_command
+    from orchestrator.control.records import desired
+    from orchestrator.control.signing import signer_of
+    from orchestrator.services import open_services
+
+    command = make_command("start", {"agent": agent, "session": session, "skill": skill})
+    settings = common.settings()
+    async with open_services(settings, name="cli") as services:
+        before = (await desired(services.store, signer_of(settings, place=services.keys.root))).standing
+        slot = command.orders[0].slot
+        if slot not in before:
+            output.say(f"nothing changes: {slot.removeprefix('stop:').replace(':', ' ', 1)} was not stopped")
+        code = await send_and_show(services, command, options, common)
+    others = sorted(one.removeprefix("stop:") for one in before if one.startswith("stop:") and one != slot)
+    if others:
+        output.say(f"still stopped: {output.clean(', '.join(others))}; `orc start` with the same scope ends each")
+    return code
+
+
+async def _hint_unknown(services: Services, agent: str | None) -> None:
+    from orchestrator.agents import queries
+
+    if agent is None:
+        return
+    known = {found.name for found in await queries.agents(services.store)}
+    if agent not in known:
+        names = ", ".join(sorted(known)) or "none"
+        output.say(f"no agent {agent!r} is known now (known are: {names}); the stop holds for it when it comes")

@@ -1,0 +1,31 @@
+"""What a job has come to, as its receipts say it: how many tasks came to which end, and how far it is. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+NOTHING: Final = "nothing was selected"
+
+
+def in_words(ends: Counter[str]) -> str:
+    """The detail of the last receipt: `1990 revived, 10 unknown`."""
+    return ", ".join(f"{count} {name}" for name, count in ends.most_common()) or NOTHING
+
+
+def read_words(detail: str) -> Counter[str]:
+    """The same, read."""
+    if detail == NOTHING:
+        return Counter()
+    return Counter({name: int(count) for count, _, name in (one.partition(" ") for one in detail.split(", "))})
+
+
+def progress(at: int, total: int, ends: Counter[str]) -> str:
+    """The detail of a receipt while it goes on: `500/2000 500 revived`."""
+    return f"{at}/{total} {in_words(ends)}"
+
+
+def read_progress(detail: str) -> tuple[int, Counter[str]]:
+    """The same, read: how many tasks it is done with, and their ends."""
+    at, _, rest = detail.partition("/")
+    return int(at), read_words(rest.partition(" ")[2])
