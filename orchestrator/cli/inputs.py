@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,7 +32,7 @@ def arguments(body: str | None, pairs: Sequence[str]) -> dict[str, Any]:
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise InvalidInput(f"-a {pair!r} is not understood; write name=value, for example -a words=3")
-        given[name] = _json_or_text(value)
+        given[name] = json_or_text(value)
     return given
 
 
@@ -60,6 +60,17 @@ def moment(name: str, text: str | None) -> datetime | None:
     if read.tzinfo is None:
         raise InvalidInput(f"{name} {text!r} has no time zone; append Z for UTC or an offset such as +02:00")
     return read
+
+
+def moment_or_ago(name: str, text: str | None) -> datetime | None:
+    """Read a time with its zone, or a duration back from now: `1h`."""
+    if text is None:
+        return None
+    try:
+        ago_s = duration_s(name, text)
+    except InvalidInput:
+        return moment(name, text)
+    return None if ago_s is None else datetime.now(UTC) - timedelta(seconds=ago_s)
 
 
 def priority(text: str) -> str | int:
@@ -103,7 +114,8 @@ def _stdin() -> bytes:
     return sys.stdin.buffer.read()
 
 
-def _json_or_text(value: str) -> Any:
+def json_or_text(value: str) -> Any:
+    """Read a value: JSON when it parses, otherwise text."""
     try:
         return _loads(value)
     except (ValueError, RecursionError):

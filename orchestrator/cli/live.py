@@ -101,7 +101,9 @@ def _detail(event: TaskEvent) -> str:
     if event.kind == "output":
         if isinstance(event.data, str):
             return output.clean(event.data)
-        return output.json_text(_json(event.data)).rstrip()
+        return output.json_text(output.user_json(event.data)).rstrip()
+    if event.kind == "answered" or (event.kind == "asked" and event.data is not None):
+        return f"{output.clean(event.reason)}: {output.json_text(output.user_json(event.data)).rstrip()}"
     if event.agent is not None:
         attempt = f", attempt {event.attempt}" if event.attempt > 1 else ""
         return f"to {output.clean(event.agent)}{attempt}"
@@ -113,16 +115,14 @@ def _row(event: TaskEvent) -> dict[str, Any]:
     if event.progress is not None:
         row["progress"] = event.progress
     elif event.kind == "output":
-        row |= {"number": event.number, "data": _json(event.data)}
+        row |= {"number": event.number, "data": output.user_json(event.data)}
+    elif event.kind in {"asked", "answered", "unanswered"}:
+        told = {"asked": ("question", "options"), "answered": ("actor", "answer")}.get(event.kind)
+        row["number"] = event.number
+        if told is not None:
+            row |= {told[0]: event.reason, told[1]: output.user_json(event.data)}
     elif event.agent is not None:
         row["agent"] = event.agent
     elif event.reason:
         row["reason"] = event.reason
     return row
-
-
-def _json(value: Any) -> Any:
-    """User data as JSON of its own: whole numbers of any length keep their digits."""
-    from orchestrator.core.payload import encode_json
-
-    return output.raw_json(encode_json("output", value, max_bytes=2**31, max_depth=1000))

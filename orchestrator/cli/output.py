@@ -24,6 +24,8 @@ _UNSAFE_IN_LINES: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u
 _COLOURS: Final = {
     "succeeded": "32",
     "running": "36",
+    "cancelling": "33",
+    "asking": "35",
     "dead": "31",
     "cancelled": "33",
     "expired": "33",
@@ -146,6 +148,13 @@ def raw_json(data: bytes) -> Any:
     import msgspec
 
     return msgspec.Raw(data)
+
+
+def user_json(value: Any) -> Any:
+    """User data as JSON of its own: whole numbers of any length keep their digits."""
+    from orchestrator.core.payload import encode_json
+
+    return raw_json(encode_json("output", value, max_bytes=2**31, max_depth=1000))
 
 
 def result_line(data: bytes) -> bytes:

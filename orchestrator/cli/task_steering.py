@@ -78,6 +78,8 @@ async def why(task: Annotated[str, positional("ID")], /, *, common: Globals = DE
         output.write(f"{output.clean(f'{found.state}: {found.why}')}\n")
         return
     known = {name: value for name, value in asdict(found.detail).items() if value is not None}
+    if found.detail.options is not None:
+        known["options"] = output.user_json(found.detail.options)
     output.show_record(common.output, {"id": task, "state": found.state, **known}, key="id")
 
 
@@ -174,7 +176,7 @@ def _cancelled(id_: str, status: model.CancelStatus, state: model.TaskState | No
         case "ended":
             return Row(id_, status, state, "ended")
         case "signalled":
-            return Row(id_, status, TaskState.RUNNING, "told to stop")
+            return Row(id_, status, TaskState.CANCELLING, "told to stop")
         case "already":
             return Row(id_, status, state, f"had ended already: {state}")
     return Row(id_, status, None, _UNKNOWN, NOT_FOUND)

@@ -1,11 +1,11 @@
-"""`orc tasks`: submit, list, show, result, wait, watch; `task_steering` adds why, cancel, delete."""
+"""`orc tasks`: submit, list, show, result, wait, watch; `task_steering` and `task_answering` add the others."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from orchestrator.cli import inputs, output, task_steering
+from orchestrator.cli import inputs, output, task_answering, task_steering
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
 from orchestrator.core.errors import InvalidInput, NotFound, TaskError
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import TaskInfo
 
 OnBusy = Literal["enqueue", "reject", "interrupt", "replace"]
-State = Literal["scheduled", "ready", "assigned", "running", "cancelling", "succeeded", "dead", "cancelled", "expired"]
+State = Literal[
+    "scheduled", "ready", "assigned", "running", "cancelling", "asking", "succeeded", "dead", "cancelled", "expired"
+]
 
 commands = Commands(
     "tasks",
-    "Submit tasks, look at them, wait for them, cancel them.",
+    "Submit tasks, look at them, wait for them, answer and cancel them.",
     examples="""
         orc tasks submit greet -a name=Ada --wait
         orc tasks list --state dead
@@ -170,8 +172,9 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
     found = await _info(task, common)
     record = asdict(found) | {"args": output.raw_json(found.args)}
     record["result"] = None if found.result is None else output.raw_json(found.result)
+    record["questions"] = task_answering.question_rows(found.questions, table=common.output == "table")
     optional = ("why", "worker", "session", "tags", "key", "parent", "due_at", "ended_at", "reason", "errors", "deaths")
-    output.show_record(common.output, record, key="id", skip=(*optional, "result", "progress"))
+    output.show_record(common.output, record, key="id", skip=(*optional, "result", "progress", "questions", "once"))
 
 
 @commands.command(
@@ -288,6 +291,7 @@ async def watch(
 
 
 task_steering.add_to(commands)
+task_answering.add_to(commands)
 
 
 async def _info(task: str, common: Globals) -> TaskInfo:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.control.commands import RecordAnswer
 from orchestrator.control.sending import send, this_actor
@@ -20,9 +20,17 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 
+class Given(NamedTuple):
+    """An answer that stands: whether it is new, to which question, as JSON."""
+
+    status: AnswerStatus
+    number: int
+    value: str
+
+
 async def answer(
     services: Services, id_: str, value: Any, *, number: int | None = None, actor: str | None = None
-) -> AnswerStatus:
+) -> Given:
     """Answer a question; see `TaskHandle.answer`. `number` None: the latest one."""
     check_task_id(id_)
     if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
@@ -42,7 +50,7 @@ async def answer(
         await _record(services, id_, number, actor)
     elif found.status is not AnswerStatus.ALREADY:
         raise _refusal(id_, number, text, found)
-    return found.status
+    return Given(found.status, number, text)
 
 
 async def _record(services: Services, id_: str, number: int, actor: str) -> None:

@@ -17,7 +17,7 @@ from orchestrator.tasks.output import as_chunk, as_event, check_place
 from orchestrator.tasks.queries import Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from orchestrator.client.following import Following
     from orchestrator.client.replies import Replies
@@ -36,6 +36,7 @@ class TaskHandle(Generic[T_co]):
     Attributes:
         id: the task's id.
         outcome: how it ended, once that is known here.
+        before_wait: for worker code: awaited before anybody waits for the end.
     """
 
     __slots__ = ("__weakref__", "_following", "_read", "_replies", "_services", "_told", "before_wait", "id", "outcome")
@@ -53,6 +54,7 @@ class TaskHandle(Generic[T_co]):
         self.outcome: Outcome | None = None
         self._services, self._replies, self._following, self._read = services, replies, following, read
         self._told = False
+        self.before_wait: Callable[[], Awaitable[None]] | None = None
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"
@@ -88,6 +90,8 @@ class TaskHandle(Generic[T_co]):
         timeout_s = None if timeout is None else to_seconds("timeout", timeout)
         if self._told:
             await self._ask_whether_revived()
+        if self.before_wait is not None and self.outcome is None and timeout_s != 0:
+            await self.before_wait()
         if self.outcome is None and timeout_s == 0:
             await self._replies.look([self.id])
         elif self.outcome is None:
@@ -217,7 +221,7 @@ class TaskHandle(Generic[T_co]):
         """
         from orchestrator.client.answering import answer
 
-        return await answer(self._services, self.id, value, number=question, actor=actor)
+        return (await answer(self._services, self.id, value, number=question, actor=actor)).status
 
     async def retry(self, reason: str = "") -> ReviveStatus:
         """Let it run again after it has ended without a result: the same task, with its id, key and history.
@@ -228,7 +232,8 @@ class TaskHandle(Generic[T_co]):
             reason: kept with the task.
 
         Returns:
-            `REVIVED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (its record is of no use), `UNKNOWN`.
+            `REVIVED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (nobody could work with its
+            record), `UNKNOWN`.
         """
         from orchestrator.control.sending import this_actor  # it loads pydantic, which plain clients do without
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
@@ -311,3 +311,58 @@ async def test_time_moves_forward_only(make: Callable[..., Team]) -> None:
         for wrong in (0, -1, "soon"):
             with pytest.raises(InvalidInput):
                 await team.advance(wrong)
+
+
+def asking() -> Agent:
+    """An agent that asks twice, the second time with a deadline."""
+    agent = Agent("asking")
+
+    @agent.skill
+    async def plan(ctx: TaskContext) -> list[object]:
+        where = await ctx.ask("Where?", options=["here", "there"])
+        return [where, await ctx.ask("When?", deadline=3600, default="now")]
+
+    return agent
+
+
+@pytest.mark.parametrize("answers", [["here", "soon"], {"Where?": "here"}], ids=["all", "one"])
+async def test_a_run_answers_questions(make: Callable[..., Team], answers: Any) -> None:
+    """What a test answers is answered; a question that is left alone ends at its deadline, to which time is moved."""
+    async with make(asking()) as team:
+        found = await team.run("plan", answers=answers, skip_time=True)
+        assert found == (["here", "soon"] if isinstance(answers, list) else ["here", "now"])
+
+
+async def test_a_drain_leaves_what_waits_for_a_person(make: Callable[..., Team]) -> None:
+    """A task that waits for a person for ever is nothing to do, also when time is skipped; answered, it goes on."""
+    async with make(asking()) as team:
+        handle = await team.orc.submit("plan")
+        await team.drain(skip_time=True)
+        assert (await handle.info()).state is TaskState.ASKING
+        with pytest.raises(TimeoutError, match=r"asks 'Where\?'"):
+            await team.run("plan", within=0.1)
+        await handle.answer("there")
+        await team.drain()
+        assert (await handle.info()).state is TaskState.ASKING
+        await team.advance(hours=2)
+        await team.drain()
+        assert await handle.result(0) == ["there", "now"]
+
+
+async def test_time_keeps_the_place_of_what_asks(make: Callable[..., Team]) -> None:
+    """A task that waits for a person while time passes comes back to its place in front of younger ones."""
+    agent, ran = noting()
+
+    @agent.skill
+    async def slow(ctx: TaskContext) -> None:
+        await ctx.ask("Go on?")
+        ran.append("answered")
+
+    async with make(agent) as team:
+        handle = await team.orc.submit("slow")
+        await team.drain()
+        await team.advance("1h")
+        await team.orc.submit("note", {"name": "younger"}, delay=60)
+        await handle.answer(value=True)
+        await team.drain()
+        assert ran == ["answered"]
