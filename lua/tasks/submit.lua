@@ -1,7 +1,7 @@
 #!lua
 -- Accept tasks: up to 500 in one call, each judged for itself. A row may end with its last column that is not as usual.
--- status, per row: created | duplicate id | conflict id | full queue | stale parent or schedule | stopped slot
---                  busy task (its lane is) | crowded lane (send it again: too many had to end before it)
+-- Before one that replaces a lane only so many end in one call; `crowded` means: send this row again, it goes on.
+-- status, per row: created | duplicate id | conflict id | full queue | stale parent or schedule | stopped slot | busy task | crowded lane
 -- answers: for each row that was not created its number, status and what that names
 -- repeat: a row whose task exists answers duplicate with its own id and changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot

@@ -5,7 +5,7 @@
 --   now_us, leader,
 --   task: state gen at cancel reason fails deaths left death ended skill queue progress,
 --   place: scheduled: due_ms, envelope of a retry | asking: due_ms, number, question | ready: rank in its queue, parked (1),
---          held by a stop (1)
+--          held by a stop (1) | waiting: rank in its lane, the task that has the turn, its state, lane
 --          | assigned: in the inbox (1), worker, idle_ms, seen_ms, host, pid, registered (1),
 --   agents, each: name seen_ms slots backlog lease_ms grace_ms skilled (1) workers inbox terms limits offers,
 --     limits, each: name, then count window_us used next_us of those that are defined,
@@ -25,7 +25,7 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 
 local task_key = pool .. ':task:' .. id
 local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
-  'skill', 'queue', 'env', 'progress')
+  'skill', 'queue', 'env', 'progress', 'lane')
 local state, at, env = found[1], found[3], found[12]
 if not state then return {} end
 local now = now_us(now_arg)
@@ -111,6 +111,11 @@ if state == 'ready' then
   local scope = ordered and stopped_scope(pool, true, skill, env)
   place[3] = scope and redis.call('ZSCORE', pool .. ':held:' .. scope, id) and 1 or 0
   look_for_agents(rank or 0)
+elseif state == 'waiting' then
+  local lane_key = pool .. ':lane:' .. found[14]
+  local owner = redis.call('ZRANGE', lane_key, 0, 0)[1]
+  place[1], place[2] = redis.call('ZRANK', lane_key, id), owner
+  place[3], place[4] = owner and redis.call('HGET', pool .. ':task:' .. owner, 'state'), found[14]
 elseif state == 'scheduled' then
   place[1] = redis.call('ZSCORE', pool .. ':scheduled', id)
   place[2] = found[6] and env

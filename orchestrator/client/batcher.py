@@ -18,6 +18,7 @@ from anyio.lowlevel import checkpoint
 from orchestrator.core.errors import OrchestratorError, ServerUnavailable, StoreError
 from orchestrator.store.calls import pack_rows
 from orchestrator.tasks import scripts
+from orchestrator.tasks.scripts import UnusualRow
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -140,15 +141,18 @@ class Sending:
     async def send(self, rows: Sequence[SubmitRow]) -> None:
         """Send the next chunk when there is room; not at all once one has failed."""
         for part in _fitting(rows):
-            await self._room.acquire()
+            # Two on their way may overtake each other, so what has an order goes alone.
+            room = 2 if any(isinstance(row, UnusualRow) and row.lane for row in part) else 1
+            for _ in range(room):
+                await self._room.acquire()
             place = len(self._outcomes)
             self._outcomes.append(())
-            self._group.start_soon(self._send, place, part)
+            self._group.start_soon(self._send, place, part, room)
         # One turn of the event loop for the call to be written, one for it to leave, while the next chunk is prepared.
         await checkpoint()
         await checkpoint()
 
-    async def _send(self, place: int, rows: Sequence[SubmitRow]) -> None:
+    async def _send(self, place: int, rows: Sequence[SubmitRow], room: int) -> None:
         try:
             if self._failure is None:
                 self._outcomes[place] = await self._batcher.send(rows)
@@ -159,7 +163,8 @@ class Sending:
             lost = failure.outcome_unknown
             self._outcomes[place] = [unanswered(failure, [row.id]) if lost else failure for row in rows]
         finally:
-            self._room.release()
+            for _ in range(room):
+                self._room.release()
 
     def outcomes(self) -> Iterator[SubmitAnswer | StoreError]:
         """What became of each row, in order; to be asked at the end."""

@@ -19,6 +19,7 @@ class Cause(StrEnum):
     PAUSED = "paused"
     NO_SUPERVISOR = "no_supervisor"
     LOST = "lost"
+    LANE = "lane"
     AGENT_UNKNOWN = "agent_unknown"
     AGENT_DOWN = "agent_down"
     AGENT_DRAINING = "agent_draining"
@@ -47,7 +48,9 @@ class Why:
         since: when it was given to its agent, or ended, or when what holds it back began.
         actor: who stopped or paused it.
         seen: the last sign of life of the agent or worker that it waits for.
-        ahead: tasks that stand before it in its queue.
+        ahead: tasks that stand before it in its queue, or in its lane.
+        lane: in which it waits for its turn.
+        task: the one that has the turn there.
         agent: the one that it is for, or with.
         agents: the live ones that have its skill.
         slots: that these have together.
@@ -72,6 +75,8 @@ class Why:
     skill: str | None = None
     queue: str | None = None
     ahead: int | None = None
+    lane: str | None = None
+    task: str | None = None
     agent: str | None = None
     agents: tuple[str, ...] | None = None
     slots: int | None = None

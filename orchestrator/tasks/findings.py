@@ -9,6 +9,7 @@ from msgspec import DecodeError
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.issued import read_in_force
+from orchestrator.core.ids import decode_foreign
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.questions import read_question
@@ -126,6 +127,22 @@ class OrderFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneFacts:
+    """The lane in which a task waits for its turn.
+
+    Attributes:
+        ahead: how many come before it, the one that has the turn included; None: the lane does not list it.
+        owner: the task that has the turn.
+        owner_state: as it is stored, so not whether it runs; None: its record is gone.
+    """
+
+    name: str
+    ahead: int | None
+    owner: str
+    owner_state: TaskState | None
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """One task at one moment.
 
@@ -140,6 +157,7 @@ class Findings:
         entry_ms: when it was put into the inbox that it is in.
         in_inbox: whether it is there indeed.
         question: what it asks a person.
+        lane: where it waits for its turn; None: it has it, or needs none.
         held: whether a stop holds it back beside its queue.
         orders: the stops and pauses that concern it, by slot.
     """
@@ -167,6 +185,7 @@ class Findings:
     entry_ms: int = 0
     in_inbox: bool = False
     question: Question | None = None
+    lane: LaneFacts | None = None
     worker: WorkerFacts | None = None
     agents: tuple[AgentFacts, ...] = ()
     held: bool = False
@@ -206,6 +225,8 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
             facts = {"due_ms": _number(place[0]), "own_attempts": _own_attempts(place[1])}
         case b"ready":
             facts = {"rank": place[0], "parked": bool(place[1]), "held": bool(place[2])}
+        case b"waiting":
+            facts = {"lane": _lane(place)}
         case b"asking":
             facts = {"due_ms": _deadline(place[0]), "question": _question(place[1], place[2])}
         case b"assigned":
@@ -234,6 +255,19 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
         orders=_orders(orders),
         **facts,
     )
+
+
+def _lane(place: Sequence[Any]) -> LaneFacts:
+    rank, owner, state, name = place
+    return LaneFacts(lane_name(name), rank, _text(owner), None if state is None else TaskState(state.decode()))
+
+
+def lane_name(stored: bytes) -> str:
+    """The name of a lane, as it was given."""
+    try:
+        return decode_foreign(_text(stored))
+    except InvalidInput:
+        return _text(stored)
 
 
 def _orders(reply: Sequence[bytes]) -> dict[str, OrderFacts]:

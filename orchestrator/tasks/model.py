@@ -401,5 +401,6 @@ class TaskInfo:
     deaths: tuple[str, ...] = ()
     revivals: tuple[str, ...] = ()
     progress: Progress | None = None
+    lane: str | None = None
     questions: tuple[Question, ...] = ()
     once: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ import msgspec
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, ServerUnavailable, StoreError
 from orchestrator.tasks import scripts
-from orchestrator.tasks.findings import VERSION
+from orchestrator.tasks.findings import VERSION, lane_name
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.tasks.model import (
     STATE_OF_LETTER,
@@ -116,6 +116,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         tags=envelope.tags,
         key=envelope.key,
         parent=envelope.parent,
+        lane=lane_name(record["lane"]) if "lane" in record else None,
         attempts=found.fails + found.deaths + runs,
         submitted_at=_submitted_at(id_),
         due_at=None if found.due_ms is None else from_instant_ms(found.due_ms),
@@ -186,7 +187,19 @@ async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     read = {pending[0] for _ in agents for pending in next(lists)}
     running = await _running(store, [id_ for entry, id_ in entries if entry in read])
     assigned = [(id_, TaskState.ASSIGNED) for entry, id_ in entries if entry not in read]
-    return [*running, *assigned, *asking, *ready, *scheduled]
+    found = [*running, *assigned, *asking, *ready, *scheduled]
+    # Who waits for a turn is in no queue: it stands in its lane behind one that was found.
+    lanes = await _lanes(store, [id_ for id_, _ in found])
+    members = await store.pipeline([("ZRANGE", store.keys.lane(lane), 1, limit) for lane in lanes])
+    seen = {id_ for id_, _ in found}
+    behind = [id_.decode() for reply in members if not isinstance(reply, StoreError) for id_ in reply]
+    in_lanes = [(id_, TaskState.READY) for id_ in behind if id_ not in seen]
+    return [*running, *assigned, *asking, *ready, *in_lanes, *scheduled]
+
+
+async def _lanes(store: Store, ids: Sequence[str]) -> list[str]:
+    stored = await store.pipeline([("HGET", store.keys.task(id_), "lane") for id_ in ids])
+    return list(dict.fromkeys(lane_name(lane) for lane in stored if isinstance(lane, bytes)))
 
 
 async def _running(store: Store, ids: Sequence[str]) -> list[tuple[str, TaskState]]:

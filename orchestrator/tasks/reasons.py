@@ -120,6 +120,25 @@ def _order(order: OrderFacts, found: Findings) -> Why:
     )
 
 
+def _lane(found: Findings) -> Why | None:
+    """Another task of its lane comes first."""
+    lane = found.lane
+    if lane is None:
+        return None
+    if not lane.ahead or lane.owner_state is None or lane.owner_state.final:
+        return _lost(found, f"nobody before it will give it the turn in lane {lane.name!r}")
+    others = f", {_count(lane.ahead, 'task')} of it come first" if lane.ahead > 1 else ""
+    doing = "is with its agent" if lane.owner_state is TaskState.ASSIGNED else f"is {lane.owner_state}"
+    return Why(
+        cause=Cause.LANE,
+        text=f"lane {lane.name!r} is busy with task {lane.owner}, which {doing}{others}",
+        lane=lane.name,
+        task=lane.owner,
+        ahead=lane.ahead,
+        queue=found.queue,
+    )
+
+
 def _in_no_queue(found: Findings) -> Why | None:
     return None if found.parked or found.held or found.rank is not None else _lost(found, "stands in no queue")
 
@@ -248,6 +267,7 @@ _OBSTACLES: Final[Sequence[Callable[[Findings], Why | None]]] = (
     # not matter whether those below it go away. What people switch off (stop, pause) and lanes belong above the agents.
     _stopped,
     _no_supervisor,
+    _lane,
     _in_no_queue,
     _no_addressee,
     _no_skill,

@@ -49,20 +49,21 @@ def test_a_plain_task_has_the_defaults(door: Door) -> None:
     [
         {"agent": "a"}, {"session": "s"}, {"priority": 3}, {"delay": 1}, {"at": NOON}, {"start_by": NOON}, {"key": "k"},
         {"timeout": 1}, {"max_attempts": 1}, {"tags": ["t"]}, {"result_ttl": 1},
+        {"lane": "l"}, {"on_busy": "reject", "lane": "l"},
     ],
     ids=lambda option: next(iter(option)),
 )  # fmt: skip
 def test_every_option_is_sent(door: Door, option: dict[str, Any]) -> None:
     """No option is taken for usual: each changes the row or its envelope."""
     row = unusual(door.row(Submission("work", **option)))
-    sent = (row.rank, row.ttl_s, row.queue, row.delay_ms, row.at_ms, row.start_by_ms, row.idem)
-    assert sent != (None,) * 7 or envelope_of(row) != Envelope("work", b"{}")
+    sent = (row.rank, row.ttl_s, row.queue, row.delay_ms, row.at_ms, row.start_by_ms, row.idem, row.lane)
+    assert sent != (None,) * 8 or envelope_of(row) != Envelope("work", b"{}")
 
 
 def test_all_options_are_tried() -> None:
     """The test above leaves no field of a submission out."""
     (tried,) = [mark.args[1] for mark in test_every_option_is_sent.pytestmark]
-    assert [name for option in tried for name in option] == list(Submission.__struct_fields__[2:])
+    assert [next(iter(option)) for option in tried] == list(Submission.__struct_fields__[2:])
 
 
 def test_what_is_usual_is_not_sent(door: Door) -> None:
