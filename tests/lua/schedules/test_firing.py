@@ -1,0 +1,196 @@
+"""lua/schedules: due and advance, and the firing that is a part of lua/tasks/submit.lua."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.schedules.model import Outcome
+from orchestrator.schedules.scripts import AdvanceStatus, DueSchedule
+from tests.lua.pool import row
+from tests.lua.schedules.shelf import PLAN, Shelf
+
+if TYPE_CHECKING:
+    from tests.lua.pool import Pool
+
+pytestmark = pytest.mark.both_servers
+
+
+def test_nothing_is_due(pool: Pool, shelf: Shelf) -> None:
+    """Without schedules there is nothing to wait for; with one it says how long."""
+    with pool.unchanged():
+        assert shelf.due() == (pool.now_ms, None, [])
+    shelf.put(at=pool.now_ms + 1500)
+    shelf.put("never", at="inf")
+    with pool.unchanged():
+        assert shelf.due() == (pool.now_ms, 1.5, [])
+
+
+def test_due(pool: Pool, shelf: Shelf) -> None:
+    """What is due comes with its definition, its time, and the state of its newest task."""
+    at = pool.now_ms
+    shelf.put("a", at=at, anchor=7)
+    shelf.put("b", at=at + 1)
+    with pool.unchanged():
+        assert shelf.due() == (at, 0.001, [DueSchedule("a", PLAN, at, 7, "", "")])
+    first = row()
+    assert shelf.fire(first, name="a", due=at, following=at + 1) == ("created", "")
+    pool.sleep(1)
+    assert shelf.due().schedules == [
+        DueSchedule("a", PLAN, at + 1, 7, first.id, "ready"),
+        DueSchedule("b", PLAN, at + 1, 0, "", ""),
+    ]
+    pool.execute("DEL", pool.keys.task(first.id))
+    assert shelf.due().schedules[0].state == ""
+
+
+def test_due_is_bounded(pool: Pool, shelf: Shelf) -> None:
+    """One call looks at `limit`, those put aside not counted, and stops behind 1 MiB; it says that there is more."""
+    for i in range(5):
+        shelf.put(f"n{i}", at=pool.now_ms - 10 + i)
+    found = shelf.due(limit=2)
+    assert ([each.name for each in found.schedules], found.wait_s) == (["n0", "n1"], 0)
+    found = shelf.due("n0", "n1", limit=2)
+    assert ([each.name for each in found.schedules], found.wait_s) == (["n2", "n3"], 0)
+    found = shelf.due("n0", "n1", "n2", "n3")
+    assert ([each.name for each in found.schedules], found.wait_s) == (["n4"], None)
+    for i in range(5):
+        shelf.put(f"n{i}", at="", plan=b"x" * 400_000, digest="d2", before="d1")
+    found = shelf.due()
+    assert ([each.name for each in found.schedules], found.wait_s) == (["n0", "n1", "n2"], 0)
+
+
+def test_the_record_is_believed(pool: Pool, shelf: Shelf) -> None:
+    """What the index has wrong is put right, and keeps nobody else waiting."""
+    for name, at_ms in [("late", pool.now_ms + 5), ("paused", 1), ("odd", 1), ("fine", pool.now_ms)]:
+        shelf.put(name, at=at_ms)
+    shelf.pause("paused")
+    pool.execute("HSET", pool.keys.schedule("odd"), "next", "soon")
+    for name in ("late", "paused", "gone", "typed"):
+        pool.execute("ZADD", pool.keys.schedules, 5, name)
+    pool.execute("SET", pool.keys.schedule("typed"), "text")
+    assert shelf.names() == ["fine"]
+    at = str(pool.now_ms)
+    assert shelf.scores() == {"fine": at, "late": str(pool.now_ms + 5), "odd": "inf", "paused": "inf"}
+
+
+def test_fire(pool: Pool, shelf: Shelf) -> None:
+    """The task is there, the schedule waits for its next time and knows task, time and count: all in one call."""
+    at = pool.now_ms
+    shelf.put(at=at - 5)
+    pool.sleep(3)
+    task = row(idem="k", digest="d")
+    assert shelf.fire(task, due=at - 5, fired=at - 1, following=at + 60, missed=4) == ("created", "")
+    assert pool.state(task.id) == "ready"
+    assert shelf.scores() == {"n": str(at + 60)}
+    found = shelf.record()
+    assert {name: found[name] for name in ("next", "task", "last", "at", "fired", "missed")} == {
+        "next": str(at + 60),
+        "task": task.id,
+        "last": str(at - 1),
+        "at": str(at + 3),
+        "fired": "1",
+        "missed": "4",
+    }
+
+
+def test_fire_twice(pool: Pool, shelf: Shelf) -> None:
+    """The same row again is the same task; another one for the same time is refused and changes nothing."""
+    at = pool.now_ms
+    shelf.put(at=at)
+    task = row()
+    shelf.fire(task, due=at, following=at + 60)
+    with pool.unchanged():
+        assert shelf.fire(task, due=at, following=at + 60) == ("duplicate", task.id)
+        assert shelf.fire(row(), due=at, following=at + 60) == ("stale", "n")
+        assert shelf.fire(row(), due=at, following=at + 90) == ("stale", "n")
+
+
+def test_fire_too_late(pool: Pool, shelf: Shelf) -> None:
+    """Of a schedule that was paused, moved or deleted meanwhile nothing is fired."""
+    at = pool.now_ms
+    shelf.put(at=at)
+    shelf.pause()
+    with pool.unchanged():
+        assert shelf.fire(row(), due=at, following=at + 60) == ("stale", "n")
+    shelf.resume(at=at + 10)
+    with pool.unchanged():
+        assert shelf.fire(row(), due=at, following=at + 60) == ("stale", "n")
+    shelf.delete()
+    with pool.unchanged():
+        assert shelf.fire(row(), due=at + 10, following=at + 60) == ("stale", "n")
+
+
+def test_the_clock_steps_back(pool: Pool, shelf: Shelf) -> None:
+    """What was fired is not due again; the schedule waits until the clock has caught up."""
+    at = pool.now_ms
+    shelf.put(at=at)
+    shelf.fire(row(), due=at, following=at + 60)
+    pool.sleep(-3_600_000)
+    found = shelf.due()
+    assert (found.schedules, found.wait_s) == ([], 3600.06)
+
+
+def test_refused(pool: Pool, shelf: Shelf) -> None:
+    """A full queue, and a key that says something else, leave the schedule as it is: the caller writes down why."""
+    at = pool.now_ms
+    shelf.put(at=at)
+    (other,) = pool.put(row(idem="k", digest="d"))
+    with pool.unchanged():
+        assert Shelf(pool, cap=1).fire(row(), due=at, following=at + 60) == ("full", "skill:sum")
+        assert shelf.fire(row(idem="k", digest="e"), due=at, following=at + 60) == ("conflict", other)
+        assert shelf.fire(row(idem="k", digest="d"), due=at, following=at + 60) == ("duplicate", other)
+
+
+def test_trigger(pool: Pool, shelf: Shelf) -> None:
+    """What a person fires becomes the newest task and moves no time, also of a paused one; of none it is refused."""
+    at = pool.now_ms
+    shelf.put(at=at + 60)
+    shelf.pause()
+    task = row()
+    assert shelf.fire(task, due="", following="") == ("created", "")
+    found = shelf.record()
+    assert (found["task"], found["last"], found["fired"], found["next"]) == (task.id, str(at), "1", str(at + 60))
+    assert shelf.scores() == {"n": "inf"}
+    assert shelf.fire(row(), name="other", due="", following="") == ("stale", "other")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SKIPPED, Outcome.REFUSED])
+def test_advance(pool: Pool, shelf: Shelf, outcome: Outcome) -> None:
+    """A time without a task is counted, with the reason and how many were missed before; again it changes nothing."""
+    at = pool.now_ms
+    shelf.put(at=at)
+    assert shelf.advance(outcome, due=at, following=at + 60, missed=2, error="why") is AdvanceStatus.OK
+    found = shelf.record()
+    assert (found[outcome.value], found["missed"], found["error"], found["error_at"]) == ("1", "2", "why", str(at))
+    assert (found["next"], shelf.scores(), "task" in found) == (str(at + 60), {"n": str(at + 60)}, False)
+    with pool.unchanged():
+        assert shelf.advance(outcome, due=at, following=at + 60, missed=2) is AdvanceStatus.STALE
+
+
+def test_advance_missed(pool: Pool, shelf: Shelf) -> None:
+    """Times that are only missed are counted once each."""
+    at = pool.now_ms
+    shelf.put(at=at)
+    assert shelf.advance(Outcome.MISSED, due=at, following="inf", missed=3) is AdvanceStatus.OK
+    assert (shelf.record()["missed"], shelf.scores()) == ("3", {"n": "inf"})
+
+
+def test_advance_with_an_earlier_task(pool: Pool, shelf: Shelf) -> None:
+    """A time whose key a task has is fired with that task."""
+    at = pool.now_ms
+    shelf.put(at=at)
+    assert shelf.advance(Outcome.FIRED, due=at, following=at + 60, task="t1") is AdvanceStatus.OK
+    found = shelf.record()
+    assert (found["task"], found["last"], found["fired"], found["next"]) == ("t1", str(at), "1", str(at + 60))
+
+
+def test_advance_nowhere(pool: Pool, shelf: Shelf) -> None:
+    """A time that is left as it is gets the reason and no count: it will be tried again."""
+    at = pool.now_ms
+    shelf.put(at=at)
+    assert shelf.advance(Outcome.REFUSED, due=at, following=at, error="why") is AdvanceStatus.OK
+    found = shelf.record()
+    assert (found["error"], found["next"], "refused" in found) == ("why", str(at), False)
+    assert shelf.names() == ["n"]
