@@ -1,0 +1,167 @@
+"""`locks/claim`, `renew`, `free` and `await_for` of execution locks: generations, take-over, lapses, deadlocks."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.locks import scripts
+from orchestrator.locks.model import Claim, execution_of, new_nonce
+from tests.lua.keyspace import without_lifetime
+from tests.lua.scope import AWAITED, FENCED, HELD, TAKEN, TTL_MS, Scope, task_id
+
+pytestmark = pytest.mark.both_servers
+
+
+def test_value(scope: Scope) -> None:
+    """The lock holds fence, task, generation and nonce; an equal one is a repeat and is granted."""
+    task, nonce = task_id(), new_nonce()
+    taken = scope.claim(f"exec:{task}", task, "10", nonce)
+    assert taken.value == f"{scope.now_us + 1}:{task}:10:{nonce}"
+    assert execution_of(taken.value) == (task, "10")
+    assert scope.claim(f"exec:{task}", task, "10", nonce) == taken
+
+
+@pytest.mark.parametrize("mode", ["exec", "exec:TASK"])
+def test_higher_generation_takes_over(scope: Scope, mode: str) -> None:
+    """The next attempt gets the lock at once, with a higher fence; what the old one holds is worth nothing."""
+    task = task_id()
+    lock = mode.replace("TASK", task)
+    old = scope.claim(lock, task, "10")
+    new = scope.claim(lock, task, "11")
+    assert new.status == TAKEN
+    assert int(new.value.split(":")[0]) > int(old.value.split(":")[0])
+    assert scope.renew(lock, old.value) == (False, new.value)
+    assert not scope.drop(lock, old.value.split(":")[3])
+
+
+@pytest.mark.parametrize("after", ["while it is held", "after a release", "after it lapsed"])
+def test_lower_generation_is_refused(scope: Scope, after: str) -> None:
+    """An attempt that was overtaken never gets the lock again, also when nobody has it; nothing changes."""
+    task, nonce = task_id(), new_nonce()
+    lock = f"exec:{task}"
+    scope.claim(lock, task, "100", nonce)
+    if after == "after a release":
+        assert scope.drop(lock, nonce)
+    elif after == "after it lapsed":
+        scope.lapse(lock)
+    before = scope.snapshot()
+    assert scope.claim(lock, task, "99").status == FENCED
+    assert scope.snapshot() == before
+
+
+def test_generations_compare_as_numbers(scope: Scope) -> None:
+    """Generation 9 is lower than 10."""
+    task = task_id()
+    scope.claim(f"exec:{task}", task, "10")
+    assert scope.claim(f"exec:{task}", task, "9").status == FENCED
+
+
+def test_same_generation_of_another_process_is_refused(scope: Scope) -> None:
+    """One generation has one owner: another nonce with it is refused while the first one has the lock."""
+    task = task_id()
+    scope.claim(f"exec:{task}", task, "10")
+    assert scope.claim(f"exec:{task}", task, "10").status == FENCED
+
+
+def test_lapsed_lock_is_taken_again(scope: Scope) -> None:
+    """After an outage the owner gets its lock back with the same fence, as long as nobody has had it."""
+    task = task_id()
+    taken = scope.claim("exec", task, "10")
+    scope.lapse("exec")
+    assert scope.renew("exec", taken.value) == (True, taken.value)
+    assert 0 < scope.left_ms("exec") <= TTL_MS
+
+
+def test_lapsed_lock_that_somebody_had_is_lost(scope: Scope) -> None:
+    """Twin: another task had it meanwhile, and has gone: the old owner does not get it back."""
+    task, nonce = task_id(), new_nonce()
+    taken = scope.claim("exec", task, "10")
+    scope.lapse("exec")
+    scope.claim("exec", task_id(), "5", nonce)
+    assert scope.drop("exec", nonce)
+    assert scope.renew("exec", taken.value) == (False, "")
+
+
+def test_released_lock_is_not_taken_again(scope: Scope) -> None:
+    """A renewal that arrives after the release brings nothing back."""
+    task, nonce = task_id(), new_nonce()
+    taken = scope.claim("exec", task, "10", nonce)
+    scope.drop("exec", nonce)
+    assert scope.renew("exec", taken.value) == (False, "")
+
+
+def test_another_task_waits(scope: Scope) -> None:
+    """One task of a session at a time; the other one is told who has it, and gets it with the token."""
+    first, second = new_nonce(), new_nonce()
+    holder = scope.claim("exec", task_id(), "10", first)
+    other = task_id()
+    refused = scope.claim("exec", other, "7", second, wait_ms=1000)
+    assert (refused.status, refused.value) == (HELD, holder.value)
+    scope.drop("exec", first)
+    assert scope.claim("exec", task_id(), "1").status == HELD
+    assert scope.token("exec")
+    assert scope.claim("exec", other, "7", second, wait_ms=1000, woken=True).status == TAKEN
+
+
+def test_tasks_of_one_session_do_not_meet(scope: Scope) -> None:
+    """With lock="task" every task has a lock of its own."""
+    one, two = task_id(), task_id()
+    assert scope.claim(f"exec:{one}", one).status == scope.claim(f"exec:{two}", two).status == TAKEN
+
+
+def test_awaited_child_is_refused(scope: Scope) -> None:
+    """A task that the holder waits for is told so, only while that holder has the lock."""
+    parent, child, nonce = task_id(), task_id(), new_nonce()
+    taken = scope.claim("exec", parent, "10", nonce)
+    claim = Claim(scope.keys, "exec", taken.value)
+    assert scope.claim("exec", child).status == HELD
+    assert scope.call(scripts.await_for(claim, tasks=[child]))
+    assert scope.call(scripts.await_for(claim, tasks=[child]))
+    refused = scope.claim("exec", child)
+    assert (refused.status, refused.value) == (AWAITED, taken.value)
+    assert scope.claim("exec", task_id()).status == HELD
+    scope.drop("exec", nonce)
+    assert scope.claim("exec", child).status == TAKEN
+    assert not scope.call(scripts.await_for(claim, tasks=[child]))
+
+
+def test_dead_attempts_are_freed(scope: Scope) -> None:
+    """Locks of an attempt that is known to be dead are released; those of a later one are not touched."""
+    task = task_id()
+    scope.claim("exec", task, "10")
+    before = scope.snapshot()
+    assert not scope.free("exec", task, "9")
+    assert not scope.free("exec", task_id(), "10")
+    assert scope.snapshot() == before
+    assert scope.free("exec", task, "10")
+    assert not scope.free("exec", task, "10")
+    assert scope.claim("exec", task_id(), "1").status == TAKEN
+
+
+def test_generations_of_a_long_session_are_forgotten(scope: Scope) -> None:
+    """What a session keeps of its tasks stays bounded: those that a day has passed over go, a few at a time."""
+    for _ in range(250):
+        nonce = new_nonce()
+        scope.claim("exec", task_id(), str(scope.now_us // 1000), nonce)
+        scope.drop("exec", nonce)
+    full = scope.store.execute("HLEN", scope.keys.key("exec:fence"))
+    scope.sleep(90_000_000)
+    for _ in range(150):
+        nonce = new_nonce()
+        scope.claim("exec", task_id(), str(scope.now_us // 1000), nonce)
+        scope.drop("exec", nonce)
+    left = scope.store.execute("HLEN", scope.keys.key("exec:fence"))
+    assert full >= 250
+    assert left < 200
+
+
+def test_everything_goes_away(scope: Scope) -> None:
+    """Every key of an execution lock has a time to live, of at least a day where generations are kept."""
+    parent = task_id()
+    taken = scope.claim("exec", parent, "10")
+    scope.claim(f"exec:{parent}", parent, "10")
+    scope.claim("exec", task_id(), wait_ms=1000)
+    scope.call(scripts.await_for(Claim(scope.keys, "exec", taken.value), tasks=[task_id()]))
+    assert without_lifetime(scope.link, scope.keys.prefix) == []
+    assert scope.left_ms("exec:fence") > 86_000_000
+    assert scope.left_ms("fence") > 29 * 86_400_000

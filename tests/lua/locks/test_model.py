@@ -1,0 +1,276 @@
+"""The scripts of locks against a model in plain Python: random owners that crash, repeat themselves, lapse and wait."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+
+from orchestrator.locks import scripts
+from orchestrator.locks.model import NEXT, Claim, Taken, new_nonce
+from tests.lua.keyspace import without_lifetime
+from tests.lua.scope import FENCED, HELD, TAKEN, Scope, task_id
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.testing.servers import RedisServer
+
+pytestmark = pytest.mark.both_servers
+
+EXAMPLES = int(os.environ.get("ORC_TEST_EXAMPLES", "40"))
+TASKS = tuple(task_id() for _ in range(3))
+NAMED = "lock:n"
+LOCKS = (NAMED, "exec", *(f"exec:{task}" for task in TASKS[:1]))
+MUST_FIRE = {"taken", "held", "fenced", "waits", "woken", "renewed", "again", "lost", "released", "lapse", "freed"}
+fired: Counter[str] = Counter()
+
+
+@dataclass
+class Owner:
+    """One try to get a lock, and what came of it. It knows only what it was told."""
+
+    lock: str
+    task: str
+    generation: int
+    nonce: str = field(default_factory=new_nonce)
+    value: str = ""
+
+
+class Machine(RuleBasedStateMachine):
+    """Owners that do anything at any time."""
+
+    url: str
+    numbers = count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scope = Scope(self.url, f"m{os.getpid()}n{next(self.numbers)}:lock:t")
+        self.owners: list[Owner] = []
+        self.holder: dict[str, Owner | str] = {}
+        """Who has a lock: an owner, or NEXT."""
+        self.waiting: dict[str, set[str]] = {lock: set() for lock in LOCKS}
+        self.tokens: Counter[str] = Counter()
+        self.highest: dict[tuple[str, str], int] = {}
+        self.live: dict[str, Owner | None] = {}
+        """The last grant of an execution lock, unless it was given up."""
+        self.fence = 0
+        self.repeat: Callable[[], None] | None = None
+
+    def teardown(self) -> None:
+        """Leave nothing."""
+        for name in self.scope.names():
+            self.scope.store.execute("UNLINK", name)
+        self.scope.close()
+
+    # ------------------------------------------------------------------------------------------------- what may happen
+
+    @rule(
+        lock=st.sampled_from(LOCKS),
+        task=st.sampled_from(TASKS),
+        generation=st.integers(1, 4),
+        wait=st.sampled_from([True, True, False]),
+    )
+    def try_to_get(self, lock: str, task: str, generation: int, *, wait: bool) -> None:
+        """A new owner tries."""
+        owner = Owner(lock, lock.partition(":")[2] if lock.startswith("exec:") else task, generation)
+        self.owners.append(owner)
+        self.ask(owner, wait=wait, woken=False)
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data(), wait=st.booleans())
+    def ask_again(self, data: st.DataObject, *, wait: bool) -> None:
+        """One that was heard of before asks: its answer was lost, or it looks after a while."""
+        self.ask(data.draw(st.sampled_from(self.owners)), wait=wait, woken=False)
+
+    @precondition(lambda self: any(self.tokens.values()))
+    @rule(data=st.data(), dies=st.sampled_from([False, False, True]))
+    def wake(self, data: st.DataObject, *, dies: bool) -> None:
+        """The token goes to somebody who waits, and maybe dies with it."""
+        lock = data.draw(st.sampled_from([lock for lock in LOCKS if self.tokens[lock]]))
+        assert self.scope.token(lock)
+        self.tokens[lock] = 0
+        waiters = [owner for owner in self.owners if owner.nonce in self.waiting[lock]]
+        if waiters and not dies:
+            fired["woken"] += 1
+            self.ask(data.draw(st.sampled_from(waiters)), wait=True, woken=True)
+
+    def ask(self, owner: Owner, *, wait: bool, woken: bool) -> None:
+        """Take or claim, and compare with the model."""
+        lock, wait_ms = owner.lock, 10**8 if wait else 0
+
+        def call() -> Taken:
+            if lock == NAMED:
+                return self.scope.take(lock, owner.nonce, wait_ms=wait_ms, woken=woken)
+            return self.scope.claim(lock, owner.task, str(owner.generation), owner.nonce, wait_ms=wait_ms, woken=woken)
+
+        expected = self.expected(owner, woken=woken)
+        answer = call()
+        assert answer.status == expected
+        fired[answer.status.value] += 1
+        if answer.status is TAKEN:
+            if self.holder.get(lock) is not owner:
+                fence = int(answer.value.split(":")[0])
+                assert fence > self.fence
+                self.fence, self.holder[lock] = fence, owner
+                self.highest[lock, owner.task] = owner.generation
+                self.live[lock] = owner
+                self.waiting[lock].discard(owner.nonce)
+                self.tokens[lock] = 0
+            owner.value = answer.value
+        elif answer.status is HELD and wait:
+            fired["waits"] += 1
+            self.waiting[lock].add(owner.nonce)
+
+    def expected(self, owner: Owner, *, woken: bool) -> str:
+        """What the answer must be."""
+        holder = self.holder.get(owner.lock)
+        if holder is owner:
+            return TAKEN
+        if owner.lock != NAMED:
+            if self.highest.get((owner.lock, owner.task), 0) > owner.generation:
+                return FENCED
+            if isinstance(holder, Owner) and holder.task == owner.task:
+                return FENCED if holder.generation >= owner.generation else TAKEN
+        if holder is None or (holder == NEXT and woken):
+            return TAKEN
+        return HELD
+
+    @precondition(lambda self: any(owner.value for owner in self.owners))
+    @rule(data=st.data())
+    def renew(self, data: st.DataObject) -> None:
+        """One that believes to have a lock renews it."""
+        owner = data.draw(st.sampled_from([owner for owner in self.owners if owner.value]))
+        lock, holder = owner.lock, self.holder.get(owner.lock)
+        kept, _ = self.scope.renew(lock, owner.value)
+        if holder is owner:
+            assert kept
+            fired["renewed"] += 1
+        elif holder is None and lock != NAMED and self.live.get(lock) is owner and self.last_of(owner):
+            assert kept
+            fired["again"] += 1
+            self.holder[lock] = owner
+        else:
+            assert not kept
+            fired["lost"] += 1
+
+    def last_of(self, owner: Owner) -> bool:
+        """Whether an owner's value is that of its latest grant."""
+        return int(owner.value.split(":")[0]) == max(
+            int(other.value.split(":")[0]) for other in self.owners if other.value and other.lock == owner.lock
+        )
+
+    @precondition(lambda self: self.owners)
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        """Anybody gives up: a holder, a waiter, one that was overtaken; also twice."""
+        self.leave(data.draw(st.sampled_from(self.owners)))
+
+    @precondition(lambda self: any(isinstance(holder, Owner) for holder in self.holder.values()))
+    @rule(data=st.data())
+    def holder_gives_up(self, data: st.DataObject) -> None:
+        """One that has a lock gives it up."""
+        holders = [holder for holder in self.holder.values() if isinstance(holder, Owner)]
+        self.leave(data.draw(st.sampled_from(holders)))
+
+    def leave(self, owner: Owner) -> None:
+        """Drop, and compare with the model."""
+        lock, holder = owner.lock, self.holder.get(owner.lock)
+        released = self.scope.drop(lock, owner.nonce)
+        waited = owner.nonce in self.waiting[lock]
+        self.waiting[lock].discard(owner.nonce)
+        assert released == (holder is owner)
+        if released:
+            fired["released"] += 1
+            self.live[lock] = None
+            self.hand_on(lock)
+        elif waited and (holder is None or holder == NEXT):
+            self.hand_on(lock)
+
+    def hand_on(self, lock: str) -> None:
+        """Who has it after a release."""
+        if self.waiting[lock]:
+            self.holder[lock], self.tokens[lock] = NEXT, 1
+        else:
+            self.holder.pop(lock, None)
+            self.tokens[lock] = 0
+
+    @rule(lock=st.sampled_from(LOCKS))
+    def lapse(self, lock: str) -> None:
+        """A lock's time is over: its owner crashed, or was too slow."""
+        if self.holder.pop(lock, None) is not None:
+            fired["lapse"] += 1
+        self.scope.lapse(lock)
+
+    @precondition(lambda self: any(owner.value and owner.lock != NAMED for owner in self.owners))
+    @rule(data=st.data())
+    def free(self, data: st.DataObject) -> None:
+        """A host releases the lock of an attempt that died."""
+        owner = data.draw(st.sampled_from([owner for owner in self.owners if owner.value and owner.lock != NAMED]))
+        holder = self.holder.get(owner.lock)
+        theirs = isinstance(holder, Owner) and (holder.task, holder.generation) == (owner.task, owner.generation)
+        assert self.scope.free(owner.lock, owner.task, str(owner.generation)) == theirs
+        if theirs:
+            fired["freed"] += 1
+            self.live[owner.lock] = None
+            self.hand_on(owner.lock)
+
+    @rule(ms=st.integers(-1000, 5000))
+    def time_passes(self, ms: int) -> None:
+        """The clock moves, also back."""
+        self.scope.sleep(ms)
+
+    @rule()
+    def counter_is_lost(self) -> None:
+        """The counter of fences goes, as the clock goes on."""
+        self.scope.store.execute("DEL", self.scope.keys.key("fence"))
+        self.scope.sleep(100_000)
+
+    # --------------------------------------------------------------------------------------------- what must be so
+
+    @invariant()
+    def who_has_it(self) -> None:
+        """Every lock holds what the model says; only its owner passes the guard of shared state."""
+        for lock in LOCKS:
+            stored = self.scope.store.execute("GET", self.scope.keys.key(lock))
+            holder = self.holder.get(lock)
+            said = holder if isinstance(holder, str) else holder.value if holder else None
+            assert (stored.decode() if stored else None) == said
+        for owner in self.owners[-4:]:
+            if owner.value:
+                passes = self.scope.call(
+                    scripts.await_for(Claim(self.scope.keys, owner.lock, owner.value), tasks=["nobody"])
+                )
+                assert passes == (self.holder.get(owner.lock) is owner)
+
+    @invariant()
+    def nothing_stays_for_ever(self) -> None:
+        """Every key has a time to live."""
+        assert without_lifetime(self.scope.link, self.scope.keys.prefix) == []
+
+
+def test_locks_follow_the_model(redis_server: RedisServer) -> None:
+    """Whatever owners do, crash or repeat: one has the lock, fences rise, only the owner may write."""
+    fired.clear()
+
+    class Here(Machine):
+        url = redis_server.url
+
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        Here,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=50,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+            database=None,
+        ),
+    )
+    assert set(fired) >= MUST_FIRE, f"never happened: {MUST_FIRE - set(fired)}"
