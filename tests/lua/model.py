@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.tasks.model import (
+    AnswerStatus,
     Assigned,
     CancelStatus,
     DeleteStatus,
@@ -25,6 +26,7 @@ from orchestrator.tasks.model import (
     VerdictKind,
     WatchStatus,
 )
+from orchestrator.tasks.questions import Asked
 from tests.lua.pool import LEASE_MS
 
 if TYPE_CHECKING:
@@ -40,7 +42,10 @@ _AGAIN = {
     VerdictKind.SNOOZE: "snoozed",
     VerdictKind.BACK: "given_back",
     VerdictKind.UNSTARTED: "given_back",
+    VerdictKind.ASK: "asked",
 }
+ASKED: Final = Asked("Which?", ('"a"', '"b"'))
+"""What every task asks, whenever it asks."""
 MAX_DEATHS = 3
 
 
@@ -53,7 +58,9 @@ class Task:
         forgiven: failures and deaths from before it was revived.
         token: of the call that revived it last.
         came_from: the score that it had when it was assigned last.
-        due: when it leaves `scheduled`.
+        due: when it leaves `scheduled`, or the deadline of its question (0: none).
+        asks: the number of its latest question.
+        answers: by question; None: its deadline has passed.
         out: its output stream as (kind, generation, attempt); None: it does not emit and nobody follows it.
         emitted: generation and number of the last row that was emitted.
         progress: the latest, as it is stored.
@@ -73,6 +80,8 @@ class Task:
     parked: bool = False
     cancel: bool = False
     deleted: bool = False
+    asks: int = 0
+    answers: dict[int, str | None] = field(default_factory=dict)
     forgiven: tuple[int, int] = (0, 0)
     token: str = ""
     out: list[tuple[str, int, int]] | None = None
@@ -161,6 +170,8 @@ class Model:
         self.counts: Counter[str] = Counter()
         self.ends: list[tuple[str, str]] = []
         self.history: dict[str, list[int]] = {}
+        self.lanes: dict[str, list[str]] = {}
+        self.turns: list[str] = []
 
     @property
     def now_ms(self) -> int:
@@ -172,6 +183,7 @@ class Model:
     def queue(self, name: str) -> list[Task]:
         """Ready tasks of a queue, best first."""
         found = [t for t in self.tasks.values() if t.state == "ready" and t.row.queue == name and not t.parked]
+        found = [task for task in found if task.id not in self.turns]  # these come into it at the end of the call
         return sorted(found, key=lambda task: (task.score, task.id))
 
     def parked(self, agent: str) -> list[Task]:
@@ -182,6 +194,11 @@ class Model:
     def scheduled(self) -> list[Task]:
         """Scheduled tasks, the next due first."""
         return sorted([t for t in self.tasks.values() if t.state == "scheduled"], key=lambda task: (task.due, task.id))
+
+    def asking(self) -> list[Task]:
+        """Tasks that wait for a person, the first deadline first."""
+        found = [t for t in self.tasks.values() if t.state == "asking"]
+        return sorted(found, key=lambda task: (task.due or math.inf, task.id))
 
     def entry_of(self, task_id: str) -> tuple[Agent, Entry] | None:
         """The inbox entry of a task's present attempt."""
@@ -195,48 +212,120 @@ class Model:
 
     def submit(self, rows: Sequence[Row], max_tasks: int) -> list[tuple[str, str]]:
         """lua/tasks/submit.lua."""
-        return [self._submit(row, max_tasks) for row in rows]
+        lengths: dict[str, int] = {}
+        accepted: dict[str, Row] = {}
+        answers = [self._judge(row, max_tasks, lengths, accepted) for row in rows]
+        for row in accepted.values():
+            self._accept(row)
+        self.turns.clear()
+        return answers
 
-    def _submit(self, row: Row, max_tasks: int) -> tuple[str, str]:
-        if row.id in self.tasks:
+    def _judge(
+        self, row: Row, max_tasks: int, lengths: dict[str, int], accepted: dict[str, Row]
+    ) -> tuple[str, str]:
+        if row.id in self.tasks or row.id in accepted:
             return "duplicate", row.id
         if row.idem in self.keys:
             owner, digest = self.keys[row.idem]
             return ("duplicate" if digest == row.digest else "conflict"), owner
-        due = max(self.now_ms + row.delay_ms if row.delay_ms else 0, row.at_ms)
+        place = "scheduled" if self._due(row) > self.now_ms else row.queue
+        if row.lane and place != "scheduled":
+            lane = f"lane:{row.lane}"
+            members = [*self.lanes.get(row.lane, []), *[one.id for one in accepted.values() if one.lane == row.lane]]
+            count = lengths.setdefault(lane, len(self.lanes.get(row.lane, [])))
+            if count and row.on_busy == "reject":
+                return "busy", members[0]
+            if count >= max_tasks:
+                return "full", lane
+            if count:
+                place = lane
+                if row.on_busy == "replace":
+                    lengths[lane] = 1
+        if place not in lengths:
+            lengths[place] = self._length(place)
+        if lengths[place] >= max_tasks:
+            return "full", place
+        lengths[place] += 1
+        if row.lane and place == row.queue:
+            lengths[f"lane:{row.lane}"] = 1
+        accepted[row.id] = row
+        if row.idem:
+            self.keys[row.idem] = (row.id, row.digest)
+        return "created", ""
+
+    def _length(self, place: str) -> int:
+        if place == "scheduled":
+            return len(self.scheduled())
+        agent = place.removeprefix("agent:")
+        return len(self.queue(place)) + (len(self.parked(agent)) if place.startswith("agent:") else 0)
+
+    def _due(self, row: Row) -> int:
+        return max(self.now_ms + row.delay_ms if row.delay_ms else 0, row.at_ms)
+
+    def _accept(self, row: Row) -> None:
+        due = self._due(row)
         later = due > self.now_ms
-        if later:
-            length = len(self.scheduled())
-        else:
-            agent = row.queue.removeprefix("agent:")
-            length = len(self.queue(row.queue)) + (len(self.parked(agent)) if row.queue.startswith("agent:") else 0)
-        if length >= max_tasks:
-            return "full", "scheduled" if later else row.queue
         task = Task(row.id, row, "scheduled" if later else "ready", self.now_ms, by=row.start_by_ms)
         task.due, task.score = due, row.rank + self.now_ms
         self.tasks[row.id] = task
-        if row.idem:
-            self.keys[row.idem] = (row.id, row.digest)
         if row.start_by_ms:
             self.expiring.add(row.id)
         self.counts["submitted"] += 1
-        return "created", ""
+        if row.lane and not later:
+            self._meet_lane(task)
+
+    def _meet_lane(self, task: Task) -> None:
+        """A new task takes its place in its lane, and ends whom it may."""
+        others = list(self.lanes.get(task.row.lane, []))
+        if not others or task.row.on_busy != "interrupt":
+            self._join(task)
+        else:
+            self.lanes[task.row.lane].insert(1, task.id)
+            task.state = "waiting"
+            self._cancel(self.tasks[others[0]])
+        if task.row.on_busy == "replace":
+            for other in reversed(others):
+                if not self._has_begun(self.tasks[other]):
+                    self._cancel(self.tasks[other])
+
+    def _join(self, task: Task) -> None:
+        """A task that becomes ready stands behind its lane, if it has one and no place there."""
+        if not task.row.lane:
+            return
+        members = self.lanes.setdefault(task.row.lane, [])
+        if task.id not in members:
+            members.append(task.id)
+        task.state = "ready" if members[0] == task.id else "waiting"
+
+    def _has_begun(self, task: Task) -> bool:
+        found = self.entry_of(task.id)
+        return bool(task.was or task.fails or task.deaths or (found and found[1].consumer))
 
     def promote(self, limit: int) -> Promoted:
         """lua/tasks/promote.lua."""
         late = sorted((self.tasks[i].by, i) for i in self.expiring if self.tasks[i].by <= self.now_ms)[:limit]
         expired = 0
         for _, task_id in late:
-            if self.tasks[task_id].state in {"ready", "scheduled"}:
+            if self.tasks[task_id].state in {"ready", "waiting", "scheduled"}:
                 self._end(self.tasks[task_id], "expired")
                 expired += 1
             self.expiring.discard(task_id)
         due = [task for task in self.scheduled() if task.due <= self.now_ms][:limit]
         for task in due:
             task.state, task.score = "ready", task.row.rank + task.due
+            self._join(task)
+        overdue = [task for task in self.asking() if 0 < task.due <= self.now_ms][:limit]
+        for task in overdue:
+            assert task.came_from is not None
+            task.state, task.score, task.answers[task.asks] = "ready", task.came_from, None
+            self.counts["unanswered"] += 1
+            self._tell(task, "unanswered")
         waits = [task.due for task in self.scheduled()] + [self.tasks[task_id].by for task_id in self.expiring]
+        waits += [task.due for task in self.asking() if task.due]
         wait_ms = max(0, min(waits) - self.now_ms) if waits else None
-        return Promoted(len(due), expired, None if wait_ms is None else wait_ms / 1000, left=wait_ms == 0)
+        return Promoted(
+            len(due) + len(overdue), expired, None if wait_ms is None else wait_ms / 1000, left=wait_ms == 0
+        )
 
     def assign(self, name: str, limit: int) -> Assigned:
         """lua/tasks/assign.lua."""
@@ -266,6 +355,7 @@ class Model:
                 count += 1
         self.counts["assigned"] += count
         remain = any(self.queue(queue) for queue in filled)
+        self.turns.clear()
         return Assigned(count, left=remain and count < room, wait_us=0)
 
     def _deliver(self, agent: Agent, task: Task) -> None:
@@ -331,7 +421,9 @@ class Model:
             self.expiring.add(task.id)
         else:
             task.by = 0
-        if due > self.now_ms:
+        if verdict.kind == VerdictKind.ASK:
+            task.state, task.due, task.asks = "asking", due, verdict.number
+        elif due > self.now_ms:
             task.state, task.due = "scheduled", due
         else:
             task.state = "ready"
@@ -339,9 +431,31 @@ class Model:
                 task.score = task.row.rank + self.now_ms
         self.counts[_AGAIN[verdict.kind]] += 1
 
+    def answer(self, task_id: str, number: int, value: str) -> AnswerStatus:
+        """lua/tasks/answer.lua."""
+        task = self.tasks.get(task_id)
+        if task is None or task.deleted:
+            return AnswerStatus.UNKNOWN
+        given = task.answers.get(number, "")
+        if given:
+            return AnswerStatus.ALREADY if given == value else AnswerStatus.OTHER
+        if given is None:
+            return AnswerStatus.LATE
+        if task.state != "asking" or task.asks != number:
+            return AnswerStatus.UNASKED
+        if value not in ASKED.options:
+            return AnswerStatus.UNFIT
+        assert task.came_from is not None
+        task.state, task.score, task.answers[number] = "ready", task.came_from, value
+        self.counts["answered"] += 1
+        self._tell(task, "answered")
+        return AnswerStatus.ANSWERED
+
     def cancel(self, ids: Sequence[str]) -> list[tuple[CancelStatus, TaskState | None]]:
         """lua/tasks/cancel.lua."""
-        return [self._cancel(self.tasks.get(task_id)) for task_id in ids]
+        answers = [self._cancel(self.tasks.get(task_id)) for task_id in ids]
+        self.turns.clear()
+        return answers
 
     def _cancel(self, task: Task | None) -> tuple[CancelStatus, TaskState | None]:
         if task is None or task.deleted:
@@ -394,7 +508,10 @@ class Model:
         self._raise(task)
         self._tell(task, "revived")
         task.state, task.score = "ready", task.row.rank + self.now_ms
+        self._join(task)
         task.cancel, task.by, task.due, task.came_from = False, 0, 0, None
+        if not task.answers.get(task.asks):
+            task.answers.pop(task.asks, None)
         self.expiring.discard(task.id)
         self.counts["revived"] += 1
         return ReviveStatus.REVIVED, state
@@ -542,7 +659,7 @@ class Model:
             return WatchStatus.SILENT if task.out is None else WatchStatus.ENDED
         if task.out is None:
             task.out = []
-            self._tell(task, task.state)
+            self._tell(task, "ready" if task.state == "waiting" else task.state)
         return WatchStatus.LIVE
 
     def emit(self, rows: Sequence[EmitRow]) -> list[EmitStatus]:
@@ -597,6 +714,21 @@ class Model:
         task.state, task.parked = state, False
         self.counts[state] += 1
         self.ends.append((task.id, state[0]))
+        if task.id in self.turns:
+            self.turns.remove(task.id)
+        if task.id in self.lanes.get(task.row.lane, []):
+            self._hand_over(task)
+
+    def _hand_over(self, task: Task) -> None:
+        members = self.lanes[task.row.lane]
+        had_turn = members[0] == task.id
+        members.remove(task.id)
+        if not members:
+            del self.lanes[task.row.lane]
+        elif had_turn:
+            heir = self.tasks[members[0]]
+            heir.state, heir.score = "ready", heir.row.rank + self.now_ms
+            self.turns.append(heir.id)
 
     def _take_back(self, task: Task, *, died: bool) -> bool:
         task.deaths += died

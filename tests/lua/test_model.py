@@ -24,10 +24,11 @@ from hypothesis.stateful import (
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import Assigned, DeleteStatus, ReviveStatus, TaskState, Verdict, VerdictKind
+from orchestrator.tasks.questions import pack_asked
 from orchestrator.tasks.reasons import explain
 from orchestrator.tasks.states import STEPS
 from tests.lua.keyspace import without_lifetime
-from tests.lua.model import FINAL, Agent, Limit, Model, Task
+from tests.lua.model import ASKED, FINAL, Agent, Limit, Model, Task
 from tests.lua.pool import LEASE_MS, START_US, USUAL_TTL_S, Pool, Team, chunk, rank, row
 from tests.lua.watched_pool import WatchedPool
 
@@ -69,7 +70,19 @@ MUST_FIRE = [
     ],
     *[f"finish {kind.value}" for kind in VerdictKind],
     *["finish, stale generation", "renew", "lease_expires", "adopted", "abandoned", "change_skills", "repeat"],
-    *["recovered", "lost", "time_jumps", "time_steps_back", "watch", "emit", "emit, stale generation"],
+    *[
+        "recovered",
+        "lost",
+        "answer answered",
+        "answer already",
+        "answer other",
+        "answer unasked",
+        "time_jumps",
+        "time_steps_back",
+        "watch",
+        "emit",
+        "emit, stale generation",
+    ],
 ]
 
 fired: Counter[str] = Counter()
@@ -214,6 +227,25 @@ class Machine(RuleBasedStateMachine):
             assert self.pool.cancel(*ids, "unknown") == self.model.cancel([*ids, "unknown"])
 
         self.act("cancel", step)
+
+    @rule(
+        i=st.integers(0, 1000), off=st.sampled_from([0, 0, 0, -1, 1]), value=st.sampled_from(['"a"', '"a"', '"b"', "1"])
+    )
+    @precondition(lambda self: self.model.tasks)
+    def answer(self, i: int, off: int, value: str) -> None:
+        """A person answers a question of a task, whatever state it is in; mostly one that waits for it."""
+        tasks = self.model.asking() or list(self.model.tasks.values())
+        if i % 5 == 0:
+            tasks = list(self.model.tasks.values())
+        task = tasks[i % len(tasks)]
+        number = max(1, task.asks + off)
+
+        def step() -> None:
+            found = self.pool.answer(task.id, value, number=number)
+            assert found.status == self.model.answer(task.id, number, value)
+            fired[f"answer {found.status}"] += 1
+
+        self.act("answer", step)
 
     @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3))
     @precondition(lambda self: self.model.tasks)
@@ -395,11 +427,11 @@ class Machine(RuleBasedStateMachine):
         busy = [worker for worker in self.workers if worker.holds]
         worker = busy[i % len(busy)]
         rows = [
-            (delivery, Verdict(kind, b"r", delay_ms=delay_ms, at_ms=at_ms and self.model.now_ms + at_ms, reason="x"))
+            (delivery, self.verdict(delivery, kind, delay_ms=delay_ms, at_ms=at_ms and self.model.now_ms + at_ms))
             for delivery, kind in zip(list(worker.holds.values()), kinds, strict=False)
         ]
         if twice:
-            rows.append((rows[0][0], Verdict(kinds[-1], b"r", reason="x")))
+            rows.append((rows[0][0], self.verdict(rows[0][0], kinds[-1])))
         for delivery, verdict in rows:
             worker.holds.pop(delivery.entry, None)
             fired[f"finish {verdict.kind.value}"] += 1
@@ -409,6 +441,13 @@ class Machine(RuleBasedStateMachine):
 
         self.act("finish", step)
 
+    def verdict(self, delivery: Delivery, kind: VerdictKind, *, delay_ms: int = 0, at_ms: int = 0) -> Verdict:
+        """A verdict of this kind; a question is the next one of its task."""
+        payload, number = b"r", 0
+        if kind is VerdictKind.ASK:
+            payload, number = pack_asked(ASKED), self.model.tasks[delivery.task_id].asks + 1
+        return Verdict(kind, payload, delay_ms=delay_ms, at_ms=at_ms, reason="x", number=number)
+
     @rule(i=st.integers(0, 10_000), kind=st.sampled_from(list(VerdictKind)))
     @precondition(lambda self: self.past)
     def finish_old(self, i: int, kind: VerdictKind) -> None:
@@ -416,10 +455,10 @@ class Machine(RuleBasedStateMachine):
         delivery = self.past[i % len(self.past)]
         stale = self.model.tasks[delivery.task_id].gen != int(delivery.generation)
         fired["finish, stale generation"] += stale
+        rows = [(delivery, self.verdict(delivery, kind, delay_ms=5))]
 
         def step() -> None:
             before = self.pool.snapshot() if stale else None
-            rows = [(delivery, Verdict(kind, b"late", delay_ms=5))]
             assert self.pool.finish(*rows) == self.model.finish(rows)
             if before is not None:
                 assert self.pool.snapshot() == before
@@ -555,8 +594,9 @@ class Machine(RuleBasedStateMachine):
             pool.execute("ZREM", pool.keys.parked(queue.removeprefix("agent:")), task.id)
             if not pool.execute("EXISTS", pool.keys.queue(queue)):
                 pool.execute("SREM", pool.keys.queues, queue)
-        elif task.state == "scheduled":
+        elif task.state in {"scheduled", "asking"}:
             pool.execute("ZREM", pool.keys.scheduled, task.id)
+            pool.execute("ZREM", pool.keys.asking, task.id)
         else:
             held = self.model.entry_of(task.id)
             assert held is not None
@@ -649,6 +689,7 @@ class Machine(RuleBasedStateMachine):
         index = {name.decode() for name in pool.execute("SMEMBERS", pool.keys.queues)}
         assert index == {queue for queue in queues if model.queue(queue)}
         assert pool.members(pool.keys.scheduled) == [task.id for task in model.scheduled()]
+        assert pool.members(pool.keys.asking) == [task.id for task in model.asking()]
         assert set(pool.members(f"{pool.keys.root}:expiring")) == model.expiring
         for agent in model.agents.values():
             assert pool.members(f"{pool.keys.root}:parked:{agent.name}") == [t.id for t in model.parked(agent.name)]
@@ -658,7 +699,7 @@ class Machine(RuleBasedStateMachine):
             assert pool.pending(agent.name) == [(e.id, e.consumer) for e in agent.inbox if e.consumer]
         places = Counter(
             [task.id for queue in queues for task in model.queue(queue)]
-            + [task.id for task in model.scheduled()]
+            + [task.id for task in [*model.scheduled(), *model.asking()]]
             + [task.id for agent in model.agents for task in model.parked(agent)]
             + [entry.task for agent in model.agents.values() for entry in agent.inbox]
         )
@@ -696,7 +737,8 @@ class Machine(RuleBasedStateMachine):
             return
         held = self.model.entry_of(task.id)
         worker = held[1].consumer if held else None
-        assert found.state == (TaskState.RUNNING if worker else task.state)
+        runs = TaskState.CANCELLING if task.cancel else TaskState.RUNNING
+        assert found.state == (runs if worker else task.state)
         assert (found.worker.id if found.worker else None) == worker
         if task.state == "ready" and not task.parked:
             assert found.rank == [one.id for one in self.model.queue(task.row.queue)].index(task.id)
@@ -728,7 +770,7 @@ class Machine(RuleBasedStateMachine):
         rows += [(task.id, "out") for task in model.tasks.values() if task.out]
         rows += [("", f"idem:{key}") for key in model.keys]
         for task in model.tasks.values():
-            if task.state in {"scheduled", "dead"}:
+            if task.state in {"scheduled", "asking", "dead"}:
                 rows.append((task.id, task.state))
             elif task.state == "ready":
                 place = "parked:" + task.row.queue.removeprefix("agent:") if task.parked else f"queue:{task.row.queue}"
@@ -775,6 +817,9 @@ class Machine(RuleBasedStateMachine):
             self.tick(10_000)
             self.pool.promote()
             self.model.promote(500)
+            for task in self.model.asking():
+                assert self.pool.answer(task.id, '"b"', number=task.asks).status == "answered"
+                self.model.answer(task.id, task.asks, '"b"')
             for name in self.model.agents:
                 self.assign_once(name, 500)
             for worker in self.workers:
@@ -875,6 +920,9 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
         steps += [lambda: machine.crash(i), lambda: machine.lease_expires(i)]
     if machine.model.tasks:
         steps += [lambda: machine.submit_known([-1, -2]), lambda: machine.cancel([-1 - i])]
+        steps += [
+            lambda: machine.answer(dice.randrange(1000), dice.choice([0, 0, -1, 1]), dice.choice(['"a"', '"b"', "1"]))
+        ]
         steps += [lambda: machine.watch([-1, -1 - i]), lambda: machine.delete([-1, -5 - i])]
         steps += [lambda: machine.revive([-1, -2 - i, dice.randrange(100)], again=dice.random() < 0.2)]
     if dice.random() < 0.3 and any(task.state not in FINAL for task in machine.model.tasks.values()):
