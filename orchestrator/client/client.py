@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 import anyio
@@ -34,6 +36,10 @@ from orchestrator.core.errors import (
     SubmitRefused,
 )
 from orchestrator.core.ids import TaskIds, check_task_id
+from orchestrator.locks.keeping import Keeper
+from orchestrator.locks.model import POOL, parse_scope
+from orchestrator.locks.named import Locks
+from orchestrator.locks.waiting import WaitingRoom
 from orchestrator.services import Services, open_services, resolve_settings
 
 if TYPE_CHECKING:
@@ -122,10 +128,14 @@ class Orchestrator:
         self._batcher = Batcher(services)
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
+        self._keeper = Keeper()
+        self._room = WaitingRoom(services.store)
         async with anyio.create_task_group() as group:
             group.start_soon(self._batcher.run)
             group.start_soon(self._replies.run)
             group.start_soon(self._following.run)
+            group.start_soon(self._keeper.run, services.store)
+            group.start_soon(self._room.run)
             if not opened.done():  # else its caller was cancelled and closes
                 opened.set_result(None)
             await anyio.sleep_forever()
@@ -318,6 +328,29 @@ class Orchestrator:
         from orchestrator.client.admin import Admin
 
         return Admin(self._here)
+
+    def locks(self, scope: str = POOL, *, owner: str | None = None) -> Locks:
+        """Named locks of a session, of an agent, or of the pool: `async with orc.locks("session:101").hold("doc"):`.
+
+        Held locks are renewed until this client is closed.
+
+        Args:
+            scope: `session:S`, `agent:A` or `pool`.
+            owner: who holds them, for people; host and process by default.
+
+        Raises:
+            InvalidInput: that is no scope.
+        """
+        services = self._here()
+        keys = services.keys
+        return Locks(
+            parse_scope(scope, prefix=keys.prefix, pool=keys.pool),
+            pool=keys.pool,
+            owner=owner or f"{socket.gethostname()}:{os.getpid()}",
+            store=services.store,
+            room=self._room,
+            keeper=self._keeper,
+        )
 
     def task(self, id_: str) -> TaskHandle[Any]:
         """A handle for a known id.

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.store.keys import ScopeKeys
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -20,8 +22,10 @@ SENT: Final = (
     "SCRIPT EXISTS 0",
     "SCRIPT LOAD return",
     "EVALSHA 0 1 ROOT",
+    "BLPOP KEY 1",
     "EXISTS KEY",
     "GET KEY",
+    "GET SCOPE",
     "SET KEY 1",
     "SMEMBERS KEY",
     "SSCAN KEY 0",
@@ -49,14 +53,17 @@ CALLED: Final = (
     "HEXISTS KEY f",
     "HINCRBY KEY f 1",
     "HLEN KEY",
+    "HRANDFIELD KEY 1",
     "HSET KEY f v",
     "HSETNX KEY f v",
     "HVALS KEY",
     "INCR KEY",
     "LLEN KEY",
+    "LPUSH KEY v",
     "LTRIM KEY 0 -1",
     "PEXPIRE KEY 1",
     "PEXPIREAT KEY 1",
+    "PTTL KEY",
     "RPUSH KEY v",
     "SADD KEY m",
     "SISMEMBER KEY m",
@@ -89,7 +96,8 @@ HINTS: Final = ("SPUBLISH KEY m", "SSUBSCRIBE KEY", "SUNSUBSCRIBE KEY")
 
 def used_commands(keys: PoolKeys) -> list[list[str]]:
     """The commands on the keys of one pool, those that may be missing last. The key is one that nobody uses."""
-    words = {"ROOT": keys.root, "KEY": f"{keys.root}:probe"}
+    scope = ScopeKeys(keys.prefix, "session", "probe")
+    words = {"ROOT": keys.root, "KEY": f"{keys.root}:probe", "SCOPE": scope.key("probe")}
     return [[words.get(word, word) for word in command.split(" ")] for command in (*SENT, *CALLED, *HINTS)]
 
 

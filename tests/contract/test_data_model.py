@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.store.keys import POOL_KEYS, KeyKind, PoolKeys, is_permanent
+from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS, KeyKind, PoolKeys, is_permanent
 from orchestrator.store.script_files import all_scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/data-model.md").read_text(encoding="utf-8")
 
 
-def key_table() -> str:
+def key_table(kinds: Sequence[KeyKind]) -> str:
     """The table of keys as the page must show it."""
     rows = ["| key | type | holds | lifetime | permanent |", "|---|---|---|---|---|"]
-    for kind in POOL_KEYS:
+    for kind in kinds:
         permanent = "yes" if kind.permanent else ""
         rows.append(
             f"| `{kind.suffix}` | {kind.type} | {kind.holds} | {kind.lifetime} | {permanent} |".replace("|  |", "| |")
@@ -26,8 +30,10 @@ def key_table() -> str:
 
 
 def test_keys() -> None:
-    """The page shows the table of keys of the code; if not, the message holds the right one."""
-    assert key_table() in PAGE, f"put this into docs/data-model.md:\n\n{key_table()}\n"
+    """The page shows the tables of keys of the code; if not, the message holds the right one."""
+    for kinds in (POOL_KEYS, SCOPE_KEYS):
+        table = key_table(kinds)
+        assert table in PAGE, f"put this into docs/data-model.md:\n\n{table}\n"
 
 
 def test_script_table() -> None:

@@ -45,7 +45,7 @@ class _LoneStore(NoStore):
         self._held: dict[tuple[Argument, Argument], str] = {}
         self._fences = itertools.count(1)
 
-    async def call(self, call: Any, *, patience_s: float = 0.0) -> Any:  # type: ignore[override]
+    async def call(self, call: Any, *, patience_s: float = 0.0) -> Any:
         """Run a script of locks; refuse any other."""
         scope = call.args.get("scope")
         match call.script:

@@ -167,6 +167,18 @@ class Machine(RuleBasedStateMachine):
             int(other.value.split(":")[0]) for other in self.owners if other.value and other.lock == owner.lock
         )
 
+    @precondition(lambda self: any(isinstance(self.holder.get(lock), Owner) for lock in LOCKS[1:]))
+    @rule(data=st.data())
+    def outage(self, data: st.DataObject) -> None:
+        """An execution lock lapses, and its owner renews it before anybody else comes."""
+        held = [lock for lock in LOCKS[1:] if isinstance(self.holder.get(lock), Owner)]
+        lock = data.draw(st.sampled_from(held))
+        owner = self.holder[lock]
+        assert isinstance(owner, Owner)
+        self.scope.lapse(lock)
+        assert self.scope.renew(lock, owner.value) == (True, owner.value)
+        fired["again"] += 1
+
     @precondition(lambda self: self.owners)
     @rule(data=st.data())
     def give_up(self, data: st.DataObject) -> None:
@@ -263,7 +275,7 @@ def test_locks_follow_the_model(redis_server: RedisServer) -> None:
     class Here(Machine):
         url = redis_server.url
 
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Here,
         settings=settings(
             max_examples=EXAMPLES,

@@ -43,7 +43,7 @@ def test_fences_rise(scope: Scope) -> None:
 
 
 def test_fence_survives_its_counter(scope: Scope) -> None:
-    """A counter that was lost begins at the time, so above all that it ever gave out; a clock set back changes nothing."""
+    """A counter that was lost begins at the time, so above all that it ever gave out; a clock set back is no matter."""
     nonce = new_nonce()
     first = int(scope.take(nonce=nonce).value.split(":")[0])
     scope.drop("lock:n", nonce)
@@ -93,7 +93,7 @@ def test_renewal_is_checked(scope: Scope) -> None:
 
 
 def test_released_lock_is_kept_for_those_who_wait(scope: Scope) -> None:
-    """With somebody waiting, a released lock is nobody else's: it goes to who has the token, and the next release on."""
+    """With somebody waiting, a released lock goes to who has the token and to nobody else, release after release."""
     first, second, third = new_nonce(), new_nonce(), new_nonce()
     scope.take(nonce=first)
     assert scope.take(nonce=second, wait_ms=5000).status == HELD
@@ -135,7 +135,7 @@ def test_leaving_passes_the_token_on(scope: Scope) -> None:
     assert not scope.drop("lock:n", second)
     assert scope.token("lock:n")
     assert not scope.drop("lock:n", third)
-    assert scope.names() == [name for name in scope.names() if name.endswith((":fence"))]
+    assert scope.names() == [name for name in scope.names() if name.endswith(":fence")]
 
 
 def test_waiters_that_died_keep_nobody_out(scope: Scope) -> None:
