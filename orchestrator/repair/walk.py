@@ -13,6 +13,7 @@ from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import InvalidInput, ServerRefused
 from orchestrator.core.ids import check_name
 from orchestrator.repair.findings import Finding
+from orchestrator.schedules import scripts as schedules
 from orchestrator.store.keys import kind_of
 from orchestrator.tasks import scripts as tasks
 
@@ -29,7 +30,7 @@ ENTRIES_AT_ONCE: Final = 50
 
 _DAY_S: Final = 86_400
 _INDEXES: Final = frozenset(
-    {"queue:agent:A", "queue:skill:S", "scheduled", "asking", "expiring", "parked:A", "lane:KEY", "dead"}
+    {"queue:agent:A", "queue:skill:S", "scheduled", "asking", "expiring", "parked:A", "held:SCOPE", "lane:KEY", "dead"}
 )
 _WITH_TASK: Final = {"task:ID": "", "out:ID": "out"}
 
@@ -72,6 +73,7 @@ class Walk:
             **dict.fromkeys(_INDEXES, self._look_through_index),
             "queues": self._look_through_queues,
             "inbox:A": self._look_through_inbox,
+            "schedules": self._look_through_schedules,
         }
         self._lanes: dict[tuple[bytes, bytes], None] = {}
         self.keys_seen = 0
@@ -103,10 +105,12 @@ class Walk:
             yield found
         rows = [(key.name, _WITH_TASK[key.kind].encode()) for key in sorted_out if key.kind in _WITH_TASK]
         rows += [(b"", b"idem:" + key.name) for key in sorted_out if key.kind == "idem:KEY"]
-        rows += [(b"", key.suffix) for key in sorted_out if key.kind in {"queue:agent:A", "queue:skill:S"}]
+        rows += [(b"", key.suffix) for key in sorted_out if key.kind in {"queue:agent:A", "queue:skill:S", "held:SCOPE"}]
         async for found in self._mend(rows):
             yield found
         async for found in self._mend_registry(sorted_out):
+            yield found
+        async for found in self._mend_schedules([key.name for key in sorted_out if key.kind == "schedule:NAME"]):
             yield found
         self._lanes |= dict.fromkeys((b"", key.suffix) for key in sorted_out if key.kind == "lane:KEY")
         for key in sorted_out:
@@ -222,6 +226,26 @@ class Walk:
                 yield [Finding("unreadable", " ".join(batch[0]), str(refusal), mended=False)]
                 continue
             yield [Finding(code, " ".join(batch[row]), "", mended=mended) for row, code, mended in found]
+
+    # Schedules -------------------------------------------------------------------------------------------------------
+
+    async def _look_through_schedules(self, key: _Key) -> AsyncIterator[list[Finding]]:
+        cursor = b"0"
+        while True:
+            reply = await self._execute("ZSCAN", key.full, cursor, "COUNT", ROWS_AT_ONCE)
+            if reply is None:
+                return
+            cursor, listed = reply
+            async for found in self._mend_schedules(listed[::2]):
+                yield found
+            if cursor == b"0":
+                return
+
+    async def _mend_schedules(self, names: Sequence[bytes]) -> AsyncIterator[list[Finding]]:
+        for first in range(0, len(names), ROWS_AT_ONCE):
+            batch = names[first : first + ROWS_AT_ONCE]
+            found = await self._store.call(schedules.mend(self._store.keys, rows=batch, repair=self._repair))
+            yield [Finding(code, f"schedule {_text(batch[row])}", "", mended=mended) for row, code, mended in found]
 
     async def _execute(self, *command: Any) -> Any:
         """The answer to a command; None when Redis refuses it, as of a key whose type is wrong."""

@@ -31,7 +31,7 @@ class SwitchStatus(StrEnum):
     CHANGED = "changed"
 
 
-class AdvanceStatus(StrEnum):
+class ForgoStatus(StrEnum):
     """Whether a schedule still waited for that fire time."""
 
     OK = "ok"
@@ -57,8 +57,8 @@ class Due(NamedTuple):
     schedules: list[DueSchedule]
 
 
-class AdvanceRow(NamedTuple):
-    """A fire time that led to no new task, in the column order of `lua/schedules/advance.lua`."""
+class ForgoRow(NamedTuple):
+    """A fire time that led to no new task, in the column order of `lua/schedules/forgo.lua`."""
 
     name: str
     due: str
@@ -122,11 +122,11 @@ def due(keys: PoolKeys, *, aside: Iterable[str], limit: int, now_us: str = "") -
     return Call("schedules/due", args, parse)
 
 
-def advance(keys: PoolKeys, *, rows: Sequence[AdvanceRow], now_us: str = "") -> Call[list[AdvanceStatus]]:
+def forgo(keys: PoolKeys, *, rows: Sequence[ForgoRow], now_us: str = "") -> Call[list[ForgoStatus]]:
     """Let schedules go on behind fire times that led to no new task; one status per row, in order."""
     packed = pack_rows([(*row[:5], row.outcome.value, *row[6:]) for row in rows])
     args: dict[str, str | bytes | int] = {"pool": keys.root, "rows": packed, "now_arg": now_us}
-    return Call("schedules/advance", args, lambda reply: [AdvanceStatus(status.decode()) for status in reply])
+    return Call("schedules/forgo", args, lambda reply: [ForgoStatus(status.decode()) for status in reply])
 
 
 def mend(keys: PoolKeys, *, rows: Sequence[bytes], repair: bool, now_us: str = "") -> Call[list[tuple[int, str, bool]]]:

@@ -21,7 +21,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
 from orchestrator.schedules import scripts
 from orchestrator.schedules.model import NEVER, CatchUp, Outcome, Overlap, decode_plan
-from orchestrator.schedules.scripts import AdvanceRow
+from orchestrator.schedules.scripts import ForgoRow
 from orchestrator.schedules.timing import fires
 from orchestrator.supervisor.doorbell import EVERYTHING
 from orchestrator.tasks import scripts as tasks
@@ -70,9 +70,9 @@ class _Ready:
     row: SubmitRow
     firing: Firing
 
-    def ends_as(self, outcome: Outcome, *, task: str = "", error: str = "") -> AdvanceRow:
+    def ends_as(self, outcome: Outcome, *, task: str = "", error: str = "") -> ForgoRow:
         """What is written into the schedule when the firing made no new task."""
-        return _advance(self.firing, outcome, task=task, error=error)
+        return _forgo(self.firing, outcome, task=task, error=error)
 
 
 class Scheduler:
@@ -114,25 +114,25 @@ class Scheduler:
     async def _fire(self, due: list[DueSchedule], now_ms: int) -> None:
         """Fire each once, or let it go on without a task; those that missed more are due again at once."""
         ready: list[_Ready] = []
-        passed: list[AdvanceRow] = []
+        passed: list[ForgoRow] = []
         for each in due:
             try:
                 plan = decode_plan(each.plan)
                 choice = choose(plan.timing(each.anchor_ms), plan.catch_up, each.next_ms, now_ms)
                 firing = _firing(each, choice)
                 if choice.fired_ms is None:
-                    passed.append(_advance(firing, Outcome.MISSED))
+                    passed.append(_forgo(firing, Outcome.MISSED))
                 else:
                     ready.append(_Ready(each, plan, firing_row(self._door, plan, firing), firing))
             except InvalidInput as misfit:
                 self._set_aside(each.name, str(misfit))
                 stays = Choice(None, each.next_ms, 0)
-                passed.append(_advance(_firing(each, stays), Outcome.REFUSED, error=str(misfit)))
+                passed.append(_forgo(_firing(each, stays), Outcome.REFUSED, error=str(misfit)))
         passed += await self._submit(await self._make_room(ready, passed))
         if passed:
-            await self._services.store.call(scripts.advance(self._services.keys, rows=passed))
+            await self._services.store.call(scripts.forgo(self._services.keys, rows=passed))
 
-    async def _make_room(self, ready: list[_Ready], passed: list[AdvanceRow]) -> list[_Ready]:
+    async def _make_room(self, ready: list[_Ready], passed: list[ForgoRow]) -> list[_Ready]:
         """Do what the overlap policy says about previous tasks that have not ended; answers what may be fired."""
         room: list[_Ready] = []
         for each in ready:
@@ -147,7 +147,7 @@ class Scheduler:
             room.append(each)
         return room
 
-    async def _submit(self, ready: list[_Ready]) -> list[AdvanceRow]:
+    async def _submit(self, ready: list[_Ready]) -> list[ForgoRow]:
         """Submit the tasks of those that are due; answers those that led to none."""
         if not ready:
             return []
@@ -163,7 +163,7 @@ class Scheduler:
             row for each, answer in zip(ready, answers, strict=True) if (row := self._judge(each, answer)) is not None
         ]
 
-    def _judge(self, each: _Ready, answer: SubmitAnswer) -> AdvanceRow | None:
+    def _judge(self, each: _Ready, answer: SubmitAnswer) -> ForgoRow | None:
         name, task = each.due.name, each.row.id
         if answer == CREATED:
             _log.info("schedule_fired", schedule=name, task=task, at_ms=each.firing.fired, missed=each.firing.missed)
@@ -215,8 +215,8 @@ def _firing(due: DueSchedule, choice: Choice) -> Firing:
     return Firing(due.name, str(due.next_ms), str(choice.fired_ms or 0), next_text, choice.missed)
 
 
-def _advance(firing: Firing, outcome: Outcome, *, task: str = "", error: str = "") -> AdvanceRow:
-    return AdvanceRow(
+def _forgo(firing: Firing, outcome: Outcome, *, task: str = "", error: str = "") -> ForgoRow:
+    return ForgoRow(
         *(firing.schedule, firing.due, firing.fired, firing.next, firing.missed),
         outcome=outcome,
         task=task,

@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "repair.md"
 BEGIN: Final = "<!-- codes: begin -->\n"
 END: Final = "<!-- codes: end -->\n"
-SCRIPTS: Final = ("tasks/mend", "tasks/sift", "tasks/inspect", "agents/mend")
+SCRIPTS: Final = ("tasks/mend", "tasks/sift", "tasks/inspect", "agents/mend", "schedules/mend")
 
 
 def render_table() -> str:

@@ -69,8 +69,8 @@ SAMPLES: dict[str, Call[Any]] = {
     "schedules/resume": schedule_scripts.resume(KEYS, name="n", before="b", next_ms="7"),
     "schedules/delete": schedule_scripts.delete(KEYS, name="n"),
     "schedules/due": schedule_scripts.due(KEYS, aside=["n"], limit=1),
-    "schedules/advance": schedule_scripts.advance(
-        KEYS, rows=[schedule_scripts.AdvanceRow("n", "7", "7", "8", 0, Outcome.SKIPPED)]
+    "schedules/forgo": schedule_scripts.forgo(
+        KEYS, rows=[schedule_scripts.ForgoRow("n", "7", "7", "8", 0, Outcome.SKIPPED)]
     ),
     "schedules/mend": schedule_scripts.mend(KEYS, rows=[b"n"], repair=True),
     "control/append": control_scripts.append(
@@ -213,7 +213,7 @@ def test_columns(script: ScriptFile) -> None:
     [
         ("tasks/submit", task_scripts.UnusualRow.__struct_fields__),
         ("tasks/emit", task_scripts.EmitRow._fields),
-        ("schedules/advance", schedule_scripts.AdvanceRow._fields),
+        ("schedules/forgo", schedule_scripts.ForgoRow._fields),
     ],
 )
 def test_rows_are_named(name: str, fields: tuple[str, ...]) -> None:
@@ -268,7 +268,7 @@ def test_header(script: ScriptFile) -> None:
         ("tasks/delete", DeleteStatus),
         ("schedules/put", schedule_scripts.PutStatus),
         ("schedules/resume", schedule_scripts.SwitchStatus),
-        ("schedules/advance", schedule_scripts.AdvanceStatus),
+        ("schedules/forgo", schedule_scripts.ForgoStatus),
         ("tasks/answer", AnswerStatus),
         ("tasks/once", ["stored", "already", "stale"]),
         ("tasks/revive", ReviveStatus),

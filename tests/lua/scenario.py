@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 from orchestrator.agents import scripts as agent_scripts
 from orchestrator.core.rates import Rate
+from orchestrator.schedules import scripts as schedule_scripts
+from orchestrator.schedules.model import Outcome
 from orchestrator.store.script_files import all_scripts
+from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.model import CancelStatus, DeleteStatus, FinishStatus, TaskState, Verdict, VerdictKind
 from tests.lua.pool import LEASE_MS, Team, chunk, row
 
@@ -49,7 +52,8 @@ def _play(pool: Pool, client: str, key: str) -> None:
     assert pool.why(rows[0].id)
     deliveries = pool.deliver("w1", limit=9)
     pool.emit(*[chunk(each, 1) for each in deliveries], chunk(deliveries[7], 2, b"[1,2,null]", kind="progress"))
-    verdicts = [(delivery, Verdict(kind, b"x" * 10)) for delivery, kind in zip(deliveries, VerdictKind, strict=False)]
+    kinds = [kind for kind in VerdictKind if kind is not VerdictKind.ASK]
+    verdicts = [(delivery, Verdict(kind, b"x" * 10)) for delivery, kind in zip(deliveries, kinds, strict=False)]
     assert set(pool.finish(*verdicts)) == {FinishStatus.OK}
     pool.renew(deliveries[7:])
     pool.cancel(deliveries[7].task_id)
@@ -71,6 +75,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     assert pool.recover("bob", tidy=True) == (1, False)
     pool.cancel(unread)
     play_repair(pool)
+    play_schedules(pool)
     pool.deregister("w1")
     pool.sleep(3_600_000)
     assert pool.expire() == ["w2"]
@@ -79,6 +84,35 @@ def _play(pool: Pool, client: str, key: str) -> None:
         e.id for e in rows
     }
     assert pool.delete(rows[0].id) == [(DeleteStatus.DELETED, TaskState.SUCCEEDED)]
+
+
+def play_schedules(pool: Pool) -> None:
+    """Each thing that can happen to a schedule, and the places of two are lost."""
+    keys, at = pool.keys, pool.now_ms
+
+    def put(name: str) -> None:
+        call = schedule_scripts.put(keys, name=name, plan=b"{}", digest="d", before="", next_ms=str(at), anchor_ms=at)
+        assert pool.call(call) is schedule_scripts.PutStatus.OK
+
+    put("n")
+    put("gone")
+    assert len(pool.call(schedule_scripts.due(keys, aside=[], limit=9)).schedules) == 2
+    task, later = row(), str(at + 1000)
+    firing = task_scripts.Firing("n", str(at), str(at), later, 1)
+    sent = task_scripts.UnusualRow(task.id, task.envelope, firing=firing)
+    (answer,) = pool.call(task_scripts.submit(keys, rows=[sent], max_tasks=9, max_wait_s=99))
+    assert answer.status == "created"
+    for outcome in (Outcome.SKIPPED, Outcome.REFUSED):
+        made = schedule_scripts.ForgoRow("n", later, later, str(int(later) + 1), 0, outcome, error="why")
+        pool.call(schedule_scripts.forgo(keys, rows=[made]))
+        later = str(int(later) + 1)
+    pool.call(schedule_scripts.pause(keys, name="n"))
+    pool.execute("DEL", keys.schedules)
+    assert len(pool.call(schedule_scripts.mend(keys, rows=[b"n", b"gone"], repair=True))) == 2
+    pool.call(schedule_scripts.resume(keys, name="n", before="d", next_ms=later))
+    pool.call(schedule_scripts.delete(keys, name="gone"))
+    pool.cancel(task.id)
+    pool.call(schedule_scripts.pause(keys, name="n"))
 
 
 def play_repair(pool: Pool) -> None:

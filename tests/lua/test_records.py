@@ -30,6 +30,7 @@ def test_fields_and_counters(pool: Pool) -> None:
     """What tasks, agents and counters hold, over a life in which everything happens once, is what the page explains."""
     task_fields: set[str] = set()
     agent_fields: set[str] = set()
+    schedule_fields: set[str] = set()
 
     def look() -> None:
         for name, (contents, _) in pool.snapshot().items():
@@ -40,6 +41,8 @@ def test_fields_and_counters(pool: Pool) -> None:
                 task_fields.update(fields)
             elif name.endswith(":agent:ed"):
                 agent_fields.update(fields)
+            elif ":schedule:" in name:
+                schedule_fields.update(fields)
 
     pool.register(slots=1)
     pool.put(row(start_by_ms=pool.now_ms + 500), row(priority=3))
@@ -57,4 +60,6 @@ def test_fields_and_counters(pool: Pool) -> None:
     look()
     assert task_fields == explained("Fields of a task")
     assert agent_fields == explained("Fields of an agent")
+    named = re.findall(r"^\| ([^|]+) \|", section("Fields of a schedule"), re.MULTILINE)
+    assert schedule_fields == set(re.findall(r"`(\w+)`", " ".join(named)))
     assert set(pool.stats()) == set(re.findall(r"`(\w+)`", section("Counters").partition("count ")[2]))

@@ -1,6 +1,6 @@
 #!lua
 -- Let time pass for what waits: everything that is stored with a time is moved back by so much, as if it had been
--- stored earlier. Moved: due times, deadlines of questions, `start_by`, places in queues, starts inside rate-limit windows. Not moved: leases,
+-- stored earlier. Moved: due times, next fire times of schedules, deadlines of questions, `start_by`, places in queues, starts inside rate-limit windows. Not moved: leases,
 -- lifetimes of keys, what a worker or a handler measures itself.
 -- answers: ok
 -- repeat: moves time again
@@ -31,6 +31,8 @@ local expiring = move(pool .. ':expiring', back_ms)
 for i = 1, #expiring do move_start_by(expiring[i]) end
 local queues = redis.call('SMEMBERS', pool .. ':queues')
 for i = 1, #queues do move(pool .. ':queue:' .. queues[i], back_ms) end
+local scopes = redis.call('SMEMBERS', pool .. ':held')
+for i = 1, #scopes do move(pool .. ':held:' .. scopes[i], back_ms) end
 local agents = redis.call('ZRANGE', pool .. ':agents', 0, -1)
 for i = 1, #agents do
   move(pool .. ':parked:' .. agents[i], back_ms)
@@ -55,7 +57,17 @@ for i = 1, #limits do
     redis.call('ZREM', limit_key, returned)
   end
 end
--- The promoter and the assigner sleep until times that have moved.
+local schedules = move(pool .. ':schedules', back_ms)
+for i = 1, #schedules do
+  -- The fire times of an interval move with it; those of a calendar after the next one do not.
+  local schedule_key = pool .. ':schedule:' .. schedules[i]
+  for _, field in ipairs({'next', 'anchor'}) do
+    local ms = redis.call('HGET', schedule_key, field)
+    if ms and ms ~= 'inf' then redis.call('HSET', schedule_key, field, string.format('%.0f', ms - by_ms)) end
+  end
+end
+-- The promoter, the scheduler and the assigner sleep until times that have moved.
 redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', 'scheduled')
 redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', 'agents')
+redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', 'schedules')
 return 'ok'

@@ -1,12 +1,14 @@
 #!lua flags=no-writes
 -- Count what is left to do, in one step: nothing can move from one place to another meanwhile.
--- answers: ready, in inboxes (assigned or running), scheduled, asking with a deadline, asking without one, ms until something is due (-1: nothing is), starts so far
+-- answers: ready, in inboxes (assigned or running) or due by a schedule, scheduled, asking with a deadline, asking without one, ms until something is due (-1: nothing is), starts so far
 -- repeat: counts again
 local pool = KEYS[1]  -- key: root of the pool's slot
 
 local ready, held = 0, 0
 local queues = redis.call('SMEMBERS', pool .. ':queues')
 for i = 1, #queues do ready = ready + redis.call('ZCARD', pool .. ':queue:' .. queues[i]) end
+local scopes = redis.call('SMEMBERS', pool .. ':held')
+for i = 1, #scopes do ready = ready + redis.call('ZCARD', pool .. ':held:' .. scopes[i]) end
 local agents = redis.call('ZRANGE', pool .. ':agents', 0, -1)
 for i = 1, #agents do
   ready = ready + redis.call('ZCARD', pool .. ':parked:' .. agents[i])
@@ -14,6 +16,8 @@ for i = 1, #agents do
 end
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+-- A schedule whose time has come is about to submit a task.
+held = held + redis.call('ZCOUNT', pool .. ':schedules', '-inf', string.format('%.0f', now_ms))
 local due_in_ms = -1
 for _, key in ipairs({pool .. ':scheduled', pool .. ':asking', pool .. ':expiring'}) do
   local head = redis.call('ZRANGE', key, '-inf', '(+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')

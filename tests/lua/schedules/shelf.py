@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from orchestrator.schedules import scripts
-from orchestrator.schedules.scripts import AdvanceRow, AdvanceStatus, Due, PutStatus, SwitchStatus
+from orchestrator.schedules.scripts import Due, ForgoRow, ForgoStatus, PutStatus, SwitchStatus
 from orchestrator.tasks import scripts as tasks
 from orchestrator.tasks.scripts import Firing, UnusualRow
 from tests.lua.pool import Row, row
@@ -82,12 +82,12 @@ class Shelf:
 
     cap: int = 1000
 
-    def advance(
+    def forgo(
         self, outcome: Outcome, *, due: int, following: int | str, missed: int = 0, task: str = "", error: str = ""
-    ) -> AdvanceStatus:
-        """Run advance for one fire time."""
-        made = AdvanceRow("n", str(due), str(due), str(following), missed, outcome, task, error)
-        return self.pool.call(scripts.advance(self.pool.keys, rows=[made]))[0]
+    ) -> ForgoStatus:
+        """Run forgo for one fire time."""
+        made = ForgoRow("n", str(due), str(due), str(following), missed, outcome, task, error)
+        return self.pool.call(scripts.forgo(self.pool.keys, rows=[made]))[0]
 
     def mend(self, *names: str, repair: bool = True) -> list[str]:
         """Run mend; the codes."""

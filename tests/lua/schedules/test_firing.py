@@ -1,4 +1,4 @@
-"""lua/schedules: due and advance, and the firing that is a part of lua/tasks/submit.lua."""
+"""lua/schedules: due and forgo, and the firing that is a part of lua/tasks/submit.lua."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.schedules.model import Outcome
-from orchestrator.schedules.scripts import AdvanceStatus, DueSchedule
+from orchestrator.schedules.scripts import DueSchedule, ForgoStatus
 from tests.lua.pool import row
 from tests.lua.schedules.shelf import PLAN, Shelf
 
@@ -157,40 +157,40 @@ def test_trigger(pool: Pool, shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.SKIPPED, Outcome.REFUSED])
-def test_advance(pool: Pool, shelf: Shelf, outcome: Outcome) -> None:
+def test_forgo(pool: Pool, shelf: Shelf, outcome: Outcome) -> None:
     """A time without a task is counted, with the reason and how many were missed before; again it changes nothing."""
     at = pool.now_ms
     shelf.put(at=at)
-    assert shelf.advance(outcome, due=at, following=at + 60, missed=2, error="why") is AdvanceStatus.OK
+    assert shelf.forgo(outcome, due=at, following=at + 60, missed=2, error="why") is ForgoStatus.OK
     found = shelf.record()
     assert (found[outcome.value], found["missed"], found["error"], found["error_at"]) == ("1", "2", "why", str(at))
     assert (found["next"], shelf.scores(), "task" in found) == (str(at + 60), {"n": str(at + 60)}, False)
     with pool.unchanged():
-        assert shelf.advance(outcome, due=at, following=at + 60, missed=2) is AdvanceStatus.STALE
+        assert shelf.forgo(outcome, due=at, following=at + 60, missed=2) is ForgoStatus.STALE
 
 
-def test_advance_missed(pool: Pool, shelf: Shelf) -> None:
+def test_forgo_missed(pool: Pool, shelf: Shelf) -> None:
     """Times that are only missed are counted once each."""
     at = pool.now_ms
     shelf.put(at=at)
-    assert shelf.advance(Outcome.MISSED, due=at, following="inf", missed=3) is AdvanceStatus.OK
+    assert shelf.forgo(Outcome.MISSED, due=at, following="inf", missed=3) is ForgoStatus.OK
     assert (shelf.record()["missed"], shelf.scores()) == ("3", {"n": "inf"})
 
 
-def test_advance_with_an_earlier_task(pool: Pool, shelf: Shelf) -> None:
+def test_forgo_with_an_earlier_task(pool: Pool, shelf: Shelf) -> None:
     """A time whose key a task has is fired with that task."""
     at = pool.now_ms
     shelf.put(at=at)
-    assert shelf.advance(Outcome.FIRED, due=at, following=at + 60, task="t1") is AdvanceStatus.OK
+    assert shelf.forgo(Outcome.FIRED, due=at, following=at + 60, task="t1") is ForgoStatus.OK
     found = shelf.record()
     assert (found["task"], found["last"], found["fired"], found["next"]) == ("t1", str(at), "1", str(at + 60))
 
 
-def test_advance_nowhere(pool: Pool, shelf: Shelf) -> None:
+def test_forgo_nowhere(pool: Pool, shelf: Shelf) -> None:
     """A time that is left as it is gets the reason and no count: it will be tried again."""
     at = pool.now_ms
     shelf.put(at=at)
-    assert shelf.advance(Outcome.REFUSED, due=at, following=at, error="why") is AdvanceStatus.OK
+    assert shelf.forgo(Outcome.REFUSED, due=at, following=at, error="why") is ForgoStatus.OK
     found = shelf.record()
     assert (found["error"], found["next"], "refused" in found) == ("why", str(at), False)
     assert shelf.names() == ["n"]
