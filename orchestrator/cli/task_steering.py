@@ -1,26 +1,30 @@
-"""`orc tasks`: why, cancel, delete."""
+"""`orc tasks`: why, cancel, retry, delete."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Final
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from orchestrator.cli import output
-from orchestrator.cli.consent import ask
-from orchestrator.cli.failures import DONE, NOT_FOUND, REFUSED, TIMED_OUT, joint_exit_code
+from orchestrator.cli.commanding import USUAL, Commanding
+from orchestrator.cli.failures import NOT_FOUND, TIMED_OUT
 from orchestrator.cli.inputs import duration_s
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import option, positional
+from orchestrator.cli.selections import NO_FILTER, Filtering, selecting
+from orchestrator.cli.task_bulk import UNKNOWN, Row, record, show_rows
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.cli.parsing import Commands
-    from orchestrator.cli.waiting import Ended
+    from orchestrator.cli.waiting import Ended as End
     from orchestrator.tasks import model
 
-_UNKNOWN: Final = "does not exist, or its retention has passed"
+Open = Literal["scheduled", "ready", "assigned", "running", "cancelling", "asking"]
+Revivable = Literal["dead", "cancelled", "expired"]
+Ended = Literal["succeeded", "dead", "cancelled", "expired"]
 
 
 def add_to(commands: Commands) -> None:
@@ -36,28 +40,25 @@ def add_to(commands: Commands) -> None:
         "cancel",
         examples="""
             orc tasks cancel 0192f0c1-… --reason "wrong input"
-            orc tasks list --state ready -o id | xargs orc tasks cancel
             orc tasks cancel ID ID --wait --timeout 30s
+            orc tasks cancel --session 101 --older-than 1h
         """,
     )(cancel)
+    commands.command(
+        "retry",
+        examples="""
+            orc tasks retry 0192f0c1-… --reason "the disk has room again"
+            orc tasks retry --skill send --error "Connection refused"
+            orc tasks retry --state cancelled --session 101 --dry-run
+        """,
+    )(retry)
     commands.command(
         "delete",
         examples="""
             orc tasks delete 0192f0c1-…
-            orc tasks list --state dead -o id | xargs orc tasks delete --yes
+            orc tasks delete --state expired --older-than 1d
         """,
     )(delete)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What was done with one task. `status` and `state` are for programs, `text` for people."""
-
-    id: str
-    status: str
-    state: model.TaskState | None
-    text: str
-    exit_code: int = DONE
 
 
 async def why(task: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
@@ -83,28 +84,55 @@ async def why(task: Annotated[str, positional("ID")], /, *, common: Globals = DE
     output.show_record(common.output, {"id": task, "state": found.state, **known}, key="id")
 
 
-async def cancel(
+def cancel(
     *tasks: Annotated[str, positional("ID")],
+    state: Annotated[tuple[Open, ...], option("--state", metavar="STATE", many=True)] = (),
     reason: Annotated[str, option("--reason", metavar="TEXT")] = "",
     wait: Annotated[bool, option("--wait")] = False,
+    no_wait: Annotated[bool, option("--no-wait")] = False,
     timeout: Annotated[str | None, option("--timeout", metavar="DURATION")] = None,
+    dry_run: Annotated[bool, option("--dry-run")] = False,
+    yes: Annotated[bool, option("--yes")] = False,
+    filtering: Filtering = NO_FILTER,
     common: Globals = DEFAULTS,
 ) -> int:
     """Cancel tasks: those that wait end at once, those that run are told to stop. What has ended stays as it ended.
 
-    Exit code: 0 none will run on, 3 unknown, 5 timed out waiting, 6 some are unknown.
+    By filter it asks first, and a supervisor does it; what is submitted later is not meant.
+
+    Exit code: 0 none will run on, 3 unknown, 5 timed out waiting, 6 some are unknown, 69 no supervisor is there for it.
 
     Args:
         tasks: Their ids.
+        state: With a filter: only tasks in this state; may be repeated.
         reason: Why; shown to whoever waits for them.
         wait: Wait until those that run have ended.
+        no_wait: With a filter: do not wait until all are cancelled or told to stop.
         timeout: How long to wait.
+        dry_run: Only print the ids that the filter means.
+        yes: Do not ask.
+        filtering: Which, instead of ids.
         common: Global options.
     """
-    ids = _checked(tasks)
-    timeout_s = duration_s("--timeout", timeout)
+    # No coroutine, so that Ctrl-C ends the question.
+    import anyio
+
+    from orchestrator.cli.task_bulk import cancel as cancel_by_filter
+    from orchestrator.cli.task_bulk import checked
+    from orchestrator.tasks.selecting import OPEN
+
+    chosen = selecting(tasks, filtering, among=OPEN, states=state, dry_run=dry_run, yes=yes)
+    if chosen is not None:
+        if wait:
+            raise InvalidInput("--wait is for ids; by filter it is waited until all are told to stop")
+        return cancel_by_filter(chosen, Commanding(reason, no_wait, timeout), common)
     if timeout is not None and not wait:
         raise InvalidInput("--timeout says how long to --wait")
+    return anyio.run(_cancel, checked(tasks), reason, wait, timeout, common)
+
+
+async def _cancel(ids: Sequence[str], reason: str, wait: bool, timeout: str | None, common: Globals) -> int:  # noqa: FBT001
+    timeout_s = duration_s("--timeout", timeout)
     from orchestrator.services import open_services
     from orchestrator.tasks import steering
 
@@ -112,7 +140,8 @@ async def cancel(
     async with open_services(settings, name="cli") as services:
         patience_s = settings.redis.command_timeout_s
         done = await steering.cancel(services.store, ids, reason=reason, patience_s=patience_s)
-    rows = [_cancelled(id_, *done[id_]) for id_ in ids]
+        rows = [_cancelled(id_, *done[id_]) for id_ in ids]
+        await record(services, "cancel", [row for row in rows if row.status in {"ended", "signalled"}], reason)
     told = [row.id for row in rows if row.status == "signalled"]
     if wait and told:
         from orchestrator.cli.waiting import patiently, wait_for_all
@@ -123,50 +152,80 @@ async def cancel(
             ends = await wait_for_all([orc.task(id_) for id_ in told], timeout_s)
         ended = {end.id: end for end in ends}
         rows = [_awaited(row, ended[row.id], timeout) if row.id in ended else row for row in rows]
-    return _show(rows, common)
+    return show_rows(rows, common)
+
+
+def retry(
+    *tasks: Annotated[str, positional("ID")],
+    state: Annotated[tuple[Revivable, ...], option("--state", metavar="STATE", many=True)] = (),
+    dry_run: Annotated[bool, option("--dry-run")] = False,
+    yes: Annotated[bool, option("--yes")] = False,
+    filtering: Filtering = NO_FILTER,
+    options: Commanding = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Let tasks run again that ended without a result: the same tasks, with ids, keys and histories.
+
+    A filter means dead letters, unless --state says cancelled or expired, of which only the latest are found. It asks
+    first, and a supervisor does it.
+
+    Exit code: 0 they run again, 3 unknown, 4 refused (they succeeded), 5 not done in time, 6 some of each, 69 no
+    supervisor is there to do it.
+
+    Args:
+        tasks: Their ids.
+        state: With a filter: only tasks in this state; may be repeated.
+        dry_run: Only print the ids that the filter means.
+        yes: Do not ask.
+        filtering: Which, instead of ids.
+        options: How to ask.
+        common: Global options.
+    """
+    from orchestrator.cli.task_bulk import revive
+    from orchestrator.tasks.model import TaskState
+    from orchestrator.tasks.selecting import REVIVABLE
+
+    among = REVIVABLE if state else {TaskState.DEAD}
+    return revive(
+        tasks, selecting(tasks, filtering, among=among, states=state, dry_run=dry_run, yes=yes), options, common
+    )
 
 
 def delete(
     *tasks: Annotated[str, positional("ID")],
+    state: Annotated[tuple[Ended, ...], option("--state", metavar="STATE", many=True)] = (),
+    dry_run: Annotated[bool, option("--dry-run")] = False,
     yes: Annotated[bool, option("--yes")] = False,
+    filtering: Filtering = NO_FILTER,
+    options: Commanding = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Delete ended tasks for good: result, errors, output, idempotency key. Asks first.
 
-    Exit code: 0 deleted, 3 unknown, 4 refused (it has not ended, or nobody said yes), 6 some of each.
+    A filter means dead letters, unless --state says something else; of other ends only the latest are found.
+
+    Exit code: 0 deleted, 3 unknown, 4 refused (it has not ended, or nobody said yes), 6 some of each, 69 no supervisor
+    is there to do it.
 
     Args:
         tasks: Their ids.
+        state: With a filter: only tasks in this state; may be repeated.
+        dry_run: Only print the ids that the filter means.
         yes: Do not ask.
+        filtering: Which, instead of ids.
+        options: How to ask.
         common: Global options.
     """
-    # No coroutine, so that Ctrl-C ends the question.
-    import anyio
+    from orchestrator.cli.task_bulk import delete as delete_tasks
+    from orchestrator.tasks.model import TaskState
+    from orchestrator.tasks.selecting import ENDED
 
-    ids = _checked(tasks)
-    ask(f"delete {len(ids)} task{'' if len(ids) == 1 else 's'}", yes=yes)
-    return anyio.run(_delete, ids, common)
-
-
-async def _delete(ids: Sequence[str], common: Globals) -> int:
-    from orchestrator.services import open_services
-    from orchestrator.tasks import steering
-
-    settings = common.settings()
-    async with open_services(settings, name="cli") as services:
-        done = await steering.delete(services.store, ids, patience_s=settings.redis.command_timeout_s)
-    return _show([_deleted(id_, *done[id_]) for id_ in ids], common)
+    among = ENDED if state else {TaskState.DEAD}
+    chosen = selecting(tasks, filtering, among=among, states=state, dry_run=dry_run)
+    return delete_tasks(tasks, chosen, options, common, yes=yes)
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows
-
-
-def _checked(tasks: Sequence[str]) -> list[str]:
-    from orchestrator.core.ids import check_task_id
-
-    if not tasks:
-        raise InvalidInput("which tasks? give their ids; `orc tasks list -o id` has them")
-    return [check_task_id(task) for task in dict.fromkeys(tasks)]
 
 
 def _cancelled(id_: str, status: model.CancelStatus, state: model.TaskState | None) -> Row:
@@ -179,36 +238,12 @@ def _cancelled(id_: str, status: model.CancelStatus, state: model.TaskState | No
             return Row(id_, status, TaskState.CANCELLING, "told to stop")
         case "already":
             return Row(id_, status, state, f"had ended already: {state}")
-    return Row(id_, status, None, _UNKNOWN, NOT_FOUND)
+    return Row(id_, status, None, UNKNOWN, NOT_FOUND)
 
 
-def _awaited(row: Row, end: Ended, timeout: str | None) -> Row:
+def _awaited(row: Row, end: End, timeout: str | None) -> Row:
     if end.timed_out:
         return replace(row, text=f"told to stop, has not ended after {timeout}", exit_code=TIMED_OUT)
     if end.state is None:
-        return replace(row, state=None, text=_UNKNOWN, exit_code=NOT_FOUND)
+        return replace(row, state=None, text=UNKNOWN, exit_code=NOT_FOUND)
     return replace(row, state=end.state, text=f"told to stop, ended: {end.state}")
-
-
-def _deleted(id_: str, status: model.DeleteStatus, state: model.TaskState | None) -> Row:
-    match status:
-        case "deleted":
-            return Row(id_, status, None, "deleted")
-        case "refused":
-            return Row(id_, status, state, f"has not ended, it is {state}: cancel it first", REFUSED)
-    return Row(id_, status, None, _UNKNOWN, NOT_FOUND)
-
-
-def _show(rows: Sequence[Row], common: Globals) -> int:
-    """Print what was done with each; as ids only those with which it was done, for what comes behind a pipe."""
-    if common.output == "table":
-        output.show_list("table", [{"id": row.id, "done": row.text} for row in rows], ("id", "done"), key="id")
-    elif common.output == "id":
-        output.show_list("id", [{"id": row.id} for row in rows if row.exit_code == DONE], (), key="id")
-        for row in rows:
-            if row.exit_code != DONE:
-                output.say(f"task {row.id}: {row.text}")
-    else:
-        shown = [{"id": row.id, "status": row.status, "state": row.state} for row in rows]
-        output.show_list(common.output, shown, (), key="id")
-    return joint_exit_code([row.exit_code for row in rows])

@@ -45,7 +45,7 @@ async def revive(services: Services, job: Standing, ids: Sequence[str]) -> Count
     )
     ends: Counter[str] = Counter()
     for status, _ in await services.store.call(call):
-        ends["not-ended" if status is ReviveStatus.ALREADY else status.value] += 1
+        ends["still-open" if status is ReviveStatus.ALREADY else status.value] += 1
     return ends
 
 

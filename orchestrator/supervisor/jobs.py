@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from orchestrator.control import scripts
+from orchestrator.control.outcomes import in_words, progress, read_progress
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
@@ -76,12 +77,12 @@ class Jobs:
             try:
                 ends += await deed(self._services, job, batch)
             except ServerRefused as refusal:
-                await self._settle(id_, "failed", f"after {at} of {total} ({_in_words(ends)}): {refusal}")
+                await self._settle(id_, "failed", f"after {at} of {total} ({in_words(ends)}): {refusal}")
                 return
             at += len(batch)
             if at < total:
                 await self._note(id_, at, total, ends)
-        await self._settle(id_, "done", _in_words(ends) or "nothing was selected")
+        await self._settle(id_, "done", in_words(ends))
         _log.info("job_done", command=id_, kind=kind, **ends)
 
     async def _progress(self, id_: str) -> tuple[int, Counter[str]]:
@@ -90,20 +91,13 @@ class Jobs:
         _, word, detail = noted.decode().split(" ", 2) if noted else ("", "", "")
         if word != "progress":
             return 0, Counter()
-        at, _, rest = detail.partition("/")
-        _, _, ends = rest.partition(" ")
-        return int(at), Counter({name: int(count) for name, _, count in (one.partition("=") for one in ends.split())})
+        return read_progress(detail)
 
     async def _note(self, id_: str, at: int, total: int, ends: Counter[str]) -> None:
-        detail = f"{at}/{total} " + " ".join(f"{name}={count}" for name, count in ends.items())
-        row = scripts.ReceiptRow(id_, SENDER, "progress", detail)
+        row = scripts.ReceiptRow(id_, SENDER, "progress", progress(at, total, ends))
         await self._services.store.call(scripts.receipt(self._services.keys, rows=[row]))
 
     async def _settle(self, id_: str, word: str, detail: str) -> None:
         call = scripts.settle(self._services.keys, id_=id_, sender=SENDER, word=word, detail=detail)
         await self._services.store.call(call)
         self._settled.add(id_)
-
-
-def _in_words(ends: Counter[str]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in ends.most_common())

@@ -1,0 +1,189 @@
+"""What is done to tasks by their ids, at once, or by a filter, as a job of the supervisor: retry, cancel, delete.
+
+By ids it is done here, and the record of commands keeps who and why; by filter it is asked first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from orchestrator.cli import output
+from orchestrator.cli.consent import ask
+from orchestrator.cli.failures import DONE, NOT_FOUND, REFUSED, error_line, joint_exit_code
+from orchestrator.cli.selections import carry_out, deed, find, show_dry_run
+from orchestrator.core.errors import CommandRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.cli.commanding import Commanding
+    from orchestrator.cli.options import Globals
+    from orchestrator.cli.selections import Selecting
+    from orchestrator.services import Services
+    from orchestrator.tasks import model
+
+UNKNOWN: Final = "does not exist, or its retention has passed"
+RECORDED: Final = 500
+"""Tasks that one entry of the record names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was done with one task. `status` and `state` are for programs, `text` for people."""
+
+    id: str
+    status: str
+    state: model.TaskState | None
+    text: str
+    exit_code: int = DONE
+
+
+def checked(tasks: Sequence[str]) -> list[str]:
+    """The ids that were typed, each once.
+
+    Raises:
+        InvalidInput: one is none.
+    """
+    from orchestrator.core.ids import check_task_id
+
+    return [check_task_id(task) for task in dict.fromkeys(tasks)]
+
+
+def show_rows(rows: Sequence[Row], common: Globals) -> int:
+    """Print what was done with each; as ids only those with which it was done, for what comes behind a pipe."""
+    if common.output == "table":
+        output.show_list("table", [{"id": row.id, "done": row.text} for row in rows], ("id", "done"), key="id")
+    elif common.output == "id":
+        output.show_list("id", [{"id": row.id} for row in rows if row.exit_code == DONE], (), key="id")
+        for row in rows:
+            if row.exit_code != DONE:
+                output.say(f"task {row.id}: {row.text}")
+    else:
+        shown = [{"id": row.id, "status": row.status, "state": row.state} for row in rows]
+        output.show_list(common.output, shown, (), key="id")
+    return joint_exit_code([row.exit_code for row in rows])
+
+
+async def record(
+    services: Services, deed: Literal["cancel", "revive", "delete"], rows: Sequence[Row], reason: str
+) -> None:
+    """Keep in the record of commands with which tasks it was done, by whom and why."""
+    from orchestrator.control.commands import RecordTasks
+    from orchestrator.control.sending import send
+
+    done = [row.id for row in rows if row.exit_code == DONE]
+    try:
+        for first in range(0, len(done), RECORDED):
+            command = RecordTasks(deed=deed, tasks=tuple(done[first : first + RECORDED]))
+            patience_s = services.settings.redis.command_timeout_s
+            await send(services.store, services.settings, command, reason=reason, patience_s=patience_s)
+    except CommandRefused as refused:
+        output.say(error_line(f"it was done, but the record of commands does not tell of it: {refused}"))
+
+
+# --------------------------------------------------------------------------------------------------------------- by ids
+
+
+def revive(tasks: Sequence[str], selecting: Selecting | None, options: Commanding, common: Globals) -> int:
+    """Let tasks run again. Blocks; answers the exit code."""
+    import anyio
+
+    if selecting is None:
+        return anyio.run(_revive, checked(tasks), options, common)
+    from orchestrator.control.commands import ReviveTasks
+
+    found = find(selecting, common)
+    if selecting.dry_run:
+        return show_dry_run(found, selecting, common)
+    ask(deed("retry", found, selecting), yes=selecting.yes or not found.tasks, final=False)
+    command = ReviveTasks(count=len(found.tasks), filter=selecting.wanted.words)
+    return anyio.run(carry_out, command, found, options, common)
+
+
+async def _revive(ids: Sequence[str], options: Commanding, common: Globals) -> int:
+    from orchestrator.control.sending import this_actor
+    from orchestrator.services import open_services
+    from orchestrator.tasks import steering
+
+    settings = common.settings()
+    async with open_services(settings, name="cli") as services:
+        said = f"{this_actor()}: {options.reason}" if options.reason else this_actor()
+        done = await steering.revive(
+            services.store,
+            ids,
+            said=said,
+            max_wait_s=round(settings.queue.max_wait_s),
+            patience_s=settings.redis.command_timeout_s,
+        )
+        rows = [_revived(id_, *done[id_]) for id_ in ids]
+        await record(services, "revive", [row for row in rows if row.status == "revived"], options.reason)
+    return show_rows(rows, common)
+
+
+def _revived(id_: str, status: model.ReviveStatus, state: model.TaskState | None) -> Row:
+    match status:
+        case "revived":
+            return Row(id_, status, state, "runs again")
+        case "already":
+            return Row(id_, status, state, f"has not ended, it is {state}")
+        case "refused":
+            return Row(id_, status, state, "has succeeded, so it does not run again", REFUSED)
+        case "damaged":
+            return Row(id_, status, state, "its record is damaged, nobody could run it", REFUSED)
+    return Row(id_, status, None, UNKNOWN, NOT_FOUND)
+
+
+def cancel(selecting: Selecting, options: Commanding, common: Globals) -> int:
+    """Cancel what a filter means. Blocks; answers the exit code."""
+    import anyio
+
+    from orchestrator.control.commands import CancelTasks
+
+    found = find(selecting, common)
+    if selecting.dry_run:
+        return show_dry_run(found, selecting, common)
+    ask(deed("cancel", found, selecting), yes=selecting.yes or not found.tasks)
+    command = CancelTasks(count=len(found.tasks), filter=selecting.wanted.words)
+    return anyio.run(carry_out, command, found, options, common)
+
+
+def delete(
+    tasks: Sequence[str], selecting: Selecting | None, options: Commanding, common: Globals, *, yes: bool
+) -> int:
+    """Delete ended tasks. Blocks; answers the exit code."""
+    import anyio
+
+    if selecting is None:
+        ids = checked(tasks)
+        ask(f"delete {len(ids)} task{'' if len(ids) == 1 else 's'}", yes=yes)
+        return anyio.run(_delete, ids, options, common)
+    from orchestrator.control.commands import DeleteTasks
+
+    found = find(selecting, common)
+    if selecting.dry_run:
+        return show_dry_run(found, selecting, common)
+    ask(deed("delete", found, selecting), yes=yes or not found.tasks)
+    command = DeleteTasks(count=len(found.tasks), filter=selecting.wanted.words)
+    return anyio.run(carry_out, command, found, options, common)
+
+
+async def _delete(ids: Sequence[str], options: Commanding, common: Globals) -> int:
+    from orchestrator.services import open_services
+    from orchestrator.tasks import steering
+
+    settings = common.settings()
+    async with open_services(settings, name="cli") as services:
+        done = await steering.delete(services.store, ids, patience_s=settings.redis.command_timeout_s)
+        rows = [_deleted(id_, *done[id_]) for id_ in ids]
+        await record(services, "delete", rows, options.reason)
+    return show_rows(rows, common)
+
+
+def _deleted(id_: str, status: model.DeleteStatus, state: model.TaskState | None) -> Row:
+    match status:
+        case "deleted":
+            return Row(id_, status, None, "deleted")
+        case "refused":
+            return Row(id_, status, state, f"has not ended, it is {state}: cancel it first", REFUSED)
+    return Row(id_, status, None, UNKNOWN, NOT_FOUND)
