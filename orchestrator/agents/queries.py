@@ -86,6 +86,11 @@ def takers(queue: str, agents: Iterable[AgentInfo]) -> list[str]:
     )
 
 
+async def limits(store: Store) -> dict[str, str]:
+    """The readable rates of all limits; under `=NAME` the one that NAME has again when an operator's is taken back."""
+    return _definitions(await store.execute("HGETALL", store.keys.limits))
+
+
 async def workers(store: Store) -> list[WorkerInfo]:
     """The worker processes that beat lately, longest silent first."""
     beats = await store.execute("ZRANGE", store.keys.workers, 0, -1, "WITHSCORES")

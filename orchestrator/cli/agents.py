@@ -1,20 +1,30 @@
-"""`orc agents`: list, show."""
+"""`orc agents`: list, show, pause, resume, limit."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli import output
+from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
+from orchestrator.cli.failures import Refused
 from orchestrator.cli.options import DEFAULTS, Globals
-from orchestrator.cli.parsing import Commands, positional
+from orchestrator.cli.parsing import Commands, option, positional
+from orchestrator.cli.standing import in_words, orders, read_standing
+from orchestrator.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from orchestrator.agents.model import AgentInfo
+    from orchestrator.control.desired import Desired
+    from orchestrator.services import Services
 
 commands = Commands(
     "agents",
-    "Look at the agents of the pool.",
+    "Look at the agents of the pool; pause, resume and limit them.",
     examples="""
         orc agents list
         orc agents show editor -o json
+        orc agents pause editor --reason "too many errors"
     """,
 )
 app = commands.app
@@ -39,9 +49,10 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
 
     async with open_services(common.settings(), name="cli") as services:
         found = await queries.agents(services.store)
-    rows = [asdict(agent) for agent in found]
-    shown = [{**row, "workers": len(row["workers"])} for row in rows] if common.output == "table" else rows
-    columns = ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills")
+        now = await read_standing(services)
+    rows = [with_orders(agent, now) for agent in found]
+    shown = [agent_cells(row) for row in rows] if common.output == "table" else rows
+    columns = agent_columns(rows)
     empty = "no agent is known; run some with `orc up MODULE:AGENT`"
     output.show_list(common.output, shown, columns, key="name", empty=empty)
 
@@ -66,4 +77,131 @@ async def show(name: Annotated[str, positional("AGENT")], /, *, common: Globals 
 
     async with open_services(common.settings(), name="cli") as services:
         agent = await queries.agent(services.store, name)
-    output.show_record(common.output, asdict(agent), key="name")
+        now = await read_standing(services)
+    record = with_orders(agent, now)
+    shown = {**record, "orders": in_words(record["orders"])} if common.output == "table" else record
+    output.show_record(common.output, shown, key="name", skip=("orders",))
+
+
+def with_orders(agent: AgentInfo, now: Desired) -> dict[str, Any]:
+    """What is known of an agent, with what holds it back."""
+    return {**asdict(agent), "orders": orders(now, "stop:all", f"stop:agent:{agent.name}", f"pause:agent:{agent.name}")}
+
+
+def agent_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    """The columns of a table of agents; what holds them back only if something does."""
+    columns = ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills")
+    return (*columns, "orders") if any(row["orders"] for row in rows) else columns
+
+
+def agent_cells(row: dict[str, Any]) -> dict[str, Any]:
+    """A row for a table."""
+    return {**row, "workers": len(row["workers"]), "orders": in_words(row["orders"])}
+
+
+@commands.command(
+    "pause",
+    examples="""
+        orc agents pause editor --reason "too many errors"
+    """,
+)
+async def pause(
+    agent: Annotated[str, positional("AGENT")],
+    /,
+    *,
+    options: Commanding = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Give an agent nothing more, until `orc agents resume`. What it has been given, it does; new tasks wait.
+
+    Args:
+        agent: Its name; one that is not known now is paused when it comes.
+        options: How to ask.
+        common: Global options.
+    """
+    return await _give("pause-agent", {"agent": agent}, options, common)
+
+
+@commands.command(
+    "resume",
+    examples="""
+        orc agents resume editor
+    """,
+)
+async def resume(
+    agent: Annotated[str, positional("AGENT")],
+    /,
+    *,
+    options: Commanding = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """End the pause of an agent.
+
+    Args:
+        agent: Its name.
+        options: How to ask.
+        common: Global options.
+    """
+    return await _give("resume-agent", {"agent": agent}, options, common)
+
+
+@commands.command(
+    "limit",
+    examples="""
+        orc agents limit editor 10/min
+        orc agents limit editor --reset
+    """,
+)
+async def limit(
+    agent: Annotated[str, positional("AGENT")],
+    rate: Annotated[str | None, positional("RATE")] = None,
+    /,
+    *,
+    reset: Annotated[bool, option("--reset")] = False,
+    options: Commanding = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Give an agent's own limit another rate, from the next start on. `orc limits` is for named limits.
+
+    Args:
+        agent: Its name.
+        rate: Starts per time, as 10/s, 10/min, 10/h or 10/d.
+        reset: Let it have the rate again that the agent says.
+        options: How to ask.
+        common: Global options.
+    """
+    from orchestrator.control.commands import make_command
+    from orchestrator.services import open_services
+
+    if reset == (rate is not None):
+        raise InvalidInput("which rate? give one, as 10/min; or --reset")
+    named = {"limit": f"@{agent}"}
+    command = make_command("reset-limit", named) if reset else make_command("set-limit", {**named, "rate": rate})
+    async with open_services(common.settings(), name="cli") as services:
+        known = await known_agent(services, agent)
+        if known is not None and "rate" not in known.limits and not reset:
+            named_limits = ", ".join(known.limits)
+            others = f"; of its other limits ({named_limits}) `orc limits set` changes the rate" if named_limits else ""
+            raise Refused(f"agent {agent!r} has no limit of its own; give it a rate where it is made{others}")
+        return await send_and_show(services, command, options, common)
+
+
+async def known_agent(services: Services, name: str) -> AgentInfo | None:
+    """The agent of this name; if there is none, that is said."""
+    from orchestrator.agents import queries
+
+    known = {found.name: found for found in await queries.agents(services.store)}
+    if name not in known:
+        names = ", ".join(sorted(known)) or "none"
+        output.say(f"no agent {name!r} is known now (known are: {names}); the command holds for it when it comes")
+    return known.get(name)
+
+
+async def _give(kind: str, values: dict[str, Any], options: Commanding, common: Globals) -> int:
+    from orchestrator.control.commands import make_command
+    from orchestrator.services import open_services
+
+    command = make_command(kind, values)
+    async with open_services(common.settings(), name="cli") as services:
+        await known_agent(services, values["agent"])
+        return await send_and_show(services, command, options, common)

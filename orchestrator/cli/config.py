@@ -1,4 +1,4 @@
-"""`orc config`: show, validate."""
+"""`orc config`: show, validate, schema."""
 
 from __future__ import annotations
 
@@ -62,3 +62,24 @@ def validate(file: Annotated[Path | None, positional("FILE")] = None, /, *, comm
     loaded = replace(common, config=file or common.config).loaded()
     files = [place.removeprefix("file ") for place in loaded.places.values() if place.startswith("file ")]
     output.say(f"the settings are fine ({', '.join(dict.fromkeys(files)) or 'no file'})")
+
+
+@commands.command(
+    "schema",
+    examples="""
+        orc config schema > orchestrator.schema.json
+        orc config schema --commands | jq '.oneOf | length'
+    """,
+)
+def schema(*, of_commands: Annotated[bool, option("--commands")] = False, common: Globals = DEFAULTS) -> None:
+    """Print the JSON schema of the settings, for editors and for other programs. It is JSON in every form of output.
+
+    Args:
+        of_commands: That of the control commands instead.
+        common: Global options.
+    """
+    from orchestrator.control.commands import commands_schema
+    from orchestrator.core.settings import settings_schema
+
+    found = commands_schema() if of_commands else settings_schema()
+    output.write(output.json_text(found, indent=common.output != "jsonl"))

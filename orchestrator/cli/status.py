@@ -9,6 +9,7 @@ from orchestrator.cli import output
 from orchestrator.cli.failures import NOBODY_ANSWERED, error_line
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands
+from orchestrator.cli.standing import orders, print_orders, read_standing
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -35,6 +36,7 @@ class Status:
     agents: list[dict[str, Any]]
     workers: list[dict[str, Any]]
     queues: list[dict[str, Any]]
+    orders: list[dict[str, Any]]
     tasks: dict[str, int]
 
 
@@ -75,6 +77,7 @@ async def _ask(services: Services) -> Status:
         agents=[asdict(agent) for agent in await registry.agents(store)],
         workers=[asdict(worker) for worker in await registry.workers(store)],
         queues=await queue_rows(services),
+        orders=orders(await read_standing(services)),
         tasks=await tasks.counters(store),
     )
 
@@ -94,6 +97,9 @@ def _print_screen(found: Status) -> None:
         ("tasks", ", ".join(f"{found.tasks[name]} {name}" for name in _in_order(found.tasks)) or "none yet"),
     ]
     output.write("".join(f"{output.paint(name.ljust(10), '1')}  {output.clean(text)}\n" for name, text in facts))
+    if found.orders:
+        output.write("\n")
+        print_orders(found.orders)
     agents = [{**agent, "workers": len(agent["workers"])} for agent in found.agents]
     _print_table(agents, ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills"), title="agent")
     _print_table(found.workers, ("id", "pid", "last_seen_at", "agents"), title="worker")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from orchestrator.cli import output
 from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option
+from orchestrator.cli.standing import read_standing
 from orchestrator.core.errors import InvalidInput
-
-if TYPE_CHECKING:
-    from orchestrator.services import Services
 
 stop_commands = Commands(
     "stop",
@@ -66,6 +64,7 @@ async def stop(
         options: How to ask.
         common: Global options.
     """
+    from orchestrator.cli.agents import known_agent
     from orchestrator.control.commands import make_command
     from orchestrator.services import open_services
 
@@ -74,7 +73,8 @@ async def stop(
     scope = {"agent": agent, "session": session, "skill": skill}
     command = make_command("stop", {**scope, "now": now, "refuse": refuse})
     async with open_services(common.settings(), name="cli") as services:
-        await _hint_unknown(services, agent)
+        if agent is not None:
+            await known_agent(services, agent)
         return await send_and_show(services, command, options, common, until_done=wait)
 
 
@@ -99,14 +99,11 @@ async def start(
         common: Global options.
     """
     from orchestrator.control.commands import make_command
-    from orchestrator.control.records import desired
-    from orchestrator.control.signing import signer_of
     from orchestrator.services import open_services
 
     command = make_command("start", {"agent": agent, "session": session, "skill": skill})
-    settings = common.settings()
-    async with open_services(settings, name="cli") as services:
-        before = (await desired(services.store, signer_of(settings, place=services.keys.root))).standing
+    async with open_services(common.settings(), name="cli") as services:
+        before = (await read_standing(services)).standing
         slot = command.orders[0].slot
         if slot not in before:
             output.say(f"nothing changes: {slot.removeprefix('stop:').replace(':', ' ', 1)} was not stopped")
@@ -115,14 +112,3 @@ async def start(
     if others:
         output.say(f"still stopped: {output.clean(', '.join(others))}; `orc start` with the same scope ends each")
     return code
-
-
-async def _hint_unknown(services: Services, agent: str | None) -> None:
-    from orchestrator.agents import queries
-
-    if agent is None:
-        return
-    known = {found.name for found in await queries.agents(services.store)}
-    if agent not in known:
-        names = ", ".join(sorted(known)) or "none"
-        output.say(f"no agent {agent!r} is known now (known are: {names}); the stop holds for it when it comes")

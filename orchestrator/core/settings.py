@@ -400,6 +400,13 @@ class _Value:
     place: str
 
 
+def settings_schema() -> dict[str, Any]:
+    """The JSON schema of the settings, as a file may hold them."""
+    schema = Settings.model_json_schema()
+    schema["title"] = "Settings"
+    return schema
+
+
 def load_settings(
     config: str | os.PathLike[str] | None = None,
     overrides: Mapping[str, object] | None = None,
