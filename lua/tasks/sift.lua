@@ -49,7 +49,7 @@ local lies = redis.call('XRANGE', inbox_key, '(' .. after, '+', 'COUNT', limit)
 local found = {}
 for i = 1, #lies do
   local entry, fields = lies[i][1], lies[i][2]
-  if fields[1] ~= 't' or (#fields ~= 6 and #fields ~= 10) then
+  if fields[1] ~= 't' or (#fields ~= 6 and #fields ~= 10 and #fields ~= 12) then
     found[#found + 1] = {entry, 'damaged'}
   elseif not is_attempt(entry, fields[2]) then
     found[#found + 1] = {entry, 'stray-entry'}
