@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -99,6 +99,8 @@ class LockInfo:
         fence: number of the ownership; None while it is being handed on.
         left_ms: it lapses then, unless it is renewed.
         waiting: how many wait for it.
+        at: its suffix in the scope, for scripts.
+        nonce: tells this ownership from every other; empty while it is being handed on.
     """
 
     name: str
@@ -107,6 +109,8 @@ class LockInfo:
     fence: int | None
     left_ms: int
     waiting: int
+    at: str = field(repr=False)
+    nonce: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,8 @@ def info(lock: str, value: str, left_ms: int, waiting: int) -> LockInfo:
         fence=None if value == NEXT else int(value.partition(":")[0]),
         left_ms=left_ms,
         waiting=waiting,
+        at=lock,
+        nonce="" if value == NEXT else value.split(":")[3 if execution else 1],
     )
 
 

@@ -245,6 +245,19 @@ class Locks:
         """See every lock of the scope that somebody has, those that lapse first before others."""
         return await self._store.call(scripts.look(self._keys, limit=limit))
 
+    async def take_away(self, lock: LockInfo) -> bool:
+        """Release a lock that somebody else has: what it guards is cancelled there at the next renewal.
+
+        Until then two may work at the same time, as far as what they change does not look at the fence.
+
+        Args:
+            lock: as `peek` or `list` saw it.
+
+        Returns:
+            False: it is not that owner's any more; nothing was changed.
+        """
+        return (await self._store.call(scripts.drop(self._keys, rows=[(lock.at, lock.nonce)])))[0]
+
     async def _acquire(self, name: str, ttl_s: float, wait_s: float) -> tuple[Lease, Claim]:
         lock, nonce, ttl_ms = self._keys.lock(name), new_nonce(), round(ttl_s * 1000)
 

@@ -30,6 +30,8 @@ COMMANDS = (
     ["agents", "show"],
     ["workers", "list"],
     ["queues", "list"],
+    ["locks", "list"],
+    ["locks", "release"],
     ["supervisor", "run"],
     ["worker", "run"],
     ["redis", "run"],
