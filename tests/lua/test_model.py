@@ -76,8 +76,7 @@ MUST_FIRE = [
         "recovered",
         "lost",
         "answer answered",
-        "answer already",
-        "answer other",
+        "answer, too late",
         "answer unasked",
         "time_jumps",
         "time_steps_back",
@@ -255,6 +254,7 @@ class Machine(RuleBasedStateMachine):
             found = self.pool.answer(task.id, value, number=number)
             assert found.status == self.model.answer(task.id, number, value)
             fired[f"answer {found.status}"] += 1
+            fired["answer, too late"] += found.status in {"already", "other", "late"}
 
         self.act("answer", step)
 
@@ -919,8 +919,8 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
             start_in_ms=dice.choice([0, 0, 20, 5000]),
             key=dice.choice(["", "", "k1", "k2", f"k{dice.random()}"]),
             digest=dice.choice("dde"),
-            lane=dice.choice(["", "", "x", "y"]),
-            on_busy=dice.choice(["", "", "reject", "interrupt", "replace"]),
+            lane=dice.choice(["", "", "", "x", "y"]),
+            on_busy=dice.choice(["", "", "", "reject", "reject", "interrupt", "replace"]),
         ),
         lambda: machine.get_to_work(1 + i, kinds[: dice.randrange(3)], reply_lost=dice.random() < 0.2),
         lambda: machine.assign(dice.choice(["ed", "ann", "bob"]), dice.choice([1, 2, 500])),
