@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
+    from orchestrator.client.timetable import Schedules
     from orchestrator.control.receipts import Receipts
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
@@ -72,6 +73,13 @@ class Admin:
 
     def __init__(self, services: Callable[[], Services]) -> None:
         self._services = services
+
+    @property
+    def schedules(self) -> Schedules:
+        """Adds, pauses, resumes, triggers and deletes schedules, and looks at them."""
+        from orchestrator.client.timetable import Schedules
+
+        return Schedules(self._services)
 
     async def stop(
         self,
