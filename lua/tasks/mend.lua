@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- Look whether tasks are where their records say, and nowhere else; with `repair` put them there. The record is the truth
 -- about a task, queues and other indexes can be made from it again. Judges up to 500 rows, less when the records are large.
--- rows: id and '' (the record itself) | id and the index that lists it (queue:…, scheduled, asking, expiring, parked:…, lane:…,
---       dead)
---       id and out (its output stream) | '' and idem:… (an idempotency key) | '' and queue:… (whether `queues` lists it)
+-- rows: id and '' (the record itself) | id and the index that lists it (queue:…, scheduled, asking, expiring, parked:…,
+--       held:…, lane:…, dead)
+--       id and out (its output stream) | '' and idem:… (an idempotency key) | '' and queue:… or held:… (whether it is listed)
 --       '' and lane:… or id and lane (whether somebody has the turn of this lane, or of the task's; ask when all were judged)
 -- codes: lost-ready lost-scheduled lost-asking lost-entry lost-deadline lost-lane lost-letter (a task, or a part of its place, is
 --        missing) | lost-turn (nobody has that of the lane) | out-of-turn (another one of its lane has it)
@@ -48,6 +48,7 @@ local now_ms = math.floor(now / 1000)
 local ending, waiting = start_endings(now), start_waiting()
 local types, inboxes, tasks, leave, misplaced, lanes = {}, {}, {}, {}, {}, {}
 local answers, bytes, mended, tidied = {0}, 0, 0, 0
+local held_key = pool .. ':held'
 local queues_key, scheduled_key, asking_key, expiring_key, dead_key =
   pool .. ':queues', pool .. ':scheduled', pool .. ':asking', pool .. ':expiring', pool .. ':dead'
 local waits = {ready = true, waiting = true, scheduled = true, asking = true}
@@ -146,13 +147,24 @@ local function check_turn(row, lane)
   note(row, 'lost-turn', mend)
 end
 
+-- Whether a stop holds a task back, beside its queue.
+local function is_held(id)
+  if not usable(types, held_key, 'set') or types[held_key] == 'none' then return false end
+  local scopes = redis.call('SRANDMEMBER', held_key, 1000)
+  for i = 1, #scopes do
+    if score_in(held_key .. ':' .. scopes[i], id) then return true end
+  end
+  return false
+end
+
 local function check_waiting(row, id, task)
   if task.state == 'waiting' then
     -- Its lane is its place.
   elseif task.state == 'ready' then
     local queue_key = pool .. ':queue:' .. task.queue
     local addressed = string.match(task.queue, '^agent:(.*)$')
-    if not score_in(queue_key, id) and not (addressed and score_in(pool .. ':parked:' .. addressed, id)) then
+    if not score_in(queue_key, id) and not (addressed and score_in(pool .. ':parked:' .. addressed, id))
+      and not is_held(id) then
       local mend = may_mend(id, task) and usable(types, queue_key, 'zset')
       if mend then
         -- Where it came from, if it was assigned before: it may only stand further ahead than it would have.
@@ -301,6 +313,7 @@ local function belongs(id, task, place)
   if task.state ~= 'ready' then return false end
   local parked = string.match(place, '^parked:(.*)$')
   if parked then return task.queue == 'agent:' .. parked and not score_in(pool .. ':queue:agent:' .. parked, id) end
+  if string.match(place, '^held:') then return not score_in(pool .. ':queue:' .. task.queue, id) end
   return place == 'queue:' .. task.queue
 end
 
@@ -360,17 +373,18 @@ local function check_key(row, idem)
   end
 end
 
-local function check_listed(row, queue)
-  local queue_key = pool .. ':queue:' .. queue
-  if not usable(types, queues_key, 'set') then return end
-  local listed = redis.call('SISMEMBER', queues_key, queue) == 1
+-- Whether `queues` lists a queue that holds tasks, or `held` the scope of a stop that does.
+local function check_listed(row, list_key, prefix, queue)
+  local queue_key = pool .. prefix .. queue
+  if not usable(types, list_key, 'set') then return end
+  local listed = redis.call('SISMEMBER', list_key, queue) == 1
   local there = usable(types, queue_key, 'zset') and types[queue_key] ~= 'none'
   if listed == there then return end
   if may_repair and there then
-    redis.call('SADD', queues_key, queue)
+    redis.call('SADD', list_key, queue)
     ring(pool, 'queue:' .. queue)
   elseif may_repair then
-    redis.call('SREM', queues_key, queue)
+    redis.call('SREM', list_key, queue)
   end
   note(row, there and 'unlisted-queue' or 'listed-empty', may_repair)
 end
@@ -379,11 +393,13 @@ for i = 1, #rows do
   if bytes > call_bytes then break end
   local id, place = rows[i][1], rows[i][2]
   local idem, queue = string.match(place, '^idem:(.*)$'), string.match(place, '^queue:(.*)$')
-  local lane = string.match(place, '^lane:(.*)$')
+  local lane, scope = string.match(place, '^lane:(.*)$'), string.match(place, '^held:(.*)$')
   if idem then
     check_key(i, idem)
   elseif id == '' and queue then
-    check_listed(i, queue)
+    check_listed(i, queues_key, ':queue:', queue)
+  elseif id == '' and scope then
+    check_listed(i, held_key, ':held:', scope)
   elseif id == '' and lane then
     lanes[i] = lane
   elseif place == 'lane' then

@@ -41,10 +41,10 @@ class OrderRow(NamedTuple):
     starts: int | None = None
     window_us: int | None = None
 
-
-def order_row(slot: str, mark: str, rate: Rate | None) -> OrderRow:
-    """A change of the desired state; `rate` of a limit that is set."""
-    return OrderRow(slot, mark, rate.count, rate.window_us) if rate else OrderRow(slot, mark)
+    @classmethod
+    def of(cls, slot: str, mark: str, rate: Rate | None) -> OrderRow:
+        """A change of the desired state; `rate` of a limit that is set."""
+        return cls(slot, mark, rate.count, rate.window_us) if rate else cls(slot, mark)
 
 
 def append(
@@ -82,23 +82,43 @@ def append(
     return Call("control/append", args, parse)
 
 
+class Proof(StrEnum):
+    """What becomes of a slot."""
+
+    TRUE = "1"
+    OVER = "0"
+    FALSE = ""
+
+
 class ProofRow(NamedTuple):
     """A slot as it was read, in the column order of `lua/control/prove.lua`.
 
-    `proved`: 1 when its signature is true; the last two are the rate of a limit whose proved order comes back.
+    The last two are the rate of a limit whose proved order comes back.
     """
 
     slot: str
     value: bytes
-    proved: str
+    proof: Proof
     starts: int | None = None
     window_us: int | None = None
 
 
-def prove(keys: PoolKeys, *, rows: Sequence[ProofRow]) -> Call[int]:
-    """Note which slots carry true signatures and undo the others; how many were undone."""
-    packed = pack_rows([(row.slot, opaque(row.value), *row[2:]) for row in rows])
-    return Call("control/prove", {"pool": keys.root, "rows": packed}, int)
+def prove(keys: PoolKeys, *, rows: Sequence[ProofRow], seq: bytes = b"", sessions: int | None = None) -> Call[int]:
+    """Note which slots carry true signatures, undo the others, drop what is over; how many were undone.
+
+    Args:
+        keys: of the pool.
+        rows: slots, up to 500.
+        seq: of the state that was read.
+        sessions: how many sessions are stopped in it, if it says something else.
+    """
+    args: Arguments = {
+        "pool": keys.root,
+        "rows": pack_rows([(row.slot, opaque(row.value), *row[2:]) for row in rows]),
+        "seq": seq,
+        "sessions": "" if sessions is None else sessions,
+    }
+    return Call("control/prove", args, int)
 
 
 class ReceiptRow(NamedTuple):

@@ -107,7 +107,7 @@ async def send(
         issued=issued,
         packed=packed,
         signature=signer.sign(packed),
-        orders=[scripts.order_row(slot, mark, rate) for slot, mark in command.orders],
+        orders=[scripts.OrderRow.of(slot, mark, rate) for slot, mark in command.orders],
         job=command.job,
         per_minute=settings.control.per_minute,
         token=os.urandom(8).hex(),

@@ -62,13 +62,22 @@ _TABLE: Final = (
         "It is not counted any more; if it lives, it registers again.",
     ),
     Trouble("skill-index", "The agents of a skill are not those that have it.", "They are made so."),
-    Trouble("unlisted-queue", "A queue that holds tasks is not listed in `queues`, or what a stop holds back not in `held`.", "It is listed."),
+    Trouble(
+        "unlisted-queue",
+        "A queue that holds tasks is not listed in `queues`, or what a stop holds back not in `held`.",
+        "It is listed.",
+    ),
     Trouble(
         "lost-schedule", "A schedule is not listed at the time that its record says.", "It is listed, and fires then."
     ),
     Trouble("gone-schedule", "A schedule is listed that has no record.", "It leaves the list."),
     Trouble("damaged-schedule", "The record of a schedule has no definition or no time.", "It is deleted."),
-    Trouble("listed-empty", "`queues` lists a queue that is empty, or `held` a stop that holds nothing.", "It leaves the list.", harmless=True),
+    Trouble(
+        "listed-empty",
+        "`queues` lists a queue that is empty, or `held` a stop that holds nothing.",
+        "It leaves the list.",
+        harmless=True,
+    ),
     Trouble("orphan-key", "An idempotency key names a task that is gone.", "It is removed.", harmless=True),
     Trouble("orphan-output", "An output stream belongs to no task.", "It goes in 5 minutes.", harmless=True),
     Trouble("no-lifetime", "A key would stay for ever and should not.", "It gets the lifetime of its kind."),

@@ -32,6 +32,7 @@ _DAY_S: Final = 86_400
 _INDEXES: Final = frozenset(
     {"queue:agent:A", "queue:skill:S", "scheduled", "asking", "expiring", "parked:A", "held:SCOPE", "lane:KEY", "dead"}
 )
+_LISTED: Final = frozenset({"queue:agent:A", "queue:skill:S", "held:SCOPE"})
 _WITH_TASK: Final = {"task:ID": "", "out:ID": "out"}
 
 
@@ -105,7 +106,7 @@ class Walk:
             yield found
         rows = [(key.name, _WITH_TASK[key.kind].encode()) for key in sorted_out if key.kind in _WITH_TASK]
         rows += [(b"", b"idem:" + key.name) for key in sorted_out if key.kind == "idem:KEY"]
-        rows += [(b"", key.suffix) for key in sorted_out if key.kind in {"queue:agent:A", "queue:skill:S", "held:SCOPE"}]
+        rows += [(b"", key.suffix) for key in sorted_out if key.kind in _LISTED]
         async for found in self._mend(rows):
             yield found
         async for found in self._mend_registry(sorted_out):

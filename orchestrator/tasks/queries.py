@@ -167,14 +167,16 @@ async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
 
 
 async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
-    """Tasks that have not ended, nearest to their end first: running or cancelling, assigned, ready, scheduled; `limit` of each."""
+    """Tasks that have not ended, nearest to their end first, from running to scheduled; `limit` of each."""
     queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
     agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
+    stops = [name.decode() for name in await store.execute("SMEMBERS", store.keys.held_scopes)]
     last = limit - 1
     replies = await store.pipeline(
         [("ZRANGE", store.keys.scheduled, 0, last), ("ZRANGE", store.keys.asking, 0, last)]
         + [("ZRANGE", store.keys.queue(queue), 0, last) for queue in queues]
         + [("ZRANGE", store.keys.parked(agent), 0, last) for agent in agents]
+        + [("ZRANGE", store.keys.held(scope), 0, last) for scope in stops]
         + [("XRANGE", store.keys.inbox(agent), "-", "+", "COUNT", limit) for agent in agents]
         + [("XPENDING", store.keys.inbox(agent), GROUP, "-", "+", limit) for agent in agents]
     )
@@ -182,7 +184,7 @@ async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     lists = iter([] if isinstance(reply, StoreError) else reply for reply in replies)
     scheduled = [(id_.decode(), TaskState.SCHEDULED) for id_ in next(lists)]
     asking = [(id_.decode(), TaskState.ASKING) for id_ in next(lists)]
-    ready = [(id_.decode(), TaskState.READY) for _ in [*queues, *agents] for id_ in next(lists)]
+    ready = [(id_.decode(), TaskState.READY) for _ in [*queues, *agents, *stops] for id_ in next(lists)]
     entries = [(entry, fields[1].decode()) for _ in agents for entry, fields in next(lists)]
     read = {pending[0] for _ in agents for pending in next(lists)}
     running = await _running(store, [id_ for entry, id_ in entries if entry in read])

@@ -504,3 +504,48 @@ async def test_looking_is_one_round_trip(team: LocalTeam) -> None:
         assert sent == ["EVALSHA", "HGETALL"]
     finally:
         store.execute = execute  # type: ignore[method-assign]
+
+
+# ------------------------------------------------------------------------------------------------------ stops and pauses
+
+
+@on_both
+@pytest.mark.parametrize(
+    ("scope", "command"),
+    [
+        ({}, "`orc start`"),
+        ({"agent": "ed"}, "`orc start --agent ed`"),
+        ({"skill": "sum"}, "`orc start --skill sum`"),
+        ({"session": "101"}, "`orc start --session 101`"),
+    ],
+)
+async def test_stopped(team: LocalTeam, scope: dict[str, str], command: str) -> None:
+    """A stopped task says who stopped what, when and why, and what ends that; then it runs."""
+    await team.work(worker_of("ed", "sum"))
+    await team.orc.admin.stop(**scope, reason="tea break", actor="ann@desk")
+    handle = await team.orc.submit("sum", session="101")
+    found = await comes_to(handle, Cause.STOPPED)
+    assert (found.actor, found.reason) == ("ann@desk", "tea break")
+    assert found.since is not None
+    assert "by ann@desk: tea break" in found.text
+    assert command in found.text
+    assert [row.id for row in await queries.listing(team.services.store, states=(), limit=10)] == [handle.id]
+    await team.orc.admin.start(**scope)
+    await runs(handle)
+
+
+async def test_paused(team: LocalTeam) -> None:
+    """A paused agent holds back what only it could do; another agent with the skill takes it. So does a paused queue."""
+    await team.work(worker_of("ed", "sum"))
+    await team.orc.admin.pause_agent("ed", actor="ann@desk")
+    handle = await team.orc.submit("sum")
+    found = await comes_to(handle, Cause.PAUSED)
+    assert found.text.startswith("agent 'ed' is paused since ")
+    assert found.text.endswith("by ann@desk; `orc agents resume ed` ends that")
+    await team.work(worker_of("joe", "sum"))
+    await runs(handle)
+    await team.orc.admin.pause_queue("skill:sum")
+    handle = await team.orc.submit("sum")
+    assert "`orc queues resume skill:sum`" in (await comes_to(handle, Cause.PAUSED)).text
+    await team.orc.admin.resume_queue("skill:sum")
+    await runs(handle)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from orchestrator.testing.checking.final_state import FinalState
     from orchestrator.testing.checking.rules import Rules
 
-WAITING: Final = ("queue:", "parked:", "queues", "scheduled", "asking", "expiring")
+WAITING: Final = ("queue:", "parked:", "held", "queues", "scheduled", "asking", "expiring", "lane:")
 """Keys that hold tasks which wait; they vanish when empty."""
 MOST_ENTRIES: Final = 1200
 """Streams that are not of one task are capped at about 1,000 entries."""
