@@ -1,0 +1,44 @@
+"""An agent that asks, for hosts in processes of their own; it notes each run and each deed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+from tests.helpers.notebook import Note, Notebook
+from tests.helpers.noting_agents import LEASE_VARIABLE, NOTEBOOK_VARIABLE, SLOTS_VARIABLE
+from workers import Agent, TaskContext
+
+scribe = Agent(
+    "scribe",
+    concurrency=int(os.environ.get(SLOTS_VARIABLE, "1")),
+    lease=float(os.environ.get(LEASE_VARIABLE, "15")),
+)
+_notebook = Notebook(os.environ[NOTEBOOK_VARIABLE]) if NOTEBOOK_VARIABLE in os.environ else None
+
+
+def _note(ctx: TaskContext, what: str) -> None:
+    assert _notebook is not None
+    _notebook.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), what))
+
+
+@scribe.skill
+async def approve(ctx: TaskContext) -> list[Any]:
+    """Prepare once, then ask twice."""
+    _note(ctx, "begun")
+    await ctx.once("prepare", _note, ctx, "prepared")
+    return [await ctx.ask("First?"), await ctx.ask("Second?")]
+
+
+@scribe.skill
+async def die_in_a_deed(ctx: TaskContext) -> str:
+    """Do something, and die in the first attempt before its result is stored."""
+
+    def deed() -> str:
+        _note(ctx, "done")
+        if ctx.attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return f"attempt {ctx.attempt}"
+
+    return str(await ctx.once("deed", deed))
