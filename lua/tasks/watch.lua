@@ -6,6 +6,7 @@
 local pool = KEYS[1]                   -- key: root of the pool's slot
 local rows = cmsgpack.unpack(ARGV[1])  -- rows: id
 --@include tell
+--@include has_ended
 
 local answers = {}
 
@@ -20,10 +21,12 @@ local function watch(id)
   local state = task[1]
   if not state then return 'unknown', '' end
   local streams = redis.call('EXISTS', out_key) == 1
-  if state ~= 'assigned' and state ~= 'ready' and state ~= 'scheduled' and state ~= 'asking' then
+  if has_ended(state) then
     if streams then return 'ended', last_entry(out_key) end
     return 'silent', ''
   end
+  -- Who waits for the turn of its lane is ready.
+  if state == 'waiting' then state = 'ready' end
   if not task[3] then redis.call('HSET', task_key, 'out', '0 0 -') end
   if not streams then
     local agent = ''

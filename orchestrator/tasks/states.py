@@ -36,6 +36,7 @@ _CANCELLED, _EXPIRED = TaskState.CANCELLED, TaskState.EXPIRED
 STEPS: Final = (
     Step(None, "submitted", _READY, "submit"),
     Step(None, "submitted into a busy lane", WAITING, "submit"),
+    Step(None, "submitted, and cancelled for a later one of the same call", _CANCELLED, "submit"),
     Step(None, "submitted with a delay", _SCHEDULED, "submit"),
     *(
         Step(WAITING, "its turn has come: the one before it ended", _READY, script)

@@ -171,7 +171,7 @@ class Model:
         self.ends: list[tuple[str, str]] = []
         self.history: dict[str, list[int]] = {}
         self.lanes: dict[str, list[str]] = {}
-        self.turns: list[str] = []
+        self.turns: set[str] = set()
 
     @property
     def now_ms(self) -> int:
@@ -183,7 +183,6 @@ class Model:
     def queue(self, name: str) -> list[Task]:
         """Ready tasks of a queue, best first."""
         found = [t for t in self.tasks.values() if t.state == "ready" and t.row.queue == name and not t.parked]
-        found = [task for task in found if task.id not in self.turns]  # these come into it at the end of the call
         return sorted(found, key=lambda task: (task.score, task.id))
 
     def parked(self, agent: str) -> list[Task]:
@@ -217,7 +216,6 @@ class Model:
         answers = [self._judge(row, max_tasks, lengths, accepted) for row in rows]
         for row in accepted.values():
             self._accept(row)
-        self.turns.clear()
         return answers
 
     def _judge(
@@ -330,6 +328,7 @@ class Model:
     def assign(self, name: str, limit: int) -> Assigned:
         """lua/tasks/assign.lua."""
         agent = self.agents[name]
+        self.turns.clear()
         filled = [queue for queue in agent.queues if self.queue(queue)]
         if not agent.slots or not filled:
             return Assigned(0, left=False, wait_us=0)
@@ -354,8 +353,8 @@ class Model:
                 self._deliver(agent, task)
                 count += 1
         self.counts["assigned"] += count
-        remain = any(self.queue(queue) for queue in filled)
-        self.turns.clear()
+        # Whose turn comes in this call is put into its queue at the end of it.
+        remain = any(task.id not in self.turns for queue in filled for task in self.queue(queue))
         return Assigned(count, left=remain and count < room, wait_us=0)
 
     def _deliver(self, agent: Agent, task: Task) -> None:
@@ -453,9 +452,7 @@ class Model:
 
     def cancel(self, ids: Sequence[str]) -> list[tuple[CancelStatus, TaskState | None]]:
         """lua/tasks/cancel.lua."""
-        answers = [self._cancel(self.tasks.get(task_id)) for task_id in ids]
-        self.turns.clear()
-        return answers
+        return [self._cancel(self.tasks.get(task_id)) for task_id in ids]
 
     def _cancel(self, task: Task | None) -> tuple[CancelStatus, TaskState | None]:
         if task is None or task.deleted:
@@ -714,8 +711,6 @@ class Model:
         task.state, task.parked = state, False
         self.counts[state] += 1
         self.ends.append((task.id, state[0]))
-        if task.id in self.turns:
-            self.turns.remove(task.id)
         if task.id in self.lanes.get(task.row.lane, []):
             self._hand_over(task)
 
@@ -728,7 +723,7 @@ class Model:
         elif had_turn:
             heir = self.tasks[members[0]]
             heir.state, heir.score = "ready", heir.row.rank + self.now_ms
-            self.turns.append(heir.id)
+            self.turns.add(heir.id)
 
     def _take_back(self, task: Task, *, died: bool) -> bool:
         task.deaths += died

@@ -896,7 +896,7 @@ def test_long_walk(redis_server: RedisServer, prefix: str, capsys: pytest.Captur
     machine.pool.close()
     machine.pool = watched = WatchedPool(redis_server.url, prefix)
     machine.start()
-    for _ in range(500):
+    for _ in range(1000):
         walk_one_step(machine, dice)
         machine.agree()
     machine.teardown()

@@ -307,6 +307,7 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (None, "submit", S.READY): lambda pool: pool.put(),
     (None, "submit", S.SCHEDULED): scheduled,
     (None, "submit", WAITING): lane_of_two,
+    (None, "submit", S.CANCELLED): lambda pool: pool.put(row(lane="x"), row(lane="x", on_busy="interrupt")),
     (WAITING, "finish", S.READY): lambda pool: (lane_of_two(pool), pool.end(pool.one())),
     (WAITING, "cancel", S.READY): lambda pool: pool.cancel(lane_of_two(pool)[0]),
     (WAITING, "promote", S.READY): too_late(0, lambda pool: pool.promote()),
