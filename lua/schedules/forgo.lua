@@ -1,36 +1,30 @@
 #!lua flags=allow-oom
 -- Let schedules wait for their next fire times although this one led to no new task, and write down why not. A fire time
 -- that is left as it is will be tried again.
--- outcomes: fired (an earlier task has its key) | skipped (the previous task has not ended) | missed | refused
+-- outcomes: skipped (the previous task has not ended) | missed (nobody was there) | refused
 -- status, per row: ok | stale (the schedule does not wait for that fire time any more)
 -- repeat: answers stale, unless the fire time was left as it is
 local pool    = KEYS[1]                   -- key: root of the pool's slot
-local rows    = cmsgpack.unpack(ARGV[1])  -- rows: name due fired next missed outcome task error
+local rows    = cmsgpack.unpack(ARGV[1])  -- rows: name due next missed outcome error
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include now_us
 --@include whole
 --@include firing_over
---@include note_firing
 --@include move_on
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}
 for i = 1, #rows do
-  local name, due, fired, next_ms, missed, outcome, task, problem = unpack(rows[i])
+  local name, due, next_ms, missed, outcome, problem = unpack(rows[i])
   local schedule_key = pool .. ':schedule:' .. name
-  local firing = {name, due, fired, next_ms, missed}
   answers[i] = 'stale'
-  if not firing_over(pool, firing) then
+  if not firing_over(pool, {name, due}) then
     answers[i] = 'ok'
-    if outcome == 'fired' then
-      note_firing(pool, now_ms, firing, task)
-    else
-      if problem ~= '' then redis.call('HSET', schedule_key, 'error', problem, 'error_at', whole(now_ms)) end
-      if next_ms ~= due then
-        if outcome ~= 'missed' then redis.call('HINCRBY', schedule_key, outcome, 1) end
-        if missed > 0 then redis.call('HINCRBY', schedule_key, 'missed', missed) end
-        move_on(pool, name, next_ms)
-      end
+    if problem ~= '' then redis.call('HSET', schedule_key, 'error', problem, 'error_at', whole(now_ms)) end
+    if next_ms ~= due then
+      if outcome ~= 'missed' then redis.call('HINCRBY', schedule_key, outcome, 1) end
+      if missed > 0 then redis.call('HINCRBY', schedule_key, 'missed', missed) end
+      move_on(pool, name, next_ms)
     end
   end
 end

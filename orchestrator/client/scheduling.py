@@ -138,12 +138,14 @@ def submission(plan: Plan, *, key: str | None) -> Submission:
 def firing_row(door: Door, plan: Plan, firing: Firing) -> UnusualRow:
     """The row for `tasks/submit` that fires a schedule.
 
+    Its task shows `schedule:NAME:FIRE_MS` as its key. That it is submitted once is seen to by the firing itself.
+
     Raises:
         InvalidInput: the settings here do not allow such a task (any more).
     """
     row = door.row(submission(plan, key=f"schedule:{firing.schedule}:{firing.fired}"))
     assert isinstance(row, UnusualRow)
-    return replace(row, firing=firing)
+    return replace(row, firing=firing, idem=None, digest=None)
 
 
 def refusal(answer: SubmitAnswer, *, max_tasks: int) -> SubmitRefused:
@@ -153,8 +155,6 @@ def refusal(answer: SubmitAnswer, *, max_tasks: int) -> SubmitRefused:
             return QueueFull(answer.detail, max_tasks)
         case "stopped":
             return Stopped(answer.detail)
-        case "conflict":
-            return SubmitRefused(f"task {answer.detail} has the key of this fire time and says something else")
     return SubmitRefused(f"its task was not accepted: {answer.status} {answer.detail}")
 
 

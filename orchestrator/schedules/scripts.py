@@ -62,11 +62,9 @@ class ForgoRow(NamedTuple):
 
     name: str
     due: str
-    fired: str
     next: str
     missed: int
     outcome: Outcome
-    task: str = ""
     error: str = ""
 
 
@@ -124,7 +122,7 @@ def due(keys: PoolKeys, *, aside: Iterable[str], limit: int, now_us: str = "") -
 
 def forgo(keys: PoolKeys, *, rows: Sequence[ForgoRow], now_us: str = "") -> Call[list[ForgoStatus]]:
     """Let schedules go on behind fire times that led to no new task; one status per row, in order."""
-    packed = pack_rows([(*row[:5], row.outcome.value, *row[6:]) for row in rows])
+    packed = pack_rows([(*row[:4], row.outcome.value, row.error) for row in rows])
     args: dict[str, str | bytes | int] = {"pool": keys.root, "rows": packed, "now_arg": now_us}
     return Call("schedules/forgo", args, lambda reply: [ForgoStatus(status.decode()) for status in reply])
 

@@ -70,9 +70,9 @@ class _Ready:
     row: SubmitRow
     firing: Firing
 
-    def ends_as(self, outcome: Outcome, *, task: str = "", error: str = "") -> ForgoRow:
+    def ends_as(self, outcome: Outcome, *, error: str = "") -> ForgoRow:
         """What is written into the schedule when the firing made no new task."""
-        return _forgo(self.firing, outcome, task=task, error=error)
+        return _forgo(self.firing, outcome, error=error)
 
 
 class Scheduler:
@@ -168,11 +168,8 @@ class Scheduler:
         if answer == CREATED:
             _log.info("schedule_fired", schedule=name, task=task, at_ms=each.firing.fired, missed=each.firing.missed)
             return None
-        match answer.status:
-            case "stale" | "crowded":  # another supervisor was quicker; or it is tried again at once
-                return None
-            case "duplicate":
-                return each.ends_as(Outcome.FIRED, task=answer.detail)
+        if answer.status == "stale":  # another supervisor was quicker, or the schedule was changed meanwhile
+            return None
         reason = str(refusal(answer, max_tasks=self._services.settings.queue.max_tasks))
         _log.warning("schedule_refused", schedule=name, error=reason, meaning="this time it leads to no task")
         return each.ends_as(Outcome.REFUSED, error=reason)
@@ -215,10 +212,5 @@ def _firing(due: DueSchedule, choice: Choice) -> Firing:
     return Firing(due.name, str(due.next_ms), str(choice.fired_ms or 0), next_text, choice.missed)
 
 
-def _forgo(firing: Firing, outcome: Outcome, *, task: str = "", error: str = "") -> ForgoRow:
-    return ForgoRow(
-        *(firing.schedule, firing.due, firing.fired, firing.next, firing.missed),
-        outcome=outcome,
-        task=task,
-        error=error[:ERROR_CHARS],
-    )
+def _forgo(firing: Firing, outcome: Outcome, *, error: str = "") -> ForgoRow:
+    return ForgoRow(firing.schedule, firing.due, firing.next, firing.missed, outcome=outcome, error=error[:ERROR_CHARS])

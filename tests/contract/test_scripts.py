@@ -70,7 +70,7 @@ SAMPLES: dict[str, Call[Any]] = {
     "schedules/delete": schedule_scripts.delete(KEYS, name="n"),
     "schedules/due": schedule_scripts.due(KEYS, aside=["n"], limit=1),
     "schedules/forgo": schedule_scripts.forgo(
-        KEYS, rows=[schedule_scripts.ForgoRow("n", "7", "7", "8", 0, Outcome.SKIPPED)]
+        KEYS, rows=[schedule_scripts.ForgoRow("n", "7", "8", 0, Outcome.SKIPPED)]
     ),
     "schedules/mend": schedule_scripts.mend(KEYS, rows=[b"n"], repair=True),
     "control/append": control_scripts.append(
@@ -83,7 +83,9 @@ SAMPLES: dict[str, Call[Any]] = {
         per_minute=1,
         token="t",
     ),
-    "control/prove": control_scripts.prove(KEYS, rows=[control_scripts.ProofRow("stop:all", b"\xff", "1", 1, 2)]),
+    "control/prove": control_scripts.prove(
+        KEYS, rows=[control_scripts.ProofRow("stop:all", b"\xff", control_scripts.Proof.TRUE, 1, 2)]
+    ),
     "control/receipt": control_scripts.receipt(KEYS, rows=[control_scripts.ReceiptRow("c", "w", "done", "d")]),
     "control/refuse": control_scripts.refuse(KEYS, rows=[control_scripts.RefusedRow("1-1", b"\xff", b"\xff", "why")]),
     "control/settle": control_scripts.settle(KEYS, id_="c", sender="w", word="done", detail="d"),

@@ -103,7 +103,7 @@ def play_schedules(pool: Pool) -> None:
     (answer,) = pool.call(task_scripts.submit(keys, rows=[sent], max_tasks=9, max_wait_s=99))
     assert answer.status == "created"
     for outcome in (Outcome.SKIPPED, Outcome.REFUSED):
-        made = schedule_scripts.ForgoRow("n", later, later, str(int(later) + 1), 0, outcome, error="why")
+        made = schedule_scripts.ForgoRow("n", later, str(int(later) + 1), 0, outcome, error="why")
         pool.call(schedule_scripts.forgo(keys, rows=[made]))
         later = str(int(later) + 1)
     pool.call(schedule_scripts.pause(keys, name="n"))

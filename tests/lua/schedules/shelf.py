@@ -83,10 +83,10 @@ class Shelf:
     cap: int = 1000
 
     def forgo(
-        self, outcome: Outcome, *, due: int, following: int | str, missed: int = 0, task: str = "", error: str = ""
+        self, outcome: Outcome, *, due: int, following: int | str, missed: int = 0, error: str = ""
     ) -> ForgoStatus:
         """Run forgo for one fire time."""
-        made = ForgoRow("n", str(due), str(due), str(following), missed, outcome, task, error)
+        made = ForgoRow("n", str(due), str(following), missed, outcome, error)
         return self.pool.call(scripts.forgo(self.pool.keys, rows=[made]))[0]
 
     def mend(self, *names: str, repair: bool = True) -> list[str]:

@@ -177,15 +177,6 @@ def test_forgo_missed(pool: Pool, shelf: Shelf) -> None:
     assert (shelf.record()["missed"], shelf.scores()) == ("3", {"n": "inf"})
 
 
-def test_forgo_with_an_earlier_task(pool: Pool, shelf: Shelf) -> None:
-    """A time whose key a task has is fired with that task."""
-    at = pool.now_ms
-    shelf.put(at=at)
-    assert shelf.forgo(Outcome.FIRED, due=at, following=at + 60, task="t1") is ForgoStatus.OK
-    found = shelf.record()
-    assert (found["task"], found["last"], found["fired"], found["next"]) == ("t1", str(at), "1", str(at + 60))
-
-
 def test_forgo_nowhere(pool: Pool, shelf: Shelf) -> None:
     """A time that is left as it is gets the reason and no count: it will be tried again."""
     at = pool.now_ms
