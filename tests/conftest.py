@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import secrets
+import signal
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 OLD_LINE = "7."
 FAILED = pytest.StashKey[bool]()
 OLD_SKIPPED = "needs a redis-server 7.x on the PATH"
+
+
+def pytest_configure() -> None:
+    """Let the programs that tests start hear Ctrl-C, also when the tests run in the background of a script."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
