@@ -20,6 +20,7 @@ local now_arg      = ARGV[12]                  -- time: test override, microseco
 --@include now_us
 --@include whole
 --@include in_force
+--@include count_desired
 --@include set_limit
 --@include ring
 
@@ -29,10 +30,14 @@ local now_ms = math.floor(now / 1000)
 local control_key, desired_key, nonce_key = pool .. ':control', pool .. ':desired', pool .. ':nonce:' .. id
 local rate_key = pool .. ':control:' .. whole(math.floor(now_ms / 60000))
 
+local function stored_epoch()
+  return tonumber(redis.call('HGET', desired_key, 'epoch') or 0) or 0
+end
+
 local function judge()
   if now_ms > not_after_ms then return 'expired' end
   if issued_ms > now_ms + skew_ms then return 'early' end
-  if epoch < tonumber(redis.call('HGET', desired_key, 'epoch') or 0) then return 'stale' end
+  if epoch < stored_epoch() then return 'stale' end
   for i = 1, #orders do
     if string.sub(orders[i][1], 1, 5) == 'stop:' then return 'accepted' end
   end
@@ -63,19 +68,19 @@ for i = 1, #orders do
   local session = string.sub(slot, 1, 13) == 'stop:session:'
   local limit = string.match(slot, '^limit:(.*)$')
   if slot == 'epoch' then
-    redis.call('HSET', desired_key, 'epoch', whole(math.max(epoch, tonumber(redis.call('HGET', desired_key, 'epoch') or 0)) + 1))
+    redis.call('HSET', desired_key, 'epoch', whole(math.max(epoch, stored_epoch()) + 1))
   elseif mark ~= '' then
     redis.call('HSET', desired_key, slot, '1' .. mark .. stored)
-    if session and not was then redis.call('HINCRBY', desired_key, 'sessions', 1) end
+    if session and not was then count_desired(pool, 'sessions', 1) end
     if limit then set_limit(pool, limit, orders[i][3], orders[i][4]) end
   else
     if sealed == '1' then redis.call('HSET', desired_key, slot, '0-' .. stored) else redis.call('HDEL', desired_key, slot) end
-    if session and was then redis.call('HINCRBY', desired_key, 'sessions', -1) end
+    if session and was then count_desired(pool, 'sessions', -1) end
     if limit then set_limit(pool, limit) end
   end
 end
 if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) end
-if #orders > 0 or job == '1' then redis.call('HINCRBY', desired_key, 'seq', 1) end
+if #orders > 0 or job == '1' then count_desired(pool, 'seq', 1) end
 entry = redis.call('XADD', control_key, 'MAXLEN', '~', 10000, '*', 'c', packed, 's', signature)
 redis.call('SET', nonce_key, entry .. ' ' .. token, 'EX', remember_s + math.ceil((not_after_ms - now_ms) / 1000))
 if #orders > 0 then ring(pool, 'agents') end

@@ -1,44 +1,52 @@
 #!lua flags=allow-oom
 -- Note which slots of the desired state carry a true signature, and undo what does not: the last proved one comes back.
--- A row whose slot has changed since the caller read it changes nothing.
--- rows: slot, the value that was read ('' there was none), 1 = its signature is true, and the rate of the limit that comes back
--- answers: how many were undone
+-- Drop orders that are over, and mend the count of stopped sessions. What has changed since the caller read it stays.
+-- rows: slot, the value that was read ('' there was none), true | false | over, and the rate of the limit that comes back
+-- answers: how many slots are not what they were
 -- repeat: changes nothing
-local pool = KEYS[1]                   -- key: root of the pool's slot
-local rows = cmsgpack.unpack(ARGV[1])  -- rows: slot value proved starts window_us
+local pool     = KEYS[1]                   -- key: root of the pool's slot
+local rows     = cmsgpack.unpack(ARGV[1])  -- rows: slot value verdict starts window_us
+local seq      = ARGV[2]                   -- str: number of the state that was read
+local sessions = ARGV[3]                   -- str: how many sessions are stopped in it; empty: its own count is right
 --@include in_force
+--@include count_desired
 --@include set_limit
 --@include ring
 
 local desired_key = pool .. ':desired'
 local undone = 0
 
-local function prove(row)
-  local slot, value = row[1], row[2]
-  local proved_slot = 'proved:' .. slot
-  if (redis.call('HGET', desired_key, slot) or '') ~= value then return end
-  if row[3] == '1' then
-    if string.byte(value) == 49 then
-      redis.call('HSET', desired_key, proved_slot, value)
-    else
-      redis.call('HDEL', desired_key, slot, proved_slot)
-    end
-    return
-  end
-  local was, proved = in_force(pool, slot), redis.call('HGET', desired_key, proved_slot)
-  if proved then redis.call('HSET', desired_key, slot, proved) else redis.call('HDEL', desired_key, slot) end
+local function put_back(slot, proved, starts, window_us)
+  local was = in_force(pool, slot)
+  if proved then redis.call('HSET', desired_key, slot, proved) else redis.call('HDEL', desired_key, slot, 'proved:' .. slot) end
   local is = in_force(pool, slot)
-  if string.sub(slot, 1, 13) == 'stop:session:' and was ~= is then
-    redis.call('HINCRBY', desired_key, 'sessions', is and 1 or -1)
-  end
+  if string.sub(slot, 1, 13) == 'stop:session:' and was ~= is then count_desired(pool, 'sessions', is and 1 or -1) end
   local limit = string.match(slot, '^limit:(.*)$')
-  if limit then set_limit(pool, limit, row[4], row[5]) end
+  if limit then set_limit(pool, limit, starts, window_us) end
   undone = undone + 1
 end
 
+local function prove(row)
+  local slot, value, verdict = row[1], row[2], row[3]
+  local proved_slot = 'proved:' .. slot
+  if (redis.call('HGET', desired_key, slot) or '') ~= value then return end
+  if verdict == 'false' then
+    put_back(slot, redis.call('HGET', desired_key, proved_slot), row[4], row[5])
+  elseif verdict == 'over' then
+    put_back(slot)
+  elseif string.byte(value) == 49 then
+    redis.call('HSET', desired_key, proved_slot, value)
+  else
+    redis.call('HDEL', desired_key, slot, proved_slot)
+  end
+end
+
+if sessions ~= '' and (redis.call('HGET', desired_key, 'seq') or '') == seq then
+  redis.call('HSET', desired_key, 'sessions', sessions)
+end
 for i = 1, #rows do prove(rows[i]) end
-if undone > 0 then
-  redis.call('HINCRBY', desired_key, 'seq', 1)
+if undone > 0 or sessions ~= '' then
+  count_desired(pool, 'seq', 1)
   ring(pool, 'agents')
 end
 return undone

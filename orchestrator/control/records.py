@@ -95,6 +95,16 @@ async def records(
     return sorted(found, key=lambda record: record.at, reverse=True)[:limit]
 
 
+async def without_replays(store: Store, heard: Sequence[Heard]) -> list[Heard]:
+    """The same entries, those refused that were given before."""
+    asked = nonces(store.keys, heard)
+    replies = await store.pipeline(asked) if asked else []
+    for reply in replies:
+        if isinstance(reply, StoreError):
+            raise reply
+    return refuse_replays(heard, replies)
+
+
 async def find(store: Store, signer: Signer, id_: str) -> tuple[Record, Command | None]:
     """One command by its id, or by that of its entry: that which was accepted, if others have the same id.
 
@@ -119,11 +129,7 @@ async def _pages(store: Store, signer: Signer, *, since: str) -> AsyncIterator[l
     while True:
         page = await store.execute("XREVRANGE", store.keys.control, before, since, "COUNT", PAGE)
         heard = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
-        replies = await store.pipeline(nonces(store.keys, heard)) if heard else []
-        for reply in replies:
-            if isinstance(reply, StoreError):
-                raise reply
-        yield refuse_replays(heard, replies)
+        yield await without_replays(store, heard)
         if len(page) < PAGE:
             return
         before = f"({page[-1][0].decode()}"

@@ -85,9 +85,9 @@ def append(
 class Proof(StrEnum):
     """What becomes of a slot."""
 
-    TRUE = "1"
-    OVER = "0"
-    FALSE = ""
+    TRUE = "true"
+    FALSE = "false"
+    OVER = "over"
 
 
 class ProofRow(NamedTuple):
@@ -104,7 +104,7 @@ class ProofRow(NamedTuple):
 
 
 def prove(keys: PoolKeys, *, rows: Sequence[ProofRow], seq: bytes = b"", sessions: int | None = None) -> Call[int]:
-    """Note which slots carry true signatures, undo the others, drop what is over; how many were undone.
+    """Note which slots carry true signatures, undo the others, drop what is over; how many are not what they were.
 
     Args:
         keys: of the pool.

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.control import scripts
-from orchestrator.control.commands import SetLimit, decode_command
-from orchestrator.control.desired import PROVED, Desired, judge_slot, read_desired, read_slot
-from orchestrator.control.entries import READ_COUNT, Heard, nonces, read_entry, refuse_replays
+from orchestrator.control.entries import READ_COUNT, Heard, read_entry
 from orchestrator.control.receipts import SUPERVISOR
+from orchestrator.control.records import without_replays
 from orchestrator.control.scopes import slot_of
 from orchestrator.control.signing import signer_of
+from orchestrator.control.truth import see_to_truth
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger, set_level
 from orchestrator.core.pauses import Pauses
-from orchestrator.core.rates import parse_rate
 
 if TYPE_CHECKING:
+    from orchestrator.control.desired import Desired
     from orchestrator.core.log import Level
     from orchestrator.services import Services
     from orchestrator.supervisor.jobs import Jobs
@@ -81,42 +81,12 @@ class Controller:
             await link.close()
 
     async def _see_to_it(self) -> None:
-        store, keys = self._services.store, self._services.keys
-        reply = await store.execute("HGETALL", keys.desired)
-        if self._signer.wanted:
-            undone = await self._prove(reply)
-            if undone:
-                _log.error("desired_state_forged", undone=undone, meaning="what was truly signed is in force again")
-                reply = await store.execute("HGETALL", keys.desired)
-        desired = read_desired(reply, self._signer)
+        desired = await see_to_truth(self._services.store, self._signer)
         if desired.log_level != self._level:
             self._level = desired.log_level
             set_level(desired.log_level or self._services.settings.logging.level)
         self._jobs.set(desired.jobs)
         await self._release(desired)
-
-    async def _prove(self, reply: list[bytes]) -> int:
-        """Note what is truly signed, undo what is not; how many slots were undone."""
-        fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
-        slots = {name.removeprefix(PROVED) for name in fields} - {"seq", "epoch", "sessions"}
-        rows: list[scripts.ProofRow] = []
-        for slot in sorted(slots):
-            value, proved = fields.get(slot, b""), fields.get(PROVED + slot)
-            if value == (proved or b""):
-                continue
-            if judge_slot(slot, value, proved, self._signer) is not None:
-                rows.append(scripts.ProofRow(slot, value, "1"))
-            else:
-                rows.append(self._proof_against(slot, value, proved))
-        return await self._services.store.call(scripts.prove(self._services.keys, rows=rows)) if rows else 0
-
-    def _proof_against(self, slot: str, value: bytes, proved: bytes | None) -> scripts.ProofRow:
-        found = read_slot(slot, proved, self._signer)
-        command = decode_command(found.issued.command) if found else None
-        if isinstance(command, SetLimit):
-            rate = parse_rate(command.rate)
-            return scripts.ProofRow(slot, value, "", rate.count, rate.window_us)
-        return scripts.ProofRow(slot, value, "")
 
     async def _release(self, desired: Desired) -> None:
         """Let go what stops held back that are not in force any more."""
@@ -134,11 +104,9 @@ class Controller:
         """Those of these entries that no supervisor has answered yet."""
         heard = [read_entry(id_.decode(), fields, self._signer) for id_, fields in entries]
         keys = self._services.keys
-        known = await self._services.store.pipeline(
-            [("HEXISTS", keys.receipts(one.id), SUPERVISOR) for one in heard if not one.problem]
-        )
-        answered = iter(known)
-        return [one for one in heard if not one.problem and next(answered) == 0]
+        true = [one for one in heard if not one.problem]
+        known = await self._services.store.pipeline([("HEXISTS", keys.receipts(one.id), SUPERVISOR) for one in true])
+        return [one for one, answered in zip(true, known, strict=True) if answered == 0]
 
     async def _answer(self, heard: list[Heard]) -> None:
         if not heard:
@@ -146,7 +114,7 @@ class Controller:
         store, keys = self._services.store, self._services.keys
         rows: list[scripts.ReceiptRow] = []
         refused: list[scripts.RefusedRow] = []
-        for one in refuse_replays(heard, await store.pipeline(nonces(keys, heard))):
+        for one in await without_replays(store, heard):
             if one.problem:
                 _log.warning("command_refused", command=one.id, entry=one.entry, problem=one.problem)
                 refused.append(

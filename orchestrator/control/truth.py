@@ -1,0 +1,139 @@
+"""Sees to it that the desired state holds what was truly ordered, and nothing else: for the supervisor that leads.
+
+Whoever may write to Redis may write into the state. What he writes there without the secret is undone; an order that
+was true once and was put there again is told from a new one by the control stream, in which it is not the last word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.control import scripts
+from orchestrator.control.commands import SetLimit, decode_command
+from orchestrator.control.desired import PROVED, SKEW_MS, Desired, judge_slot, read_desired, read_slot
+from orchestrator.control.entries import read_entry
+from orchestrator.control.records import without_replays
+from orchestrator.control.scripts import Proof, ProofRow
+from orchestrator.core.errors import StoreError
+from orchestrator.core.log import get_logger
+from orchestrator.core.rates import parse_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.control.desired import Standing
+    from orchestrator.control.signing import Signer
+    from orchestrator.core.issued import InForce
+    from orchestrator.store.store import Store
+
+BATCH: Final = 500
+WORKER_ORDER_MS: Final = 3_600_000
+"""An order for a worker that nobody knows is dropped then."""
+
+_WORKER_SLOT: Final = "drain:worker:"
+_SESSION_SLOT: Final = "stop:session:"
+_COUNTERS: Final = frozenset({"seq", "epoch", "sessions"})
+_log = get_logger(__name__)
+
+
+async def see_to_truth(store: Store, signer: Signer) -> Desired:
+    """Read the desired state and mend it; what is in force."""
+    desired_key = store.keys.desired
+    reply = await store.execute("HGETALL", desired_key)
+    fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
+    rows = await _judge(store, signer, fields)
+    untrue = [row.slot for row in rows if row.proof is not Proof.TRUE]
+    rows += [ProofRow(slot, fields.get(slot, b""), Proof.OVER) for slot in await _gone_workers(store, signer, reply)]
+    sessions = _wrong_count(fields)
+    if not rows and sessions is None:
+        return read_desired(reply, signer)
+    for at in range(0, max(1, len(rows)), BATCH):
+        call = scripts.prove(
+            store.keys, rows=rows[at : at + BATCH], seq=fields.get("seq", b""), sessions=None if at else sessions
+        )
+        await store.call(call)
+    if untrue and signer.wanted:
+        _log.error("desired_state_forged", slots=untrue, meaning="what was truly ordered before is in force again")
+    return read_desired(await store.execute("HGETALL", desired_key), signer)
+
+
+async def _judge(store: Store, signer: Signer, fields: Mapping[str, bytes]) -> list[ProofRow]:
+    rows: list[ProofRow] = []
+    for slot in sorted({name.removeprefix(PROVED) for name in fields} - _COUNTERS):
+        value, proved = fields.get(slot, b""), fields.get(PROVED + slot)
+        found = judge_slot(slot, value, proved, signer)
+        if found is not None and not signer.wanted:
+            if found.lifted:
+                rows.append(ProofRow(slot, value, Proof.OVER))
+        elif found is not None and (value == proved or await _is_last_word(store, signer, slot, found)):
+            if value != proved:
+                rows.append(ProofRow(slot, value, Proof.TRUE))
+        else:
+            # Without a secret nothing was ever proved: what says so is left from a time with one.
+            before = read_slot(slot, proved, signer) if signer.wanted else None
+            rows.append(_against(slot, value, before))
+    return rows
+
+
+def _against(slot: str, value: bytes, before: InForce | None) -> ProofRow:
+    """Undo what stands in a slot, so that what stood there before does again, if that was true."""
+    if before is None:
+        return ProofRow(slot, value, Proof.OVER)
+    command = decode_command(before.issued.command)
+    if isinstance(command, SetLimit):
+        rate = parse_rate(command.rate)
+        return ProofRow(slot, value, Proof.FALSE, rate.count, rate.window_us)
+    return ProofRow(slot, value, Proof.FALSE)
+
+
+async def _is_last_word(store: Store, signer: Signer, slot: str, found: InForce) -> bool:
+    """Whether the control stream holds this order, and no later one for the same slot.
+
+    Of one that is older than all that the stream holds nobody can tell: it counts.
+    """
+    start, seen = str(max(0, found.issued.issued_ms - SKEW_MS)), False
+    oldest = await store.execute("XRANGE", store.keys.control, "-", "+", "COUNT", 1)
+    while True:
+        page = await store.execute("XRANGE", store.keys.control, start, "+", "COUNT", BATCH)
+        heard = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
+        for one in await without_replays(store, heard):
+            if one.packed == found.packed:
+                seen = True
+            elif seen and not one.problem and one.command and slot in {order.slot for order in one.command.orders}:
+                return False
+        if len(page) < BATCH:
+            break
+        start = f"({page[-1][0].decode()}"
+    return seen or not oldest or int(oldest[0][0].partition(b"-")[0]) > found.issued.issued_ms
+
+
+async def _gone_workers(store: Store, signer: Signer, reply: list[bytes]) -> list[str]:
+    """The slots of orders for workers that are gone for good: their names do not come again."""
+    slots = [one for one in read_desired(reply, signer).standing.values() if one.slot.startswith(_WORKER_SLOT)]
+    if not slots:
+        return []
+    keys = [store.keys.worker(_worker_of(one)) for one in slots]
+    time, *known = await _replies(store, [("TIME",), *[("EXISTS", key) for key in keys]])
+    return [
+        one.slot
+        for one, there in zip(slots, known, strict=True)
+        if not there and int(time[0]) * 1000 > one.issued.issued_ms + WORKER_ORDER_MS
+    ]
+
+
+def _worker_of(one: Standing) -> str:
+    return one.slot.removeprefix(_WORKER_SLOT)
+
+
+async def _replies(store: Store, commands: list[tuple[str, ...]]) -> list[Any]:
+    replies = await store.pipeline(commands)
+    for reply in replies:
+        if isinstance(reply, StoreError):
+            raise reply
+    return replies
+
+
+def _wrong_count(fields: Mapping[str, bytes]) -> int | None:
+    """How many sessions are stopped, if the count of it says something else."""
+    count = sum(value[:1] == b"1" for slot, value in fields.items() if slot.startswith(_SESSION_SLOT))
+    return None if fields.get("sessions", b"0") == str(count).encode() else count
