@@ -6,8 +6,10 @@ import contextlib
 import io
 import json
 import os
+import pty
 import subprocess
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,6 +109,31 @@ class Terminal:
             os.chdir(folder)
         return Done(code, _text(out), _text(err))
 
+    def answer(self, *arguments: str, answer: str, question: str = "[y/N] ") -> tuple[str, int]:
+        """Type a command on a terminal of its own, and an answer when it asks; the screen and the exit code."""
+        ours, theirs = pty.openpty()
+        screen = b""
+        command = subprocess.Popen(
+            [ORC, *arguments],
+            cwd=self.folder,
+            env=self.environ,
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=_take_terminal,  # noqa: PLW1509 - Ctrl-C comes from a terminal that controls the process
+        )
+        os.close(theirs)
+        deadline_s = time.monotonic() + 20
+        with contextlib.suppress(OSError):  # the other side was closed
+            while question.encode() not in screen and time.monotonic() < deadline_s:
+                screen += os.read(ours, 1024)
+            os.write(ours, answer.encode())
+            while data := os.read(ours, 1024):
+                screen += data
+        os.close(ours)
+        return screen.decode(), command.wait(10)
+
     def process(self, *arguments: str, stdin: str = "", timeout_s: float = 30.0, **variables: str) -> Done:
         """Type a command, as a process of its own, and wait for its end."""
         done = subprocess.run(
@@ -159,3 +186,10 @@ def _stdin(text: str) -> Iterator[None]:
         yield
     finally:
         sys.stdin = before
+
+
+def _take_terminal() -> None:
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pty
 import re
 import signal
-import subprocess
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,7 +14,7 @@ import pytest
 from orchestrator import Cause, KeyConflict, TaskCancelled
 from orchestrator.tasks.model import TaskState
 from tests.helpers.local_team import PATIENCE_S
-from tests.helpers.terminal import ORC, Done, Terminal
+from tests.helpers.terminal import Done, Terminal
 from tests.helpers.waiting import wait_for
 from workers import Agent
 
@@ -189,13 +184,13 @@ async def test_cancel(team: LocalTeam, orc: Orc, stubborn: Stubborn) -> None:
     assert again.json()["items"] == [
         {"id": ready.id, "status": "already", "state": "cancelled"},
         {"id": scheduled.id, "status": "already", "state": "cancelled"},
-        {"id": runs.id, "status": "signalled", "state": "running"},
+        {"id": runs.id, "status": "signalled", "state": "cancelling"},
         {"id": over.id, "status": "already", "state": "succeeded"},
         {"id": UNKNOWN_ID, "status": "unknown", "state": None},
     ]
     lines = await orc("cancel", *ids, "-o", "jsonl")
     assert [line for line in lines.out.splitlines() if '"signalled"' in line] == [
-        f'{{"id":"{runs.id}","status":"signalled","state":"running"}}'
+        f'{{"id":"{runs.id}","status":"signalled","state":"cancelling"}}'
     ]
     bare = await orc("cancel", *ids, "-o", "id")
     assert (bare.out.split(), bare.err) == (ids[:-1], f"task {UNKNOWN_ID}: {GONE}\n")
@@ -326,7 +321,8 @@ async def test_delete_obeys_the_answer(team: LocalTeam, terminal: Terminal, answ
     """On a terminal it asks with the count; anything but yes deletes nothing, Ctrl-C ends the question."""
     handle = await team.orc.submit("nobody_can")
     await handle.cancel()
-    screen, returned = await anyio.to_thread.run_sync(_answer, terminal, ["tasks", "delete", handle.id], answer)
+    typed = partial(terminal.answer, "tasks", "delete", handle.id, answer=answer)
+    screen, returned = await anyio.to_thread.run_sync(typed)
     assert "delete 1 task? This cannot be undone. [y/N] " in screen
     assert returned == code, screen
     deleted = await orc_knows(terminal, handle.id) == 3
@@ -336,36 +332,3 @@ async def test_delete_obeys_the_answer(team: LocalTeam, terminal: Terminal, answ
 async def orc_knows(terminal: Terminal, task: str) -> int:
     """The exit code of showing a task."""
     return (await anyio.to_thread.run_sync(terminal.orc, "tasks", "show", task)).code
-
-
-def _answer(terminal: Terminal, words: list[str], answer: str) -> tuple[str, int]:
-    """Type a command on a terminal of its own, and an answer when it asks; the screen and the exit code."""
-    ours, theirs = pty.openpty()
-    screen = b""
-    command = subprocess.Popen(
-        [ORC, *words],
-        cwd=terminal.folder,
-        env=terminal.environ,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        start_new_session=True,
-        preexec_fn=_take_terminal,  # noqa: PLW1509 - Ctrl-C comes from a terminal that controls the process
-    )
-    os.close(theirs)
-    deadline_s = time.monotonic() + 20
-    with contextlib.suppress(OSError):  # the other side was closed
-        while b"[y/N] " not in screen and time.monotonic() < deadline_s:
-            screen += os.read(ours, 1024)
-        os.write(ours, answer.encode())
-        while data := os.read(ours, 1024):
-            screen += data
-    os.close(ours)
-    return screen.decode(), command.wait(10)
-
-
-def _take_terminal() -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
+from orchestrator.client.submission import Submission
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import ReviveStatus, TaskState
-from orchestrator.tasks.selecting import TaskFilter
+from orchestrator.tasks.selecting import OPEN, TaskFilter, select
+from orchestrator.testing.waiting import wait_for
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
@@ -199,3 +203,55 @@ async def test_listing_follows_a_revival(team: LocalTeam) -> None:
     store = team.services.store
     assert await queries.listing(store, states={TaskState.DEAD}, limit=10) == []
     assert [row.state for row in await queries.listing(store, states=(), limit=10)] == [TaskState.READY]
+
+
+async def test_many_of_one_moment(team: LocalTeam) -> None:
+    """A walk in pages finds each once, however many have one place in their order; a limit says if there are more."""
+    at = datetime.now(UTC) + timedelta(hours=1)
+    handles = await team.orc.submit_many([Submission("later", at=at) for _ in range(1201)])
+    found = await select(team.services.store, TaskFilter(skill="later"), among=OPEN, limit=None)
+    assert sorted(found.ids) == sorted(handle.id for handle in handles)
+    cut = await select(team.services.store, TaskFilter(skill="later"), among=OPEN, limit=1200)
+    assert (len(cut.tasks), cut.more, found.more) == (1200, True, False)
+
+
+async def test_every_place_is_found(team: LocalTeam) -> None:
+    """Tasks that wait, are held, parked, asking or running are found, and those behind them in a lane too."""
+    agent = Agent("placed", concurrency=3)
+    release = anyio.Event()
+
+    @agent.skill
+    async def run() -> None:
+        await release.wait()
+
+    @agent.skill
+    async def ask(ctx: TaskContext) -> str:
+        return str(await ctx.ask("go on?"))
+
+    await team.work(agent)
+    made = {
+        "running": await team.orc.submit("run"),
+        "lane": await team.orc.submit("run", lane="l"),
+        "behind": await team.orc.submit("run", lane="l"),
+        "asking": await team.orc.submit("ask"),
+        "ready": await team.orc.submit("nobody"),
+        "parked": await team.orc.submit("nobody", agent="placed"),
+        "scheduled": await team.orc.submit("run", delay=60),
+    }
+    await team.orc.admin.stop(session="s")
+    made["held"] = await team.orc.submit("run", session="s")
+
+    async def found(**wanted: object) -> set[str]:
+        selection = await select(team.services.store, TaskFilter(**wanted), among=OPEN)  # type: ignore[arg-type]
+        names = {handle.id: name for name, handle in made.items()}
+        return {names[id_] for id_ in selection.ids}
+
+    async def all_found() -> bool:
+        return await found() == set(made) and await found(states=["asking"]) == {"asking"}
+
+    await wait_for(all_found, "all to be in their places")
+    assert await found(states=["running"]) == {"running", "lane"}
+    assert await found(states=["scheduled"]) == {"scheduled"}
+    assert await found(states=["ready"]) == {"behind", "ready", "parked", "held"}
+    assert await found(queue="agent:placed") == {"parked"}
+    release.set()
