@@ -10,7 +10,6 @@ import anyio
 
 from orchestrator.core.durations import Duration, to_seconds
 from orchestrator.core.errors import InvalidInput, LockBusy, LockLost, NotHeld
-from orchestrator.core.log import get_logger
 from orchestrator.locks import scripts
 from orchestrator.locks.keeping import Kept
 from orchestrator.locks.model import PROFILES, Claim, Taken, TakeStatus, describe, new_nonce, parse_scope, scope_name
@@ -29,8 +28,6 @@ MIN_TTL_S: Final = 0.1
 MAX_TTL_S: Final = 86_400.0
 OWNER_CHARS: Final = 200
 
-_log = get_logger(__name__)
-
 
 class Lease:
     """A named lock in our hands; also what changes of shared state in its scope present.
@@ -44,12 +41,22 @@ class Lease:
         lost: how it was lost; empty unless it was.
     """
 
-    def __init__(self, lock: str, claim: Claim, token: str, *, ttl_s: float, asked_s: float, store: Store) -> None:
+    def __init__(
+        self,
+        lock: str,
+        claim: Claim,
+        token: str,
+        *,
+        ttl_s: float,
+        asked_s: float,
+        store: Store,
+        room: WaitingRoom,
+    ) -> None:
         self.lock: str = lock
         self.scope: str = scope_name(claim.keys)
         self.token: str = token
         self.fence: int = claim.fence
-        self._claim, self._ttl_s, self._store = claim, ttl_s, store
+        self._claim, self._ttl_s, self._store, self._room = claim, ttl_s, store, room
         self._deadline_s = asked_s + ttl_s
         self._kept: Kept | None = None
         self.lost: str = ""
@@ -91,14 +98,14 @@ class Lease:
     async def release(self) -> None:
         """Give it up; the one that has waited the longest gets it. Not needed within `hold`.
 
+        Without an answer from Redis that is only logged: the lock lapses by itself.
+
         Raises:
             NotHeld: it was not ours any more; what was done meanwhile may have met another owner.
-            ServerUnavailable: no answer; it lapses by itself.
         """
         self._check_held(by_clock=False)
         self._released = True
-        call = scripts.drop(self._claim.keys, rows=[(self._claim.lock, self.token)])
-        if not (await self._store.call(call, patience_s=self._ttl_s))[0]:
+        if await self._room.leave(self._claim.keys, self._claim.lock, self.token) is False:
             raise NotHeld(self.lock, "had lapsed before it was released; what it guarded may have met another owner")
 
     def lose(self, why: str) -> None:
@@ -168,9 +175,7 @@ class Locks:
             InvalidInput: it is none of these.
         """
         keys = parse_scope(scope, prefix=self._keys.prefix, pool=self._pool)
-        return Locks(
-            keys, pool=self._pool, owner=self._owner, store=self._store, room=self._room, keeper=self._keeper
-        )
+        return Locks(keys, pool=self._pool, owner=self._owner, store=self._store, room=self._room, keeper=self._keeper)
 
     @asynccontextmanager
     async def hold(
@@ -208,12 +213,15 @@ class Locks:
                 yield lease
             finally:
                 self._keeper.remove(number)
-                if not lease.ended():
+                # One that is lost has lapsed, or does within a second: its block is not to be held up by that.
+                if not lease.ended() and not lease.lost:
                     released = await self._room.leave(claim.keys, claim.lock, lease.token)
-                    if not released and not lease.lost:
-                        _log.warning("lock_not_released", lock=name, scope=self.scope, meaning="it had lapsed, or will")
+                    if released is False:
+                        lease.lose("it had lapsed before its block ended")
         if lease.lost:
-            raise LockLost(name, f"was lost while it was needed: {lease.lost}; its block was cancelled")
+            raise LockLost(
+                name, f"was lost while it was needed: {lease.lost}; what its block did may have met another owner"
+            )
 
     async def try_acquire(self, name: str, *, ttl: Duration | None = None, profile: str = "memory") -> Lease | None:
         """Take a lock if nobody has it. It is not renewed: `extend` it or be done in time, and `release` it.
@@ -272,7 +280,8 @@ class Locks:
             waited_s = time.monotonic() - began_s if wait_s else 0.0
             raise LockBusy(name, describe(got.taken.value), got.taken.left_ms, waited_s)
         claim = Claim(self._keys, lock, got.taken.value)
-        return Lease(name, claim, nonce, ttl_s=ttl_s, asked_s=got.asked_s, store=self._store), claim
+        lease = Lease(name, claim, nonce, ttl_s=ttl_s, asked_s=got.asked_s, store=self._store, room=self._room)
+        return lease, claim
 
 
 def _lost_to(present: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import anyio
 
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import ServerUnavailable, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.locks import scripts
 from orchestrator.locks.model import Taken, TakeStatus
@@ -94,14 +94,23 @@ class WaitingRoom:
             await self.leave(keys, lock, nonce)
         return got
 
-    async def leave(self, keys: ScopeKeys, lock: str, nonce: str) -> bool:
-        """Give up a lock, or the wait for it, even when cancelled; False: it was not held, or nobody answered."""
+    async def leave(self, keys: ScopeKeys, lock: str, nonce: str) -> bool | None:
+        """Give up a lock, or the wait for it, even when cancelled.
+
+        Returns:
+            Whether it was held; None: nobody can tell, because an answer was lost.
+        """
+        call = scripts.drop(keys, rows=[(lock, nonce)])
         with anyio.move_on_after(LEAVE_S, shield=True):
             try:
-                return (await self._store.call(scripts.drop(keys, rows=[(lock, nonce)]), patience_s=LEAVE_S))[0]
+                try:
+                    return (await self._store.call(call))[0]
+                except ServerUnavailable:
+                    # The first one may have arrived: then the second one finds nothing.
+                    return (await self._store.call(call, patience_s=LEAVE_S))[0] or None
             except StoreError as failure:
                 _log.warning("lock_left", lock=lock, error=str(failure), meaning="it lapses by itself")
-        return False
+        return None
 
     async def _get(self, keys: ScopeKeys, lock: str, *, ttl_ms: int, wait_s: float, ask: Ask) -> Got:
         until_s = time.monotonic() + wait_s

@@ -52,13 +52,13 @@ def give_back(store: SyncStore, *, agents: Sequence[Agent], worker: str, how: st
         )
         count, died = store.call(call)
         given_back += count
-        _free_locks(store, agent.name, died)
+        free_locks(store, agent.name, died)
     # Its slots are gone as well: nothing may be assigned for them.
     store.call(registry.deregister(store.keys, worker=worker))
     return given_back
 
 
-def _free_locks(store: SyncStore, agent: str, died: Sequence[tuple[str, str]]) -> None:
+def free_locks(store: SyncStore, agent: str, died: Sequence[tuple[str, str]]) -> None:
     """Release the execution locks of dead attempts, so that nobody waits until they lapse (protocol rule 12)."""
     rows: dict[str, list[tuple[str, str, str]]] = {}
     for task, generation in died:

@@ -1,0 +1,328 @@
+"""Execution locks in a team: what is serialised, who is shut out, what happens to an attempt that loses its lock."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import pytest
+
+from orchestrator import Cause, Fenced, LockLost, TaskFailed, TaskState
+from orchestrator.locks import scripts
+from orchestrator.locks.model import new_nonce
+from orchestrator.services import SyncStore
+from orchestrator.store.keys import ScopeKeys
+from tests.helpers.guards import keys_of
+from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.waiting import wait_for
+from workers import Agent, Retry, TaskContext
+from workers.runtime.departed import free_locks
+
+if TYPE_CHECKING:
+    import redis
+
+    from orchestrator.locks.execution import LockMode
+    from orchestrator.locks.model import Claim
+    from tests.helpers.local_team import LocalTeam
+
+
+class Busy:
+    """How many handlers run at once."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        self.fences: list[int | None] = []
+
+    async def work(self, ctx: TaskContext) -> None:
+        """Run for a moment."""
+        self.now += 1
+        self.most = max(self.most, self.now)
+        self.fences.append(ctx.fence)
+        await anyio.sleep(0.03)
+        self.now -= 1
+
+
+def make_agent(busy: Busy, lock: LockMode, **options: Any) -> Agent:
+    """An agent whose skill `work` is busy."""
+    agent = Agent("ed", concurrency=8, **options)
+
+    @agent.skill(lock=lock)
+    async def work(ctx: TaskContext) -> None:
+        await busy.work(ctx)
+
+    return agent
+
+
+def session(team: LocalTeam, id_: str = "s") -> ScopeKeys:
+    """The keys of a session."""
+    return ScopeKeys(team.services.keys.prefix, "session", id_)
+
+
+async def run_all(team: LocalTeam, sessions: list[str | None]) -> None:
+    """Submit a task for each session, and wait for all."""
+    handles = [await team.orc.submit("work", session=name) for name in sessions]
+    for handle in handles:
+        await handle.result(3 * PATIENCE_S)
+
+
+async def test_one_task_of_a_session_at_a_time(team: LocalTeam) -> None:
+    """lock="session": tasks of one session do not overlap, on two workers; the lock's number rises with each."""
+    busy = Busy()
+    await team.work(make_agent(busy, "session"))
+    await team.work(make_agent(busy, "session"))
+    await run_all(team, ["s"] * 8)
+    assert busy.most == 1
+    assert len(set(busy.fences)) == 8
+    assert busy.fences == sorted(busy.fences, key=lambda fence: fence or 0)
+
+
+@pytest.mark.parametrize(
+    ("lock", "sessions"), [("session", ["a", "b", "c", "d"]), ("session", [None] * 4), ("task", ["s"] * 4)]
+)
+async def test_the_rest_runs_at_once(team: LocalTeam, lock: LockMode, sessions: list[str | None]) -> None:
+    """Twin: other sessions, tasks without one, and lock="task" are not held up."""
+    busy = Busy()
+    await team.work(make_agent(busy, lock))
+    await run_all(team, sessions)
+    assert busy.most > 1
+
+
+async def test_one_execution_of_an_agent_at_a_time(team: LocalTeam) -> None:
+    """lock="agent": one of its executions at a time, on two workers, whatever the session."""
+    busy = Busy()
+    await team.work(make_agent(busy, "agent"))
+    await team.work(make_agent(busy, "agent"))
+    await run_all(team, ["a", "b", None, "a", None, "c"])
+    assert busy.most == 1
+    assert None not in busy.fences
+
+
+async def test_what_shares_nothing_locks_nothing(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """A task of a session that uses no state takes no lock: no key, no fence."""
+    busy = Busy()
+    await team.work(make_agent(busy, "task"))
+    await run_all(team, ["s"])
+    assert busy.fences == [None]
+    assert [name for name in keys_of(redis_client, team.settings.prefix) if "{session:" in name] == []
+
+
+async def test_first_use_takes_the_lock(team: LocalTeam) -> None:
+    """State is used: the attempt has its lock from then on, the same one again, and nobody after its end."""
+    agent = Agent("ed")
+    claims: list[Claim] = []
+
+    @agent.skill
+    async def work(ctx: TaskContext) -> int | None:
+        right = ctx.opened_locks().execution.session
+        claims.extend([await right.claim(), await right.claim()])
+        return ctx.fence
+
+    await team.work(agent)
+    handle = await team.orc.submit("work", session="s")
+    assert await handle.result(PATIENCE_S) == claims[0].fence
+    assert claims[0] == claims[1]
+    assert claims[0].lock == f"exec:{handle.id}"
+    assert await team.orc.locks("session:s").list() == []
+
+
+async def test_second_attempt_shuts_out_the_first_before_it_begins(team: LocalTeam) -> None:
+    """A later attempt of a task with a session has its lock before its handler starts, with a higher number."""
+    agent = Agent("ed")
+    fences: list[int | None] = []
+
+    @agent.skill(backoff=0)
+    async def work(ctx: TaskContext) -> None:
+        fences.append(ctx.fence)
+        if ctx.attempt == 1:
+            raise Retry(delay=0)
+
+    await team.work(agent)
+    await (await team.orc.submit("work", session="s")).result(PATIENCE_S)
+    assert fences[0] is None
+    assert fences[1] is not None
+
+
+async def test_busy_session_puts_off(team: LocalTeam) -> None:
+    """Who does not get the session's lock within a second is put off; no attempt counts, and `why` names the holder."""
+    agent = Agent("ed", concurrency=4)
+    attempts: list[int] = []
+    go_on = anyio.Event()
+
+    @agent.skill(lock="session")
+    async def work(ctx: TaskContext, *, hold: bool = False) -> None:
+        attempts.append(ctx.attempt)
+        if hold:
+            await go_on.wait()
+
+    await team.work(agent)
+    first = await team.orc.submit("work", {"hold": True}, session="s")
+    await wait_for(lambda: attempts == [1], "the first one runs")
+    second = await team.orc.submit("work", session="s")
+
+    async def put_off() -> bool:
+        return (await second.status()).state is TaskState.SCHEDULED
+
+    await wait_for(put_off, "it is put off")
+    status = await second.status()
+    assert status.detail.cause is Cause.SNOOZED
+    assert f"session 's' is locked by task {first.id}" in status.why
+    go_on.set()
+    await first.result(PATIENCE_S)
+    await second.result(2 * PATIENCE_S)
+    assert attempts == [1, 1]
+
+
+async def test_awaited_child_is_refused(team: LocalTeam) -> None:
+    """A child that its parent waits for, and that wants what its parent has, fails at once and says why."""
+    agent = Agent("ed", concurrency=4)
+
+    @agent.skill(lock="session")
+    async def child() -> str:
+        return "ran"
+
+    @agent.skill(lock="session")
+    async def parent(ctx: TaskContext, *, waits: bool) -> str:
+        handle = await ctx.submit(child)
+        if not waits:
+            return handle.id
+        try:
+            return await handle.result(PATIENCE_S)
+        except TaskFailed as failed:
+            return failed.reason
+
+    await team.work(agent)
+    said = await (await team.orc.submit(parent, {"waits": True}, session="s")).result(2 * PATIENCE_S)
+    assert "they would wait for each other for ever" in said
+    left = await (await team.orc.submit(parent, {"waits": False}, session="t")).result(2 * PATIENCE_S)
+    assert await team.orc.task(left).result(2 * PATIENCE_S) == "ran"
+
+
+async def test_overtaken_attempt_is_told_by_whom(team: LocalTeam) -> None:
+    """A higher generation took over: the old attempt's next change is refused, for good, and names the owner."""
+    agent = Agent("ed")
+    seen: list[Fenced] = []
+
+    @agent.skill
+    async def work(ctx: TaskContext) -> None:
+        right = ctx.opened_locks().execution.session
+        claim = await right.claim()
+        taken = await team.services.store.call(
+            scripts.claim(
+                claim.keys, lock=claim.lock, task=ctx.task_id, generation=str(10**15), nonce=new_nonce(), ttl_ms=2000
+            )
+        )
+        for _ in range(2):
+            with pytest.raises(Fenced) as refused:
+                await right.refused(claim, taken.value)
+            seen.append(refused.value)
+            with pytest.raises(Fenced):
+                await right.claim()
+
+    await team.work(agent)
+    handle = await team.orc.submit("work", session="s")
+    await handle.result(PATIENCE_S)
+    assert {fenced.owner for fenced in seen} == {f"task {handle.id}, generation {10**15}"}
+    assert f"the present owner is task {handle.id}" in str(seen[0])
+
+
+async def test_lapsed_lock_that_nobody_had_goes_on(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """The lock is gone, as after an outage: the attempt gets the same one back, unless somebody has had it."""
+    agent = Agent("ed")
+
+    @agent.skill
+    async def work(ctx: TaskContext, *, others: bool) -> bool:
+        right = ctx.opened_locks().execution.session
+        claim = await right.claim()
+        redis_client.delete(claim.keys.key(claim.lock))
+        if others:
+            redis_client.hset(claim.keys.key(f"{claim.lock}:fence"), "live", "7")
+            with pytest.raises(Fenced):
+                await right.refused(claim, "")
+            return False
+        return await right.refused(claim, "") == claim
+
+    await team.work(agent)
+    assert await (await team.orc.submit("work", {"others": False}, session="s")).result(PATIENCE_S)
+    assert not await (await team.orc.submit("work", {"others": True}, session="s")).result(PATIENCE_S)
+
+
+async def test_lost_lock_stops_the_handler(team: LocalTeam) -> None:
+    """The lock is taken away: the handler is cancelled within a beat, its task goes back, no attempt counts."""
+    agent = Agent("ed", lease=1)
+    attempts: list[int] = []
+    cancelled = anyio.Event()
+
+    @agent.skill(lock="session")
+    async def work(ctx: TaskContext) -> None:
+        attempts.append(ctx.attempt)
+        if len(attempts) == 1:
+            try:
+                await anyio.sleep_forever()
+            finally:
+                cancelled.set()
+
+    await team.work(agent)
+    handle = await team.orc.submit("work", session="s")
+    await wait_for(lambda: len(attempts) == 1, "it runs")
+    locks = team.orc.locks("session:s")
+    (lock,) = await locks.list()
+    assert lock.task == handle.id
+    assert await locks.take_away(lock)
+    with anyio.fail_after(PATIENCE_S):
+        await cancelled.wait()
+    await handle.result(PATIENCE_S)
+    assert attempts == [1, 1]
+
+
+@pytest.mark.blocks_loop
+async def test_blocked_loop_keeps_its_locks(team: LocalTeam) -> None:
+    """A handler that blocks the loop for longer than its locks last loses none: the pulse renews them."""
+    agent = Agent("ed", lease=1)
+    held: list[tuple[bool, bool]] = []
+
+    @agent.skill(lock="session")
+    async def work(ctx: TaskContext) -> None:
+        async with ctx.locks.hold("n", ttl=0.5) as lease:
+            time.sleep(1.6)  # noqa: ASYNC251 - that is the fault
+            names = {lock.name for lock in await ctx.locks.list()}
+            held.append((lease.held, names == {"n", "exec"}))
+
+    await team.work(agent)
+    await (await team.orc.submit("work", session="s")).result(2 * PATIENCE_S)
+    assert held == [(True, True)]
+
+
+@pytest.mark.blocks_loop
+async def test_blocked_loop_without_a_pulse(team: LocalTeam) -> None:
+    """Twin: a client's loop that is blocked cannot renew; the lock lapses, and its holder hears so."""
+
+    async def work() -> None:
+        async with team.orc.locks("session:s").hold("n", ttl=0.5, wait=0) as lease:
+            time.sleep(0.8)  # noqa: ASYNC251 - that is the fault
+            assert not lease.held
+
+    with pytest.raises(LockLost, match="it had lapsed before its block ended"):
+        await work()
+
+
+async def test_dead_worker_holds_nobody_up(team: LocalTeam) -> None:
+    """What a worker that died had locked is free when its tasks are given back."""
+    keys = session(team)
+    agent = Agent("ed")
+    running = anyio.Event()
+
+    @agent.skill(lock="session")
+    async def work() -> None:
+        running.set()
+        await anyio.sleep_forever()
+
+    await team.work(agent)
+    handle = await team.orc.submit("work", session="s")
+    await running.wait()
+    (lock,) = await team.orc.locks("session:s").list()
+    generation = lock.holder.rpartition(" ")[2]
+    store = SyncStore(team.services.endpoint, team.services.keys, name="host")
+    await anyio.to_thread.run_sync(free_locks, store, "ed", [(handle.id, generation)])
+    store.close()
+    assert await team.services.store.call(scripts.look(keys)) == []
