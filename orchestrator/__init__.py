@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import TaskInfo as TaskInfo
     from orchestrator.tasks.model import TaskState as TaskState
     from orchestrator.tasks.model import TaskStatus as TaskStatus
+    from orchestrator.tasks.selecting import TaskFilter as TaskFilter
 
 __all__ = [
     "AnswerRefused",
@@ -76,6 +77,7 @@ __all__ = [
     "TaskEvent",
     "TaskExpired",
     "TaskFailed",
+    "TaskFilter",
     "TaskHandle",
     "TaskInfo",
     "TaskState",
@@ -93,6 +95,7 @@ _HOMES = {
     "Question": "orchestrator.tasks.model",
     "Submission": "orchestrator.client.submission",
     "TaskEvent": "orchestrator.tasks.model",
+    "TaskFilter": "orchestrator.tasks.selecting",
     "TaskHandle": "orchestrator.client.handle",
     "TaskInfo": "orchestrator.tasks.model",
     "TaskState": "orchestrator.tasks.model",

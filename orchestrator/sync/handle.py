@@ -11,7 +11,15 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle as AsyncTaskHandle
     from orchestrator.core.durations import Duration
     from orchestrator.sync.loop_thread import LoopThread
-    from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, TaskEvent, TaskInfo, TaskStatus
+    from orchestrator.tasks.model import (
+        AnswerStatus,
+        CancelStatus,
+        OutputChunk,
+        ReviveStatus,
+        TaskEvent,
+        TaskInfo,
+        TaskStatus,
+    )
     from orchestrator.tasks.queries import Outcome
 
 T_co = TypeVar("T_co", covariant=True)
@@ -51,8 +59,8 @@ class TaskHandle(Generic[T_co]):
 
         Ctrl-C ends the waiting, not the task.
         """
-        if self._handle.outcome is None:
-            self._thread.call(self._handle._end, timeout)  # noqa: SLF001 - here and below: the other half of result()
+        if self._handle.outcome is None or self._handle._told:  # noqa: SLF001 - here and below: halves of result()
+            self._thread.call(self._handle._end, timeout)  # noqa: SLF001
         # In this thread: a type of the caller's own may do what it likes.
         return self._handle._unpack(as_)  # noqa: SLF001
 
@@ -67,6 +75,10 @@ class TaskHandle(Generic[T_co]):
     def cancel(self, reason: str = "") -> CancelStatus:
         """Cancel it: a waiting task ends at once, a running one is told to stop."""
         return self._thread.call(self._handle.cancel, reason)
+
+    def retry(self, reason: str = "") -> ReviveStatus:
+        """Let it run again after it has ended without a result; as `orchestrator.TaskHandle.retry`."""
+        return self._thread.call(self._handle.retry, reason)
 
     def answer(self, value: Any, *, question: int | None = None, actor: str | None = None) -> AnswerStatus:
         """Answer the question that it waits with, so that it goes on; as `orchestrator.TaskHandle.answer`."""

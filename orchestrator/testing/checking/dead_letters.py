@@ -16,10 +16,11 @@ def check_dead_letters(final: FinalState, rules: Rules) -> Finding:
     wrong: list[str] = []
     for task in final.tasks.values():
         terms = rules.skill(task.skill)
-        if task.fails > terms.max_attempts:
-            wrong.append(f"task {task.id} failed {task.fails} times of {terms.max_attempts}")
-        if task.deaths > terms.max_deaths:
-            wrong.append(f"task {task.id} died {task.deaths} times of {terms.max_deaths}")
+        fails, deaths = task.fails - task.forgiven[0], task.deaths - task.forgiven[1]
+        if fails > terms.max_attempts:
+            wrong.append(f"task {task.id} failed {fails} times of {terms.max_attempts}")
+        if deaths > terms.max_deaths:
+            wrong.append(f"task {task.id} died {deaths} times of {terms.max_deaths}")
         if task.deaths != len(task.death_notes):
             wrong.append(f"task {task.id} counts {task.deaths} deaths and has evidence of {len(task.death_notes)}")
         if task.state == "dead":

@@ -29,6 +29,7 @@ class StoredTask:
         op: its argument of that name, if it has one.
         errors: the stored text of each failed attempt, by attempt.
         death_notes: the evidence of each death, by its number.
+        forgiven: failures and deaths from before it was revived, which count no more.
         result: JSON.
     """
 
@@ -45,8 +46,10 @@ class StoredTask:
     result: str | None = None
     ended_ms: int | None = None
     start_by: bool = False
+    lane: str | None = None
     errors: Mapping[int, str] = field(default_factory=dict)
     death_notes: Mapping[int, str] = field(default_factory=dict)
+    forgiven: tuple[int, int] = (0, 0)
 
     @property
     def ended(self) -> bool:
@@ -181,9 +184,18 @@ def read_record(id_: str, record: Mapping[bytes, bytes]) -> StoredTask:
         result=fields["result"].decode(errors="replace") if "result" in fields else None,
         ended_ms=int(fields["ended"]) if "ended" in fields else None,
         start_by="by" in fields,
+        lane=fields["lane"].decode(errors="replace") if "lane" in fields else None,
         errors=_numbered(fields, "error:"),
         death_notes=_numbered(fields, "death:"),
+        forgiven=_forgiven(fields.get("revived")),
     )
+
+
+def _forgiven(revived: bytes | None) -> tuple[int, int]:
+    if revived is None:
+        return 0, 0
+    _, fails, deaths, _ = revived.split(b" ")
+    return int(fails), int(deaths)
 
 
 def _envelope(data: bytes | None) -> Envelope | None:

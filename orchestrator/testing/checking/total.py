@@ -33,7 +33,7 @@ def check_total(history: History, final: FinalState, rules: Rules) -> Finding:
 def _allowed(task: StoredTask, rules: Rules, *, cancelled: bool) -> bool:
     terms = rules.skill(task.skill)
     if task.state == "dead" and task.reason == "deaths":
-        return task.deaths >= terms.max_deaths
+        return task.deaths - task.forgiven[1] >= terms.max_deaths
     if task.state == "expired":
         return task.start_by
     return task.state in terms.ends or (task.state == "cancelled" and cancelled)
