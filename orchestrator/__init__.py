@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import OutputChunk as OutputChunk
     from orchestrator.tasks.model import Progress as Progress
     from orchestrator.tasks.model import Question as Question
+    from orchestrator.tasks.model import ReviveStatus as ReviveStatus
     from orchestrator.tasks.model import TaskEvent as TaskEvent
     from orchestrator.tasks.model import TaskInfo as TaskInfo
     from orchestrator.tasks.model import TaskState as TaskState
@@ -65,6 +66,7 @@ __all__ = [
     "Question",
     "QuestionChanged",
     "QueueFull",
+    "ReviveStatus",
     "ServerFull",
     "ServerRefused",
     "ServerUnavailable",
@@ -93,6 +95,7 @@ _HOMES = {
     "OutputChunk": "orchestrator.tasks.model",
     "Progress": "orchestrator.tasks.model",
     "Question": "orchestrator.tasks.model",
+    "ReviveStatus": "orchestrator.tasks.model",
     "Submission": "orchestrator.client.submission",
     "TaskEvent": "orchestrator.tasks.model",
     "TaskFilter": "orchestrator.tasks.selecting",
