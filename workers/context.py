@@ -78,13 +78,12 @@ class TaskContext:
         tags: labels given at submit.
         deadline: when the attempt is cancelled, or None.
         state: what the agent's `lifespan` yielded, or None.
-        cancelled: True once somebody asked the task to stop, or it was taken away.
     """
 
     __slots__ = (
-        "_asking", "_children", "_client", "_deeds", "_depth", "_entry", "_generation", "_limits", "_locks", "_logger",
-        "_open_locks", "_open_output", "_open_record", "_output",
-        "agent", "attempt", "cancelled", "deadline", "idempotency_key", "session", "state", "tags", "task_id", "worker",
+        "_asking", "_cancelled", "_children", "_client", "_deeds", "_depth", "_entry", "_generation", "_limits",
+        "_locks", "_logger", "_open_locks", "_open_output", "_open_record", "_output", "_saw_cancelled",
+        "agent", "attempt", "deadline", "idempotency_key", "session", "state", "tags", "task_id", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -109,7 +108,8 @@ class TaskContext:
         self.tags: tuple[str, ...] = envelope.tags
         self.deadline: datetime | None = deadline
         self.state: Any = state
-        self.cancelled: bool = False
+        self._cancelled = False
+        self._saw_cancelled = False
         self._limits: TimeLimits | None = None
         self._generation, self._entry, self._depth = delivery.generation, delivery.entry, envelope.depth
         self._client, self._children = client, 0
@@ -123,6 +123,22 @@ class TaskContext:
         self._asking: Asking | None = None
         self._deeds: Deeds | None = None
         self._logger: Any = None
+
+    @property
+    def cancelled(self) -> bool:
+        """True once somebody asked the task to stop, or it was taken away; also while the handler holds the loop."""
+        if self._cancelled:
+            self._saw_cancelled = True
+        return self._cancelled
+
+    @property
+    def saw_cancelled(self) -> bool:
+        """Whether the handler has read `cancelled` when it was True: then its end is that of its task."""
+        return self._saw_cancelled
+
+    def mark_cancelled(self) -> None:
+        """Let `cancelled` be True; from any thread."""
+        self._cancelled = True
 
     @property
     def log(self) -> Any:

@@ -12,6 +12,7 @@ from functools import partial
 from random import randint
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import anyio
 import msgspec
 
 from orchestrator.core.backoff import Backoff
@@ -52,6 +53,8 @@ _BACK = Verdict(VerdictKind.BACK, reason="given back by a worker that stops")
 _CANCELLED = Verdict(VerdictKind.CANCELLED, reason="cancelled while it ran")
 LOCKED_AGAIN_MS: Final = (1000, 3000)
 """An attempt whose session or agent is locked by another task tries again after a time between these."""
+BARRED_S: Final = 0.05
+"""What was handed out although it is stopped goes back after this pause."""
 _log = get_logger(__name__)
 
 
@@ -157,6 +160,11 @@ class Executor:
                 self._outbox.put(held.delivery, verdict)
         elif ready is None or held.why == "lost":
             self._holdings.drop(held.delivery)
+        elif held.barred:
+            self._orders.doubt()
+            # It may be handed out again at once: not in a hot loop.
+            await anyio.sleep(BARRED_S)
+            self._outbox.put(held.delivery, ready)
         else:
             self._outbox.put(held.delivery, ready)
 
@@ -220,6 +228,7 @@ class Executor:
     def _barred(self, held: Held, envelope: Envelope) -> Verdict | None:
         """What a stop makes of an attempt that has not begun: it was handed to us before we, or Redis, knew of it."""
         stop = self._orders.stop_of(held.delivery.agent, skill=envelope.skill, session=envelope.session)
+        held.barred = stop is not None
         return None if stop is None else Verdict(VerdictKind.UNSTARTED, reason=one_line(stopped_by(stop)))
 
     async def _envelope(self, delivery: Delivery) -> Envelope | None:
@@ -269,11 +278,20 @@ class Executor:
             return None
         if (question := self._question(attempt, ended)) is not None:
             return question
+        if attempt.context.saw_cancelled and await self._heard_of_its_end(held):
+            return self._stopped(attempt, None)
         if isinstance(ended, Returned):
             return self._succeeded(attempt, ended.value)
         if ended is not None and not held.stopping:
             return self._failed(attempt, ended)
         return self._stopped(attempt, ended)
+
+    @staticmethod
+    async def _heard_of_its_end(held: Held) -> bool:
+        """Whether a handler that saw `ctx.cancelled` came to its end for that; the loop may not know of it yet."""
+        if not held.told_to_stop():
+            await asyncio.sleep(0)
+        return held.why in {"cancelled", "stopped"}
 
     @staticmethod
     def _watch(attempt: Attempt) -> TimeLimits | None:

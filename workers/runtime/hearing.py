@@ -128,9 +128,7 @@ class Hearing:
         for name, entries in found.items():
             self._cursors[name.decode()] = entries[-1][0].decode()
         commands, notes = (found.get(stream.encode(), []) for stream in self._streams)
-        return Heard(
-            [(entry.decode(), fields) for entry, fields in commands], [_note(fields) for _, fields in notes]
-        )
+        return Heard([(entry.decode(), fields) for entry, fields in commands], [_note(fields) for _, fields in notes])
 
     def _lost(self, failure: StoreError) -> Heard:
         self._link.close()

@@ -55,6 +55,8 @@ class Held(msgspec.Struct, eq=False):
     stopping: bool = False
     """Its handler was told to stop while it ran."""
     abandoned: bool = False
+    barred: bool = False
+    """A stop keeps it from beginning."""
     allowed_s: float = 0.0
     """The limit that ended it, when that was `late` or `silent`."""
 
@@ -75,7 +77,7 @@ class Held(msgspec.Struct, eq=False):
         if not self.why or why == "lost" or (why == "cancelled" and self.why == "stopped"):
             self.why = why
         if self.context is not None:
-            self.context.cancelled = True
+            self.context.mark_cancelled()
         if not self.running or self.scope is None:
             return
         if why == "lost":

@@ -25,6 +25,8 @@ class Orders:
 
     def __init__(self) -> None:
         self.desired: Desired = NOTHING
+        self.doubt: Callable[[], None] = lambda: None
+        """Called when Redis has handed out what is stopped as far as is known here: one of both is behind."""
         self.quiet = False
         """The worker takes nothing more in, because it drains. Written by the loop alone."""
         self._changed = anyio.Event()

@@ -116,6 +116,11 @@ class Pulse:
         if self._turns is not None:
             self._turns.forget()
 
+    def read_state(self) -> None:
+        """Read the desired state now: what is known of it may be old."""
+        self._state_unread = True
+        self._waker.wake()
+
     def look(self) -> None:
         """See now whether there is something to answer."""
         self._waker.wake()
@@ -277,11 +282,12 @@ class Pulse:
     def _heed(self, note: Note) -> None:
         if note.kind != "cancel":
             return
-        held = self._holdings.find(note.task_id, note.generation)
-        if held is not None and held.context is not None:
-            held.context.cancelled = True  # a handler in a thread, or one that holds the loop, can see it already
         with contextlib.suppress(RuntimeError):  # the loop has closed
             self._loop.call_soon_threadsafe(self._holdings.call_off, note.task_id, note.generation)
+        # Then a handler in a thread, or one that holds the loop, can see it: the loop hears of its end afterwards.
+        held = self._holdings.find(note.task_id, note.generation)
+        if held is not None and held.context is not None:
+            held.context.mark_cancelled()
 
     def _answer(self, store: SyncStore) -> None:
         """Read the desired state if it may have changed, obey it, and say what there is to say."""
@@ -304,19 +310,17 @@ class Pulse:
         self._answers.send(store)
 
     def _tell_loop(self) -> None:
-        for held, _ in interrupted(self._orders.desired, self._holdings):
-            if held.context is not None:
-                held.context.cancelled = True
-        if self._telling:
-            return
-
         def tell() -> None:
             self._telling = False
             self._ordered()
 
-        self._telling = True
-        with contextlib.suppress(RuntimeError):  # the loop has closed
-            self._loop.call_soon_threadsafe(tell)
+        if not self._telling:
+            self._telling = True
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(tell)
+        for held, _ in interrupted(self._orders.desired, self._holdings):
+            if held.context is not None:
+                held.context.mark_cancelled()
 
 
 class _Waker:

@@ -140,6 +140,7 @@ class Worker:
             ordered=self._obey,
             turns=turns,
         )
+        self._orders.doubt = self._pulse.read_state
         self._remember = anyio.Event()
 
     async def run(self, *, listen: bool = True) -> None:

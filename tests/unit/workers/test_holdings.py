@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 import anyio
 import pytest
 
 from orchestrator.tasks.model import Delivery
 from workers.runtime.holdings import Held, Holdings
+from workers.testing import make_context
 
 
 def delivery(entry: str = "1-0", *, agent: str = "editor", generation: str = "7") -> Delivery:
@@ -59,12 +57,19 @@ def test_snapshots_are_by_agent() -> None:
 
 @pytest.mark.parametrize(
     ("reasons", "stands"),
-    [(["cancelled", "drain"], "cancelled"), (["drain", "lost"], "lost"), (["lost", "cancelled"], "lost")],
+    [
+        (["cancelled", "drain"], "cancelled"),
+        (["drain", "lost"], "lost"),
+        (["lost", "cancelled"], "lost"),
+        (["stopped", "cancelled"], "cancelled"),
+        (["cancelled", "stopped"], "cancelled"),
+        (["stopped", "drain"], "stopped"),
+    ],
 )
 async def test_the_first_reason_stands_unless_the_entry_is_lost(reasons: list[str], stands: str) -> None:
     """Stopping cancels the handler and tells its context; a lost entry overrides every other reason."""
     held = hold(Holdings(grace_s=10), delivery())
-    held.context = cast("Any", SimpleNamespace(cancelled=False))
+    held.context = make_context()
     held.scope, held.running = anyio.CancelScope(), True
     for why in reasons:
         held.stop(why)
