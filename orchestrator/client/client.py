@@ -228,9 +228,22 @@ class Orchestrator:
         """
         return await self.submit_one(
             Submission(
-                skill, args, agent, session, priority, delay, at, start_by, key, timeout, max_attempts, tags, result_ttl,
-                lane, on_busy,
-            )  # fmt: skip
+                skill,
+                args,
+                agent,
+                session,
+                priority,
+                delay,
+                at,
+                start_by,
+                key,
+                timeout,
+                max_attempts,
+                tags,
+                result_ttl,
+                lane,
+                on_busy,
+            )
         )
 
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:

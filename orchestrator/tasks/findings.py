@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import DecodeError
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.issued import read_in_force
 from orchestrator.core.ids import decode_foreign
+from orchestrator.core.issued import read_in_force
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.questions import read_question
@@ -154,6 +154,8 @@ class Findings:
         due_ms: when it leaves `scheduled`.
         own_attempts: its own `max_attempts`, read only of a task that was retried.
         rank: how many tasks stand before it in its queue; None: it is in none.
+        forgiven_fails: failures from before it was revived, which count no more.
+        forgiven_deaths: the same of deaths.
         entry_ms: when it was put into the inbox that it is in.
         in_inbox: whether it is there indeed.
         question: what it asks a person.
@@ -179,6 +181,8 @@ class Findings:
     ended_ms: int | None
     progress: bytes | None
     own_attempts: int | None = None
+    forgiven_fails: int = 0
+    forgiven_deaths: int = 0
     due_ms: int | None = None
     rank: int | None = None
     parked: bool = False
@@ -218,7 +222,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
     if not reply:
         return None
     now_us, leader, task, place, agents, orders = reply
-    state, generation, at, cancel, reason, fails, deaths, left, death, ended, skill, queue, progress = task
+    state, generation, at, cancel, reason, fails, deaths, left, death, ended, skill, queue, progress, *forgiven = task
     facts: dict[str, Any] = {}
     match state:
         case b"scheduled":
@@ -245,6 +249,8 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
         queue=_text(queue),
         fails=int(fails or 0),
         deaths=int(deaths or 0),
+        forgiven_fails=forgiven[0],
+        forgiven_deaths=forgiven[1],
         cancel=None if cancel is None else _text(cancel),
         left=_text(left),
         reason=_text(reason),

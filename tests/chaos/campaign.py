@@ -24,7 +24,7 @@ from orchestrator.testing.checking.rules import Bounds, Rules
 from orchestrator.testing.waiting import wait_for
 from tests.chaos.agents import LIMIT_RULES, SKILL_RULES, agents
 from tests.chaos.faults import Faults
-from tests.chaos.load import Load
+from tests.chaos.load import STEERED_LANES, Load
 from tests.chaos.observer import Observer
 from tests.chaos.plants import plant
 from tests.chaos.timeline import Timeline
@@ -49,6 +49,7 @@ RULES: Final = Rules(
     limits=LIMIT_RULES,
     ranked=frozenset({"ranked"}),
     live={agent.name: HOSTS * PROCESSES for agent in agents},
+    steered_lanes=(STEERED_LANES,),
 )
 
 
@@ -119,7 +120,8 @@ class Campaign:
             load = Load(orc, self._recorder, seed=seed, tasks=tasks, prefix=f"r{number}")
             async with anyio.create_task_group() as trouble:
                 trouble.start_soon(load.run)
-                trouble.start_soon(Faults(world, seed=str(seed)).run, trouble)
+                faults = Faults(world, seed=str(seed), admin=orc.admin, recorder=self._recorder)
+                trouble.start_soon(faults.run, trouble)
                 await anyio.sleep(seconds)
                 trouble.cancel_scope.cancel()
             await to_thread.run_sync(world.heal)

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
-from orchestrator.core.errors import OrchestratorError, ServerUnavailable, StoreError, TaskError
+from orchestrator.client.handle import TaskHandle
+from orchestrator.client.submission import Submission
+from orchestrator.core.errors import (
+    LaneBusy,
+    OrchestratorError,
+    ServerUnavailable,
+    StoreError,
+    SubmitRefused,
+    TaskError,
+)
 from orchestrator.testing.checking.history import (
     Accepted,
     CancelAnswered,
@@ -22,18 +31,21 @@ from orchestrator.testing.checking.history import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from anyio.abc import TaskGroup
 
     from orchestrator.client.client import Orchestrator
-    from orchestrator.client.handle import TaskHandle
 
 MOST_WAITING: Final = 150
 PAUSE_S: Final = 0.03
+STEERED_LANES: Final = "steered"
+"""How the names of lanes begin in which tasks interrupt and replace others."""
 
 KINDS: Final[dict[str, float]] = {
     "fast": 20, "twice": 4, "delayed": 4, "start_by": 3, "cancelled": 4, "thread": 6, "slow": 16, "flaky": 6,
     "broken": 2, "refuse": 1, "nap": 5, "poison": 0.7, "parent": 4, "tell": 6, "crunch": 1, "ranked": 2, "stamp": 1.5,
-    "share": 1.5,
+    "share": 1.5, "lane": 1.5, "steer": 2,
 }  # fmt: skip
 """How often each kind is chosen. Many are slow: what still runs when a frozen worker wakes shows who stores results."""
 
@@ -53,9 +65,13 @@ class Load:
         while True:
             if self.waiting + self.submitting < MOST_WAITING:
                 kind = self._dice.choices(list(KINDS), list(KINDS.values()))[0]
-                for skill, args, options in self._tasks_of(kind):
-                    self.submitting += 1
-                    self._tasks.start_soon(self._submit, kind, skill, args, options)
+                tasks = self._tasks_of(kind)
+                self.submitting += len(tasks)
+                if kind == "lane":
+                    self._tasks.start_soon(self._submit_together, tasks)
+                else:
+                    for skill, args, options in tasks:
+                        self._tasks.start_soon(self._submit, kind, skill, args, options)
             await anyio.sleep(self._dice.expovariate(1 / PAUSE_S))
 
     def _tasks_of(self, kind: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
@@ -70,6 +86,16 @@ class Load:
             return [(kind, {"op": f"{op}.{n}"}, {"priority": dice.randint(0, 9)}) for n in many]
         if kind in {"stamp", "share"}:
             return [(kind, {"op": f"{op}.{n}"}, {}) for n in range(dice.randint(5, 30))]
+        if kind == "lane":
+            skills = dice.choices(["fast", "thread", "slow", "flaky", "nap", "tell"], k=dice.randint(4, 12))
+            return [
+                (skill, {"op": f"{op}.{n}"} | self._arguments(skill, hasty=True), {"lane": f"lane {op}"})
+                for n, skill in enumerate(skills)
+            ]
+        if kind == "steer":
+            on_busy = dice.choice(["enqueue", "reject", "interrupt", "replace"])
+            lane = f"{STEERED_LANES} {dice.randint(0, 4)}"
+            return [("slow", args | {"seconds": 0.3}, {"lane": lane, "on_busy": on_busy})]
         if kind == "delayed":
             return [("fast", args, {"delay": dice.uniform(0.1, 2.0)})]
         if kind == "start_by":
@@ -78,9 +104,11 @@ class Load:
             return [("slow", args | {"seconds": dice.uniform(0.1, 2.0)}, {})]
         return [(kind, args | self._arguments(kind), {})]
 
-    def _arguments(self, kind: str) -> dict[str, Any]:
+    def _arguments(self, kind: str, *, hasty: bool = False) -> dict[str, Any]:
         dice = self._dice
         match kind:
+            case "slow" if hasty:
+                return {"seconds": dice.uniform(0.0, 0.3)}
             case "thread":
                 return {"seconds": dice.uniform(0.0, 0.3)}
             case "slow":
@@ -100,14 +128,48 @@ class Load:
             handle = await self._orc.submit(skill, args, **options)
         except ServerUnavailable as failure:
             # One whose outcome is unknown may be there in the end, or not.
+            for id_ in failure.task_ids if kind == "steer" else ():
+                write(Cancelling(id_))
             write(Unanswered(op, failure.task_ids) if failure.outcome_unknown else Refused(op, str(failure)))
+            return
+        except LaneBusy as busy:
+            write(Refused(op, str(busy)))
             return
         except StoreError as failure:
             write(Unanswered(op, ()) if failure.outcome_unknown else Refused(op, str(failure)))
             return
         finally:
             self.submitting -= 1
-        write(Accepted(op, handle.id))
+        if kind == "steer":
+            self._recorder.write(Cancelling(handle.id))  # those that come later may do that
+        await self._follow(kind, op, handle)
+
+    async def _submit_together(self, tasks: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> None:
+        """Submit tasks in one call, so that they keep their order."""
+        ops, write = [args["op"] for _, args, _ in tasks], self._recorder.write
+        for op in ops:
+            write(Submitting(op))
+        try:
+            outcomes: Sequence[object] = await self._orc.submit_many(
+                [Submission(skill, args, **options) for skill, args, options in tasks]
+            )
+        except SubmitRefused as refused:
+            outcomes = refused.outcomes
+        except StoreError as failure:
+            outcomes = [failure] * len(ops)
+        finally:
+            self.submitting -= len(ops)
+        async with anyio.create_task_group() as waits:
+            for op, outcome in zip(ops, outcomes, strict=True):
+                if isinstance(outcome, TaskHandle):
+                    waits.start_soon(self._follow, "lane", op, outcome)
+                elif isinstance(outcome, StoreError) and outcome.outcome_unknown:
+                    write(Unanswered(op, getattr(outcome, "task_ids", ())))
+                else:
+                    write(Refused(op, str(outcome)))
+
+    async def _follow(self, kind: str, op: str, handle: TaskHandle[Any]) -> None:
+        self._recorder.write(Accepted(op, handle.id))
         self.waiting += 1
         try:
             if kind == "cancelled":

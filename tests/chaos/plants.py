@@ -51,6 +51,12 @@ PLANTS: Final = {
         "redis.call('ZREVRANGE', pool .. ':queue:' .. filled[1], 0, each - 1, 'WITHSCORES')",
         "the least urgent task goes first",
     ),
+    "no-lane": Plant(
+        "tasks/submit.lua",
+        "local free, others = lane.last == 0, {}",
+        "local free, others = true, {}",
+        "tasks of one lane run at the same time",
+    ),
     "no-lease": Plant(
         "agents/lead.lua",
         "if holder and holder ~= id then return 0 end",

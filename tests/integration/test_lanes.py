@@ -1,4 +1,4 @@
-"""Lanes from outside: order over attempts and workers, what a busy lane does, and the names under which all of it is asked."""
+"""Lanes from outside: order over attempts and workers, what a busy lane does, what is said of who waits."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Holder:
 
 @pytest.mark.both_servers
 async def test_order(team: LocalTeam) -> None:
-    """Tasks of a lane run one at a time in their order over two workers, with retries and snoozes; lanes run side by side."""
+    """Tasks of a lane run one at a time, in their order, over two workers, with retries and snoozes."""
     first, second = Notes(trouble=0.2), Notes(trouble=0.2)
     second.begun, second.running = first.begun, first.running
     await team.work(first.agent)
@@ -151,7 +151,8 @@ async def test_replace(team: LocalTeam) -> None:
 async def test_replaces_very_many(team: LocalTeam) -> None:
     """A lane with more tasks than one call may end is replaced all the same, and the order of the new ones is kept."""
     await team.orc.submit_many([Submission("hold", lane="x") for _ in range(1200)])
-    first, second = await team.orc.submit_many([Submission("hold", lane="x", on_busy="replace"), Submission("hold", lane="x")])
+    new = [Submission("hold", lane="x", on_busy="replace"), Submission("hold", lane="x")]
+    first, second = await team.orc.submit_many(new)
     keys = team.services.store.keys
     members = await team.services.store.execute("ZRANGE", keys.lane("x"), 0, -1)
     assert [id_.decode() for id_ in members] == [first.id, second.id]

@@ -218,34 +218,27 @@ class Model:
             self._accept(row)
         return answers
 
-    def _judge(
-        self, row: Row, max_tasks: int, lengths: dict[str, int], accepted: dict[str, Row]
-    ) -> tuple[str, str]:
+    def _judge(self, row: Row, max_tasks: int, lengths: dict[str, int], accepted: dict[str, Row]) -> tuple[str, str]:
         if row.id in self.tasks or row.id in accepted:
             return "duplicate", row.id
         if row.idem in self.keys:
             owner, digest = self.keys[row.idem]
             return ("duplicate" if digest == row.digest else "conflict"), owner
-        place = "scheduled" if self._due(row) > self.now_ms else row.queue
-        if row.lane and place != "scheduled":
-            lane = f"lane:{row.lane}"
-            members = [*self.lanes.get(row.lane, []), *[one.id for one in accepted.values() if one.lane == row.lane]]
-            count = lengths.setdefault(lane, len(self.lanes.get(row.lane, [])))
-            if count and row.on_busy == "reject":
-                return "busy", members[0]
-            if count >= max_tasks:
-                return "full", lane
-            if count:
-                place = lane
-                if row.on_busy == "replace":
-                    lengths[lane] = 1
+        place, lane = "scheduled" if self._due(row) > self.now_ms else row.queue, f"lane:{row.lane}"
+        if row.lane and place != "scheduled" and lengths.setdefault(lane, len(self.lanes.get(row.lane, []))):
+            place = lane
+            if row.on_busy == "reject":
+                behind = [one.id for one in accepted.values() if one.lane == row.lane]
+                return "busy", [*self.lanes.get(row.lane, []), *behind][0]
+            if row.on_busy == "replace" and lengths[lane] < max_tasks:
+                lengths[lane] = 1
         if place not in lengths:
             lengths[place] = self._length(place)
         if lengths[place] >= max_tasks:
             return "full", place
         lengths[place] += 1
         if row.lane and place == row.queue:
-            lengths[f"lane:{row.lane}"] = 1
+            lengths[lane] = 1
         accepted[row.id] = row
         if row.idem:
             self.keys[row.idem] = (row.id, row.digest)

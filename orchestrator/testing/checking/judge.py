@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from orchestrator.testing.checking.dead_letters import check_dead_letters
 from orchestrator.testing.checking.endings import check_endings
 from orchestrator.testing.checking.keyspace import check_keys
+from orchestrator.testing.checking.lanes import check_lanes
 from orchestrator.testing.checking.leases import check_leases
 from orchestrator.testing.checking.order import check_order
 from orchestrator.testing.checking.output import check_output
 from orchestrator.testing.checking.ownership import check_ownership
 from orchestrator.testing.checking.rates import check_rates
 from orchestrator.testing.checking.recovery import check_recovery
+from orchestrator.testing.checking.stops import check_stops
 from orchestrator.testing.checking.total import check_total
 
 if TYPE_CHECKING:
@@ -62,8 +64,10 @@ def judge(history: History, final: FinalState, rules: Rules) -> Judgement:
             check_rates(history, rules),
             check_order(history, final, rules),
             check_leases(history),
+            check_stops(history),
             check_recovery(history, final, rules),
             check_keys(final, rules),
             check_dead_letters(final, rules),
+            check_lanes(history, final, rules),
         )
     )

@@ -53,6 +53,7 @@ class Rules:
     Attributes:
         ranked: skills whose tasks never wait for anything but their turn, so that their order can be judged.
         live: workers per agent that are there in the end.
+        steered_lanes: how the names of lanes begin in which tasks interrupt and replace others: they have no order.
     """
 
     bounds: Bounds
@@ -60,6 +61,7 @@ class Rules:
     limits: Mapping[str, LimitRule] = field(default_factory=dict)
     ranked: frozenset[str] = frozenset()
     live: Mapping[str, int] = field(default_factory=dict)
+    steered_lanes: tuple[str, ...] = ()
 
     def skill(self, name: str) -> SkillRule:
         """The terms of a skill."""

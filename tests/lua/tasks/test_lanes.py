@@ -261,7 +261,7 @@ def test_foreign_names(pool: Pool) -> None:
     assert states(pool, *ids) == ["ready", "waiting"]
 
 
-# ------------------------------------------------------------------------------------------------------------- a busy lane
+# ---------------------------------------------------------------------------------------------------------- a busy lane
 
 
 def test_reject(pool: Pool) -> None:
@@ -454,7 +454,7 @@ def test_lone_lanes_in_a_batch(pool: Pool) -> None:
     assert pool.queue() == [each.id for each in rows[250:]]
 
 
-# ------------------------------------------------------------------------------------------------------------------ repair
+# --------------------------------------------------------------------------------------------------------------- repair
 
 
 def walk(pool: Pool, *ids: str, repair: bool = True) -> list[tuple[str, str]]:
@@ -475,7 +475,8 @@ def test_lost_lane(pool: Pool) -> None:
     ids = [each.id for each in rows]
     delivery = pool.one()
     pool.execute("DEL", pool.keys.lane("x"))
-    assert walk(pool, ids[2], ids[1], ids[3], ids[0]) == [(id_, "lost-lane") for id_ in [ids[2], ids[1], ids[3], ids[0]]]
+    met = [ids[2], ids[1], ids[3], ids[0]]
+    assert walk(pool, *met) == [(id_, "lost-lane") for id_ in met]
     assert lane(pool) == ids
     assert pool.queue() == []
     assert walk(pool, *ids) == []
@@ -556,7 +557,7 @@ def test_damaged_owner(pool: Pool) -> None:
 
 
 def test_other_types_in_the_way(pool: Pool) -> None:
-    """Where another type lies as the lane, or as the record of the next one, nothing fails and nothing is mended there."""
+    """Where another type lies as the lane, or as the record of the next one, nothing fails and nothing is mended."""
     ids = three(pool)
     pool.execute("HSET", pool.keys.task(ids[0]), "env", "no envelope")
     pool.execute("DEL", pool.keys.task(ids[1]))

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from orchestrator.testing.servers import RedisServer
 
-_WRITES: Final = re.compile(r"'HSET', [^\n]*'state', '(\w+)'|\bend_task\([^'\n]*'(\w+)'|\b(?:next_)?state[\w, ]* = '(\w+)'")
+_WRITES: Final = re.compile(
+    r"'HSET', [^\n]*'state', '(\w+)'|\bend_task\([^'\n]*'(\w+)'|\b(?:next_)?state[\w, ]* = '(\w+)'"
+)
 NEVER_REACHED: Final = {
     # It takes nothing from a worker that died, so the deaths of a task are never counted there.
     "mend": {TaskState.SCHEDULED},
@@ -142,7 +144,8 @@ def taken(
 
     def take(pool: Pool) -> None:
         pool.register(team=Team(terms=(("sum", SkillTerms(3, allowed)),)))
-        id_, *_ = pool.put(row(start_by_ms=pool.now_ms + 1000 if late else 0, lane=lane), *[row(lane=lane)] * bool(lane))
+        first = row(start_by_ms=pool.now_ms + 1000 if late else 0, lane=lane)
+        id_, *_ = pool.put(first, *[row(lane=lane)] * bool(lane))
         for _ in range(deaths):
             pool.deliver()
             pool.abandon("w1", max_deaths={"sum": allowed})
@@ -399,7 +402,7 @@ def test_only_these_scripts_write_states() -> None:
 
 
 def test_what_has_ended_has_ended() -> None:
-    """A final state is left only by a delete or, unless it is success, a revival; others can be left; no row is twice."""
+    """A final state is left only by a delete or, unless it is success, a revival; others are left; no row is twice."""
     for state in TaskState:
         steps = {(step.script, step.after) for step in STEPS if step.before is state and step.after is not state}
         if state in {TaskState.RUNNING, TaskState.CANCELLING}:

@@ -17,6 +17,7 @@ from orchestrator.testing.checking.history import (
     Emitting,
     EndNoted,
     Event,
+    Halted,
     Healed,
     History,
     LeaderSeen,
@@ -90,6 +91,7 @@ SOUND: list[Event] = [
     LeaderSeen(1000, "s1", 900),
     LeaderSeen(2000, "s2", 900),
     LeaderSeen(2897, "s1", 900),
+    Halted("c", 500, 900),
     Healed(2500),
 ]
 FINAL = FinalState(
@@ -99,7 +101,7 @@ FINAL = FinalState(
         "t3": stored("t3", 1200, state="cancelled", result=None),
         "t4": stored(
             "t4", 1400, skill="fail", state="dead", result=None, reason="ValueError", fails=2,
-            errors={1: "ValueError: run=t41300", 2: "ValueError: run=t41400"},
+            errors={1: "ValueError: run=t41300", 2: "ValueError: run=t41400"}, lane="x",
         ),
     },
     outputs={
@@ -142,7 +144,8 @@ def test_a_sound_history_is_good() -> None:
     assert judgement.violations == []
     assert judgement.unjudged == []
     assert judgement.good
-    assert all(name in str(judgement) for name in ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I11"))
+    promises = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I11", "I12", "I13")
+    assert all(name in str(judgement) for name in promises)
 
 
 def test_a_history_of_nothing_is_not_good() -> None:
@@ -260,6 +263,10 @@ STATES: dict[str, tuple[FinalState, str]] = {
     "a dead letter has an empty attempt": (with_task("t4", errors={1: "", 2: "x"}), "I11.*lacks the text"),
     "too many failures": (with_task("t4", fails=3), "I11.*t4 failed 3 times of 2"),
     "too many deaths": (with_task("t2", deaths=4), "I11.*t2 died 4 times of 3"),
+    "two of a lane at once": (
+        with_task("t1", lane="x"),
+        "I12.*lane x: task t4 was assigned at 1310, t1 ended at 3000",
+    ),
     "a death leaves no evidence": (with_task("t2", death_notes={}), "I11.*counts 1 deaths and has evidence of 0"),
 }
 
@@ -282,6 +289,10 @@ HISTORIES: dict[str, tuple[list[Event], str]] = {
         "I5.*limit shared: 3 starts from 2200 to 2960",
     ),
     "a lease is taken early": ([LeaderSeen(3700, "s2", 900)], "I7.*s2 led at 3700.*lease of s1 ran until 3797"),
+    "an attempt begins while all is stopped": (
+        [Halted("c", -200, 900), begun("t2", 1100, 1120, run="more")],
+        "I13.*task t2 began on w .* ms after all had acknowledged command c",
+    ),
     "a generation comes again": ([begun("t2", 1100, 2900, run="again")], "I7.*t2 was granted in the generations"),
 }
 
@@ -305,6 +316,17 @@ def test_overtaking_is_found(ready_ms: int, *, overtaken: bool) -> None:
     events = [*SOUND, Unanswered("x", ("u", "l")), begun("u", ready_ms, 1300), begun("l", 1100, 1210)]
     found = faults(events, replace(FINAL, tasks={**FINAL.tasks, **tasks}))
     assert found == (["I6 no overtaking: " + OVERTAKEN] if overtaken else [])
+
+
+@pytest.mark.parametrize(("lane", "faulty"), [("y", True), ("steered by people", False)])
+def test_a_lane_out_of_order_is_found(lane: str, *, faulty: bool) -> None:
+    """A task ran before one that was submitted earlier; in lanes in which people interrupt that is no fault."""
+    tasks = {id_: stored(id_, 1000, lane=lane, ended_ms=ended_ms) for id_, ended_ms in (("l1", 1400), ("l2", 1200))}
+    events = [*SOUND, Unanswered("x", ("l1", "l2")), begun("l1", 1000, 1210), begun("l2", 1000, 1010)]
+    rules = replace(RULES, steered_lanes=("steered",))
+    found = faults(events, replace(FINAL, tasks={**FINAL.tasks, **tasks}), rules)
+    wrong = [one for one in found if one.startswith("I12")]
+    assert wrong == ["I12 lanes keep their order: lane y: task l2 ran before l1, which was submitted earlier"] * faulty
 
 
 def test_growth_of_permanent_keys_is_found() -> None:
