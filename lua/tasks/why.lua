@@ -3,7 +3,7 @@
 -- `limit` agents, and ten times as many workers when nobody has its skill.
 -- answers: nothing (unknown task), else
 --   now_us, leader,
---   task: state gen at cancel reason fails deaths left death ended skill queue progress,
+--   task: state gen at cancel reason fails deaths left death ended skill queue progress forgiven_fails forgiven_deaths,
 --   place: scheduled: due_ms, envelope of a retry | asking: due_ms, number, question | ready: rank in its queue, parked (1),
 --          held by a stop (1) | waiting: rank in its lane, the task that has the turn, its state, lane
 --          | assigned: in the inbox (1), worker, idle_ms, seen_ms, host, pid, registered (1),
@@ -22,17 +22,20 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include stopped_scope
 --@include in_force
 --@include session_of
+--@include forgiven
 
 local task_key = pool .. ':task:' .. id
 local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
-  'skill', 'queue', 'env', 'progress', 'lane')
+  'skill', 'queue', 'env', 'progress', 'lane', 'revived')
 local state, at, env = found[1], found[3], found[12]
 if not state then return {} end
 local now = now_us(now_arg)
 local queue = found[11] or skill_queue(env)
 local skill = found[10] or string.match(queue, '^skill:(.*)$') or ''
 local death = found[7] and redis.call('HGET', task_key, 'death:' .. found[7])
-local task = {state, found[2], at, found[4], found[5], found[6], found[7], found[8], death, found[9], skill, queue, found[13]}
+local fails_forgiven, deaths_forgiven = forgiven(found[15])
+local task = {state, found[2], at, found[4], found[5], found[6], found[7], found[8], death, found[9], skill, queue, found[13],
+  fails_forgiven, deaths_forgiven}
 local answer = {now, redis.call('GET', pool .. ':leader'), task, {}, {}, {}}
 local place, agents, orders = answer[4], answer[5], answer[6]
 local ordered = redis.call('EXISTS', pool .. ':desired') == 1

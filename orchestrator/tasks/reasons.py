@@ -46,13 +46,14 @@ def _scheduled(found: Findings) -> Why:
     match found.left:
         case "retry":
             allowed = found.max_attempts
-            failed = f"{found.fails} of {_count(allowed, 'attempt')}" if allowed else _count(found.fails, "attempt")
+            fails = found.fails - found.forgiven_fails
+            failed = f"{fails} of {_count(allowed, 'attempt')}" if allowed else _count(fails, "attempt")
             return Why(
                 cause=Cause.RETRYING,
                 text=f"{failed} failed, the last one with {found.reason!r}; the next one starts at {due}",
                 until=until,
-                failures=found.fails,
-                attempts_left=max(0, allowed - found.fails) if allowed else None,
+                failures=fails,
+                attempts_left=max(0, allowed - fails) if allowed else None,
                 reason=found.reason,
             )
         case "snooze":
@@ -61,12 +62,13 @@ def _scheduled(found: Findings) -> Why:
         case "death":
             _, _, how = found.death.partition(" ")
             allowed = found.max_deaths
-            died = _count(found.deaths, "worker") + (f" of at most {allowed}" if allowed else "")
+            deaths = found.deaths - found.forgiven_deaths
+            died = _count(deaths, "worker") + (f" of at most {allowed}" if allowed else "")
             return Why(
                 cause=Cause.RECOVERING,
                 text=f"{died} died with it, the last one: {how}; the next attempt starts at {due}",
                 until=until,
-                deaths=found.deaths,
+                deaths=deaths,
                 max_deaths=allowed,
                 reason=how,
             )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.tasks.model import FinishStatus, ReviveStatus, TaskState, VerdictKind, WatchStatus
+from orchestrator.tasks.reasons import explain
 from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, Team, chunk, row
 
 if TYPE_CHECKING:
@@ -283,3 +284,14 @@ def test_cost_does_not_grow(pool: Pool) -> None:
     pool.put(*[row(queue=f"skill:{i}") for i in range(100)], *[row(delay_ms=i + 1) for i in range(300)])
     pool.cancel(*pool.put(*[row() for _ in range(200)]))
     assert cost() == first
+
+
+def test_why_counts_what_counts(pool: Pool) -> None:
+    """What a task waits for after another failure tells of the failures since it was revived."""
+    id_ = dead(pool)
+    pool.revive(id_)
+    pool.end(pool.one(), VerdictKind.RETRY, payload=b"trace 2", delay_ms=1000, reason="boom")
+    found = pool.why(id_)
+    assert found is not None
+    why = explain(found)
+    assert (why.failures, why.text.startswith("1 attempt failed")) == (1, True)
