@@ -39,7 +39,7 @@ local function judge()
   if issued_ms > now_ms + skew_ms then return 'early' end
   if epoch < stored_epoch() then return 'stale' end
   for i = 1, #orders do
-    if string.sub(orders[i][1], 1, 5) == 'stop:' then return 'accepted' end
+    if string.sub(orders[i][1], 1, 5) == 'stop:' and orders[i][2] ~= '' then return 'accepted' end
   end
   if tonumber(redis.call('GET', rate_key) or 0) >= per_minute then return 'busy' end
   return 'accepted'

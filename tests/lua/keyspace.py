@@ -41,6 +41,8 @@ def _contents(link: SyncLink, name: str) -> Any:
             return dict(zip(flat[::2], flat[1::2], strict=True))
         case b"zset":
             return link.execute("ZRANGE", name, 0, -1, "WITHSCORES")
+        case b"list":
+            return link.execute("LRANGE", name, 0, -1)
         case b"set":
             return set(link.execute("SMEMBERS", name))
         case b"stream":

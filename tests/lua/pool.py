@@ -9,7 +9,12 @@ from zlib import crc32
 
 from orchestrator.agents import scripts as agent_scripts
 from orchestrator.agents.model import AgentSpec
+from orchestrator.control import scripts as control_scripts
+from orchestrator.control.commands import SetLimit, encode_command
+from orchestrator.control.signing import Signer
 from orchestrator.core.ids import new_task_id
+from orchestrator.core.issued import VERSION, Issued, pack_issued
+from orchestrator.core.rates import parse_rate
 from orchestrator.store.calls import opaque
 from orchestrator.store.keys import PoolKeys
 from orchestrator.store.store import Endpoint, SyncStore
@@ -41,6 +46,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from orchestrator.agents.model import SkillTerms
+    from orchestrator.control.commands import Command
     from orchestrator.core.rates import Rate
     from orchestrator.store.calls import Argument, Call
     from orchestrator.tasks.findings import Findings
@@ -404,6 +410,41 @@ class Pool:
     def expire(self, *, alive_s: int = 20, limit: int = 500) -> list[str]:
         """Run expire."""
         return self.call(agent_scripts.expire(self.keys, alive_s=alive_s, limit=limit))
+
+    def append(
+        self,
+        command: Command,
+        *,
+        id_: str | None = None,
+        token: str = "t",
+        issued_ms: int | None = None,
+        valid_ms: int = 60_000,
+        epoch: int = 0,
+        per_minute: int = 1000,
+        secret: str = "",
+    ) -> tuple[control_scripts.Appended, Issued]:
+        """Run append for a command that is issued now, signed if there is a secret."""
+        since_ms = self.now_ms if issued_ms is None else issued_ms
+        made = encode_command(command)
+        issued = Issued(VERSION, id_ or new_task_id(), made, "ann@desk", "why", since_ms, since_ms + valid_ms, epoch)
+        packed = pack_issued(issued)
+        rate = parse_rate(command.rate) if isinstance(command, SetLimit) else None
+        call = control_scripts.append(
+            self.keys,
+            issued=issued,
+            packed=packed,
+            signature=Signer(secret, "", self.keys.root).sign(packed),
+            orders=[control_scripts.OrderRow.of(slot, mark, rate) for slot, mark in command.orders],
+            job=command.job,
+            per_minute=per_minute,
+            token=token,
+        )
+        return self.call(call), issued
+
+    def desired(self) -> dict[str, bytes]:
+        """The desired state."""
+        flat = self.execute("HGETALL", self.keys.desired)
+        return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
     # What workers and people do ---------------------------------------------------------------------------------------
 

@@ -1,0 +1,190 @@
+"""lua/control/append.lua: a command is accepted once, in time, at a bounded rate; then what it orders is in force."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orchestrator.control.commands import CancelTasks, RecordAnswer, RenewEpoch, Stop, make_command
+from orchestrator.core.ids import new_task_id
+from orchestrator.core.issued import read_in_force, unpack_issued
+
+if TYPE_CHECKING:
+    from tests.lua.pool import Pool
+
+pytestmark = pytest.mark.both_servers
+
+SECRET = "0123456789abcdef"
+STOP = Stop()
+
+
+def test_accepted(pool: Pool) -> None:
+    """It stands in the desired state and in the stream, byte for byte, and supervisors are rung."""
+    answer, issued = pool.append(STOP)
+    assert answer.status == "accepted"
+    desired = pool.desired()
+    assert (desired["seq"], "sessions" in desired) == (b"1", False)
+    found = read_in_force(desired["stop:all"])
+    assert (found.mark, found.issued, found.signature, found.lifted) == ("-", issued, "", False)
+    ((entry, fields),) = pool.execute("XRANGE", pool.keys.control, "-", "+")
+    assert (entry.decode(), unpack_issued(fields[1])) == (answer.entry, issued)
+    assert pool.rings() == ["agents"]
+    assert pool.execute("XLEN", pool.keys.refused_control) == 0
+
+
+def test_start_without_a_secret(pool: Pool) -> None:
+    """The slot is emptied; only the number of the state stays."""
+    pool.append(STOP)
+    pool.append(make_command("start", {}))
+    assert pool.desired() == {"seq": b"2"}
+
+
+def test_start_with_a_secret(pool: Pool) -> None:
+    """The slot says that the stop is lifted, signed, until a supervisor has checked that."""
+    pool.append(STOP, secret=SECRET)
+    _, issued = pool.append(make_command("start", {}), secret=SECRET)
+    found = read_in_force(pool.desired()["stop:all"])
+    assert (found.lifted, found.issued) == (True, issued)
+    assert len(found.signature) == 64
+
+
+@pytest.mark.parametrize(
+    ("command", "mark"),
+    [({}, "-"), ({"now": True}, "n"), ({"refuse": True}, "r"), ({"now": True, "refuse": True}, "b")],
+)
+def test_marks_of_a_stop(pool: Pool, command: dict[str, Any], mark: str) -> None:
+    """What is special about a stop stands in its slot."""
+    pool.append(make_command("stop", command))
+    assert read_in_force(pool.desired()["stop:all"]).mark == mark
+
+
+def test_stopped_sessions_are_counted(pool: Pool) -> None:
+    """Each once, however often it is stopped and started; the gates look at sessions only when there are some."""
+    for session in ("a", "b", "a"):
+        pool.append(make_command("stop", {"session": session}))
+    assert pool.desired()["sessions"] == b"2"
+    for session in ("a", "a", "c"):
+        pool.append(make_command("start", {"session": session}))
+    assert pool.desired()["sessions"] == b"1"
+
+
+def test_resumed_queue(pool: Pool) -> None:
+    """One command may end two orders."""
+    pool.append(make_command("pause-queue", {"queue": "skill:sum"}))
+    pool.append(make_command("drain-queue", {"queue": "skill:sum"}))
+    assert {"pause:queue:skill:sum", "drain:queue:skill:sum"} < set(pool.desired())
+    pool.append(make_command("resume-queue", {"queue": "skill:sum"}))
+    assert set(pool.desired()) == {"seq"}
+
+
+def test_own_repeat(pool: Pool) -> None:
+    """The same sender sends the same again, as after a lost answer: accepted with the same entry, and done once."""
+    id_ = new_task_id()
+    first, _ = pool.append(STOP, id_=id_)
+    with pool.unchanged():
+        again, _ = pool.append(STOP, id_=id_)
+    assert again == first
+
+
+def test_own_repeat_later(pool: Pool) -> None:
+    """A repeat of what was accepted is no news, even when it would come too late by now."""
+    id_ = new_task_id()
+    since_ms = pool.now_ms
+    first, _ = pool.append(STOP, id_=id_)
+    pool.sleep(120_000)
+    with pool.unchanged():
+        again, _ = pool.append(STOP, id_=id_, issued_ms=since_ms)
+    assert again == first
+
+
+def test_replayed(pool: Pool) -> None:
+    """Somebody else sends the same: refused, recorded, and what was started stays started."""
+    id_ = new_task_id()
+    first, _ = pool.append(STOP, id_=id_)
+    pool.append(make_command("start", {}))
+    again, _ = pool.append(STOP, id_=id_, token="other")
+    assert (again.status, again.entry) == ("replayed", first.entry)
+    assert "stop:all" not in pool.desired()
+    assert [fields[-1] for _, fields in pool.entries(pool.keys.refused_control)] == ["replayed"]
+
+
+@pytest.mark.parametrize(
+    ("offset_ms", "status"),
+    [(-60_001, "expired"), (-60_000, "accepted"), (5_000, "accepted"), (5_001, "early"), (6_000, "early")],
+)
+def test_time(pool: Pool, offset_ms: int, status: str) -> None:
+    """Neither what was issued too long ago is accepted nor what says that it comes from the future."""
+    answer, _ = pool.append(STOP, issued_ms=pool.now_ms + offset_ms)
+    assert answer.status == status
+    assert ("stop:all" in pool.desired()) is (status == "accepted")
+    refused = [] if status == "accepted" else [status]
+    assert [fields[-1] for _, fields in pool.entries(pool.keys.refused_control)] == refused
+
+
+def test_epoch(pool: Pool) -> None:
+    """What was issued before the epoch was renewed is stale; what stands, stands."""
+    pool.append(STOP)
+    pool.append(RenewEpoch())
+    assert pool.desired()["epoch"] == b"1"
+    assert pool.append(make_command("start", {}), epoch=0)[0].status == "stale"
+    assert "stop:all" in pool.desired()
+    assert pool.append(make_command("start", {}), epoch=1)[0].status == "accepted"
+
+
+def test_busy(pool: Pool) -> None:
+    """Beyond the rate commands are refused until the next minute; a stop never is."""
+    pause = make_command("pause-agent", {"agent": "ed"})
+    assert [pool.append(pause, per_minute=2)[0].status for _ in range(3)] == ["accepted", "accepted", "busy"]
+    assert pool.append(STOP, per_minute=2)[0].status == "accepted"
+    assert pool.append(make_command("start", {}), per_minute=2)[0].status == "busy"
+    pool.sleep(60_000)
+    assert pool.append(make_command("start", {}), per_minute=2)[0].status == "accepted"
+
+
+def test_job(pool: Pool) -> None:
+    """A job is kept until the supervisor has done it; nobody is rung for it."""
+    answer, issued = pool.append(CancelTasks(count=3))
+    assert answer.status == "accepted"
+    assert read_in_force(pool.desired()[f"do:{issued.id}"]).issued == issued
+    assert pool.rings() == []
+
+
+def test_record(pool: Pool) -> None:
+    """What only records a deed changes no state."""
+    pool.append(RecordAnswer(task=new_task_id(), question=1))
+    assert pool.desired() == {}
+    assert pool.execute("XLEN", pool.keys.control) == 1
+
+
+def test_limit(pool: Pool) -> None:
+    """An operator's rate counts until it is reset; registrations in between define the one that counts then."""
+    pool.execute("HSET", pool.keys.limits, "model", "10 60000000")
+    pool.append(make_command("set-limit", {"limit": "model", "rate": "3/s"}))
+    pool.append(make_command("set-limit", {"limit": "model", "rate": "2/s"}))
+    assert pool.execute("HGET", pool.keys.limits, "model") == b"2 1000000"
+    assert pool.execute("HGET", pool.keys.limits, "=model") == b"10 60000000"
+    pool.append(make_command("reset-limit", {"limit": "model"}))
+    assert pool.execute("HGETALL", pool.keys.limits) == [b"model", b"10 60000000"]
+
+
+@pytest.mark.parametrize("damage", [b"nonsense", b"", b"nan", b"inf", b"-0", b"1e400"])
+@pytest.mark.parametrize("field", ["seq", "sessions", "epoch"])
+def test_damaged_numbers(pool: Pool, field: str, damage: bytes) -> None:
+    """Whoever writes nonsense into the numbers of the state keeps no stop out."""
+    pool.execute("HSET", pool.keys.desired, field, damage)
+    epoch = 0 if damage not in {b"inf", b"1e400"} or field != "epoch" else 2**53
+    answer, _ = pool.append(make_command("stop", {"session": "s"}), epoch=epoch)
+    if field == "epoch" and damage in {b"inf", b"1e400"}:
+        assert answer.status == "stale"
+    else:
+        assert answer.status == "accepted"
+        assert "stop:session:s" in pool.desired()
+
+
+def test_keys_go_away(pool: Pool) -> None:
+    """Nonces outlive the time in which a replay could be accepted by an hour; the count of a minute lives two."""
+    _, issued = pool.append(STOP)
+    assert pool.ttl_s(pool.keys.nonce(issued.id)) == 3660
+    (rate_key,) = [name for name in pool.names() if name.startswith(f"{pool.keys.control}:")]
+    assert 100 < pool.ttl_s(rate_key) <= 120

@@ -1,0 +1,87 @@
+"""lua/control/receipt.lua and refuse.lua: who heard and obeyed, and what was refused; neither can be spoiled or flooded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.control.commands import Stop
+from orchestrator.control.scripts import ReceiptRow, RefusedRow, receipt, refuse
+
+if TYPE_CHECKING:
+    from tests.lua.pool import Pool
+
+pytestmark = pytest.mark.both_servers
+
+WEEK_S = 604_800
+
+
+def noted(pool: Pool, command: str = "c") -> dict[str, str]:
+    """Receipts of a command: what each said."""
+    flat = pool.execute("HGETALL", pool.keys.receipts(command))
+    return {name.decode(): value.decode() for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def say(pool: Pool, *rows: ReceiptRow) -> int:
+    """Note receipts."""
+    return pool.call(receipt(pool.keys, rows=rows))
+
+
+def test_noted(pool: Pool) -> None:
+    """Each sender's word with its time and detail; all are kept for a week."""
+    assert say(pool, ReceiptRow("c", "w1", "heard", "2 running"), ReceiptRow("c", "w2", "done")) == 2
+    assert noted(pool) == {"w1": f"{pool.now_ms} heard 2 running", "w2": f"{pool.now_ms} done "}
+    assert pool.ttl_s(pool.keys.receipts("c")) == WEEK_S
+
+
+def test_goes_on(pool: Pool) -> None:
+    """Done replaces heard, with the later time."""
+    say(pool, ReceiptRow("c", "w1", "heard"))
+    pool.sleep(500)
+    say(pool, ReceiptRow("c", "w1", "done"))
+    assert noted(pool) == {"w1": f"{pool.now_ms} done "}
+
+
+@pytest.mark.parametrize("word", ["heard", "refused"])
+def test_never_goes_back(pool: Pool, word: str) -> None:
+    """A command that is heard again, or refused because it was given before, spoils no receipt."""
+    _, issued = pool.append(Stop())
+    say(pool, ReceiptRow(issued.id, "w1", "done"))
+    with pool.unchanged():
+        assert say(pool, ReceiptRow(issued.id, "w1", word)) == 0
+
+
+def test_refused(pool: Pool) -> None:
+    """Whoever refuses a command that was accepted says so: it may lack the secret."""
+    _, issued = pool.append(Stop())
+    assert say(pool, ReceiptRow(issued.id, "w1", "refused", "its signature is not true")) == 1
+    assert noted(pool, issued.id) == {"w1": f"{pool.now_ms} refused its signature is not true"}
+
+
+def test_forgeries_fill_no_memory(pool: Pool) -> None:
+    """A refusal of what was never accepted leaves no key behind."""
+    with pool.unchanged():
+        assert say(pool, *[ReceiptRow(f"forged-{n}", "w1", "refused") for n in range(500)]) == 0
+
+
+def test_refusals_are_recorded_once(pool: Pool) -> None:
+    """With what came, why, and which entry it was; a repeat records nothing."""
+    rows = [RefusedRow(f"{n}-1", b"\xff\x00", b"s", "it is not signed") for n in range(1, 101)]
+    assert pool.call(refuse(pool.keys, rows=rows)) == 100
+    with pool.unchanged():
+        assert pool.call(refuse(pool.keys, rows=rows)) == 0
+    (_, fields), *_ = pool.execute("XRANGE", pool.keys.refused_control, "-", "+", "COUNT", 1)
+    assert dict(zip(fields[::2], fields[1::2], strict=True)) == {
+        b"c": b"\xff\x00",
+        b"s": b"s",
+        b"r": b"it is not signed",
+        b"e": b"1-1",
+    }
+
+
+def test_the_record_is_bounded(pool: Pool) -> None:
+    """A flood of refused commands leaves about a thousand of them."""
+    for at in range(0, 5000, 500):
+        pool.call(refuse(pool.keys, rows=[RefusedRow(f"{at + n}-1", b"x" * 100, b"", "no") for n in range(500)]))
+    assert 1000 <= pool.execute("XLEN", pool.keys.refused_control) < 1200

@@ -1,0 +1,58 @@
+"""lua/control/select.lua and settle.lua: what a job is for does not change any more, and a job ends once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.control.commands import CancelTasks
+from orchestrator.control.scripts import select, settle
+
+if TYPE_CHECKING:
+    from tests.lua.pool import Pool
+
+pytestmark = pytest.mark.both_servers
+
+
+def selected(pool: Pool, id_: str) -> list[str]:
+    """What a job is for."""
+    return [task.decode() for task in pool.execute("LRANGE", pool.keys.selection(id_), 0, -1)]
+
+
+def test_select(pool: Pool) -> None:
+    """Batches follow each other, and are kept for a week."""
+    assert pool.call(select(pool.keys, id_="c", at=0, tasks=["1", "2"])) == 2
+    assert pool.call(select(pool.keys, id_="c", at=2, tasks=["3"])) == 3
+    assert selected(pool, "c") == ["1", "2", "3"]
+    assert pool.ttl_s(pool.keys.selection("c")) == 604_800
+
+
+def test_a_batch_sent_twice(pool: Pool) -> None:
+    """It is not added again, neither at once nor after the next one."""
+    pool.call(select(pool.keys, id_="c", at=0, tasks=["1", "2"]))
+    with pool.unchanged():
+        assert pool.call(select(pool.keys, id_="c", at=0, tasks=["1", "2"])) == 2
+    pool.call(select(pool.keys, id_="c", at=2, tasks=["3"]))
+    assert pool.call(select(pool.keys, id_="c", at=0, tasks=["1", "2"])) == 3
+    assert selected(pool, "c") == ["1", "2", "3"]
+
+
+def test_five_hundred(pool: Pool) -> None:
+    """A full batch fits."""
+    assert pool.call(select(pool.keys, id_="c", at=0, tasks=[str(n) for n in range(500)])) == 500
+
+
+def test_settle(pool: Pool) -> None:
+    """The job is to be done no more, also where its proof lies; its selection is gone, its end is noted."""
+    _, issued = pool.append(CancelTasks(count=1))
+    pool.call(select(pool.keys, id_=issued.id, at=0, tasks=["1"]))
+    pool.execute("HSET", pool.keys.desired, f"proved:do:{issued.id}", "x")
+    call = settle(pool.keys, id_=issued.id, sender="supervisor", word="done", detail="1 cancelled")
+    assert pool.call(call) is True
+    assert pool.desired() == {"seq": b"1"}
+    assert selected(pool, issued.id) == []
+    noted = pool.execute("HGET", pool.keys.receipts(issued.id), "supervisor")
+    assert noted.decode() == f"{pool.now_ms} done 1 cancelled"
+    with pool.unchanged():
+        assert pool.call(call) is False
