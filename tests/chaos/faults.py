@@ -6,12 +6,15 @@ import contextlib
 import os
 import random
 import signal
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import redis
 from anyio import to_thread
 
+from orchestrator.core.errors import StoreError
+from orchestrator.testing.checking.history import Halted
 from orchestrator.testing.commands import any_script, any_work
 from tests.chaos.agents import LEASE_S
 
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
     from anyio.abc import TaskGroup
 
+    from orchestrator.client.admin import Admin
+    from orchestrator.testing.checking.history import Recorder
     from orchestrator.testing.proxy import FaultProxy
     from tests.chaos.world import Actor, World
 
@@ -30,8 +35,9 @@ EVERY_S: Final = 0.5
 class Faults:
     """Throws the dice and injects what they say, one fault per target at a time."""
 
-    def __init__(self, world: World, *, seed: str) -> None:
+    def __init__(self, world: World, *, seed: str, admin: Admin, recorder: Recorder) -> None:
         self._world, self._tell = world, world.timeline.fault
+        self._admin, self._recorder = admin, recorder
         self._dice = random.Random(f"faults {seed}")
         self._busy: set[str] = set()
         self._menu: dict[Callable[[], Coroutine[Any, Any, None]], float] = {
@@ -53,10 +59,12 @@ class Faults:
             self._pause_redis: 0.7,
             self._flush_scripts: 1,
             self._kill_clients: 1,
+            self._stop_all: 1.5,
         }
 
     async def run(self, tasks: TaskGroup) -> None:
-        """Inject faults until cancelled."""
+        """Inject faults until cancelled; the first is a stop, so that one at least meets workers that all hear it."""
+        tasks.start_soon(self._stop_all)
         while True:
             await anyio.sleep(self._dice.expovariate(1 / EVERY_S))
             fault = self._dice.choices(list(self._menu), list(self._menu.values()))[0]
@@ -273,6 +281,37 @@ class Faults:
                     send(*command)
 
             await to_thread.run_sync(ask)
+
+    # ------------------------------------------------------------------------------------------------- operators
+
+    async def _stop_all(self) -> None:
+        """Stop everything for a while; when all have acknowledged it, nothing may begin."""
+        if "stop" in self._busy:
+            return
+        now, seconds = self._dice.random() < 0.5, self._dice.uniform(0.5, 2.0)
+        with self._only("stop"):
+            self._tell("stop", f"for {seconds:.1f} s{', interrupting' if now else ''}")
+            try:
+                with contextlib.suppress(StoreError):
+                    sent = await self._admin.stop(now=now, actor="chaos")
+                    acknowledged = (await sent.receipts(timeout=3)).complete
+                    since_ms = time.time_ns() // 1_000_000
+                    await anyio.sleep(seconds)
+                    if acknowledged:
+                        self._recorder.write(Halted(sent.id, since_ms, time.time_ns() // 1_000_000))
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._start_all()
+
+    async def _start_all(self) -> None:
+        """Let everything go on, however long Redis cannot be reached: the round ends with it."""
+        while True:
+            try:
+                await self._admin.start(actor="chaos")
+            except StoreError:
+                await anyio.sleep(0.2)
+            else:
+                return
 
     @contextlib.contextmanager
     def _only(self, target: str) -> Iterator[None]:

@@ -143,6 +143,14 @@ class LeaderSeen(msgspec.Struct, frozen=True, tag=True):
     left_ms: int
 
 
+class Halted(msgspec.Struct, frozen=True, tag=True):
+    """A stop of everything was in force, and acknowledged by all who lived, between these times of the wall clock."""
+
+    command: str
+    since_ms: int
+    until_ms: int
+
+
 class Healed(msgspec.Struct, frozen=True, tag=True):
     """All faults had ended and all actors ran, by the server's clock."""
 
@@ -163,6 +171,7 @@ Event: TypeAlias = (
     | Emitted
     | EndNoted
     | LeaderSeen
+    | Halted
     | Healed
 )
 E = TypeVar("E", bound=Event)
