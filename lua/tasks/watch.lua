@@ -25,13 +25,12 @@ local function watch(id)
     if streams then return 'ended', last_entry(out_key) end
     return 'silent', ''
   end
-  -- Who waits for the turn of its lane is ready.
-  if state == 'waiting' then state = 'ready' end
   if not task[3] then redis.call('HSET', task_key, 'out', '0 0 -') end
   if not streams then
-    local agent = ''
+    -- Who waits for the turn of its lane is ready.
+    local found, agent = state == 'waiting' and 'ready' or state, ''
     if state == 'assigned' then agent = string.match(task[6], '^%S+') end
-    tell(pool, id, task[2], tonumber(task[4] or 0) + tonumber(task[5] or 0) + 1, state, agent)
+    tell(pool, id, task[2], tonumber(task[4] or 0) + tonumber(task[5] or 0) + 1, found, agent)
   end
   return 'live', last_entry(out_key)
 end
