@@ -1,0 +1,163 @@
+"""Locks whose holders freeze, die or are cut off: nobody is held up for long, and the old holder changes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from orchestrator import LockError, Orchestrator, ServerUnavailable
+from orchestrator.locks import scripts
+from orchestrator.locks.model import TakeStatus, new_nonce
+from orchestrator.store.keys import PoolKeys, ScopeKeys
+from orchestrator.store.store import Endpoint, SyncStore
+from orchestrator.testing.proxy import FaultProxy
+from tests.helpers import lock_holder, staff
+from tests.helpers.local_team import local_settings
+from tests.helpers.team import make_settings
+from tests.helpers.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from orchestrator.testing.faults import Loss
+    from orchestrator.testing.servers import RedisServer
+    from tests.helpers.notebook import Notebook
+
+
+@contextmanager
+def holder(server: RedisServer, prefix: str, what: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds a lock."""
+    command = [sys.executable, "-m", "tests.helpers.lock_holder", server.url, prefix, what]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def has_it(process: subprocess.Popen[str]) -> None:
+    """Wait until it has the lock."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+
+
+@pytest.mark.both_servers
+@pytest.mark.parametrize(("what", "written"), [("write", 0), ("blind", lock_holder.WRITES)])
+def test_frozen_holder_writes_nothing(redis_server: RedisServer, prefix: str, what: str, written: int) -> None:
+    """A holder stands still until another has its lock: none of its 10,000 writes passes; unguarded all do."""
+    keys = ScopeKeys(prefix, "session", "s")
+    store = SyncStore(Endpoint(redis_server.url), PoolKeys(prefix, "p"), name="test")
+    with holder(redis_server, prefix, what) as process:
+        has_it(process)
+        os.kill(process.pid, signal.SIGSTOP)
+        lock, task = f"exec:{lock_holder.TASK}", lock_holder.TASK
+        second = store.call(
+            scripts.claim(keys, lock=lock, task=task, generation="11", nonce=new_nonce(), ttl_ms=60_000)
+        )
+        assert second.status is TakeStatus.TAKEN
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        assert int(process.stdout.readline()) == written
+    assert store.execute("LLEN", keys.key("test:doc")) == written
+    assert store.execute("GET", keys.key(lock)).decode() == second.value
+    store.execute("DEL", keys.key("test:doc"))
+    store.close()
+
+
+async def test_killed_holder(redis_server: RedisServer, prefix: str) -> None:
+    """A process that renews its lock is killed: whoever waits has it when it lapses, a second later, and not before."""
+    async with Orchestrator(redis_server.url, prefix=prefix) as orc:
+        locks = orc.locks("session:s")
+        with holder(redis_server, prefix, "keep") as process:
+            await anyio.to_thread.run_sync(has_it, process)
+            await anyio.sleep(1.3)
+            seen = await locks.peek("n")
+            assert seen is not None
+            assert seen.holder == "child"
+            process.send_signal(signal.SIGKILL)
+            killed_s = time.monotonic()
+            async with locks.hold("n", wait=5) as lease:
+                assert 0.4 < time.monotonic() - killed_s < 1.6
+                assert seen.fence is not None
+                assert lease.fence > seen.fence
+
+
+async def test_killed_worker_frees_its_session(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+    """A worker is killed in a task that has its session to itself: the host frees the lock for the next task."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
+    with ExitStack() as stack:
+        stack.enter_context(staff.supervisor(settings))
+        stack.enter_context(staff.host(settings, notebook, processes=1, agents="tests.helpers.session_agents:agent"))
+        async with Orchestrator(settings=settings) as orc:
+            hanging = await orc.submit("hang", session="s")
+
+            async def told() -> bool:
+                return (await hanging.status()).progress is not None
+
+            await wait_for(told, "it hangs", 15)
+            progress = (await hanging.status()).progress
+            assert progress is not None
+            first = int(progress.done)
+            (lock,) = await orc.locks("session:s").list()
+            assert lock.left_ms > 5000
+            killed_s = time.monotonic()
+            os.kill(first, signal.SIGKILL)
+            other = await (await orc.submit("pid", session="s")).result(15)
+            assert other != first
+            assert await hanging.result(15) != first
+            assert time.monotonic() - killed_s < 8
+
+
+@pytest.mark.parametrize("how", ["cut", "swallow"])
+@pytest.mark.parametrize("what", ["reply", "command"])
+async def test_lost_replies_and_commands(redis_server: RedisServer, prefix: str, what: str, how: Loss) -> None:
+    """Every third script of three contenders is lost on its way: two never have the lock at once, its numbers rise."""
+    inside = most = rounds = 0
+    fences: list[int] = []
+    async with AsyncExitStack() as opened:
+        proxies = [await opened.enter_async_context(FaultProxy(redis_server.url)) for _ in range(3)]
+        settings = [local_settings(proxy.url, prefix, redis__command_timeout_s=0.15) for proxy in proxies]
+        clients = [await opened.enter_async_context(Orchestrator(settings=each)) for each in settings]
+        faults = [
+            (proxy.fail_reply if what == "reply" else proxy.fail_command)("EVALSHA", nth=nth, how=how)
+            for proxy in proxies
+            for nth in range(3, 30, 3)
+        ]
+
+        async def contend(client: Orchestrator) -> None:
+            nonlocal inside, most, rounds
+            for _ in range(6):
+                try:
+                    async with client.locks("session:s").hold("n", ttl=1, wait=10) as lease:
+                        inside += 1
+                        most = max(most, inside)
+                        fences.append(lease.fence)
+                        rounds += 1
+                        try:
+                            await anyio.sleep(0.005)
+                        finally:
+                            inside -= 1
+                except (LockError, ServerUnavailable):
+                    continue
+
+        async with anyio.create_task_group() as group:
+            for client in clients:
+                group.start_soon(contend, client)
+        assert sum(fault.fired for fault in faults) >= 6
+        for proxy in proxies:
+            proxy.heal()
+    assert most == 1
+    assert rounds >= 12
+    assert fences == sorted(set(fences))

@@ -1,0 +1,26 @@
+"""Agents whose tasks have their session to themselves: the first attempt of `hang` never ends."""
+
+from __future__ import annotations
+
+import os
+
+import anyio
+
+from workers import Agent, TaskContext
+
+agent = Agent("ed", concurrency=4)
+
+
+@agent.skill(lock="session")
+async def hang(ctx: TaskContext) -> int:
+    """Hang, unless a worker died with it before."""
+    if ctx.attempt == 1:
+        await ctx.progress(os.getpid())
+        await anyio.sleep_forever()
+    return os.getpid()
+
+
+@agent.skill(lock="session")
+async def pid() -> int:
+    """Say where it ran."""
+    return os.getpid()
