@@ -8,22 +8,27 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator as Orchestrator
     from orchestrator.client.handle import TaskHandle as TaskHandle
     from orchestrator.client.submission import Submission as Submission
-    from orchestrator.core.errors import CommandRefused as CommandRefused
     from orchestrator.core.errors import AnswerRefused as AnswerRefused
     from orchestrator.core.errors import AskExpired as AskExpired
+    from orchestrator.core.errors import CommandRefused as CommandRefused
     from orchestrator.core.errors import ConfigError as ConfigError
     from orchestrator.core.errors import Fenced as Fenced
     from orchestrator.core.errors import FormatMismatch as FormatMismatch
     from orchestrator.core.errors import InvalidInput as InvalidInput
     from orchestrator.core.errors import KeyConflict as KeyConflict
     from orchestrator.core.errors import LaneBusy as LaneBusy
+    from orchestrator.core.errors import LockBusy as LockBusy
+    from orchestrator.core.errors import LockError as LockError
+    from orchestrator.core.errors import LockLost as LockLost
     from orchestrator.core.errors import NotFound as NotFound
+    from orchestrator.core.errors import NotHeld as NotHeld
     from orchestrator.core.errors import OrchestratorError as OrchestratorError
     from orchestrator.core.errors import QuestionChanged as QuestionChanged
     from orchestrator.core.errors import QueueFull as QueueFull
     from orchestrator.core.errors import ServerFull as ServerFull
     from orchestrator.core.errors import ServerRefused as ServerRefused
     from orchestrator.core.errors import ServerUnavailable as ServerUnavailable
+    from orchestrator.core.errors import StateConflict as StateConflict
     from orchestrator.core.errors import Stopped as Stopped
     from orchestrator.core.errors import StoreError as StoreError
     from orchestrator.core.errors import SubmitRefused as SubmitRefused
@@ -31,6 +36,14 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import TaskError as TaskError
     from orchestrator.core.errors import TaskExpired as TaskExpired
     from orchestrator.core.errors import TaskFailed as TaskFailed
+    from orchestrator.core.errors import VersionConflict as VersionConflict
+    from orchestrator.core.errors import WorkspaceError as WorkspaceError
+    from orchestrator.core.errors import WorkspaceFull as WorkspaceFull
+    from orchestrator.locks.memory import LockedMemory as LockedMemory
+    from orchestrator.locks.memory import MemoryBackend as MemoryBackend
+    from orchestrator.locks.model import LockInfo as LockInfo
+    from orchestrator.locks.named import Lease as Lease
+    from orchestrator.locks.named import Locks as Locks
     from orchestrator.tasks.causes import Cause as Cause
     from orchestrator.tasks.causes import Why as Why
     from orchestrator.tasks.model import AnswerStatus as AnswerStatus
@@ -44,32 +57,74 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import TaskState as TaskState
     from orchestrator.tasks.model import TaskStatus as TaskStatus
     from orchestrator.tasks.selecting import TaskFilter as TaskFilter
+    from orchestrator.workspace.model import DELETE as DELETE
+    from orchestrator.workspace.model import AgentEntry as AgentEntry
+    from orchestrator.workspace.model import Appended as Appended
+    from orchestrator.workspace.model import Applied as Applied
+    from orchestrator.workspace.model import Change as Change
+    from orchestrator.workspace.model import Counted as Counted
+    from orchestrator.workspace.model import Delete as Delete
+    from orchestrator.workspace.model import Directive as Directive
+    from orchestrator.workspace.model import LogEntry as LogEntry
+    from orchestrator.workspace.model import Patched as Patched
+    from orchestrator.workspace.model import Replay as Replay
+    from orchestrator.workspace.model import Snapshot as Snapshot
+    from orchestrator.workspace.model import StateEntry as StateEntry
+    from orchestrator.workspace.model import Versioned as Versioned
+    from orchestrator.workspace.model import WorkspaceEvent as WorkspaceEvent
+    from orchestrator.workspace.scratch import Scratch as Scratch
+    from orchestrator.workspace.workspace import Workspace as Workspace
+    from orchestrator.workspace.workspace import WorkspaceView as WorkspaceView
 
 __all__ = [
+    "DELETE",
+    "AgentEntry",
     "AnswerRefused",
     "AnswerStatus",
+    "Appended",
+    "Applied",
     "AskExpired",
     "CancelStatus",
     "Cause",
+    "Change",
     "CommandRefused",
     "ConfigError",
+    "Counted",
+    "Delete",
+    "Directive",
     "Fenced",
     "FormatMismatch",
     "InvalidInput",
     "KeyConflict",
     "LaneBusy",
+    "Lease",
+    "LockBusy",
+    "LockError",
+    "LockInfo",
+    "LockLost",
+    "LockedMemory",
+    "Locks",
+    "LogEntry",
+    "MemoryBackend",
     "NotFound",
+    "NotHeld",
     "Orchestrator",
     "OrchestratorError",
     "OutputChunk",
+    "Patched",
     "Progress",
     "Question",
     "QuestionChanged",
     "QueueFull",
+    "Replay",
     "ReviveStatus",
+    "Scratch",
     "ServerFull",
     "ServerRefused",
     "ServerUnavailable",
+    "Snapshot",
+    "StateConflict",
+    "StateEntry",
     "Stopped",
     "StoreError",
     "Submission",
@@ -84,18 +139,44 @@ __all__ = [
     "TaskInfo",
     "TaskState",
     "TaskStatus",
+    "VersionConflict",
+    "Versioned",
     "Why",
+    "Workspace",
+    "WorkspaceError",
+    "WorkspaceEvent",
+    "WorkspaceFull",
+    "WorkspaceView",
 ]
 
 _HOMES = {
+    "AgentEntry": "orchestrator.workspace.model",
     "AnswerStatus": "orchestrator.tasks.model",
+    "Appended": "orchestrator.workspace.model",
+    "Applied": "orchestrator.workspace.model",
     "CancelStatus": "orchestrator.tasks.model",
     "Cause": "orchestrator.tasks.causes",
+    "Change": "orchestrator.workspace.model",
+    "Counted": "orchestrator.workspace.model",
+    "DELETE": "orchestrator.workspace.model",
+    "Delete": "orchestrator.workspace.model",
+    "Directive": "orchestrator.workspace.model",
+    "Lease": "orchestrator.locks.named",
+    "LockInfo": "orchestrator.locks.model",
+    "LockedMemory": "orchestrator.locks.memory",
+    "Locks": "orchestrator.locks.named",
+    "LogEntry": "orchestrator.workspace.model",
+    "MemoryBackend": "orchestrator.locks.memory",
     "Orchestrator": "orchestrator.client.client",
     "OutputChunk": "orchestrator.tasks.model",
+    "Patched": "orchestrator.workspace.model",
     "Progress": "orchestrator.tasks.model",
     "Question": "orchestrator.tasks.model",
+    "Replay": "orchestrator.workspace.model",
     "ReviveStatus": "orchestrator.tasks.model",
+    "Scratch": "orchestrator.workspace.scratch",
+    "Snapshot": "orchestrator.workspace.model",
+    "StateEntry": "orchestrator.workspace.model",
     "Submission": "orchestrator.client.submission",
     "TaskEvent": "orchestrator.tasks.model",
     "TaskFilter": "orchestrator.tasks.selecting",
@@ -103,7 +184,11 @@ _HOMES = {
     "TaskInfo": "orchestrator.tasks.model",
     "TaskState": "orchestrator.tasks.model",
     "TaskStatus": "orchestrator.tasks.model",
+    "Versioned": "orchestrator.workspace.model",
     "Why": "orchestrator.tasks.causes",
+    "Workspace": "orchestrator.workspace.workspace",
+    "WorkspaceEvent": "orchestrator.workspace.model",
+    "WorkspaceView": "orchestrator.workspace.workspace",
 }
 
 

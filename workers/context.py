@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.locks.named import Locks
     from orchestrator.tasks.model import Delivery, Envelope
+    from orchestrator.workspace.scratch import Scratch
+    from orchestrator.workspace.workspace import Workspace
     from workers.asking import Pending
 
 T = TypeVar("T")
@@ -82,8 +84,9 @@ class TaskContext:
 
     __slots__ = (
         "_asking", "_cancelled", "_children", "_client", "_deeds", "_depth", "_entry", "_generation", "_limits",
-        "_locks", "_logger", "_open_locks", "_open_output", "_open_record", "_output", "_saw_cancelled",
-        "agent", "attempt", "deadline", "idempotency_key", "session", "state", "tags", "task_id", "worker",
+        "_locks", "_logger", "_open_locks", "_open_output", "_open_record", "_open_workspace", "_output",
+        "_saw_cancelled", "_workspace", "agent", "attempt", "deadline", "idempotency_key", "session", "state", "tags",
+        "task_id", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -98,6 +101,7 @@ class TaskContext:
         output: Callable[[], Output] | None = None,
         record: Callable[[], Record] | None = None,
         locks: Callable[[], AttemptLocks] | None = None,
+        workspace: Callable[[TaskContext], Workspace] | None = None,
     ) -> None:
         self.task_id: str = delivery.task_id
         self.idempotency_key: str = envelope.key or delivery.task_id
@@ -119,6 +123,8 @@ class TaskContext:
         # As few lock anything, or ask anybody.
         self._open_locks = locks
         self._locks: AttemptLocks | None = None
+        self._open_workspace = workspace
+        self._workspace: Workspace | None = None
         self._open_record = record
         self._asking: Asking | None = None
         self._deeds: Deeds | None = None
@@ -173,6 +179,28 @@ class TaskContext:
     def locks_in_use(self) -> AttemptLocks | None:
         """The same, if anything has asked for them; for worker code."""
         return self._locks
+
+    @property
+    def workspace(self) -> Workspace:
+        """What the task's session shares. Each change presents this attempt's right to make it, taken at the first one.
+
+        Raises:
+            OrchestratorError: the task has no session; submit it with `session=`.
+        """
+        if self._workspace is None:
+            if self._open_workspace is None:
+                raise OrchestratorError("this context was made without a workspace; give it workspace=")
+            self._workspace = self._open_workspace(self)
+        return self._workspace
+
+    @property
+    def scratch(self) -> Scratch:
+        """What the agent keeps to itself within the session.
+
+        Raises:
+            OrchestratorError: as `workspace`.
+        """
+        return self.workspace.scratch
 
     async def extend(self, seconds: Duration) -> None:
         """Give this attempt more time: its deadline moves by so much. Without a time limit only a sign of life.

@@ -41,6 +41,8 @@ from orchestrator.locks.model import POOL, parse_scope
 from orchestrator.locks.named import Locks
 from orchestrator.locks.waiting import WaitingRoom
 from orchestrator.services import Services, open_services, resolve_settings
+from orchestrator.workspace.changing import make_place
+from orchestrator.workspace.workspace import WorkspaceView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -363,6 +365,20 @@ class Orchestrator:
             store=services.store,
             room=self._room,
             keeper=self._keeper,
+        )
+
+    def workspace(self, session: str) -> WorkspaceView:
+        """What the agents of a session share; reading is free, `edit()` takes a lock first.
+
+        Args:
+            session: any text of up to 256 bytes.
+
+        Raises:
+            InvalidInput: that is no session.
+        """
+        services = self._here()
+        return WorkspaceView(
+            make_place(services.store, session, services.settings), locks=self.locks(f"session:{session}")
         )
 
     def task(self, id_: str) -> TaskHandle[Any]:

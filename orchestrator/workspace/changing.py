@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.errors import InvalidInput, OrchestratorError, WorkspaceFull
 from orchestrator.core.ids import check_name
 from orchestrator.core.payload import encode_json
+from orchestrator.store.keys import ScopeKeys
 from orchestrator.workspace.scripts import Answer, Caller
 from orchestrator.workspace.terms import pack_terms
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings, WorkspaceSettings
     from orchestrator.locks.model import Authority
     from orchestrator.store.calls import Call
-    from orchestrator.store.keys import ScopeKeys
     from orchestrator.store.store import Store
 
 MAX_ROWS: Final = 500
 """What one change may touch: a script is one step, and others wait for it."""
 MAX_CALL_BYTES: Final = 4 * 1024 * 1024
 MAX_INBOX: Final = 1000
+MAX_DIRECTIVE_BYTES: Final = 16 * 1024
 _MAX_TEXT_BYTES: Final = 256
 _TRIES: Final = 3
 
@@ -42,11 +43,15 @@ class Place:
     packed_terms: bytes
 
 
-def make_place(store: Store, keys: ScopeKeys, settings: Settings) -> Place:
-    """The place of one session's workspace."""
+def make_place(store: Store, session: str, settings: Settings) -> Place:
+    """The place of one session's workspace.
+
+    Raises:
+        InvalidInput: an id that no key can hold.
+    """
     return Place(
         store,
-        keys,
+        ScopeKeys(settings.prefix, "session", session),
         settings.workspace,
         settings.queue.max_depth,
         settings.redis.command_timeout_s,

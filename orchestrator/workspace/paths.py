@@ -32,7 +32,7 @@ async def change_paths(
     """Change paths of the document, or of the scratch of `owner`: all or none."""
     expected = dict(if_versions or {})
     if unknown := expected.keys() - wanted.keys():
-        raise InvalidInput(f"if_versions names {sorted(unknown)[0]!r}, which is not among the changes")
+        raise InvalidInput(f"if_versions names {min(unknown)!r}, which is not among the changes")
     if newer_than is not None and expected:
         raise InvalidInput("give if_version or newer_than, not both: one asks for equality, the other for more")
     rows = [_row(changes, path, value, expected.get(path), newer_than) for path, value in wanted.items()]

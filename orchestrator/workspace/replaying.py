@@ -10,7 +10,7 @@ from orchestrator.workspace.model import LogEntry, Replay, Snapshot, StateEntry,
 from orchestrator.workspace.reading import read_snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from orchestrator.store.keys import ScopeKeys
     from orchestrator.store.store import Store
@@ -87,15 +87,22 @@ class _Replayed:
         )
 
 
+def replayed(events: Iterable[WorkspaceEvent]) -> tuple[Snapshot, bool]:
+    """What events lead to, and whether that is all."""
+    made = _Replayed()
+    for event in events:
+        made.take(event)
+    return made.snapshot(), made.complete
+
+
 async def replay(store: Store, keys: ScopeKeys, *, until: str | None) -> Replay:
     """Apply all events, up to `until` if given; compare with what is stored if not."""
-    replayed = _Replayed()
     stored = await read_snapshot(store, keys) if until is None else None
     # Up to what was read, not to the last one: others go on writing.
-    async for event in read_events(store, keys, until=until if stored is None else stored.event):
-        replayed.take(event)
-    made = replayed.snapshot()
-    return Replay(made, replayed.complete, () if stored is None else tuple(_differences(made, stored)))
+    made, complete = replayed(
+        [event async for event in read_events(store, keys, until=until if stored is None else stored.event)]
+    )
+    return Replay(made, complete, () if stored is None else tuple(_differences(made, stored)))
 
 
 def _differences(made: Snapshot, stored: Snapshot) -> Iterator[str]:

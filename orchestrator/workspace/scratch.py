@@ -50,7 +50,7 @@ class Scratch:
         op_id: str | None = None,
     ) -> Applied:
         """Write a path; see `Workspace.set`."""
-        patched = await change_paths(
+        return await change_paths(
             self._changes,
             {path: value},
             if_versions=None if if_version is None else {path: if_version},
@@ -58,7 +58,6 @@ class Scratch:
             op_id=op_id,
             owner=self.agent,
         )
-        return patched
 
     async def patch(
         self,

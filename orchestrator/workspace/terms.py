@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from orchestrator.store.calls import pack_rows
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import WorkspaceSettings
 
 
+@cache
 def pack_terms(settings: WorkspaceSettings) -> bytes:
     """Lifetimes and caps, packed once for all calls."""
     return pack_rows(

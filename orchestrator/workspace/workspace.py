@@ -7,13 +7,13 @@ twice.
 from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.core.durations import Duration, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, NotFound, StateConflict
 from orchestrator.core.ids import check_name, encode_foreign
 from orchestrator.workspace import reading, scripts
-from orchestrator.workspace.changing import MAX_INBOX, Changes, check_rows, check_text
+from orchestrator.workspace.changing import MAX_DIRECTIVE_BYTES, MAX_INBOX, Changes, check_rows, check_text
 from orchestrator.workspace.events import (
     BEGINNING,
     END,
@@ -30,7 +30,6 @@ from orchestrator.workspace.scratch import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
-    from typing import TypeVar
 
     from orchestrator.locks.model import Authority
     from orchestrator.locks.named import Locks
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
     )
     from orchestrator.workspace.scripts import Answer
 
-    T = TypeVar("T")
+T = TypeVar("T")
 
 
 class WorkspaceView:
@@ -197,8 +196,8 @@ class Workspace(WorkspaceView):
     """What a session shares, for whoever may change it.
 
     Every change raises `Fenced` (`LockLost` for a named lock) when its lock is somebody else's by now, `WorkspaceFull`
-    at a cap, and `StoreError` when Redis did not do it; nothing is changed then. `op_id` names a change: made again with
-    the same id within `workspace.dedup_s` it changes nothing and answers what the first one did, with `duplicate`.
+    at a cap, and `StoreError` when Redis did not do it; nothing is changed then. `op_id` names a change: made again
+    with the same id within `workspace.dedup_s` it changes nothing and answers what the first one did, with `duplicate`.
 
     Attributes:
         session: whose it is.
@@ -494,6 +493,10 @@ class Workspace(WorkspaceView):
         check_name("agent", agent)
         check_name("kind", kind)
         text = self._changes.encode(f"directive {kind}", data)
+        if len(text) > MAX_DIRECTIVE_BYTES:
+            raise InvalidInput(
+                f"directive {kind} has {len(text)} bytes of at most {MAX_DIRECTIVE_BYTES}; set a path and name it here"
+            )
         answer = await self._send(
             lambda caller: scripts.direct(
                 self._place.keys,

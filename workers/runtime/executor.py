@@ -28,6 +28,7 @@ from workers.runtime.calling import Caller, Serialised
 from workers.runtime.holdings import Held
 from workers.runtime.hurt_server import HurtServer, PutOff
 from workers.runtime.orders import stopped_by
+from workers.runtime.sharing import attempt_workspace
 from workers.runtime.slots import Slots, slot_ends
 from workers.runtime.time_limits import TimeLimits
 from workers.runtime.verdicts import failed, has_asked, one_line, rejected, sole
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.services import Services
+    from orchestrator.workspace.workspace import Workspace
     from workers.agent import Agent
     from workers.context import Record
     from workers.runtime.alone import Alone
@@ -250,11 +252,16 @@ class Executor:
             output=partial(self.emitter.attempt, delivery),
             record=partial(self._record, delivery),
             locks=partial(self._locks, held, envelope),
+            workspace=self._workspace,
         )
 
     def _record(self, delivery: Delivery) -> Record:
         """What an attempt reads from the record of its task, and keeps there."""
         return AttemptRecord(self._services, delivery)
+
+    def _workspace(self, context: TaskContext) -> Workspace:
+        """The workspace of an attempt's session."""
+        return attempt_workspace(context, self._services)
 
     def _locks(self, held: Held, envelope: Envelope) -> AttemptLocks:
         """The locks of an attempt."""

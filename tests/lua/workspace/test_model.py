@@ -1,0 +1,244 @@
+"""The scripts of workspaces against a model in plain Python: random changes, repeats, stale callers, expiry."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from orchestrator.workspace.replaying import replayed
+from tests.lua.workspace.model import Model
+from tests.lua.workspace.space import LOCK, START_US, VALUE, As, Space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.testing.servers import RedisServer
+    from orchestrator.workspace.scripts import Answer
+
+pytestmark = pytest.mark.both_servers
+
+EXAMPLES = int(os.environ.get("ORC_TEST_EXAMPLES", "40"))
+MUST_FIRE = [
+    "patch", "scratch", "append", "add", "remove", "transition", "publish", "clear", "duplicate", "fenced", "conflict",
+    "number", "state", "missing", "full", "taken over", "lapsed", "expired", "a window later",
+]  # fmt: skip
+SETTINGS: dict[str, Any] = {"max_items": 12, "max_parts": 4, "dedup_s": 100, "max_dedup": 8}
+
+paths = st.sampled_from(["a", "b", "é c"])
+texts = st.sampled_from([b"1", b"-3", b"[]", b'"x"', b"9007199254740991", b"1.0", '"é"'.encode()])
+agents = st.sampled_from(["ada", "bob", ""])
+rows = st.tuples(
+    paths,
+    st.sampled_from(["set", "set", "del"]),
+    texts,
+    st.sampled_from(["any", "any", "is", "newer"]),
+    st.integers(0, 4),
+) | st.tuples(paths, st.just("incr"), st.sampled_from([b"1", b"-7", b"9007199254740991"]), st.just("any"), st.just(0))
+several_rows = st.lists(rows, min_size=1, max_size=3, unique_by=lambda row: row[0])
+names = st.sampled_from(["l", "m", "n"])
+members = st.lists(st.sampled_from(["x", "y", "z"]), min_size=1, unique=True)
+states = st.sampled_from(["open", "held", "done"])
+
+
+class Machine(RuleBasedStateMachine):
+    """Every rule does the same to both and compares what they answer."""
+
+    url: str
+    prefix: str
+    fired: Counter[str]
+    _sessions = count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.space = Space(self.url, self.prefix, f"s{next(self._sessions)}", **SETTINGS)
+        self.model = Model(lock=VALUE, **SETTINGS)
+        self.model.now_s = START_US / 1e6
+        self.generation = 7
+        self.mine = VALUE
+        self._ops = count()
+        self.again: Callable[[], tuple[Answer, Answer]] | None = None
+
+    def _both(
+        self, kind: str, agent: str, real: Callable[..., Answer], make: Callable[[], tuple[bool, tuple[Any, ...]]]
+    ) -> None:
+        op, token = f"o{next(self._ops)}", self.mine
+
+        def call() -> tuple[Answer, Answer]:
+            return real(op=op, who=As(agent, LOCK, token)), self.model.change(kind, op, token, make)
+
+        answer, expected = call()
+        assert answer == expected
+        self.again = call
+
+    @rule()
+    def sent_again(self) -> None:
+        """The reply was lost: the caller, alive or by now without its lock, sends the same once more."""
+        if self.again is not None:
+            answer, expected = self.again()
+            assert answer == expected
+
+    @rule(rows=several_rows, agent=agents)
+    def patch(self, rows: list[tuple[str, str, bytes, str, int]], agent: str) -> None:
+        """Change the document."""
+        self._both(
+            "patch", agent, lambda **how: self.space.patch(*rows, **how), lambda: self.model.patch(rows, agent, "")
+        )
+
+    @rule(rows=several_rows, owner=st.sampled_from(["ada", "bob"]))
+    def scratch(self, rows: list[tuple[str, str, bytes, str, int]], owner: str) -> None:
+        """Change a scratch."""
+        self._both(
+            "scratch",
+            owner,
+            lambda **how: self.space.patch(*rows, owner=owner, **how),
+            lambda: self.model.patch(rows, owner, owner),
+        )
+
+    @rule(log=names, items=st.lists(texts, min_size=1, max_size=3), agent=agents, cap=st.integers(3, 5))
+    def append(self, log: str, items: list[bytes], agent: str, cap: int) -> None:
+        """Append to a log."""
+        self._both(
+            "append",
+            agent,
+            lambda **how: self.space.append(log, *items, cap=cap, **how),
+            lambda: self.model.append(log, items, cap),
+        )
+
+    @rule(name=names, mode=st.sampled_from(["add", "remove"]), changed=members, agent=agents)
+    def change_set(self, name: str, mode: str, changed: list[str], agent: str) -> None:
+        """Add to a set or remove from it."""
+        self._both(
+            mode,
+            agent,
+            lambda **how: self.space.members(name, mode, *changed, **how),
+            lambda: self.model.members(name, mode, changed),
+        )
+
+    @rule(id_=paths, to=states, text=texts, expect=st.none() | st.lists(states, max_size=2), agent=agents)
+    def transition(self, id_: str, to: str, text: bytes, expect: list[str] | None, agent: str) -> None:
+        """Move a state machine."""
+        self._both(
+            "transition",
+            agent,
+            lambda **how: self.space.transition(id_, to, text=text, expect=expect, **how),
+            lambda: self.model.transition(id_, to, text, expect),
+        )
+
+    @rule(owner=st.sampled_from(["ada", "bob"]), entry=paths, path=paths, log=st.sampled_from(["", "l"]))
+    def publish(self, owner: str, entry: str, path: str, log: str) -> None:
+        """Publish a scratch entry."""
+        self._both(
+            "publish",
+            owner,
+            lambda **how: self.space.publish(entry, path=path, log=log, cap=4, owner=owner, **how),
+            lambda: self.model.publish(owner, entry, owner, path=path, log=log, cap=4),
+        )
+
+    @rule(sure=st.integers(0, 3))
+    def clear(self, sure: int) -> None:
+        """Empty the workspace, now and then."""
+        if not sure:
+            self._both("clear", "ada", self.space.clear, self.model.clear)
+
+    @rule(dead=st.booleans())
+    def taken_over(self, dead: bool) -> None:  # noqa: FBT001 - drawn by Hypothesis
+        """A higher generation has the lock by now; the old attempt goes on, or died between two calls."""
+        self.generation += 1
+        value = f"{self.generation}:t1:{self.generation}:ab"
+        self.space.hold(value)
+        self.model.lock = value
+        self.model.fired["taken over"] += 1
+        if dead:
+            self.mine = value
+
+    @rule()
+    def lapsed(self) -> None:
+        """The lock lapsed, and nobody has taken it."""
+        self.space.execute("DEL", self.space.keys.key(LOCK))
+        self.model.lock = None
+        self.model.fired["lapsed"] += 1
+
+    @rule()
+    def taken_again(self) -> None:
+        """The attempt takes its lock."""
+        self.space.hold(self.mine)
+        self.model.lock = self.mine
+
+    @rule(seconds=st.sampled_from([1, 60, 101, 250]))
+    def time_passes(self, seconds: int) -> None:
+        """The clock moves; op ids are forgotten in time."""
+        self.space.sleep(seconds)
+        self.model.now_s += seconds
+        self.model.fired["a window later"] += seconds > 100
+
+    @rule(sure=st.integers(0, 3))
+    def expired(self, sure: int) -> None:
+        """Nobody changed it for its whole lifetime."""
+        if not sure:
+            ours = [name for name in self.space.names() if ":exec" not in name]
+            if ours:
+                self.space.execute("UNLINK", *ours)
+            self.model.expire()
+            self.model.fired["expired"] += 1
+
+    @invariant()
+    def both_hold_the_same(self) -> None:
+        """Documents, scratches, logs, sets, states, counts, revision, events; no key stays for ever."""
+        space, held = self.space, self.model.content
+        assert space.hash("ws:doc") == {path: " ".join(map(str, value)) for path, value in held.doc.items()}
+        for owner in ("ada", "bob"):
+            expected = {path: " ".join(map(str, value)) for path, value in held.scratches.get(owner, {}).items()}
+            assert space.hash(f"agent:{owner}:kv") == expected
+        for name in ("l", "m", "n"):
+            assert space.log(name) == held.logs.get(name, [])
+            assert space.set(name) == held.sets.get(name, set())
+        stored = {id_: text.split(" ", 3) for id_, text in space.hash("ws:task").items()}
+        assert {id_: (int(v), state, text) for id_, (v, _, state, text) in stored.items()} == held.states
+        events = space.events()
+        assert [(event.kind, event.revision) for event in events] == held.events
+        if space.hash("meta"):
+            assert space.counts() == space.weigh()
+        made, complete = replayed(events)
+        assert complete
+        assert {path: (p.version, p.agent) for path, p in made.paths.items()} == {
+            path: value[:2] for path, value in held.doc.items()
+        }
+        assert {log: [entry.number for entry in entries] for log, entries in made.logs.items()} == {
+            log: [number for number, _ in entries] for log, entries in held.logs.items() if entries
+        }
+        assert made.sets == {name: members for name, members in held.sets.items() if members}
+        assert {id_: (one.version, one.state) for id_, one in made.states.items()} == {
+            id_: value[:2] for id_, value in held.states.items()
+        }
+        assert [name for name in space.names() if space.execute("PTTL", name) < 0] == []
+
+    def teardown(self) -> None:
+        """Count what happened."""
+        self.fired.update(self.model.fired)
+        self.space.close()
+
+
+def test_scripts_agree_with_the_model(redis_server: RedisServer, prefix: str) -> None:
+    """Whatever happens in whatever order, scripts and model answer and hold the same; every kind of step happened."""
+    fired: Counter[str] = Counter()
+    machine = type("Bound", (Machine,), {"url": redis_server.url, "prefix": prefix, "fired": fired})
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=40,
+            deadline=None,
+            # Without making a failure smaller, which takes minutes; the steps that led to it are shown anyway.
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+            print_blob=False,
+        ),
+    )
+    assert [name for name in MUST_FIRE if not fired[name]] == []
