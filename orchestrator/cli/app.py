@@ -25,6 +25,7 @@ _COMMANDS = (
     ("limits", "Look at the limits of starts; change their rates."),
     ("workers", "Look at the worker processes; drain and stop them."),
     ("queues", "Look at what waits; pause, resume and drain queues."),
+    ("schedules", "Submit tasks at times of a calendar or at intervals."),
     ("locks", "Look at the locks of a session, an agent or the pool; release one."),
     ("keys", "Look whether what is stored is whole, and what it takes."),
     ("supervisor", "Run the supervisor alone."),

@@ -104,6 +104,23 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         "tasks cancel 0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55 --wait --timeout soon",
         "tasks delete --yes",
         "tasks delete not-an-id --yes",
+        "schedules add",
+        "schedules add n",
+        "schedules add n x",
+        "schedules add n x --every 5m --zone Europe/Berlin",
+        "schedules add n x --every soon",
+        "schedules add n x --every 0.5",
+        "schedules add n x --cron 5",
+        "schedules add n x --every 5m --overlap drop",
+        "schedules add n x --every 5m --catch-up some",
+        "schedules add n x --every 5m -a 5",
+        "schedules add n x --every 5m --priority urgent",
+        "schedules add -n x --every 5m",
+        "schedules next -n 0",
+        "schedules pause",
+        "schedules trigger",
+        "schedules delete --yes",
+        "schedules delete ! --yes",
         "worker run",
         "worker run a:b --processes 0",
         "up a:b --processes x",
@@ -123,7 +140,7 @@ def test_usage_errors(
     assert not printed
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command != ["tasks"]], ids=" ".join)
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in (["tasks"], ["schedules"])], ids=" ".join)
 def test_in_manual(command: list[str]) -> None:
     """The manual has every command."""
     assert f"`orc {' '.join(command)}" in MANUAL.read_text()
