@@ -27,6 +27,7 @@ _COMMANDS = (
     ("queues", "Look at what waits; pause, resume and drain queues."),
     ("schedules", "Submit tasks at times of a calendar or at intervals."),
     ("locks", "Look at the locks of a session, an agent or the pool; release one."),
+    ("workspace", "Look at what the agents of a session share; change it."),
     ("keys", "Look whether what is stored is whole, and what it takes."),
     ("supervisor", "Run the supervisor alone."),
     ("worker", "Run worker processes alone."),

@@ -36,6 +36,11 @@ def arguments(body: str | None, pairs: Sequence[str]) -> dict[str, Any]:
     return given
 
 
+def value(text: str) -> Any:
+    """Read one value: JSON when it parses, otherwise text; `@file` and `@-` say where it stands."""
+    return json_or_text(_body_text(text)[1]) if text.startswith("@") else json_or_text(text)
+
+
 def duration_s(name: str, text: str | None) -> float | None:
     """Read `90s`, `5m`, `2h`, `1h30m`, `500ms` or a plain number of seconds."""
     if text is None:
