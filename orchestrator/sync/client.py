@@ -11,6 +11,7 @@ from orchestrator.client.handle import TaskHandle as AsyncTaskHandle
 from orchestrator.client.submission import Submission
 from orchestrator.core.errors import InvalidInput, OrchestratorError, SubmitRefused
 from orchestrator.services import resolve_settings
+from orchestrator.sync.admin import Admin
 from orchestrator.sync.handle import TaskHandle
 from orchestrator.sync.loop_thread import LoopThread
 
@@ -148,6 +149,11 @@ class Orchestrator:
 
         thread = self._running()
         return self._handle(thread, thread.call(find))
+
+    @property
+    def admin(self) -> Admin:
+        """The control commands; as `orchestrator.Orchestrator.admin`."""
+        return Admin(self._client.admin, thread=self._running(), client=self)
 
     def as_completed(
         self, handles: Iterable[TaskHandle[T]], *, timeout: Duration | None = None
