@@ -1,0 +1,132 @@
+"""The registry of commands: each says what it orders, travels unchanged, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import pytest
+
+from orchestrator.control.commands import (
+    KINDS,
+    Order,
+    commands_schema,
+    decode_command,
+    encode_command,
+    make_command,
+)
+from orchestrator.core.errors import InvalidInput
+
+TASK: Final = "0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55"
+
+COMMANDS: Final[dict[str, tuple[dict[str, Any], tuple[Order, ...]]]] = {
+    "stop": ({"agent": "ed", "now": True}, (Order("stop:agent:ed", "n"),)),
+    "start": ({"session": "a b/ü"}, (Order("stop:session:a b/ü", ""),)),
+    "pause-agent": ({"agent": "ed"}, (Order("pause:agent:ed", "-"),)),
+    "resume-agent": ({"agent": "ed"}, (Order("pause:agent:ed", ""),)),
+    "pause-queue": ({"queue": "skill:sum"}, (Order("pause:queue:skill:sum", "-"),)),
+    "drain-queue": ({"queue": "agent:ed"}, (Order("drain:queue:agent:ed", "r"),)),
+    "resume-queue": (
+        {"queue": "skill:sum"},
+        (Order("pause:queue:skill:sum", ""), Order("drain:queue:skill:sum", "")),
+    ),
+    "set-limit": ({"limit": "@ed", "rate": "10/min"}, (Order("limit:@ed", "-"),)),
+    "reset-limit": ({"limit": "model:gpt"}, (Order("limit:model:gpt", ""),)),
+    "drain-worker": ({"worker": "h:1:a"}, (Order("drain:worker:h:1:a", "-"),)),
+    "resume-worker": ({"worker": "h:1:a"}, (Order("drain:worker:h:1:a", ""),)),
+    "stop-worker": ({"worker": "h:1:a"}, (Order("drain:worker:h:1:a", "s"),)),
+    "set-log-level": ({"level": "debug"}, (Order("log:level", "-"),)),
+    "reset-log-level": ({}, (Order("log:level", ""),)),
+    "renew-epoch": ({}, (Order("epoch", "+"),)),
+    "cancel-tasks": ({"count": 3, "filter": "state dead"}, ()),
+    "revive-tasks": ({"count": 3}, ()),
+    "delete-tasks": ({"count": 0}, ()),
+    "purge-queue": ({"count": 1, "queue": "skill:sum"}, ()),
+    "tasks": ({"deed": "revive", "tasks": (TASK,)}, ()),
+    "answer": ({"task": TASK, "question": 1}, ()),
+    "schedule": ({"deed": "pause", "schedule": "nightly"}, ()),
+    "release-lock": ({"lock": "l"}, ()),
+}
+
+JOBS: Final = {"cancel-tasks", "revive-tasks", "delete-tasks", "purge-queue"}
+
+
+def test_every_kind_is_tried() -> None:
+    """Whoever adds a command adds it to the table above."""
+    assert set(COMMANDS) == set(KINDS)
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_round_trip(kind: str) -> None:
+    """It says what it orders, and comes back as it went."""
+    values, orders = COMMANDS[kind]
+    command = make_command(kind, values)
+    assert command.kind == kind
+    assert command.orders == orders
+    assert command.job is (kind in JOBS)
+    assert decode_command(encode_command(command)) == command
+    assert command.words.startswith(kind)
+    assert "\n" not in command.words
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_a_field_too_many(kind: str) -> None:
+    """A field that the kind does not have is refused: it would be obeyed without what it asks for."""
+    values, _ = COMMANDS[kind]
+    with pytest.raises(InvalidInput, match="nonsense"):
+        make_command(kind, {**values, "nonsense": 1})
+    said = {"kind": kind, **json.loads(encode_command(make_command(kind, values))), "nonsense": 1}
+    with pytest.raises(InvalidInput, match="nonsense"):
+        decode_command(json.dumps(said).encode())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"null",
+        b"stop",
+        b'"stop"',
+        b'{"kind": "explode"}',
+        b'{"kind": "stop", "kind": 7}',
+        b'{"kind": "stop", "agent": "a b"}',
+        b'{"kind": "stop", "agent": "ed", "skill": "sum"}',
+        b'{"kind": "stop", "now": "perhaps"}',
+        b'{"kind": "set-limit", "limit": "l", "rate": "fast"}',
+        b'{"kind": "pause-queue", "queue": "sum"}',
+        b'{"kind": "cancel-tasks"}',
+        b'{"kind": "cancel-tasks", "count": -1}',
+        b'{"kind": "set-log-level", "level": "loud"}',
+        b'{"kind": "stop", "session": "' + b"x" * 300 + b'"}',
+        b"[" * 100_000,
+        b'{"kind": "stop"}' + b"\xff",
+    ],
+)
+def test_no_command(data: bytes) -> None:
+    """Whatever is no command of this version is refused in one line."""
+    with pytest.raises(InvalidInput) as refused:
+        decode_command(data)
+    assert str(refused.value).startswith("not a command: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_messages_say_which_field() -> None:
+    """A person who typed something wrong is told what and why, without the machinery."""
+    with pytest.raises(InvalidInput) as refused:
+        make_command("pause-queue", {"queue": "sum"})
+    assert str(refused.value) == "queue: must be skill:NAME or agent:NAME, as `orc queues list` shows it"
+
+
+def test_schema() -> None:
+    """The schema has each kind with its fields, closed against others, and told apart by `kind`."""
+    schema = commands_schema()
+    assert schema["discriminator"]["propertyName"] == "kind"
+    assert set(schema["discriminator"]["mapping"]) == set(KINDS)
+    for kind, place in schema["discriminator"]["mapping"].items():
+        part = schema["$defs"][place.rpartition("/")[2]]
+        assert part["additionalProperties"] is False
+        assert part["properties"]["kind"]["const"] == kind
+        assert set(part["properties"]) == {"kind", *KINDS[kind].model_fields}
+        assert part["description"]
