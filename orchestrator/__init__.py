@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator as Orchestrator
     from orchestrator.client.handle import TaskHandle as TaskHandle
     from orchestrator.client.submission import Submission as Submission
+    from orchestrator.client.timetable import Schedules as Schedules
     from orchestrator.core.errors import AnswerRefused as AnswerRefused
     from orchestrator.core.errors import AskExpired as AskExpired
     from orchestrator.core.errors import CommandRefused as CommandRefused
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import OrchestratorError as OrchestratorError
     from orchestrator.core.errors import QuestionChanged as QuestionChanged
     from orchestrator.core.errors import QueueFull as QueueFull
+    from orchestrator.core.errors import ScheduleExists as ScheduleExists
     from orchestrator.core.errors import ServerFull as ServerFull
     from orchestrator.core.errors import ServerRefused as ServerRefused
     from orchestrator.core.errors import ServerUnavailable as ServerUnavailable
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from orchestrator.locks.model import LockInfo as LockInfo
     from orchestrator.locks.named import Lease as Lease
     from orchestrator.locks.named import Locks as Locks
+    from orchestrator.schedules.model import Schedule as Schedule
     from orchestrator.tasks.causes import Cause as Cause
     from orchestrator.tasks.causes import Why as Why
     from orchestrator.tasks.model import AnswerStatus as AnswerStatus
@@ -118,6 +121,9 @@ __all__ = [
     "QueueFull",
     "Replay",
     "ReviveStatus",
+    "Schedule",
+    "ScheduleExists",
+    "Schedules",
     "Scratch",
     "ServerFull",
     "ServerRefused",
@@ -177,6 +183,8 @@ _HOMES = {
     "Scratch": "orchestrator.workspace.scratch",
     "Snapshot": "orchestrator.workspace.model",
     "StateEntry": "orchestrator.workspace.model",
+    "Schedule": "orchestrator.schedules.model",
+    "Schedules": "orchestrator.client.timetable",
     "Submission": "orchestrator.client.submission",
     "TaskEvent": "orchestrator.tasks.model",
     "TaskFilter": "orchestrator.tasks.selecting",

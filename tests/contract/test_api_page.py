@@ -17,7 +17,7 @@ from tests.docs.pages import section
 PAGE: Final = "docs/api.md"
 PACKAGES: Final = {"orchestrator": orchestrator, "workers": workers, "workers.testing": workers.testing}
 MADE_FOR_USERS: Final = {
-    "CallNext", "Crash", "Middleware", "Outcome", "RecordedContext", "Skill", "Submitted", "TaskContext", "TaskHandle"
+    "CallNext", "Crash", "Middleware", "Outcome", "RecordedContext", "Schedules", "Skill", "Submitted", "TaskContext", "TaskHandle"
 }  # fmt: skip
 """Nobody outside calls these."""
 ERRORS: Final = {name for name in orchestrator.__all__ if hasattr(getattr(orchestrator, name), "exit_code")}
@@ -40,7 +40,7 @@ def error_rows() -> list[tuple[str, str, str]]:
 def members(name: str, public: Any) -> set[str]:
     """Values of an enum; methods, properties and fields of a class; and the parameters of all that users call."""
     if not inspect.isclass(public):
-        return set(inspect.signature(public).parameters)
+        return set(inspect.signature(public).parameters) if callable(public) else set()
     own = {member for member in (*vars(public), *vars(public).get("__slots__", ())) if not member.startswith("_")}
     if issubclass(public, Enum):
         return {member.value for member in public} | (own - set(public.__members__))
