@@ -6,8 +6,9 @@ what is in force (`orders`), or it is a job for the supervisor (`job`), or it on
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003 - pydantic reads annotations
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias, get_args
+from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads annotations
+from hashlib import sha256
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -89,7 +90,7 @@ class _Command(BaseModel):
     @property
     def words(self) -> str:
         """The command on one line, for people: `stop agent=editor now`."""
-        said = self.model_dump(mode="json", exclude={"kind"}, exclude_defaults=True)
+        said = self.model_dump(mode="json", exclude={"kind", "digest"}, exclude_defaults=True)
         parts = [name if value is True else f"{name}={value}" for name, value in said.items()]
         return " ".join([self.kind, *parts])
 
@@ -313,34 +314,49 @@ class RenewEpoch(_Command):
 # ----------------------------------------------------------------------------------------------------------------- jobs
 
 
-class _Job(_Command):
+class Job(_Command):
     """Something done to tasks that were selected before; `orders` keeps it in `desired` until it is done."""
 
     job: ClassVar[bool] = True
 
     count: int = Field(ge=0, description="How many tasks were selected.")
     filter: str = Field(default="", max_length=2000, description="How they were selected, in words.")
+    digest: str = Field(
+        default="", max_length=64, description="SHA-256 of their ids, one a line: the signature covers them."
+    )
+
+    def selecting(self, tasks: Sequence[str]) -> Self:
+        """The command for these tasks."""
+        return self.model_copy(update={"count": len(tasks), "digest": _digest(tasks)})
+
+    def means(self, tasks: Sequence[str]) -> bool:
+        """Whether these are the tasks that it was given for."""
+        return self.digest == _digest(tasks)
 
 
-class CancelTasks(_Job):
+def _digest(tasks: Sequence[str]) -> str:
+    return sha256("\n".join(tasks).encode()).hexdigest()
+
+
+class CancelTasks(Job):
     """Cancel the selected tasks."""
 
     kind: Literal["cancel-tasks"] = "cancel-tasks"
 
 
-class ReviveTasks(_Job):
+class ReviveTasks(Job):
     """Let the selected dead letters run again."""
 
     kind: Literal["revive-tasks"] = "revive-tasks"
 
 
-class DeleteTasks(_Job):
+class DeleteTasks(Job):
     """Delete the selected tasks, which have ended, for good."""
 
     kind: Literal["delete-tasks"] = "delete-tasks"
 
 
-class PurgeQueue(_Job):
+class PurgeQueue(Job):
     """Cancel all that waited in a queue when it was asked for."""
 
     kind: Literal["purge-queue"] = "purge-queue"

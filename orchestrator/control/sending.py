@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.control import scripts
-from orchestrator.control.commands import Command, SetLimit, encode_command
+from orchestrator.control.commands import Command, Job, SetLimit, encode_command
 from orchestrator.control.scripts import AppendStatus
 from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
@@ -85,6 +85,8 @@ async def send(
     """
     keys, signer = store.keys, signer_of(settings, place=store.keys.root)
     actor, reason = _checked("actor", actor or this_actor()), _checked("reason", reason)
+    if isinstance(command, Job):
+        command = command.selecting(tasks)
     now_ms, epoch = await _clock_and_epoch(store)
     issued = Issued(
         version=VERSION,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from orchestrator.control import scripts
+from orchestrator.control.commands import Job
 from orchestrator.control.outcomes import in_words, progress, read_progress
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
@@ -69,11 +70,15 @@ class Jobs:
         if deed is None:
             await self._settle(id_, "refused", f"this version does not know how to do {kind}")
             return
-        store, selection_key = self._services.store, self._services.keys.selection(id_)
-        total = int(await store.execute("LLEN", selection_key))
+        tasks = await self._selection(id_)
+        if not isinstance(job.command, Job) or not job.command.means(tasks):
+            _log.error("selection_changed", command=id_, meaning="nothing was done")
+            await self._settle(id_, "refused", "the tasks that are stored for it are not those that it was given for")
+            return
+        total = len(tasks)
         at, ends = await self._progress(id_)
         while at < total:
-            batch = [task.decode() for task in await store.execute("LRANGE", selection_key, at, at + BATCH - 1)]
+            batch = tasks[at : at + BATCH]
             try:
                 ends += await deed(self._services, job, batch)
             except ServerRefused as refusal:
@@ -84,6 +89,15 @@ class Jobs:
                 await self._note(id_, at, total, ends)
         await self._settle(id_, "done", in_words(ends))
         _log.info("job_done", command=id_, kind=kind, **ends)
+
+    async def _selection(self, id_: str) -> list[str]:
+        """The selected tasks, read once: what is checked is what is acted on."""
+        tasks: list[str] = []
+        while page := await self._services.store.execute(
+            "LRANGE", self._services.keys.selection(id_), len(tasks), len(tasks) + BATCH - 1
+        ):
+            tasks += [task.decode(errors="replace") for task in page]
+        return tasks
 
     async def _progress(self, id_: str) -> tuple[int, Counter[str]]:
         """How far the job was carried before, by this or another supervisor."""

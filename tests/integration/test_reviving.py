@@ -15,10 +15,12 @@ from orchestrator.tasks import queries
 from orchestrator.tasks.model import ReviveStatus, TaskState
 from orchestrator.tasks.selecting import OPEN, TaskFilter, select
 from orchestrator.testing.waiting import wait_for
+from tests.helpers.local_team import run_local_team
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from orchestrator.client.admin import Sent
+    from orchestrator.core.settings import Settings
     from tests.helpers.local_team import LocalTeam
 
 
@@ -255,3 +257,24 @@ async def test_every_place_is_found(team: LocalTeam) -> None:
     assert await found(states=["ready"]) == {"behind", "ready", "parked", "held"}
     assert await found(queue="agent:placed") == {"parked"}
     release.set()
+
+
+@pytest.mark.parametrize("settings", [{"control__secret": "a secret of this test"}], indirect=True)
+@pytest.mark.parametrize("change", ["nothing", "add", "swap", "lose"])
+async def test_selections_are_signed(settings: Settings, change: str) -> None:
+    """The signature of a job covers its tasks: whoever changes what is stored for it makes the supervisor refuse it."""
+    async with run_local_team(settings, led=False) as team:
+        mine, other = await team.orc.submit("later"), await team.orc.submit("later")
+        sent = await team.orc.admin.cancel([mine.id])
+        store, key = team.services.store, team.services.keys.selection(sent.id)
+        if change == "add":
+            await store.execute("RPUSH", key, other.id)
+        elif change == "swap":
+            await store.execute("LSET", key, 0, other.id)
+        elif change == "lose":
+            await store.execute("DEL", key)
+        await team.lead()
+        (receipt,) = (await sent.receipts(timeout=10)).answered
+        assert receipt.word == ("done" if change == "nothing" else "refused"), receipt
+        cancelled = TaskState.CANCELLED if change == "nothing" else TaskState.READY
+        assert [(await one.status()).state for one in (mine, other)] == [cancelled, TaskState.READY]
