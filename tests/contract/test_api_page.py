@@ -17,7 +17,8 @@ from tests.docs.pages import section
 PAGE: Final = "docs/api.md"
 PACKAGES: Final = {"orchestrator": orchestrator, "workers": workers, "workers.testing": workers.testing}
 MADE_FOR_USERS: Final = {
-    "CallNext", "Crash", "Middleware", "Outcome", "RecordedContext", "Schedules", "Skill", "Submitted", "TaskContext", "TaskHandle"
+    "CallNext", "Crash", "Middleware", "Outcome", "RecordedContext", "Schedules", "Scratch", "Skill", "Submitted",
+    "TaskContext", "TaskHandle", "Workspace", "WorkspaceView",
 }  # fmt: skip
 """Nobody outside calls these."""
 ERRORS: Final = {name for name in orchestrator.__all__ if hasattr(getattr(orchestrator, name), "exit_code")}
