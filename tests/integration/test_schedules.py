@@ -18,6 +18,7 @@ from orchestrator.schedules.timing import Every, check_cron
 from orchestrator.supervisor import scheduler
 from orchestrator.supervisor.bell import Bell
 from orchestrator.supervisor.scheduler import CATCH_UP_MAX, COUNTED_MAX, PUNCTUAL_MS, Choice, Scheduler, choose
+from orchestrator.testing import scripts as kit
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import PATIENCE_S, run_local_team
 from workers import Agent, TaskContext
@@ -42,8 +43,8 @@ class Stand:
         self.schedules: Schedules = team.orc.admin.schedules
 
     async def wait(self, seconds: float) -> None:
-        """Let time pass."""
-        await self.team._stage.advance(round(seconds * 1000))
+        """Let time pass while nobody fires."""
+        await self.services.store.execute(*kit.advance(self.services.keys, by_ms=round(seconds * 1000)))
 
     async def fire(self) -> float | None:
         """What a supervisor does when it wakes."""
@@ -480,3 +481,19 @@ async def test_lost_places(stand: Stand) -> None:
 def test_ids() -> None:
     """Nobody listens for the ends of tasks that a schedule submits: no reply stream is written for them."""
     assert int(TaskIds(listens=False).node[0], 16) < 8
+
+
+async def test_in_a_test_of_a_team(team: LocalTeam) -> None:
+    """When the kit moves time, what schedules submit by then is submitted when the call returns."""
+    agent, seen = Agent("clerk"), []
+
+    @agent.skill
+    async def report(ctx: TaskContext) -> None:
+        seen.append(ctx.idempotency_key)
+
+    await team.work(agent)
+    await team.orc.admin.schedules.add("n", "report", every=HOUR_S)
+    for days in range(1, 3):
+        await team._stage.advance(24 * 3_600_000)
+        assert (await team.orc.admin.schedules.get("n")).fired == days
+    await wait_for(lambda: len(seen) == 2, "both", PATIENCE_S)
