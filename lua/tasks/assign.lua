@@ -145,8 +145,9 @@ for i = 1, math.min(#heads / 2, each) do
       entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'e', envelope)
     elseif task.revived then
       local fails = forgiven(task.revived)
-      entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'f', fails,
-        'e', envelope)
+      -- Last, so that workers that know of no revivals read the rest.
+      entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope,
+        'f', fails)
     else
       entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope)
     end

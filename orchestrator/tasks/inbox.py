@@ -39,8 +39,8 @@ def parse_entries(agent: str, entries: list[Any]) -> list[Delivery]:
     """
     try:
         return [
-            # Task, generation, envelope: a first attempt. Else attempt, deaths and, of a task that was revived, forgiven
-            # failures stand before the envelope.
+            # Task, generation, envelope: a first attempt. Else attempt and deaths stand before the envelope, and behind
+            # it, of a task that was revived, the forgiven failures.
             Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), 1, 0, f[5])
             if len(f) == 6
             else Delivery(
@@ -50,8 +50,8 @@ def parse_entries(agent: str, entries: list[Any]) -> list[Delivery]:
                 f[3].decode(),
                 int(f[5]),
                 int(f[7]),
-                f[-1],
-                int(f[9]) if len(f) > 10 else 0,
+                f[9],
+                int(f[11]) if len(f) > 10 else 0,
             )
             for entry, f in entries
         ]

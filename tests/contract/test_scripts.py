@@ -228,12 +228,12 @@ def test_entry_fields() -> None:
     first, revived, later = re.findall(r"'XADD', inbox_key, '\*', ([^)]+)\)", all_scripts()["tasks/assign"].text)
     assert re.findall(r"'(\w)'", first) == ["t", "g", "e"]
     assert re.findall(r"'(\w)'", later) == ["t", "g", "a", "d", "e"]
-    assert re.findall(r"'(\w)'", revived) == ["t", "g", "a", "d", "f", "e"]
+    assert re.findall(r"'(\w)'", revived) == ["t", "g", "a", "d", "e", "f"]
     raw = [b"1-1", [b"t", b"T", b"g", b"G", b"e", b"E"]]
     assert parse_entries("ed", [raw]) == [Delivery("ed", "1-1", "T", "G", 1, 0, b"E")]
     raw = [b"1-1", [b"t", b"T", b"g", b"G", b"a", b"1", b"d", b"2", b"e", b"E"]]
     assert parse_entries("ed", [raw]) == [Delivery("ed", "1-1", "T", "G", 1, 2, b"E")]
-    raw = [b"1-1", [b"t", b"T", b"g", b"G", b"a", b"4", b"d", b"2", b"f", b"1", b"e", b"E"]]
+    raw = [b"1-1", [b"t", b"T", b"g", b"G", b"a", b"4", b"d", b"2", b"e", b"E", b"f", b"1"]]
     assert parse_entries("ed", [raw]) == [Delivery("ed", "1-1", "T", "G", 4, 2, b"E", 1)]
 
 

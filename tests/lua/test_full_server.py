@@ -46,6 +46,15 @@ def test_submit_is_refused(full_pool: Pool) -> None:
         full_pool.submit(row())
 
 
+def test_revive_is_refused(full_pool: Pool) -> None:
+    """A revival is new work: refused as a whole, and the dead letter stays one."""
+    (delivery,) = full_pool.read(limit=1)
+    full_pool.end(delivery, VerdictKind.DEAD, payload=b"trace")
+    with full_pool.unchanged(), pytest.raises(ServerFull):
+        full_pool.revive(delivery.task_id)
+    assert full_pool.state(delivery.task_id) == "dead"
+
+
 def test_emit_is_refused(full_pool: Pool) -> None:
     """What a handler would add is refused as a whole; who follows its task still does, and sees the end."""
     pool = full_pool
