@@ -775,7 +775,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def told_once(self) -> None:
-        """Counters, replies and events tell of each end once, in order, and of nothing else; revived tasks end again."""
+        """Counters, replies and events tell of each end once, in order, and of nothing else."""
         assert self.pool.stats() == {name: count for name, count in self.model.counts.items() if count}
         replies = [(task_id, text[0]) for task_id, text in self.pool.replies()]
         assert sorted(replies) == sorted(self.pool.events()) == sorted(self.model.ends)
