@@ -74,6 +74,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     pool.deregister("w3")
     assert pool.recover("bob", tidy=True) == (1, False)
     pool.cancel(unread)
+    play_questions(pool)
     play_repair(pool)
     play_schedules(pool)
     pool.deregister("w1")
@@ -113,6 +114,21 @@ def play_schedules(pool: Pool) -> None:
     pool.call(schedule_scripts.delete(keys, name="gone"))
     pool.cancel(task.id)
     pool.call(schedule_scripts.pause(keys, name="n"))
+
+
+def play_questions(pool: Pool) -> None:
+    """A task does something once and asks twice: one question is answered, the other one is not in time."""
+    (id_,) = pool.put()
+    (held,) = pool.deliver("w2")
+    pool.once(held)
+    pool.ask(held, options=['"a"'])
+    assert pool.answer(id_, '"a"').status == "answered"
+    (held,) = pool.deliver("w2")
+    pool.ask(held, 2, delay_ms=5)
+    pool.sleep(5)
+    pool.promote()
+    (held,) = pool.deliver("w2")
+    pool.end(held)
 
 
 def play_repair(pool: Pool) -> None:
