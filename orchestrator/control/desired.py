@@ -119,7 +119,7 @@ def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
     standing: dict[str, Standing] = {}
     doubtful: set[str] = set()
     for slot in sorted(slots):
-        found = judge_slot(slot, fields.get(slot), fields.get(PROVED + slot), signer)
+        found = _judge_slot(slot, fields.get(slot), fields.get(PROVED + slot), signer)
         if found is None and (slot in fields or signer.wanted):
             doubtful.add(slot)
             found = read_slot(slot, fields.get(PROVED + slot), signer)
@@ -129,16 +129,15 @@ def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
     return Desired(seq, epoch, standing, tuple(jobs), frozenset(doubtful))
 
 
-def judge_slot(slot: str, value: bytes | None, proved: bytes | None, signer: Signer) -> InForce | None:
-    """What stands in a slot, as `read_slot`; None also when it is an old order that somebody has put there again.
+def _judge_slot(slot: str, value: bytes | None, proved: bytes | None, signer: Signer) -> InForce | None:
+    """What stands in a slot, as `read_slot`; None also when it is older than what was proved.
 
-    An order that was not valid any more when the one was issued that was proved cannot have come after that.
+    Then it was put there again, or two people gave orders at the same moment: the supervisor finds out
+    (`orchestrator.control.truth`), and until it has what was proved goes on.
     """
     found = read_slot(slot, value, signer)
     before = read_slot(slot, proved, signer) if found is not None and proved is not None and proved != value else None
-    if found is None or before is None:
-        return found
-    return None if found.issued.not_after_ms + SKEW_MS < before.issued.issued_ms else found
+    return found if found is None or before is None or found.issued.issued_ms >= before.issued.issued_ms else None
 
 
 def read_slot(slot: str, value: bytes | None, signer: Signer) -> InForce | None:

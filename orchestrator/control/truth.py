@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control import scripts
 from orchestrator.control.commands import SetLimit, decode_command
-from orchestrator.control.desired import PROVED, SKEW_MS, Desired, judge_slot, read_desired, read_slot
+from orchestrator.control.desired import PROVED, SKEW_MS, Desired, read_desired, read_slot
 from orchestrator.control.entries import read_entry
 from orchestrator.control.records import without_replays
 from orchestrator.control.scripts import Proof, ProofRow
@@ -59,20 +59,32 @@ async def see_to_truth(store: Store, signer: Signer) -> Desired:
 
 async def _judge(store: Store, signer: Signer, fields: Mapping[str, bytes]) -> list[ProofRow]:
     rows: list[ProofRow] = []
+    news: dict[str, InForce] = {}
     for slot in sorted({name.removeprefix(PROVED) for name in fields} - _COUNTERS):
         value, proved = fields.get(slot, b""), fields.get(PROVED + slot)
-        found = judge_slot(slot, value, proved, signer)
-        if found is not None and not signer.wanted:
-            if found.lifted:
-                rows.append(ProofRow(slot, value, Proof.OVER))
-        elif found is not None and (value == proved or await _is_last_word(store, signer, slot, found)):
-            if value != proved:
-                rows.append(ProofRow(slot, value, Proof.TRUE))
-        else:
+        found = read_slot(slot, value, signer)
+        if found is None:
             # Without a secret nothing was ever proved: what says so is left from a time with one.
             before = read_slot(slot, proved, signer) if signer.wanted else None
             rows.append(_against(slot, value, before))
+        elif not signer.wanted:
+            if found.lifted:
+                rows.append(ProofRow(slot, value, Proof.OVER))
+        elif value != proved:
+            news[slot] = found
+    words = await _last_words(store, signer, news)
+    for slot, found in news.items():
+        value, before = fields[slot], read_slot(slot, fields.get(PROVED + slot), signer)
+        if words.get(slot, found.packed) == found.packed and not _is_older(found, before):
+            rows.append(ProofRow(slot, value, Proof.TRUE))
+        else:
+            rows.append(_against(slot, value, before))
     return rows
+
+
+def _is_older(found: InForce, before: InForce | None) -> bool:
+    """Whether an order was not valid any more when the one was issued that was proved: it cannot have come after."""
+    return before is not None and found.issued.not_after_ms + SKEW_MS < before.issued.issued_ms
 
 
 def _against(slot: str, value: bytes, before: InForce | None) -> ProofRow:
@@ -86,25 +98,28 @@ def _against(slot: str, value: bytes, before: InForce | None) -> ProofRow:
     return ProofRow(slot, value, Proof.FALSE)
 
 
-async def _is_last_word(store: Store, signer: Signer, slot: str, found: InForce) -> bool:
-    """Whether the control stream holds this order, and no later one for the same slot.
+async def _last_words(store: Store, signer: Signer, news: Mapping[str, InForce]) -> dict[str, bytes]:
+    """What the control stream says last of these slots; empty bytes if nothing, though it reaches back far enough.
 
-    Of one that is older than all that the stream holds nobody can tell: it counts.
+    Of an order that is older than all that the stream holds nobody can tell: its slot is left out.
     """
-    start, seen = str(max(0, found.issued.issued_ms - SKEW_MS)), False
+    if not news:
+        return {}
     oldest = await store.execute("XRANGE", store.keys.control, "-", "+", "COUNT", 1)
+    reach_ms = int(oldest[0][0].partition(b"-")[0]) if oldest else None
+    words = {slot: b"" for slot, found in news.items() if reach_ms is not None and found.issued.issued_ms >= reach_ms}
+    start = str(max(0, min(found.issued.issued_ms for found in news.values()) - SKEW_MS))
     while True:
         page = await store.execute("XRANGE", store.keys.control, start, "+", "COUNT", BATCH)
         heard = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
         for one in await without_replays(store, heard):
-            if one.packed == found.packed:
-                seen = True
-            elif seen and not one.problem and one.command and slot in {order.slot for order in one.command.orders}:
-                return False
+            if one.problem or one.command is None:
+                continue
+            slots = {f"do:{one.id}"} if one.command.job else {order.slot for order in one.command.orders}
+            words |= dict.fromkeys(slots & set(news), one.packed)
         if len(page) < BATCH:
-            break
+            return words
         start = f"({page[-1][0].decode()}"
-    return seen or not oldest or int(oldest[0][0].partition(b"-")[0]) > found.issued.issued_ms
 
 
 async def _gone_workers(store: Store, signer: Signer, reply: list[bytes]) -> list[str]:

@@ -116,7 +116,7 @@ class Controller:
         refused: list[scripts.RefusedRow] = []
         for one in await without_replays(store, heard):
             if one.problem:
-                _log.warning("command_refused", command=one.id, entry=one.entry, problem=one.problem)
+                rows.append(scripts.ReceiptRow(one.id, SUPERVISOR, "refused", one.problem))
                 refused.append(
                     scripts.RefusedRow(one.entry, one.packed[:REFUSED_BYTES], one.signature[:64], one.problem)
                 )
@@ -128,4 +128,6 @@ class Controller:
         if rows:
             await store.call(scripts.receipt(keys, rows=rows))
         if refused:
+            # One line for all of them: a flood of forgeries must not become one of the log.
+            _log.warning("commands_refused", count=len(refused), entry=refused[0].entry, problem=refused[0].why)
             await store.call(scripts.refuse(keys, rows=refused))

@@ -141,7 +141,7 @@ def test_signed() -> None:
         value(make_command("start", {})),
         b"garbage",
         None,
-        value(make_command("start", {}), signer=SIGNER, at_ms=1_000_000 - 70_000),
+        value(make_command("start", {}), signer=SIGNER, at_ms=999_999),
     ],
     ids=["unsigned", "garbage", "removed", "an old one again"],
 )

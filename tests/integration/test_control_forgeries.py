@@ -1,0 +1,559 @@
+"""Commands that nobody with the secret has given: refused and recorded, and nothing of them is obeyed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from msgspec.structs import replace as changed
+
+from orchestrator.control import scripts
+from orchestrator.control.commands import encode_command, make_command
+from orchestrator.control.desired import read_desired
+from orchestrator.control.records import Record, records
+from orchestrator.control.signing import Signer, signer_of
+from orchestrator.core.ids import new_task_id
+from orchestrator.core.issued import VERSION, Issued, pack_issued, unpack_issued
+from orchestrator.core.settings import Settings  # noqa: TC001 - pydantic resolves it
+from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.waiting import wait_until
+from workers import Agent
+
+if TYPE_CHECKING:
+    from tests.helpers.local_team import LocalTeam
+
+SECRET: Final = "canary-of-the-control-secret"
+PREVIOUS: Final = "canary-of-the-secret-before"
+
+signed = pytest.mark.parametrize("settings", [{"control__secret": SECRET}], indirect=True)
+
+
+@dataclass
+class Pool:
+    """A pool whose commands are signed, and what an intruder can do who reaches its Redis but lacks the secret."""
+
+    team: LocalTeam
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        self.store, self.keys = self.team.services.store, self.team.services.keys
+        self.signer = signer_of(self.team.settings, place=self.keys.root)
+
+    async def work(self) -> None:
+        """Start a worker that counts what it runs."""
+        agent = Agent("ed")
+
+        @agent.skill
+        async def sum_() -> None:
+            self.runs += 1
+
+        await self.team.work(agent)
+
+    async def now_ms(self) -> int:
+        """The server's time."""
+        seconds, micros = await self.store.execute("TIME")
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    async def issue(self, kind: str, *, signer: Signer | None = None, **values: Any) -> tuple[Issued, bytes, str]:
+        """A command as somebody would sign it now, given to nobody."""
+        now_ms = await self.now_ms()
+        command = encode_command(make_command(kind, values))
+        issued = Issued(VERSION, new_task_id(), command, "eve@desk", "", now_ms, now_ms + 60_000, 0)
+        return issued, pack_issued(issued), (signer or self.signer).sign(pack_issued(issued))
+
+    async def put(self, packed: bytes, signature: str | bytes) -> str:
+        """Write past the script into the stream."""
+        entry: bytes = await self.store.execute("XADD", self.keys.control, "*", "c", packed, "s", signature)
+        return entry.decode()
+
+    async def push(
+        self, issued: Issued, packed: bytes, signature: str, *, order: tuple[str, str], id_: str | None = None
+    ) -> str:
+        """Send through the script, as if this were a command that orders such a thing."""
+        call = scripts.append(
+            self.keys,
+            issued=changed(issued, id=id_ or issued.id),
+            packed=packed,
+            signature=signature,
+            orders=[scripts.OrderRow(*order)],
+            job=False,
+            per_minute=10**6,
+            token=new_task_id(),
+        )
+        return (await self.store.call(call)).status
+
+    async def last(self) -> tuple[bytes, bytes]:
+        """The command that was given last, and its signature."""
+        ((_, fields),) = await self.store.execute("XREVRANGE", self.keys.control, "+", "-", "COUNT", 1)
+        return fields[1], fields[3]
+
+    async def standing(self) -> set[str]:
+        """What is in force."""
+        return set(read_desired(await self.store.execute("HGETALL", self.keys.desired), self.signer).standing)
+
+    async def slots(self) -> dict[str, bytes]:
+        """What stands in the slots, as the scripts see it."""
+        flat = await self.store.execute("HGETALL", self.keys.desired)
+        return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
+
+    async def refused(self) -> list[Record]:
+        """What `orc control list --refused` shows."""
+        return await records(self.store, self.signer, limit=2000, wanted=lambda record: record.state == "refused")
+
+    async def settled(self, slot: str, *, filled: bool) -> None:
+        """Wait until the supervisor has judged a slot: it holds a proved order, or none."""
+
+        async def judged() -> bool:
+            slots = await self.slots()
+            return slots.get(slot) == slots.get(f"proved:{slot}") and (slot in slots) is filled
+
+        await wait_until(judged, f"the verdict on {slot}")
+
+    async def recorded(self, count: int) -> list[Record]:
+        """Wait until so many are recorded as refused, in the stream of those."""
+
+        async def there() -> bool:
+            return bool(await self.store.execute("XLEN", self.keys.refused_control) >= count)
+
+        await wait_until(there, f"{count} refused commands")
+        return await self.refused()
+
+    async def stop(self) -> None:
+        """Stop everything, and leave a task waiting."""
+        sent = await self.team.orc.admin.stop(reason="for a test")
+        assert (await sent.receipts(timeout=PATIENCE_S)).complete
+        await self.settled("stop:all", filled=True)
+        await self.team.orc.submit("sum_")
+
+    async def assert_still_stopped(self) -> None:
+        """Nothing ran, for those who look and for the scripts."""
+        await self.settled("stop:all", filled=True)
+        assert await self.standing() == {"stop:all"}
+        assert self.runs == 0
+
+    async def start(self) -> None:
+        """The twin: who has the secret ends the stop, and the task runs."""
+        await self.team.orc.admin.start()
+        await wait_until(lambda: _true(self.runs == 1), "the task to run")
+
+
+async def _true(value: bool) -> bool:  # noqa: FBT001
+    return value
+
+
+@pytest.fixture
+async def pool(team: LocalTeam) -> Pool:
+    """A signed pool with a worker."""
+    made = Pool(team)
+    await made.work()
+    return made
+
+
+def flipped(data: bytes) -> list[bytes]:
+    """The same with each byte changed in turn."""
+    return [data[:at] + bytes([data[at] ^ 0x21]) + data[at + 1 :] for at in range(len(data))]
+
+
+# ---------------------------------------------------------------------------------------------------- past the script
+
+
+@signed
+async def test_each_byte_flipped_in_the_stream(pool: Pool) -> None:
+    """Whichever byte of a signed start or of its signature is changed: refused, each recorded, nothing obeyed."""
+    await pool.stop()
+    _, packed, signature = await pool.issue("start")
+    forged = [(each, signature.encode()) for each in flipped(packed)]
+    forged += [(packed, each) for each in flipped(signature.encode())]
+    for each in forged:
+        await pool.put(*each)
+    found = await pool.recorded(len(forged))
+    assert len(found) == len(forged)
+    assert all(_unreadable(record) or record.problem == "its signature is not true" for record in found)
+    await pool.assert_still_stopped()
+    await pool.start()
+
+
+def _unreadable(record: Record) -> bool:
+    return record.words == "(unreadable)" and record.problem.startswith(
+        ("not a control command", "a control command of")
+    )
+
+
+@signed
+async def test_a_true_command_past_the_script_is_heard(pool: Pool) -> None:
+    """The twin: unchanged it is no forgery, though it orders nothing, for the state does not say so."""
+    await pool.stop()
+    issued, packed, signature = await pool.issue("start")
+    await pool.put(packed, signature)
+    await wait_until(lambda: _has_receipt(pool, issued.id), "its receipt")
+    assert await pool.refused() == []
+    await pool.assert_still_stopped()
+
+
+async def _has_receipt(pool: Pool, id_: str) -> bool:
+    return bool(await pool.store.execute("HEXISTS", pool.keys.receipts(id_), "supervisor"))
+
+
+@signed
+async def test_replayed_in_the_stream(pool: Pool) -> None:
+    """The same entry again is refused, and the receipts of the first stay what they were."""
+    sent = await pool.team.orc.admin.start()
+    assert (await sent.receipts(timeout=PATIENCE_S)).complete
+    packed, signature = await pool.last()
+    await pool.stop()
+    before = await pool.store.execute("HGETALL", pool.keys.receipts(sent.id))
+    await pool.put(packed, signature)
+    (refused,) = await pool.recorded(1)
+    assert (refused.id, refused.problem, refused.kind) == (sent.id, "it was given before", "start")
+    assert await pool.store.execute("HGETALL", pool.keys.receipts(sent.id)) == before
+    await pool.assert_still_stopped()
+
+
+@signed
+@pytest.mark.parametrize(
+    ("since_ms", "until_ms", "problem"),
+    [
+        (-120_000, -60_000, "it came too late"),
+        (6_500, 66_500, "it says that it was issued in the future"),
+        (-1_000, 60_000, ""),
+        (3_500, 66_500, ""),
+    ],
+    ids=["backdated", "future-dated", "twin", "twin within the skew"],
+)
+async def test_time_in_the_stream(pool: Pool, since_ms: int, until_ms: int, problem: str) -> None:
+    """A command of another time is refused although its signature is true."""
+    issued, _, _ = await pool.issue("start")
+    now_ms = issued.issued_ms
+    packed = pack_issued(changed(issued, issued_ms=now_ms + since_ms, not_after_ms=now_ms + until_ms))
+    await pool.put(packed, pool.signer.sign(packed))
+    if problem:
+        assert [record.problem for record in await pool.recorded(1)] == [problem]
+    else:
+        await wait_until(lambda: _has_receipt(pool, issued.id), "its receipt")
+        assert await pool.refused() == []
+
+
+@signed
+async def test_unknown_kind(pool: Pool) -> None:
+    """A command of a newer version, truly signed, is refused as unknown."""
+    issued, _, _ = await pool.issue("start")
+    packed = pack_issued(changed(issued, command=b'{"kind":"explode","url":"http://evil"}'))
+    await pool.put(packed, pool.signer.sign(packed))
+    (refused,) = await pool.recorded(1)
+    assert refused.problem.startswith("not a command: ")
+
+
+@signed
+@pytest.mark.parametrize("who", ["another key", "another pool", "nobody"])
+async def test_signed_by_others(pool: Pool, who: str) -> None:
+    """Neither a wrong key counts, nor the right one of another pool, nor none."""
+    await pool.stop()
+    signers = {
+        "another key": Signer("the-secret-of-somebody-else", "", pool.keys.root),
+        "another pool": replace(pool.signer, place=pool.keys.root.replace("{pool:", "{pool:x")),
+        "nobody": Signer("", "", pool.keys.root),
+    }
+    issued, packed, signature = await pool.issue("start", signer=signers[who])
+    await pool.put(packed, signature)
+    assert [record.problem for record in await pool.recorded(1)] == [
+        "it is not signed" if who == "nobody" else "its signature is not true"
+    ]
+    assert await pool.push(issued, packed, signature, order=("stop:all", "")) == "accepted"
+    await pool.recorded(2)
+    await pool.assert_still_stopped()
+    await pool.start()
+
+
+# -------------------------------------------------------------------------------------------------- through the script
+
+
+@signed
+async def test_each_byte_flipped_through_the_script(pool: Pool) -> None:
+    """The script cannot check signatures, so the state changes; the supervisor undoes it, and no worker obeys."""
+    await pool.stop()
+    issued, packed, signature = await pool.issue("start")
+    forged = [(each, signature) for each in flipped(packed)]
+    forged += [(packed, each.decode("latin-1")) for each in flipped(signature.encode())]
+    for each, its in forged:
+        status = await pool.push(issued, each, its, order=("stop:all", ""), id_=new_task_id())
+        assert status == "accepted"
+        assert await pool.standing() == {"stop:all"}
+    await pool.recorded(len(forged))
+    await pool.assert_still_stopped()
+    await pool.start()
+
+
+@signed
+async def test_replayed_through_the_script(pool: Pool) -> None:
+    """The same command with its own id is refused at once; with another id by all who read it."""
+    sent = await pool.team.orc.admin.start()
+    await sent.receipts(timeout=PATIENCE_S)
+    packed, signature = await pool.last()
+    issued = unpack_issued(packed)
+    await pool.stop()
+    assert await pool.push(issued, packed, signature.decode(), order=("stop:all", "")) == "replayed"
+    status = await pool.push(issued, packed, signature.decode(), order=("stop:all", ""), id_=new_task_id())
+    assert status == "accepted"
+    found = await pool.recorded(2)
+    assert {record.problem for record in found} == {"it was given before"}
+    await pool.assert_still_stopped()
+    await pool.start()
+
+
+@signed
+async def test_two_issuers_with_one_id(pool: Pool) -> None:
+    """The first one counts, whether the second comes through the script or past it."""
+    first, packed, signature = await pool.issue("pause-agent", agent="ed")
+    assert await pool.push(first, packed, signature, order=("pause:agent:ed", "-")) == "accepted"
+    second = changed(first, command=encode_command(make_command("stop", {})), actor="bob@desk")
+    packed = pack_issued(second)
+    signature = pool.signer.sign(packed)
+    assert await pool.push(second, packed, signature, order=("stop:all", "-")) == "replayed"
+    await pool.put(packed, signature)
+    found = await pool.recorded(2)
+    assert {(record.actor, record.problem) for record in found} == {("bob@desk", "it was given before")}
+    assert await pool.standing() == {"pause:agent:ed"}
+
+
+@signed
+async def test_swapped_target(pool: Pool) -> None:
+    """A true command counts for what it names, wherever somebody writes it."""
+    issued, packed, signature = await pool.issue("pause-agent", agent="other")
+    assert await pool.push(issued, packed, signature, order=("pause:agent:ed", "-")) == "accepted"
+    await pool.settled("pause:agent:ed", filled=False)
+    assert await pool.standing() == set()
+    swapped = pack_issued(changed(issued, command=encode_command(make_command("pause-agent", {"agent": "ed"}))))
+    await pool.push(issued, swapped, signature, order=("pause:agent:ed", "-"), id_=new_task_id())
+    await pool.settled("pause:agent:ed", filled=False)
+    assert (await pool.recorded(1))[0].problem == "its signature is not true"
+    await pool.team.orc.submit("sum_")
+    await wait_until(lambda: _true(pool.runs == 1), "the agent to work on")
+
+
+@signed
+async def test_time_through_the_script(pool: Pool) -> None:
+    """What is backdated or comes from the future is refused at once, and recorded."""
+    issued, _, _ = await pool.issue("start")
+    now_ms = issued.issued_ms
+    for since_ms, until_ms, status in ((-120_000, -60_000, "expired"), (6_500, 66_500, "early")):
+        late = changed(issued, id=new_task_id(), issued_ms=now_ms + since_ms, not_after_ms=now_ms + until_ms)
+        packed = pack_issued(late)
+        assert await pool.push(late, packed, pool.signer.sign(packed), order=("stop:all", "")) == status
+    assert {record.problem for record in await pool.recorded(2)} == {
+        "it came too late",
+        "it says that it was issued in the future",
+    }
+
+
+# ----------------------------------------------------------------------------------------------------- into the state
+
+
+@signed
+@pytest.mark.parametrize("deed", ["removed", "garbage", "unsigned start", "old start"])
+async def test_a_stop_outlives_what_is_written_over_it(pool: Pool, deed: str) -> None:
+    """Whatever somebody writes into the slot of a stop: the stop comes back, and nothing runs meanwhile."""
+    await pool.team.orc.admin.start()
+    old, signature = await pool.last()
+    unsigned = (await pool.issue("start", signer=Signer("", "", pool.keys.root)))[1]
+    await pool.stop()
+    values = {
+        "garbage": b"0-" + b"\xff" * 100,
+        "unsigned start": b"0-" + b" " * 64 + unsigned,
+        "old start": b"0-" + signature.ljust(64) + old,
+    }
+    if deed == "removed":
+        await pool.store.execute("HDEL", pool.keys.desired, "stop:all")
+    else:
+        await pool.store.execute("HSET", pool.keys.desired, "stop:all", values[deed])
+    await _look_again(pool)
+    await pool.assert_still_stopped()
+    await pool.start()
+
+
+@signed
+@pytest.mark.parametrize("deed", ["garbage", "unsigned", "old", "both"])
+async def test_a_forged_stop_goes_away(pool: Pool, deed: str) -> None:
+    """What nobody ordered stops nobody for longer than until the supervisor looks, also a stop of earlier days."""
+    await pool.team.orc.admin.stop()
+    old, signature = await pool.last()
+    await pool.team.orc.admin.start()
+    await pool.settled("stop:all", filled=False)
+    unsigned = (await pool.issue("stop", signer=Signer("", "", pool.keys.root)))[1]
+    value = {
+        "garbage": b"1-garbage",
+        "unsigned": b"1-" + b" " * 64 + unsigned,
+        "old": b"1-" + signature.ljust(64) + old,
+        "both": b"1-" + b"0" * 64 + old,
+    }[deed]
+    await pool.store.execute("HSET", pool.keys.desired, "stop:all", value)
+    if deed == "both":
+        await pool.store.execute("HSET", pool.keys.desired, "proved:stop:all", value)
+    await _look_again(pool)
+    await pool.settled("stop:all", filled=False)
+    await pool.team.orc.submit("sum_")
+    await wait_until(lambda: _true(pool.runs == 1), "the task to run")
+
+
+@signed
+async def test_the_count_of_stopped_sessions_is_mended(pool: Pool) -> None:
+    """Whoever sets it to 0 so that no gate looks at sessions finds it mended."""
+    await pool.team.orc.admin.stop(session="s")
+    await pool.store.execute("HSET", pool.keys.desired, "sessions", "0")
+    await _look_again(pool)
+
+    async def mended() -> bool:
+        return (await pool.slots())["sessions"] == b"1"
+
+    await wait_until(mended, "the count")
+
+
+@signed
+async def test_a_job_is_done_once(pool: Pool) -> None:
+    """A job that was done does not come back from what was proved of it."""
+    sent = await pool.team.orc.admin.cancel([new_task_id()])
+    assert (await sent.receipts(timeout=PATIENCE_S)).done
+    await _look_again(pool)
+    assert await pool.slots() == {"seq": (await pool.slots())["seq"]}
+
+
+async def _look_again(pool: Pool) -> None:
+    """Let the supervisor look now, not with its next sweep: it does with every command."""
+    sent = await pool.team.orc.admin.reset_log_level()
+    await sent.receipts(timeout=PATIENCE_S)
+
+
+# ---------------------------------------------------------------------------------------------------------- rotation
+
+
+@pytest.mark.parametrize("settings", [{"control__secret": SECRET, "control__previous_secret": PREVIOUS}], indirect=True)
+async def test_rotation(pool: Pool) -> None:
+    """While both secrets are known, a command of the old one is obeyed as one of the new one is."""
+    old = await pool.team.client(control__secret=PREVIOUS)
+    sent = await old.admin.stop(reason="with the old one")
+    found = await sent.receipts(timeout=PATIENCE_S)
+    assert found.complete
+    assert {receipt.word for receipt in found.answered} == {"done"}
+    await pool.settled("stop:all", filled=True)
+    assert await pool.refused() == []
+    await pool.team.orc.admin.start()
+    await pool.settled("stop:all", filled=False)
+
+
+@signed
+async def test_after_the_rotation(pool: Pool) -> None:
+    """The twin: once only the new one is known, a command of the old one is refused, and its sender hears so."""
+    old = await pool.team.client(control__secret=PREVIOUS)
+    sent = await old.admin.stop(reason="with the old one")
+    found = await sent.receipts(timeout=PATIENCE_S)
+    assert {receipt.word for receipt in found.answered} == {"refused"}
+    await pool.settled("stop:all", filled=False)
+    (refused,) = await pool.recorded(1)
+    assert (refused.id, refused.problem) == (sent.id, "its signature is not true")
+
+
+# ------------------------------------------------------------------------------------------------------------- floods
+
+
+@signed
+@pytest.mark.parametrize("how", ["forged", "true"])
+async def test_ten_thousand_commands(pool: Pool, how: str) -> None:
+    """A burst is refused or capped; the pool works on meanwhile, a stop passes at once, and no memory fills."""
+    issued, packed, _ = await pool.issue("pause-agent", agent="other")
+    if how == "forged":
+        burst = [("XADD", pool.keys.control, "MAXLEN", "~", 10_000, "*", "c", packed, "s", "0" * 64)] * 1000
+        for _ in range(10):
+            await pool.store.pipeline(burst)
+    else:
+        sender = _Burst(pool, issued)
+        assert await sender.run(10_000) == {"accepted": 600, "busy": 9_400}
+    handles = [await pool.team.orc.submit("sum_") for _ in range(20)]
+    for handle in handles:
+        await handle.result(PATIENCE_S)
+    sent = await pool.team.orc.admin.stop(reason="enough")
+    found = await sent.receipts(timeout=PATIENCE_S)
+    assert found.complete
+    assert {receipt.word for receipt in found.answered} == {"done"}
+    waiting = await pool.team.orc.submit("sum_")
+    assert (await waiting.status()).state == "ready"
+    assert await pool.store.execute("XLEN", pool.keys.refused_control) < 1300
+    assert await pool.store.execute("XLEN", pool.keys.control) < 11_000
+    assert len(await _keys(pool, "receipts:")) <= (2 if how == "forged" else 602)
+    assert len(await _keys(pool, "nonce:")) <= (2 if how == "forged" else 602)
+
+
+class _Burst:
+    """Somebody who gives true commands as fast as he can."""
+
+    def __init__(self, pool: Pool, issued: Issued) -> None:
+        self._pool, self._issued = pool, issued
+
+    async def run(self, count: int) -> dict[str, int]:
+        """Give them; how many came to what."""
+        import anyio
+
+        ends: dict[str, int] = {}
+        per_minute = self._pool.team.settings.control.per_minute
+        assert per_minute == 600
+
+        async def some(number: int) -> None:
+            for _ in range(number):
+                issued = changed(self._issued, id=new_task_id())
+                packed = pack_issued(issued)
+                call = scripts.append(
+                    self._pool.keys,
+                    issued=issued,
+                    packed=packed,
+                    signature=self._pool.signer.sign(packed),
+                    orders=[scripts.OrderRow("pause:agent:other", "-")],
+                    job=False,
+                    per_minute=per_minute,
+                    token="t",
+                    now_us=str(self._issued.issued_ms * 1000),  # one minute for all, wherever it falls
+                )
+                status = (await self._pool.store.call(call)).status
+                ends[status] = ends.get(status, 0) + 1
+
+        async with anyio.create_task_group() as group:
+            for _ in range(50):
+                group.start_soon(some, count // 50)
+        return ends
+
+
+async def _keys(pool: Pool, suffix: str) -> list[bytes]:
+    found: list[bytes] = []
+    cursor = 0
+    while True:
+        cursor, page = await pool.store.execute(
+            "SCAN", cursor, "MATCH", f"{pool.keys.prefix}:*:{suffix}*", "COUNT", 10_000
+        )
+        found += page
+        if not int(cursor):
+            return found
+
+
+# ------------------------------------------------------------------------------------------------------------ secrets
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"control__secret": SECRET, "control__previous_secret": PREVIOUS, "logging__level": "debug"}],
+    indirect=True,
+)
+async def test_secrets_are_nowhere(
+    pool: Pool, settings: Settings, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither secret is in a log line, in what settings look like, or in any key of the pool."""
+    caplog.set_level("DEBUG")
+    await pool.stop()
+    issued, packed, _ = await pool.issue("start")
+    await pool.push(issued, packed, "0" * 64, order=("stop:all", ""))
+    await pool.recorded(1)
+    await pool.team.orc.admin.start()
+    texts = [caplog.text, "".join(capfd.readouterr()), repr(settings), str(settings), repr(pool.signer)]
+    assert "refused" in caplog.text
+    keys = await _keys(pool, "")
+    stored = await pool.store.pipeline([("DUMP", key) for key in keys])
+    for secret in (SECRET, PREVIOUS):
+        assert all(secret not in text for text in texts)
+        assert all(secret.encode() not in dump for dump in stored if isinstance(dump, bytes))
