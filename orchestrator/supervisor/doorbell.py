@@ -52,6 +52,7 @@ class Doorbell:
                         last = await link.execute("XREVRANGE", doorbell_key, "+", "-", "COUNT", 1)
                         cursor = last[0][0].decode() if last else "0-0"
                         self._assigner.ring(REGISTRY)
+                        self._scheduler.ring(SCHEDULES)
                         self._look_at_everything()
                     reply = await link.execute(
                         "XREAD", "COUNT", READ_COUNT, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor
@@ -65,6 +66,7 @@ class Doorbell:
                 rings = reply[0][1] if reply else ()
                 if len(rings) == READ_COUNT:
                     self._assigner.ring(REGISTRY)
+                    self._scheduler.ring(SCHEDULES)
                     self._look_at_everything()
                 for entry, fields in rings:
                     cursor = entry.decode()

@@ -23,7 +23,7 @@ from orchestrator.schedules import scripts
 from orchestrator.schedules.model import NEVER, CatchUp, Outcome, Overlap, decode_plan
 from orchestrator.schedules.scripts import ForgoRow
 from orchestrator.schedules.timing import fires
-from orchestrator.supervisor.doorbell import EVERYTHING
+from orchestrator.supervisor.doorbell import EVERYTHING, SCHEDULES
 from orchestrator.tasks import scripts as tasks
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.scripts import CREATED, Firing
@@ -47,6 +47,8 @@ COUNTED_MAX: Final = 1_000
 PUNCTUAL_MS: Final = 60_000
 """A time that passed so long ago was not missed: a supervisor was restarted, or another took over."""
 ERROR_CHARS: Final = 1000
+IDLE_S: Final = 30.0
+"""So often it asks for schedules while there are none: adding one rings, and rings are hints."""
 ASIDE_S: Final = 60.0
 """A schedule that cannot be worked with is tried again so soon."""
 _ENDED: Final = frozenset(state.value for state in TaskState if state.final)
@@ -83,21 +85,26 @@ class Scheduler:
         self._door = Door(services.settings, ids=TaskIds(listens=False))
         self._pauses = Pauses()
         self._wait_s: float | None = 0.0
+        self._asks_at_s = 0.0
         self._aside_until_s: dict[str, float] = {}
 
     async def run(self) -> None:
         """Fire until cancelled."""
         while True:
-            await self._bell.wait(self._wait_s)
+            rings = await self._bell.wait(self._wait_s)
+            # Where there is no schedule, not every sweep asks for one.
+            if rings == {EVERYTHING} and self._wait_s is None and time.monotonic() < self._asks_at_s:
+                continue
             try:
                 self._wait_s = await self.fire_all()
+                self._asks_at_s = time.monotonic() + IDLE_S
                 self._pauses.reset()
             except StoreError as failure:
                 _log.warning("schedules_interrupted", error=str(failure))
                 if isinstance(failure, ServerRefused):
                     self._trouble.ring("schedules")
                 await anyio.sleep(self._pauses.next_s())
-                self._bell.ring(EVERYTHING)
+                self._bell.ring(SCHEDULES)
 
     async def fire_all(self) -> float | None:
         """Fire all that is due; answers in how many seconds more is, None: nothing is."""

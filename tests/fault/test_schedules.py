@@ -21,7 +21,7 @@ from orchestrator.core.durations import from_instant_ms
 from orchestrator.services import open_services
 from orchestrator.supervisor import scheduler
 from orchestrator.supervisor.bell import Bell
-from orchestrator.supervisor.doorbell import EVERYTHING
+from orchestrator.supervisor.doorbell import SCHEDULES
 from orchestrator.supervisor.scheduler import Scheduler
 from orchestrator.tasks import queries
 from orchestrator.testing import scripts as kit
@@ -250,7 +250,7 @@ async def supervise_schedules(services: Services) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(Scheduler(services, bell, trouble=Bell()).run)
         while True:
-            bell.ring(EVERYTHING)
+            bell.ring(SCHEDULES)
             await anyio.sleep(0.02)
 
 
