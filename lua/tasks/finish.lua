@@ -71,7 +71,7 @@ local function leave_attempt(task_key, row, task)
   end
   if state == 'asking' then
     -- Without a deadline it is due never: a time that is left of an earlier wait is none of this question.
-    local number, until_ms = whole(row[10]), whole(due)
+    local number, until_ms = whole(row[10] or 1), whole(due)
     fields[7], fields[8], fields[9], fields[10] = 'asks', number, 'due', until_ms
     fields[11], fields[12] = 'ask:' .. number, whole(now_ms) .. ' ' .. until_ms .. ' ' .. row[6]
   end
@@ -100,7 +100,7 @@ local function leave_attempt(task_key, row, task)
     line_up(waiting.ready, task.queue or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
   end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
-  if task.out then tell(pool, id, row[2], attempt, again[verdict], state == 'asking' and whole(row[10]) .. ' ' .. row[6] or reason) end
+  if task.out then tell(pool, id, row[2], attempt, again[verdict], state == 'asking' and whole(row[10] or 1) .. ' ' .. row[6] or reason) end
 end
 
 local function judge(row)

@@ -10,7 +10,7 @@ from orchestrator.core.errors import ServerFull
 from orchestrator.core.rates import Rate
 from orchestrator.store.calls import opaque
 from orchestrator.store.server_binary import find_server_binary
-from orchestrator.tasks.model import CancelStatus, FinishStatus, LeaseStatus, Verdict, VerdictKind, WatchStatus
+from orchestrator.tasks.model import AnswerStatus, CancelStatus, FinishStatus, LeaseStatus, Verdict, VerdictKind, WatchStatus
 from orchestrator.testing.servers import RedisServer, find_binary_of_line
 from tests.lua.pool import LEASE_MS, Pool, Team, chunk, row
 
@@ -71,8 +71,13 @@ def test_everything_else_works(full_pool: Pool) -> None:
     pool = full_pool
     deliveries = pool.read(limit=20)
     assert pool.renew(deliveries) == (20, [LeaseStatus.KEPT] * 20)
-    rows = [(delivery, Verdict(kind, b"r" * 100)) for delivery, kind in zip(deliveries, VerdictKind, strict=False)]
-    assert pool.finish(*rows) == [FinishStatus.OK] * len(VerdictKind)
+    kinds = [kind for kind in VerdictKind if kind is not VerdictKind.ASK]
+    rows = [(delivery, Verdict(kind, b"r" * 100)) for delivery, kind in zip(deliveries, kinds, strict=False)]
+    assert pool.finish(*rows) == [FinishStatus.OK] * len(kinds)
+    asker = deliveries[len(kinds)]
+    assert pool.once(asker) == ("stored", b"")
+    assert pool.ask(asker) is FinishStatus.OK
+    assert pool.answer(asker.task_id).status is AnswerStatus.ANSWERED
     assert pool.cancel(deliveries[-1].task_id)[0][0] == CancelStatus.SIGNALLED
     assert pool.why(deliveries[-1].task_id)
     assert pool.cancel(pool.queue()[-1])[0][0] == CancelStatus.ENDED
