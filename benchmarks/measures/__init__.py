@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from benchmarks.measures import blocked, cost, drain, latency, limits, pickup, recovery, rest, scale, submit
+from benchmarks.measures import (
+    blocked,
+    cost,
+    drain,
+    latency,
+    limits,
+    locks,
+    pickup,
+    recovery,
+    rest,
+    scale,
+    shared_state,
+    submit,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -19,6 +32,8 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "pickup": pickup.measure,
     "cost": cost.measure,
     "limits": limits.measure,
+    "locks": locks.measure,
+    "shared-state": shared_state.measure,
     "rest": rest.measure,
     "recovery": recovery.measure,
     "scale": scale.measure,

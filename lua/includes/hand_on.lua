@@ -4,10 +4,11 @@
 local function hand_on(scope, lock, now_ms)
   local lock_key = scope .. ':' .. lock
   local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
-  redis.call('ZREMRANGEBYSCORE', waiters_key, '-inf', whole(now_ms))
-  if redis.call('ZCARD', waiters_key) == 0 then
-    redis.call('DEL', lock_key, wake_key)
+  local waiting = redis.call('ZCARD', waiters_key)
+  if waiting > 0 then waiting = waiting - redis.call('ZREMRANGEBYSCORE', waiters_key, '-inf', whole(now_ms)) end
+  if waiting == 0 then
     redis.call('ZREM', locks_key, lock)
+    redis.call('DEL', lock_key, wake_key)
     return
   end
   redis.call('SET', lock_key, 'next', 'PX', 500)

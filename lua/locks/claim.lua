@@ -26,7 +26,8 @@ local fence_key, awaited_key = lock_key .. ':fence', lock_key .. ':awaited'
 local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
 local holder = redis.call('GET', lock_key)
 local highest = redis.call('HGET', fence_key, task)
-redis.call('EXISTS', waiters_key, wake_key, awaited_key, locks_key)
+local waited = redis.call('EXISTS', waiters_key, wake_key, awaited_key) > 0
+redis.call('EXISTS', locks_key)
 local of_task, of_generation, of_nonce
 if holder then of_task, of_generation, of_nonce = string.match(holder, '^%d+:([^:]+):(%d+):(%x+)$') end
 if of_task == task and of_generation == generation and of_nonce == nonce then
@@ -48,8 +49,10 @@ redis.call('SET', lock_key, value, 'PX', ttl_ms)
 redis.call('HSET', fence_key, 'live', fence, task, generation)
 redis.call('PEXPIRE', fence_key, 86400000)
 note_lock(scope, lock, now_ms, ttl_ms)
-redis.call('ZREM', waiters_key, nonce)
-redis.call('DEL', wake_key, awaited_key)
+if waited then
+  redis.call('ZREM', waiters_key, nonce)
+  redis.call('DEL', wake_key, awaited_key)
+end
 -- A session that lives long sees many tasks: what a day has passed over is forgotten, a few at a time. Such an attempt
 -- would still be found out when it asks whether it owns its task.
 if redis.call('HLEN', fence_key) > 100 then

@@ -15,9 +15,8 @@ local answers = {}
 for i = 1, #rows do
   local lock, nonce = rows[i][1], rows[i][2]
   local lock_key = scope .. ':' .. lock
-  local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
+  local waiters_key = lock_key .. ':waiters'
   local holder = redis.call('GET', lock_key)
-  redis.call('EXISTS', wake_key, locks_key)
   local waited = redis.call('ZREM', waiters_key, nonce) == 1
   if holder and nonce_of(holder) == nonce then
     let_go(scope, lock, now_ms)

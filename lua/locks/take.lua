@@ -22,7 +22,8 @@ local now_ms = math.floor(now / 1000)
 local lock_key = scope .. ':' .. lock
 local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
 local holder = redis.call('GET', lock_key)
-redis.call('EXISTS', waiters_key, wake_key, locks_key)
+local waited = redis.call('EXISTS', waiters_key, wake_key) > 0
+redis.call('EXISTS', locks_key)
 if holder and nonce_of(holder) == nonce then
   redis.call('PEXPIRE', lock_key, ttl_ms)
   note_lock(scope, lock, now_ms, ttl_ms)
@@ -35,6 +36,8 @@ end
 local value = next_fence(scope, now) .. ':' .. nonce .. ':' .. owner
 redis.call('SET', lock_key, value, 'PX', ttl_ms)
 note_lock(scope, lock, now_ms, ttl_ms)
-redis.call('ZREM', waiters_key, nonce)
-redis.call('DEL', wake_key)
+if waited then
+  redis.call('ZREM', waiters_key, nonce)
+  redis.call('DEL', wake_key)
+end
 return {'taken', value}

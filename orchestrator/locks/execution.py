@@ -16,6 +16,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.locks import scripts
 from orchestrator.locks.keeping import Kept
 from orchestrator.locks.model import Claim, Taken, TakeStatus, describe, new_nonce
+from orchestrator.locks.waiting import LEAVE_S
 from orchestrator.store.keys import ScopeKeys
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ class ExecutionLock:
             self._keeper.remove(self._number)
 
     async def drop(self) -> None:
-        """Give it up, whatever happens meanwhile; nothing can be changed under it any more."""
+        """Give it up; nothing can be changed under it any more."""
         self.forbid()
         if self._claim is not None:
             claim, self._claim = self._claim, None
@@ -299,6 +300,7 @@ class ExecutionLocks:
             lock.forbid()
 
     async def drop(self) -> None:
-        """Give up all; the attempt has ended."""
-        for lock in self._open.values():
-            await lock.drop()
+        """Give up all, whatever is cancelled around; the attempt has ended."""
+        with anyio.move_on_after(LEAVE_S, shield=True):
+            for lock in self._open.values():
+                await lock.drop()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -96,27 +97,37 @@ class Kept:
 
 
 class Keeper:
-    """What this process keeps. `poke` is called when something is due earlier than was known."""
+    """What this process keeps.
+
+    Attributes:
+        poke: called with the time at which something is due, when that is before `wakes_s`; in the loop.
+        wakes_s: when whoever renews looks next by itself.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[int, Kept] = {}
         self._numbers = itertools.count()
         self._guard = threading.Lock()
         self._poked = anyio.Event()
-        self.poke: Callable[[], None] = self._poke
-
-    def _poke(self) -> None:
-        self._poked.set()
+        self._timer: asyncio.TimerHandle | None = None
+        self.poke: Callable[[float], None] = self._wake_at
+        self.wakes_s = math.inf
 
     def add(self, kept: Kept) -> int:
         """Renew a lock from now on; answers a number for `remove`."""
         number = next(self._numbers)
         with self._guard:
-            first = min((other.due_s for other in self._kept.values()), default=None)
             self._kept[number] = kept
-        if first is None or kept.due_s < first:
-            self.poke()
+        if kept.due_s < self.wakes_s:
+            self.poke(kept.due_s)
         return number
+
+    def _wake_at(self, due_s: float) -> None:
+        # A timer: most locks are given up long before they are to be renewed, and wake nobody.
+        self.wakes_s = due_s
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, due_s - time.monotonic()), self._poked.set)
 
     def remove(self, number: int) -> None:
         """Renew it no longer; it may be told of a loss once more."""
@@ -138,12 +149,16 @@ class Keeper:
             early_s: what is due so soon counts as due.
         """
         by_scope: dict[ScopeKeys, list[Kept]] = {}
-        until_s = time.monotonic() + early_s
+        now_s = time.monotonic()
         with self._guard:
             everything = list(self._kept.values())
         for kept in everything:
-            if kept.due_s <= until_s and (kept.wanted is None or kept.wanted()):
+            if kept.due_s > now_s + early_s:
+                continue
+            if kept.wanted is None or kept.wanted():
                 by_scope.setdefault(kept.claim.keys, []).append(kept)
+            else:
+                kept.due_s = now_s + kept.ttl_s
         return [
             (scripts.renew(keys, rows=[(k.claim.lock, k.claim.value, round(k.ttl_s * 1000)) for k in group]), group)
             for keys, group in by_scope.items()
@@ -160,18 +175,19 @@ class Keeper:
 
     async def run(self, store: Store) -> None:
         """Renew what is due, for as long as this is not cancelled."""
-        while True:
-            in_s = self.due_in_s()
-            self._poked = anyio.Event()
-            if in_s is None or in_s > 0:
-                with anyio.move_on_after(in_s):
-                    await self._poked.wait()
-            batches = self.batches(early_s=0.05)
-            if not batches:
-                continue
-            async with anyio.create_task_group() as group:
-                for call, locks in batches:
-                    group.start_soon(self._renew, store, call, locks)
+        try:
+            while True:
+                await self._poked.wait()
+                self._poked, self.wakes_s = anyio.Event(), math.inf
+                batches = self.batches(early_s=0.05)
+                async with anyio.create_task_group() as group:
+                    for call, locks in batches:
+                        group.start_soon(self._renew, store, call, locks)
+                if (in_s := self.due_in_s()) is not None:
+                    self._wake_at(time.monotonic() + in_s)
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
 
     async def _renew(self, store: Store, call: Call[Any], locks: list[Kept]) -> None:
         asked_s = time.monotonic()

@@ -101,15 +101,25 @@ class WaitingRoom:
             Whether it was held; None: nobody can tell, because an answer was lost.
         """
         call = scripts.drop(keys, rows=[(lock, nonce)])
+        try:
+            return (await self._store.call(call))[0]
+        except ServerUnavailable:
+            return await self._insist(call)
+        except StoreError as failure:
+            _log.warning("lock_left", lock=lock, error=str(failure), meaning="it lapses by itself")
+            return None
+        except BaseException:
+            # Cancelled on the way: to be out of it is worth a moment all the same.
+            await self._insist(call)
+            raise
+
+    async def _insist(self, call: Call[list[bool]]) -> bool | None:
+        """Repeat a drop. The one before may have arrived: that this one finds nothing says nothing."""
         with anyio.move_on_after(LEAVE_S, shield=True):
             try:
-                try:
-                    return (await self._store.call(call))[0]
-                except ServerUnavailable:
-                    # The first one may have arrived: then the second one finds nothing.
-                    return (await self._store.call(call, patience_s=LEAVE_S))[0] or None
+                return (await self._store.call(call, patience_s=LEAVE_S))[0] or None
             except StoreError as failure:
-                _log.warning("lock_left", lock=lock, error=str(failure), meaning="it lapses by itself")
+                _log.warning("lock_left", error=str(failure), meaning="it lapses by itself")
         return None
 
     async def _get(self, keys: ScopeKeys, lock: str, *, ttl_ms: int, wait_s: float, ask: Ask) -> Got:

@@ -71,7 +71,7 @@ class Pulse:
         self._services, self._agents, self._holdings, self._tempos = services, agents, holdings, tempos
         self._worker, self._alive_s, self._loop = worker, alive_s, loop
         self._keeper = keeper
-        keeper.poke = self.look
+        keeper.poke = lambda _: self.look()
         self._locks_s = 0.0
         self._forgotten, self._lost_entries, self._turns = forgotten, lost_entries, turns
         self._orders, self._ordered = orders, ordered
@@ -142,7 +142,8 @@ class Pulse:
                 self._keep_due_locks(store)
                 pause_s = self._guarded(self._hear, store)
                 due_s = min(due_s, time.monotonic() + pause_s)
-                self._wait(min(due_s, self._next_lock_s()))
+                self._keeper.wakes_s = min(due_s, self._next_lock_s())
+                self._wait(self._keeper.wakes_s)
             self._guarded(self._answer, store)
         finally:
             self._holdings.dropped = None

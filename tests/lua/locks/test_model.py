@@ -167,6 +167,23 @@ class Machine(RuleBasedStateMachine):
             int(other.value.split(":")[0]) for other in self.owners if other.value and other.lock == owner.lock
         )
 
+    @precondition(lambda self: any(isinstance(self.holder.get(lock), Owner) for lock in LOCKS[:2]))
+    @rule(data=st.data())
+    def hand_over(self, data: st.DataObject) -> None:
+        """Somebody waits, the holder gives up, the token arrives."""
+        lock = data.draw(st.sampled_from([lock for lock in LOCKS[:2] if isinstance(self.holder.get(lock), Owner)]))
+        holder = self.holder[lock]
+        assert isinstance(holder, Owner)
+        owner = Owner(lock, next(task for task in TASKS if task != holder.task), 9)
+        self.owners.append(owner)
+        self.ask(owner, wait=True, woken=False)
+        self.leave(holder)
+        if self.tokens[lock] and owner.nonce in self.waiting[lock]:
+            assert self.scope.token(lock)
+            self.tokens[lock] = 0
+            fired["woken"] += 1
+            self.ask(owner, wait=True, woken=True)
+
     @precondition(lambda self: any(isinstance(self.holder.get(lock), Owner) for lock in LOCKS[1:]))
     @rule(data=st.data())
     def outage(self, data: st.DataObject) -> None:

@@ -149,7 +149,7 @@ def test_waiters_that_died_keep_nobody_out(scope: Scope) -> None:
 
 
 def test_look_lists_live_locks(scope: Scope) -> None:
-    """All locks of a scope with holder, fence, time left; lapsed ones are not shown, and leave the list by and by."""
+    """All locks of a scope with holder, fence, time left; lapsed ones are not shown, and leave a list that grows long."""
     scope.take("lock:a%20b", owner="ann")
     taken = scope.take("lock:c", owner="bob")
     scope.lapse("lock:a%20b")
@@ -157,6 +157,8 @@ def test_look_lists_live_locks(scope: Scope) -> None:
     assert (seen.name, seen.holder, seen.task) == ("c", "bob", None)
     assert seen.fence == int(taken.value.split(":")[0])
     assert scope.look("lock:a%20b") == []
+    for number in range(40):
+        scope.take(f"lock:x{number}")
     scope.sleep(TTL_MS + 61_000)
     scope.take("lock:d")
     assert scope.store.execute("ZRANGE", scope.keys.key("locks"), 0, -1) == [b"lock:d"]
