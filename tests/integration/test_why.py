@@ -519,7 +519,7 @@ async def test_looking_is_one_round_trip(team: LocalTeam) -> None:
         ({"session": "101"}, "`orc start --session 101`"),
     ],
 )
-async def test_stopped(team: LocalTeam, scope: dict[str, str], command: str) -> None:
+async def test_stopped(team: LocalTeam, scope: dict[str, Any], command: str) -> None:
     """A stopped task says who stopped what, when and why, and what ends that; then it runs."""
     await team.work(worker_of("ed", "sum"))
     await team.orc.admin.stop(**scope, reason="tea break", actor="ann@desk")
