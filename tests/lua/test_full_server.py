@@ -10,7 +10,15 @@ from orchestrator.core.errors import ServerFull
 from orchestrator.core.rates import Rate
 from orchestrator.store.calls import opaque
 from orchestrator.store.server_binary import find_server_binary
-from orchestrator.tasks.model import AnswerStatus, CancelStatus, FinishStatus, LeaseStatus, Verdict, VerdictKind, WatchStatus
+from orchestrator.tasks.model import (
+    AnswerStatus,
+    CancelStatus,
+    FinishStatus,
+    LeaseStatus,
+    Verdict,
+    VerdictKind,
+    WatchStatus,
+)
 from orchestrator.testing.servers import RedisServer, find_binary_of_line
 from tests.lua.pool import LEASE_MS, Pool, Team, chunk, row
 
