@@ -149,7 +149,7 @@ def test_waiters_that_died_keep_nobody_out(scope: Scope) -> None:
 
 
 def test_look_lists_live_locks(scope: Scope) -> None:
-    """All locks of a scope with holder, fence, time left; lapsed ones are not shown, and leave a list that grows long."""
+    """All locks of a scope with holder, fence, time left; lapsed ones are not shown, and leave a long list."""
     scope.take("lock:a%20b", owner="ann")
     taken = scope.take("lock:c", owner="bob")
     scope.lapse("lock:a%20b")
