@@ -198,14 +198,22 @@ async def test_a_drained_worker_stays_and_can_go_on(team: LocalTeam) -> None:
         await anyio.sleep(0.01)
     order = await team.orc.admin.drain_worker(drained.id, reason="repair")
     await says(team, order.id, drained.id, "heard")
+
+    async def slots() -> bytes:
+        found = await team.services.store.execute("HGET", team.services.keys.agent_workers("ed"), drained.id)
+        return bytes(found.split()[0])
+
+    async def quiet() -> bool:
+        return await slots() == b"0"
+
+    await wait_for(quiet, "the worker to take nothing more")
     count = len(first.begun)
     handles = [await submit(team) for _ in range(20)]
     assert [await handle.result(PATIENCE_S) for handle in handles] == [1] * 20
     assert (len(first.begun), await words(team, order.id)) == (count, {drained.id: "heard"})
     first.gate.set()
     await says(team, order.id, drained.id, "done")
-    slots = await team.services.store.execute("HGET", team.services.keys.agent_workers("ed"), drained.id)
-    assert slots.split()[0] == b"0"
+    assert await slots() == b"0"
     await team.orc.admin.drain_worker(peer.id)
     waits = await submit(team)
     resumed = await team.orc.admin.resume_worker(drained.id)

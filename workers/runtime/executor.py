@@ -285,7 +285,7 @@ class Executor:
             return None
         if (question := self._question(attempt, ended)) is not None:
             return question
-        if attempt.context.saw_cancelled and await self._heard_of_its_end(held):
+        if attempt.context.saw_cancelled and await self._heard_of_its_end(attempt):
             return self._stopped(attempt, None)
         if isinstance(ended, Returned):
             return self._succeeded(attempt, ended.value)
@@ -293,11 +293,18 @@ class Executor:
             return self._failed(attempt, ended)
         return self._stopped(attempt, ended)
 
-    @staticmethod
-    async def _heard_of_its_end(held: Held) -> bool:
+    async def _heard_of_its_end(self, attempt: Attempt) -> bool:
         """Whether a handler that saw `ctx.cancelled` came to its end for that; the loop may not know of it yet."""
+        held, envelope = attempt.held, attempt.envelope
         if not held.told_to_stop():
             await asyncio.sleep(0)
+        if not held.told_to_stop():
+            stop = self._orders.desired.interrupts(
+                agent=held.delivery.agent, skill=envelope.skill, session=envelope.session
+            )
+            if stop is not None:
+                held.because = stopped_by(stop)
+                held.stop("stopped")
         return held.why in {"cancelled", "stopped"}
 
     @staticmethod

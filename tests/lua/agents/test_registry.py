@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orchestrator.agents.scripts import Beat
+from orchestrator.agents.scripts import beat as beat_call
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import LeaseStatus
@@ -129,6 +131,18 @@ class TestBeat:
         pool.register()
         with pool.unchanged():
             assert not pool.beat("w1", ("ed", 0), ("other", 0))
+
+    def test_tells_of_orders(self, pool: Pool) -> None:
+        """The answer names the number of the desired state, to a worker that was forgotten too."""
+
+        def beat() -> Beat:
+            return pool.call(beat_call(pool.keys, worker="w1", backlogs=[("ed", 0)], alive_s=60))
+
+        assert beat() == (False, "0")
+        pool.register()
+        assert beat() == (True, "0")
+        pool.execute("HSET", pool.keys.desired, "seq", 7)
+        assert beat() == (True, "7")
 
 
 class TestDeregister:

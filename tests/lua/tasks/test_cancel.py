@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -67,6 +68,27 @@ def test_signals_what_runs(pool: Pool) -> None:
         assert pool.cancel(delivery.task_id, reason=reason) == [(CancelStatus.SIGNALLED, TaskState.ASSIGNED)]
         assert pool.task(delivery.task_id).items() >= {"state": "assigned", "cancel": "why"}.items()
     assert (pool.replies(), pool.pending()) == ([], [(delivery.entry, "w1")])
+
+
+def test_leaves_a_note(pool: Pool) -> None:
+    """The worker that has the entry gets a note for each cancel, no other one does, and notes do not pile up."""
+    pool.register()
+    pool.register("w2")
+    pool.put(row(), row())
+    pool.assign()
+    (mine,), (other,) = pool.read("w1", limit=1), pool.read("w2", limit=1)
+    pool.cancel(mine.task_id)
+    assert pool.entries(pool.keys.notes("w1")) == [
+        (ANY, ["k", "cancel", "t", mine.task_id, "g", mine.generation]),
+    ]
+    assert pool.execute("EXISTS", pool.keys.notes("w2")) == 0
+    assert 0 < pool.ttl_s(pool.keys.notes("w1")) <= 60
+    for _ in range(1500):
+        pool.cancel(mine.task_id)
+    assert pool.execute("XLEN", pool.keys.notes("w1")) < 1200
+    pool.end(other)
+    pool.cancel(other.task_id)
+    assert pool.execute("EXISTS", pool.keys.notes("w2")) == 0
 
 
 def test_ends_what_lies_unread(pool: Pool) -> None:
