@@ -52,10 +52,10 @@ PLANTS: Final = {
         "the least urgent task goes first",
     ),
     "no-lane": Plant(
-        "tasks/submit.lua",
-        "local free, others = lane.last == 0, {}",
-        "local free, others = true, {}",
-        "tasks of one lane run at the same time",
+        "includes/hand_over.lua",
+        "    if found[1] and not has_ended(found[1]) then break end\n",
+        "",
+        "when a task of a lane ends, the turn goes to all others at once",
     ),
     "no-lease": Plant(
         "agents/lead.lua",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,7 @@ import anyio
 
 from orchestrator.core.errors import ServerFull, ServerUnavailable
 from tests.helpers.notebook import Note, Notebook
-from workers import Agent, Reject, Snooze, TaskContext
+from workers import Agent, Reject, Retry, Snooze, TaskContext
 
 NOTEBOOK_VARIABLE: Final = "NOTING_AGENTS_NOTEBOOK"
 LEASE_VARIABLE: Final = "NOTING_AGENTS_LEASE_S"
@@ -74,6 +75,16 @@ def make_agents(notebook: Notebook, *, lease_s: float, slots: int = 20) -> list[
         await anyio.sleep(seconds)
         note(ctx, "done")
         return ctx._generation
+
+    @scribe.skill(max_attempts=100, max_deaths=100, backoff=0.02)
+    async def step(ctx: TaskContext) -> None:
+        note(ctx)
+        dice = random.random()
+        await anyio.sleep(dice / 20)
+        if dice < 0.05:
+            raise Retry(0.02)
+        if dice < 0.1:
+            raise Snooze(0.02)
 
     @scribe.skill(max_deaths=2)
     async def hold(ctx: TaskContext, gate: str) -> str:
