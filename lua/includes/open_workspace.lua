@@ -24,11 +24,11 @@ local function open_workspace(scope, kind, caller, terms, suffixes, override)
   ws.rev, ws.born = tonumber(found[1] or 0), tonumber(found[2] or ws.now_ms)
   ws.items, ws.bytes = tonumber(found[5] or 0), tonumber(found[6] or 0)
   ws.floor, ws.top, ws.tail = tonumber(found[7] or 0), tonumber(found[8] or 0), tonumber(found[9] or 0)
-  ws.had_items, ws.had_bytes = ws.items, ws.bytes
+  ws.had_items, ws.had_bytes, ws.marks = ws.items, ws.bytes, {ws.floor, ws.top, ws.tail}
   ws.since = tonumber(found[12] or 0)
   -- A window of op ids is full or old: the next one begins, under a name that was never used.
   if ws.now_ms >= ws.since + ws.window_ms or redis.call('HLEN', scope .. ':op:' .. ws.window) >= ws.max_ops then
-    ws.outdated, ws.older = ws.older, ws.window
+    ws.turned, ws.outdated, ws.older = true, ws.older, ws.window
     ws.window = string.format('%.0f', math.max(tonumber(ws.window) + 1, math.floor(ws.now_ms / 1000)))
     ws.since = ws.now_ms
   end
@@ -45,7 +45,7 @@ local function open_workspace(scope, kind, caller, terms, suffixes, override)
     local parts = redis.call('HKEYS', parts_key)
     for i = 1, #parts do ws.keys[#ws.keys + 1] = scope .. ':' .. parts[i] end
   end
-  for _, key in ipairs({meta_key, parts_key, scope .. ':ws:ev'}) do ws.keys[#ws.keys + 1] = key end
+  for _, key in ipairs({scope .. ':ws:ev', parts_key}) do ws.keys[#ws.keys + 1] = key end
   local touched_keys = ws.keys
   redis.call('EXISTS', unpack(touched_keys))
   return ws

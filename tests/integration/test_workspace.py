@@ -265,7 +265,7 @@ async def test_directives_wait_for_their_agent(team: LocalTeam, ws: Workspace) -
             async for told in bob.directives():
                 assert (told.kind, told.value, told.by) == ("STOP", {"why": "enough"}, "ada")
                 break
-        await bob.acknowledge(told)
+        await bob.acknowledge(*[told async for told in bob.directives(block=0)])
         assert [told async for told in bob.directives(block=0)] == []
         async with anyio.create_task_group() as group:
             group.start_soon(ws.direct, "bob", "GO")

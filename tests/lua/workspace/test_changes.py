@@ -330,13 +330,14 @@ def test_full_of_items(space: Space) -> None:
     """A workspace that holds its items refuses more of any kind; what replaces or removes passes."""
     space.patch(("a",), ("b",))
     space.append("l", b"1")
-    for change in (
+    changes: list[Callable[[], Answer]] = [
         lambda: space.patch(("c",)),
         lambda: space.patch(("c",), owner="ada"),
         lambda: space.append("l", b"1"),
         lambda: space.members("s", "add", "x"),
         lambda: space.transition("t", "open"),
-    ):
+    ]
+    for change in changes:
         with space.unchanged():
             assert (answer := change()).status == "full", answer
             assert answer.rest == (b"items",)
@@ -362,12 +363,13 @@ def test_full_of_parts(space: Space) -> None:
     """Logs, sets, scratches and inboxes are counted together; those that are there take more."""
     space.append("l", b"1")
     space.members("s", "add", "x")
-    for change in (
+    changes: list[Callable[[], Answer]] = [
         lambda: space.append("m", b"1"),
         lambda: space.members("t", "add", "x"),
         lambda: space.patch(("p",), owner="ada"),
         lambda: space.direct("bob"),
-    ):
+    ]
+    for change in changes:
         with space.unchanged():
             assert (answer := change()).status == "full", answer
             assert answer.rest == (b"parts",)

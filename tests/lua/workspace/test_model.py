@@ -131,9 +131,23 @@ class Machine(RuleBasedStateMachine):
             lambda: self.model.transition(id_, to, text, expect),
         )
 
-    @rule(owner=st.sampled_from(["ada", "bob"]), entry=paths, path=paths, log=st.sampled_from(["", "l"]))
-    def publish(self, owner: str, entry: str, path: str, log: str) -> None:
-        """Publish a scratch entry."""
+    @rule(
+        owner=st.sampled_from(["ada", "bob"]),
+        entry=paths,
+        path=paths,
+        log=st.sampled_from(["", "l"]),
+        drafted=st.booleans(),
+    )
+    def publish(self, owner: str, entry: str, path: str, log: str, drafted: bool) -> None:  # noqa: FBT001 - drawn
+        """Publish a scratch entry, which may have been written right before."""
+        if drafted:
+            row = (entry, "set", b"[]", "any", 0)
+            self._both(
+                "scratch",
+                owner,
+                lambda **how: self.space.patch(row, owner=owner, **how),
+                lambda: self.model.patch([row], owner, owner),
+            )
         self._both(
             "publish",
             owner,

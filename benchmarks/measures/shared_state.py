@@ -1,0 +1,285 @@
+"""Changes of a workspace beside the ways to share state that lose, wait or try again: one run, one server, one client.
+
+Fifty writers append to one key. A blob in one string is merged by a script, written after a WATCH, written blindly
+after a read, or written under a lock that gives up after three tries; a list is the upper bound.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.exceptions import WatchError
+
+from benchmarks.figures import Figure, figure_of
+from benchmarks.goals import at_least_raw
+from orchestrator.client.client import Orchestrator
+from orchestrator.core.event_loop import run_loop
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
+
+    from benchmarks.harness import Bench
+    from orchestrator.workspace.workspace import Workspace
+
+    Write = Callable[[int], Awaitable[int]]
+    """Writes one message, and answers how often it had to try again; -1: it gave up."""
+    Side = tuple[Write, Callable[[], Awaitable[int]]]
+    """Writes, and counts what was kept."""
+
+_WRITERS, _MANY, _FEW = 50, 2_000, 200
+_MESSAGE = {"role": "assistant", "content": "x" * 210, "tokens": 17}
+_TEXT = json.dumps(_MESSAGE)
+_PATHS = 2_000
+_MERGE = """
+local blob = redis.call('GET', KEYS[1])
+local state = blob and cjson.decode(blob) or {version = 0, history = {}}
+state.version = state.version + 1
+state.history[#state.history + 1] = cjson.decode(ARGV[1])
+redis.call('SET', KEYS[1], cjson.encode(state))
+return state.version
+"""
+_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """One pass of one way."""
+
+    rate: float
+    p99_ms: float
+    retries: float
+    gave_up: float
+    lost: float
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    """Appends by fifty writers; then one writer that changes one path of a document."""
+    ways = {name: partial(_crowd, bench, opened, count) for name, (opened, count) in _WAYS.items()}
+    passes = bench.in_turns(ways)
+    raw = [one.rate for one in passes[_RAW]]
+    for name, rounds in passes.items():
+        base, goals = ((), ()) if name == _RAW else (raw, (at_least_raw(0.7),) if name == _OURS else ())
+        what = f"{_WRITERS} writers, one key, {name}"
+        yield figure_of("shared state", what, "appends/s", [one.rate for one in rounds], base, goals=goals)
+        yield figure_of("shared state", f"p99, {name}", "ms", [one.p99_ms for one in rounds])
+        yield figure_of("shared state", f"tries again per append, {name}", "tries", [one.retries for one in rounds])
+        yield figure_of("shared state", f"given up, {name}", "%", [one.gave_up for one in rounds])
+        yield figure_of("shared state", f"confirmed and lost, {name}", "%", [one.lost for one in rounds])
+    single = bench.in_turns({name: partial(_alone, bench, opened) for name, opened in _SINGLE.items()})
+    for name, rates in single.items():
+        base = single[_HSET] if name != _HSET else ()
+        goals = (at_least_raw(1 / 2.2),) if name == _OURS else ()
+        yield figure_of("shared state", f"one path of a document, {name}", "writes/s", rates, base, goals=goals)
+
+
+def _crowd(bench: Bench, opened: Callable[[Bench], AbstractAsyncContextManager[Side]], count: int) -> _Pass:
+    async def run() -> _Pass:
+        async with opened(bench) as (write, kept):
+            taken_s: list[float] = []
+            tries: list[int] = []
+
+            async def work(writer: int) -> None:
+                for number in range(writer, count, _WRITERS):
+                    began_s = time.perf_counter()
+                    tries.append(await write(number))
+                    taken_s.append(time.perf_counter() - began_s)
+
+            began_s = time.perf_counter()
+            async with asyncio.TaskGroup() as group:
+                for writer in range(_WRITERS):
+                    group.create_task(work(writer))
+            total_s = time.perf_counter() - began_s
+            confirmed = sum(one >= 0 for one in tries)
+            return _Pass(
+                rate=count / total_s,
+                p99_ms=sorted(taken_s)[int(len(taken_s) * 0.99)] * 1000,
+                retries=sum(max(0, one) for one in tries) / count,
+                gave_up=100 * (count - confirmed) / count,
+                lost=100 * (confirmed - await kept()) / max(1, confirmed),
+            )
+
+    return run_loop(run)
+
+
+# ------------------------------------------------------------------------------------------------------------- ours
+
+
+@contextlib.asynccontextmanager
+async def _workspace(bench: Bench) -> AsyncIterator[Workspace]:
+    session = f"bench{random.random()}"
+    async with Orchestrator(bench.server.url) as orc, orc.workspace(session).edit(agent="bench") as ws:
+        yield ws
+
+
+@contextlib.asynccontextmanager
+async def _ours(bench: Bench, *, times: int) -> AsyncIterator[Side]:
+    async with _workspace(bench) as ws:
+
+        async def write(number: int) -> int:
+            sent = [ws.append("log", _MESSAGE, op_id=f"m{number}") for _ in range(times)]
+            await asyncio.gather(*sent) if times > 1 else await sent[0]
+            return 0
+
+        async def kept() -> int:
+            return len(await ws.log("log", last=10_000))
+
+        yield write, kept
+
+
+@contextlib.asynccontextmanager
+async def _list(bench: Bench, *, own_link: bool) -> AsyncIterator[Side]:
+    async with _clients(bench) as client, Orchestrator(bench.server.url) as orc:
+        execute: Any = orc.services.store.execute if own_link else client.execute_command
+        await client.delete("list")
+
+        async def write(_: int) -> int:
+            await execute("RPUSH", "list", _TEXT)
+            return 0
+
+        async def kept() -> int:
+            return int(await client.llen("list"))
+
+        yield write, kept
+
+
+# ------------------------------------------------------------------------------------------------ a blob in a string
+
+
+@contextlib.asynccontextmanager
+async def _clients(bench: Bench) -> AsyncIterator[Any]:
+    pool = BlockingConnectionPool.from_url(bench.server.url, max_connections=_WRITERS, timeout=60)
+    async with Redis.from_pool(pool) as client:
+        yield client
+
+
+def _append(blob: bytes | None) -> str:
+    state: dict[str, Any] = json.loads(blob) if blob else {"version": 0, "history": []}
+    state["version"] += 1
+    state["history"].append(_MESSAGE)
+    return json.dumps(state)
+
+
+@contextlib.asynccontextmanager
+async def _blob(bench: Bench, way: Callable[[Any, int], Awaitable[int]]) -> AsyncIterator[Side]:
+    async with _clients(bench) as client:
+        await client.delete("blob", "blob-lock")
+
+        async def kept() -> int:
+            return len(json.loads(await client.get("blob") or b'{"history":[]}')["history"])
+
+        yield partial(way, client), kept
+
+
+async def _merge(client: Any, _: int) -> int:
+    await client.eval(_MERGE, 1, "blob", _TEXT)
+    return 0
+
+
+async def _watch(client: Any, _: int) -> int:
+    tries = 0
+    async with client.pipeline() as pipe:
+        while True:
+            try:
+                await pipe.watch("blob")
+                state = _append(await pipe.get("blob"))
+                pipe.multi()
+                pipe.set("blob", state)
+                await pipe.execute()
+            except WatchError:
+                tries += 1
+            else:
+                return tries
+
+
+async def _blind(client: Any, _: int) -> int:
+    await client.set("blob", _append(await client.get("blob")))
+    return 0
+
+
+async def _under_lock(client: Any, _: int) -> int:
+    """As in the source: three tries, 100 ms apart, then an error."""
+    token = os.urandom(16).hex()
+    for tries in range(3):
+        if await client.set("blob-lock", token, nx=True, px=30_000):
+            try:
+                await client.set("blob", _append(await client.get("blob")))
+            finally:
+                await client.eval(_RELEASE, 1, "blob-lock", token)
+            return tries
+        await asyncio.sleep(0.1)
+    return -1
+
+
+# ------------------------------------------------------------------------------------------------------- one writer
+
+
+def _alone(
+    bench: Bench, opened: Callable[[Bench], AbstractAsyncContextManager[Callable[[int], Awaitable[Any]]]]
+) -> float:
+    async def run() -> float:
+        async with opened(bench) as write:
+            for number in range(200):
+                await write(number)
+            began_s = time.perf_counter()
+            for number in range(_PATHS):
+                await write(number)
+            return _PATHS / (time.perf_counter() - began_s)
+
+    return run_loop(run)
+
+
+@contextlib.asynccontextmanager
+async def _one_path(bench: Bench) -> AsyncIterator[Callable[[int], Awaitable[Any]]]:
+    async with _workspace(bench) as ws:
+        await ws.patch({f"path{number}": "x" * 100 for number in range(100)})
+        yield lambda number: ws.set("path7", number)
+
+
+@contextlib.asynccontextmanager
+async def _hset(bench: Bench, *, own_link: bool) -> AsyncIterator[Callable[[int], Awaitable[Any]]]:
+    async with Orchestrator(bench.server.url) as orc, Redis.from_url(bench.server.url) as client:
+        execute: Any = orc.services.store.execute if own_link else client.execute_command
+        yield lambda number: execute("HSET", "hash", "path7", number)
+
+
+@contextlib.asynccontextmanager
+async def _ten_kb_blob(bench: Bench) -> AsyncIterator[Callable[[int], Awaitable[Any]]]:
+    async with Orchestrator(bench.server.url) as orc:
+        execute = orc.services.store.execute
+        await execute("SET", "document", json.dumps({f"path{number}": "x" * 90 for number in range(100)}))
+
+        async def write(number: int) -> None:
+            document = json.loads(await execute("GET", "document"))
+            document["path7"] = number
+            await execute("SET", "document", json.dumps(document))
+
+        yield write
+
+
+_OURS, _RAW, _HSET = "workspace", "RPUSH by redis-py", "HSET by redis-py"
+_WAYS: dict[str, tuple[Callable[[Bench], AbstractAsyncContextManager[Side]], int]] = {
+    _OURS: (partial(_ours, times=1), _MANY),
+    "workspace, every append twice at once": (partial(_ours, times=2), _MANY),
+    _RAW: (partial(_list, own_link=False), _MANY),
+    "RPUSH over our connection": (partial(_list, own_link=True), _MANY),
+    "blob merged by a script": (partial(_blob, way=_merge), _MANY // 2),
+    "blob under WATCH": (partial(_blob, way=_watch), _FEW),
+    "blob, read and set blindly": (partial(_blob, way=_blind), _MANY // 2),
+    "blob under a lock with three tries": (partial(_blob, way=_under_lock), _FEW),
+}
+_SINGLE: dict[str, Callable[[Bench], AbstractAsyncContextManager[Callable[[int], Awaitable[Any]]]]] = {
+    _OURS: _one_path,
+    _HSET: partial(_hset, own_link=False),
+    "HSET over our connection": partial(_hset, own_link=True),
+    "10 kB blob, read, changed, set": _ten_kb_blob,
+}
