@@ -17,7 +17,7 @@ from tests.docs.pages import section
 PAGE: Final = "docs/api.md"
 PACKAGES: Final = {"orchestrator": orchestrator, "workers": workers, "workers.testing": workers.testing}
 MADE_FOR_USERS: Final = {
-    "CallNext", "Crash", "Middleware", "Outcome", "RecordedContext", "Schedules", "Scratch", "Skill", "Submitted",
+    "CallNext", "Crash", "Lease", "LockInfo", "Locks", "MemoryBackend", "Middleware", "Outcome", "RecordedContext", "Schedules", "Scratch", "Skill", "Submitted",
     "TaskContext", "TaskHandle", "Workspace", "WorkspaceView",
 }  # fmt: skip
 """Nobody outside calls these."""
