@@ -23,6 +23,9 @@ from orchestrator import (
     TaskFailed,
     TaskState,
 )
+from orchestrator.control.records import records
+from orchestrator.control.signing import signer_of
+from orchestrator.tasks import queries
 from tests.helpers.local_team import PATIENCE_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Asked, TaskContext
@@ -358,7 +361,7 @@ async def test_followers_see_questions_and_answers(team: LocalTeam) -> None:
 
 
 async def test_once_over_attempts(team: LocalTeam) -> None:
-    """What was done once is not done again; later attempts get its result, as JSON gives it back in the first one too."""
+    """What was done once is not done again; all attempts get its result as JSON gives it back."""
     agent, did = Agent("asker"), list[str]()
 
     @agent.skill
@@ -440,3 +443,58 @@ async def test_once_with_a_result_that_cannot_be_kept(team: LocalTeam) -> None:
     await team.work(agent)
     with pytest.raises(TaskFailed, match="what 'thing' returned would contain a object"):
         await (await team.orc.submit("odd")).result(PATIENCE_S)
+
+
+# ------------------------------------------------------------------------------------------------ what stands beside it
+
+
+async def test_a_lane_waits_with_its_task(team: LocalTeam) -> None:
+    """A task that waits for a person keeps its place in its lane: the next one starts when it has ended."""
+    agent, ran = Agent("clerk"), list[str]()
+
+    @agent.skill
+    async def step(ctx: TaskContext, name: str, *, asking: bool = False) -> None:
+        if asking:
+            await ctx.ask("Go on?")
+        ran.append(name)
+
+    await team.work(agent)
+    first = await team.orc.submit("step", {"name": "first", "asking": True}, lane="one")
+    second = await team.orc.submit("step", {"name": "second"}, lane="one")
+    beside = await team.orc.submit("step", {"name": "beside"}, lane="other")
+    await asks(first)
+    await beside.result(PATIENCE_S)
+    assert (await second.status()).detail.cause is Cause.LANE
+    await first.answer(value=True)
+    await second.result(PATIENCE_S)
+    assert ran == ["beside", "first", "second"]
+
+
+async def test_who_answered_is_on_record(team: LocalTeam) -> None:
+    """An answer leaves a control command behind: which question of which task, who and when; a repeat leaves none."""
+    agent, _ = clerk()
+    await team.work(agent)
+    handle = await team.orc.submit("book")
+    await asks(handle)
+    for _ in range(2):
+        await handle.answer("a", actor="ada")
+    signer = signer_of(team.settings, place=team.services.keys.root)
+    given = [one for one in await records(team.services.store, signer, limit=9) if one.kind == "answer"]
+    assert [(one.actor, one.state, one.problem) for one in given] == [("ada", "given", "")]
+    assert handle.id in given[0].words
+
+
+async def test_an_answer_stands_without_a_record(team: LocalTeam) -> None:
+    """When its record is refused, because of too many commands in a minute, an answer stands all the same."""
+    agent, _ = clerk()
+    await team.work(agent)
+    handle = await team.orc.submit("book")
+    await asks(handle)
+    store = team.services.store
+    minute = await queries.server_ms(store) // 60_000
+    for number in (minute, minute + 1):
+        await store.execute("SET", f"{store.keys.root}:control:{number}", 10**6, "EX", 120)
+    assert await handle.answer("b") is AnswerStatus.ANSWERED
+    assert await handle.result(PATIENCE_S) == [2, "b"]
+    (one,) = await records(store, signer_of(team.settings, place=store.keys.root), limit=9)
+    assert (one.kind, one.state) == ("answer", "refused")
