@@ -1,0 +1,131 @@
+"""What the supervisor that leads does to the desired state beside undoing forgeries: what is over goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from orchestrator.control import scripts
+from orchestrator.control.commands import encode_command, make_command
+from orchestrator.control.signing import Signer
+from orchestrator.control.truth import see_to_truth
+from orchestrator.core.ids import new_task_id
+from orchestrator.core.issued import VERSION, Issued, pack_issued
+from orchestrator.services import Services, open_services
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from orchestrator.core.settings import Settings
+
+SECRET: Final = "the-secret-of-this-pool"
+HOUR_MS: Final = 3_600_000
+
+
+@pytest.fixture
+async def services(settings: Settings) -> AsyncIterator[Services]:
+    """A connection; no supervisor runs."""
+    async with open_services(settings, name="test") as opened:
+        yield opened
+
+
+async def give(services: Services, signer: Signer, kind: str, *, ago_ms: int = 0, **values: Any) -> str:
+    """Give a command as it was given then; its slot."""
+    seconds, micros = await services.store.execute("TIME")
+    then_us = int(seconds) * 1_000_000 + int(micros) - ago_ms * 1000
+    then_ms = then_us // 1000
+    command = make_command(kind, values)
+    issued = Issued(VERSION, new_task_id(), encode_command(command), "ann", "", then_ms, then_ms + 60_000, 0)
+    packed = pack_issued(issued)
+    call = scripts.append(
+        services.keys,
+        issued=issued,
+        packed=packed,
+        signature=signer.sign(packed),
+        orders=[scripts.OrderRow(*order) for order in command.orders],
+        job=False,
+        per_minute=1000,
+        token="t",
+        now_us=str(then_us),
+    )
+    assert (await services.store.call(call)).status == "accepted"
+    return command.orders[0].slot
+
+
+async def slots(services: Services) -> set[str]:
+    """The fields of the hash but its numbers."""
+    return {name.decode() for name in await services.store.execute("HKEYS", services.keys.desired)} - {
+        "seq",
+        "sessions",
+    }
+
+
+@pytest.mark.parametrize("secret", ["", SECRET], ids=["open", "signed"])
+async def test_orders_for_workers_that_are_gone(services: Services, secret: str) -> None:
+    """An order for a worker that nobody knows goes after an hour; one for a worker that lives stays, as do others."""
+    signer = Signer(secret, "", services.keys.root)
+    await services.store.execute("HSET", services.keys.worker("alive"), "pid", 1, "started_ms", 1)
+    await services.store.execute("EXPIRE", services.keys.worker("alive"), 60)
+    await give(services, signer, "drain-worker", worker="gone", ago_ms=HOUR_MS + 1000)
+    kept = {
+        await give(services, signer, "drain-worker", worker="gone-just-now", ago_ms=HOUR_MS - 60_000),
+        await give(services, signer, "drain-worker", worker="alive", ago_ms=HOUR_MS + 1000),
+        await give(services, signer, "pause-agent", agent="gone", ago_ms=HOUR_MS + 1000),
+    }
+    for _ in range(2):
+        assert set((await see_to_truth(services.store, signer)).standing) == kept
+    assert {slot for slot in await slots(services) if not slot.startswith("proved:")} == kept
+
+
+async def test_a_secret_is_introduced(services: Services, caplog: pytest.LogCaptureFixture) -> None:
+    """What was ordered before there was a secret does not count any more, and the log says so."""
+    await give(services, Signer("", "", services.keys.root), "stop")
+    signer = Signer(SECRET, "", services.keys.root)
+    assert (await see_to_truth(services.store, signer)).standing == {}
+    assert await slots(services) == set()
+    assert "desired_state_forged" in caplog.text
+
+
+async def test_a_secret_is_given_up(services: Services) -> None:
+    """What was ordered with a secret goes on without one; a start ends it, and what was proved of it goes."""
+    signer, none = Signer(SECRET, "", services.keys.root), Signer("", "", services.keys.root)
+    slot = await give(services, signer, "stop")
+    await see_to_truth(services.store, signer)
+    assert set((await see_to_truth(services.store, none)).standing) == {slot}
+    await give(services, none, "start")
+    assert (await see_to_truth(services.store, none)).standing == {}
+    assert await slots(services) == set()
+
+
+async def test_the_secret_that_signed_is_forgotten(services: Services) -> None:
+    """An order signed with a secret that nobody knows any more goes: `orc doctor` warns before."""
+    old = Signer("the-secret-before-this", "", services.keys.root)
+    await give(services, old, "stop")
+    during = Signer(SECRET, old.secret, services.keys.root)
+    assert (await see_to_truth(services.store, during)).standing
+    after = Signer(SECRET, "", services.keys.root)
+    assert (await see_to_truth(services.store, after)).standing == {}
+    assert await slots(services) == set()
+
+
+async def test_two_orders_at_once(services: Services) -> None:
+    """Of two true orders the one holds that was accepted last, although it was issued a moment before the other."""
+    signer = Signer(SECRET, "", services.keys.root)
+    await give(services, signer, "start")
+    await see_to_truth(services.store, signer)
+    await give(services, signer, "stop")
+    await see_to_truth(services.store, signer)
+    seconds, micros = await services.store.execute("TIME")
+    now_us = int(seconds) * 1_000_000 + int(micros)
+    command = make_command("start", {})
+    before_ms = now_us // 1000 - 2000
+    issued = Issued(VERSION, new_task_id(), encode_command(command), "bob", "", before_ms, before_ms + 60_000, 0)
+    packed = pack_issued(issued)
+    call = scripts.append(
+        services.keys, issued=issued, packed=packed, signature=signer.sign(packed),
+        orders=[scripts.OrderRow("stop:all", "")], job=False, per_minute=1000, token="t",
+    )  # fmt: skip
+    assert (await services.store.call(call)).status == "accepted"
+    assert (await see_to_truth(services.store, signer)).standing == {}
+    assert await slots(services) == set()
