@@ -128,7 +128,7 @@ def test_answer_rings(pool: Pool, held: Delivery) -> None:
 
 
 def test_answer_twice(pool: Pool, held: Delivery) -> None:
-    """The same answer again does nothing, whoever gives it; another one is refused with what stands; so after the end."""
+    """The same answer again does nothing; another one is refused with what stands; the same after the end."""
     pool.ask(held)
     pool.answer(held.task_id, "1")
     stands = pool.task(held.task_id)["answered:1"]
