@@ -53,7 +53,7 @@ async def increment(changes: Changes, path: str, by: int, op_id: str | None) -> 
     """Add to the whole number that a path holds; nothing counts as 0."""
     if not isinstance(by, int) or isinstance(by, bool) or abs(by) > MAX_NUMBER:
         raise InvalidInput(f"incr adds whole numbers up to {MAX_NUMBER}, not {by!r:.80}")
-    row = scripts.PathRow(check_text("path", path), "incr", str(by).encode(), "any", 0)
+    row = scripts.PathRow(check_path(changes, path), "incr", str(by).encode(), "any", 0)
     answer = await _send(changes, [row], op_id, "")
     if answer.status == "number":
         raise InvalidInput(
@@ -72,8 +72,21 @@ async def _send(changes: Changes, rows: list[PathRow], op_id: str | None, owner:
     )
 
 
+def check_path(changes: Changes, path: str) -> str:
+    """Return `path` when it can be written.
+
+    Raises:
+        InvalidInput: see `check_text`; beside a JSON document also what its module cannot name.
+    """
+    if changes.place.settings.json_projection and isinstance(path, str) and ('"' in path or "\\" in path):
+        raise InvalidInput(
+            f"path {path!r:.80} has a double quote or a backslash, which workspace.json_projection forbids"
+        )
+    return check_text("path", path)
+
+
 def _row(changes: Changes, path: str, value: Json | Delete, expected: int | None, newer_than: int | None) -> PathRow:
-    check_text("path", path)
+    check_path(changes, path)
     for number in (expected, newer_than):
         if number is not None and (not isinstance(number, int) or not 0 <= number <= MAX_NUMBER):
             raise InvalidInput(f"a version is a whole number from 0 to {MAX_NUMBER}, not {number!r:.80}")

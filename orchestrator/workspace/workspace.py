@@ -24,7 +24,7 @@ from orchestrator.workspace.events import (
 )
 from orchestrator.workspace.export import export_document
 from orchestrator.workspace.model import Appended, Applied, Counted
-from orchestrator.workspace.paths import change_paths, increment
+from orchestrator.workspace.paths import change_paths, check_path, increment
 from orchestrator.workspace.replaying import replay
 from orchestrator.workspace.scratch import Scratch
 
@@ -423,10 +423,10 @@ class Workspace(WorkspaceView):
         if as_path is not None and to_log is not None:
             raise InvalidInput("give as_path or to_log, not both")
         check_text("key", key)
-        target = "path" if to_log is None else "log"
-        name = (
-            check_text("path", key if as_path is None else as_path) if to_log is None else encode_foreign("log", to_log)
-        )
+        if to_log is None:
+            target, name = "path", check_path(self._changes, key if as_path is None else as_path)
+        else:
+            target, name = "log", encode_foreign("log", to_log)
         answer = await self._send(
             lambda caller: scripts.publish(
                 self._place.keys,
