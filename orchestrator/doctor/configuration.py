@@ -11,7 +11,7 @@ from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
     from orchestrator.core.errors import ConfigError
-    from orchestrator.core.settings import LoadedSettings
+    from orchestrator.core.settings import LoadedSettings, Settings
     from orchestrator.doctor.findings import Finding
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1", None})
@@ -30,16 +30,53 @@ def check_settings(loaded: LoadedSettings) -> list[Finding]:
 
 
 def check_secret_files(loaded: LoadedSettings) -> list[Finding]:
-    """Files that hold the password of the server, and that everybody may read."""
-    place = loaded.places.get("redis.url", "")
-    path = next((Path(place.removeprefix(kind)) for kind in ("secret file ", "file ") if place.startswith(kind)), None)
-    if path is None or not loaded.settings.secrets:
+    """Files that hold the password of the server or what signs commands, and that everybody may read."""
+    files: dict[Path, list[str]] = {}
+    for name, what in _secrets(loaded.settings).items():
+        place = loaded.places.get(name, "")
+        kind = next((kind for kind in ("secret file ", "file ") if place.startswith(kind)), None)
+        if kind:
+            files.setdefault(Path(place.removeprefix(kind)), []).append(what)
+    if not files:
         return [ok("secret-files", "no file holds a password")]
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & 0o007:
-        found = f"{path} holds the password of Redis and has mode {mode:04o}: everybody may read it"
-        return [warning("secret-files", found, f"`chmod 600 {path}`")]
-    return [ok("secret-files", f"{path} has mode {mode:04o}")]
+    findings: list[Finding] = []
+    for path, held in files.items():
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o007:
+            found = f"{path} holds {' and '.join(held)} and has mode {mode:04o}: everybody may read it"
+            findings.append(warning("secret-files", found, f"`chmod 600 {path}`"))
+        else:
+            findings.append(ok("secret-files", f"{path} has mode {mode:04o}"))
+    return findings
+
+
+def _secrets(settings: Settings) -> dict[str, str]:
+    """Settings that hold secrets, and what each is."""
+    held = {
+        "redis.url": (_has_password(settings), "the password of Redis"),
+        "control.secret": (settings.control.secret is not None, "the secret that signs commands"),
+        "control.previous_secret": (settings.control.previous_secret is not None, "the one that signed them before"),
+    }
+    return {name: what for name, (there, what) in held.items() if there}
+
+
+def _has_password(settings: Settings) -> bool:
+    url = settings.redis.url
+    return url is not None and urlsplit(url.get_secret_value()).password is not None
+
+
+def check_control_secret(loaded: LoadedSettings) -> list[Finding]:
+    """Whether commands are signed where others than this machine's own users can reach Redis."""
+    control, url = loaded.settings.control, loaded.settings.redis.url
+    if control.secret is not None:
+        also = "; the one before is accepted too" if control.previous_secret is not None else ""
+        return [ok("control-secret", f"commands are signed, and checked by whoever obeys{also}")]
+    parts = urlsplit(url.get_secret_value()) if url else None
+    if parts is None or parts.scheme == "unix" or parts.hostname in _LOCAL:
+        return [ok("control-secret", "none is set; Redis is reached on this machine only")]
+    found = f"control.secret is not set, and Redis is at {parts.hostname}: whoever reaches it can stop and start agents"
+    fix = "set ORC_CONTROL__SECRET to the same secret for supervisors, workers and operators: `openssl rand -hex 32`"
+    return [warning("control-secret", found, fix)]
 
 
 def check_url(loaded: LoadedSettings) -> list[Finding]:
@@ -49,10 +86,11 @@ def check_url(loaded: LoadedSettings) -> list[Finding]:
         return [ok("redis-url", "none is set: the embedded server near by is used")]
     parts = urlsplit(url.get_secret_value())
     where = f"{parts.scheme}://{parts.hostname or parts.path}{f':{parts.port}' if parts.port else ''}"
-    if loaded.settings.secrets and loaded.places.get("redis.url") == "option":
+    password = _has_password(loaded.settings)
+    if password and loaded.places.get("redis.url") == "option":
         found = f"{where}: the password was given as an option, which every user of this machine can see"
         return [warning("redis-url", found, "put the URL into ORC_REDIS__URL or a secret file")]
-    if loaded.settings.secrets and parts.scheme == "redis" and parts.hostname not in _LOCAL:
+    if password and parts.scheme == "redis" and parts.hostname not in _LOCAL:
         found = f"{where}: the password crosses the network in clear text"
         return [
             warning("redis-url", found, f"set ORC_REDIS__URL to rediss://…@{parts.hostname}, with TLS at the server")

@@ -16,6 +16,7 @@ from orchestrator.doctor import (
     inboxes,
     leftovers,
     machine,
+    orders,
     queues,
     rights,
     scripts,
@@ -55,6 +56,7 @@ _SERVER: Final = (
 )
 _POOL: Final = (
     ("supervisor", team.check_supervisor),
+    ("orders", orders.check_orders),
     ("workers", team.check_workers),
     ("skills", queues.check_skills),
     ("parked", queues.check_parked),
@@ -93,6 +95,7 @@ def examine_machine(load: Callable[[], LoadedSettings]) -> tuple[list[Finding], 
         return findings + configuration.broken_settings(wrong), None
     findings += configuration.check_settings(loaded)
     findings += configuration.check_secret_files(loaded) + configuration.check_url(loaded)
+    findings += configuration.check_control_secret(loaded)
     alone = loaded.settings.redis.url is None
     findings += embedded.check_embedded_server(needed=alone)
     if alone:

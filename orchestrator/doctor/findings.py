@@ -93,13 +93,18 @@ _TABLE: Final = (
     ),
     Topic(
         "secret-files",
-        "A file with the password of the server can be read by everybody.",
+        "A file with the password of the server, or with what signs commands, can be read by everybody.",
         "`chmod 600` (or 640) the file that is named.",
     ),
     Topic(
         "redis-url",
         "A password crosses the network in clear text.",
         "Use a `rediss://` URL in `ORC_REDIS__URL`, with TLS switched on at the server.",
+    ),
+    Topic(
+        "control-secret",
+        "Commands are not signed, and Redis is not on this machine: whoever reaches it can give commands.",
+        "The same `ORC_CONTROL__SECRET` for supervisors, workers and operators; see [control.md](control.md).",
     ),
     # The server
     Topic(
@@ -177,6 +182,11 @@ _TABLE: Final = (
         "supervisor",
         "No supervisor leads, so nothing is assigned; it is a problem when tasks wait or workers live.",
         "`orc supervisor run`, or `orc up`.",
+    ),
+    Topic(
+        "orders",
+        "Something is stopped, paused or drained; or an order is not truly signed, or with a secret that is to go.",
+        "`orc start`, `orc agents resume`, `orc queues resume`; give orders again before a secret goes.",
     ),
     Topic(
         "workers",

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, assert_type
 
 import anyio
 import anyio.from_thread
+import anyio.to_thread
 import pytest
 from pydantic import BaseModel, field_validator
 
 from orchestrator import (
+    Cause,
     InvalidInput,
     KeyConflict,
     OrchestratorError,
@@ -437,6 +439,28 @@ def test_a_forked_process_is_refused(settings: Settings) -> None:
     assert lines == [
         *[refused] * 4, "own: ready", "parent: ready ended", *["parent: ready already"] * 2, f"closed: 1 {parent}"
     ]  # fmt: skip
+
+
+async def test_control_commands(settings: Settings) -> None:
+    """Each is given and answered as by the asynchronous client; what it is given with is checked in the same way."""
+
+    def steer() -> None:
+        with Orchestrator(settings=settings) as orc:
+            handle = orc.submit("nobody_can")
+            sent = orc.admin.stop(reason="for a test")
+            found = sent.receipts(timeout=PATIENCE_S)
+            assert (sent.command.kind, sent.at <= found.answered[0].at, sent.more) == ("stop", True, False)
+            assert repr(sent) == f"Sent({sent.id!r})"
+            assert ([one.word for one in found.answered], found.missing) == (["done"], ())
+            assert handle.status().detail.cause == Cause.STOPPED
+            assert orc.admin.start().id != sent.id
+            assert orc.admin.cancel([handle.id]).receipts(timeout=PATIENCE_S).done
+            with pytest.raises(InvalidInput, match="agent:NAME"):
+                orc.admin.pause_queue("sum")
+            assert orc.admin.schedules.list() == []
+
+    async with run_local_team(settings):
+        await anyio.to_thread.run_sync(steer)
 
 
 @pytest.mark.parametrize("server_is", ["answering", "frozen"])

@@ -320,3 +320,36 @@ async def test_pools_are_looked_at_apart(team: LocalTeam, redis_client: redis.Re
     assert "lifetimes" not in await trouble(settings)
     assert (await trouble(other))["lifetimes"] == "problem"
     redis_client.delete(leaked)
+
+
+async def test_standing_orders(team: LocalTeam, settings: Settings) -> None:
+    """What is stopped, paused or drained is a warning that says by whom and why, until it ends."""
+    assert "orders" not in await trouble(settings)
+    await team.orc.admin.stop(agent="busy", reason="too slow", actor="ada@desk")
+    await team.orc.admin.drain_queue("skill:sum", actor="bob@desk")
+    found = (await examined(settings))["orders"]
+    assert found.severity is Severity.WARNING
+    assert "drain:queue:skill:sum by bob@desk since " in found.found
+    assert "stop:agent:busy by ada@desk: too slow since " in found.found
+    await team.orc.admin.start(agent="busy")
+    await team.orc.admin.resume_queue("skill:sum")
+    await team.orc.admin.set_log_level("info")
+    assert "orders" not in await trouble(settings)
+
+
+async def test_orders_and_secrets(settings: Settings) -> None:
+    """Orders signed with the secret before are a warning while it is still accepted, and a worse one afterwards."""
+    old, new = {"control__secret": "the-secret-of-the-past"}, {"control__secret": "the-secret-of-today"}
+    url = settings.redis.url
+    assert url is not None
+
+    def with_secrets(**secrets: str) -> Settings:
+        return local_settings(url.get_secret_value(), settings.prefix, **secrets)
+
+    async with run_local_team(with_secrets(**old), led=False) as team:
+        await team.orc.admin.stop()
+    during = (await examined(with_secrets(**new, control__previous_secret="the-secret-of-the-past")))["orders"]
+    assert "signed with the secret before" in during.found
+    after = (await examined(with_secrets(**new)))["orders"]
+    assert after.found.startswith("1 not truly signed (stop:all)")
+    assert "secret-of" not in during.found + during.fix + after.found + after.fix

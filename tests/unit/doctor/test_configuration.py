@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import LoadedSettings
     from orchestrator.doctor.findings import Finding
 
+SECRET = "canary-of-the-control-secret"
 SECRET_URL = "redis://:hunter2@db.example:6379/0"
 
 
@@ -109,3 +110,37 @@ def test_a_password_as_an_option(tmp_path: Path) -> None:
     found = only(configuration.check_url(loaded(tmp_path, url="redis://:hunter2@localhost:6379/0")))
     assert found.severity is Severity.WARNING
     assert "ORC_REDIS__URL" in found.fix
+
+
+def test_a_control_secret_is_no_password(tmp_path: Path) -> None:
+    """What signs commands does not cross the network, but the file that holds it is looked at."""
+    toml = f'[redis]\nurl = "redis://db.example:6379/0"\n[control]\nsecret = "{SECRET}"\n'
+    settings = loaded(tmp_path, toml)
+    assert only(configuration.check_url(settings)).severity is Severity.OK
+    (tmp_path / "orc.toml").chmod(0o644)
+    found = only(configuration.check_secret_files(settings))
+    assert found.severity is Severity.WARNING
+    assert "the secret that signs commands" in found.found
+    assert SECRET not in only(configuration.check_settings(settings)).found + found.found
+
+
+@pytest.mark.parametrize(
+    ("url", "secret", "severity"),
+    [
+        ("redis://db.example:6379/0", None, "warning"),
+        ("rediss://:hunter2@db.example:6379/0", None, "warning"),
+        ("redis://db.example:6379/0", SECRET, "ok"),
+        ("redis://127.0.0.1:6379/0", None, "ok"),
+        ("unix:///run/redis.sock", None, "ok"),
+        (None, None, "ok"),
+    ],
+)
+def test_unsigned_commands(tmp_path: Path, url: str | None, secret: str | None, severity: str) -> None:
+    """They are a warning where others than this machine's users reach Redis."""
+    given = {"ORC_REDIS__URL": url, "ORC_CONTROL__SECRET": secret}
+    found = only(
+        configuration.check_control_secret(loaded(tmp_path, **{name: text for name, text in given.items() if text}))
+    )
+    assert found.severity.value == severity
+    assert "hunter2" not in found.found + found.fix
+    assert SECRET not in found.found + found.fix

@@ -1,0 +1,53 @@
+"""Looks at what stands by order of operators, and whether all who obey can check that it is truly theirs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orchestrator.control.records import desired
+from orchestrator.control.signing import signer_of
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.doctor.findings import ok, warning
+
+if TYPE_CHECKING:
+    from orchestrator.control.desired import Standing
+    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.subject import Subject
+
+SHOWN = 5
+_HOLDING = ("stop:", "pause:", "drain:")
+
+
+async def check_orders(subject: Subject) -> list[Finding]:
+    """What is stopped, paused or drained; what is not truly signed, or with a secret that is about to go."""
+    signer = signer_of(subject.settings, place=subject.store.keys.root)
+    found = await desired(subject.store, signer)
+    holding = [one for one in found.standing.values() if one.slot.startswith(_HOLDING)]
+    if found.doubtful:
+        slots = ", ".join(sorted(found.doubtful)[:SHOWN])
+        text = f"{len(found.doubtful)} not truly signed ({slots}): somebody writes into the pool, or has another secret"
+        fix = "`orc control list --refused`; give all the same control.secret, and see who may write to Redis"
+        return [warning("orders", text, fix)]
+    if signer.wanted and (aged := [one for one in found.standing.values() if one.issued.key != signer.key]):
+        return [
+            warning(
+                "orders",
+                f"{_listed(aged)}: signed with the secret before; not in force any more when that is forgotten",
+                "give these orders again before you remove control.previous_secret",
+            )
+        ]
+    if holding:
+        return [
+            warning("orders", _listed(holding), "`orc start` ends a stop, `orc agents|queues|workers resume` the rest")
+        ]
+    return [ok("orders", "nothing is stopped, paused or drained")]
+
+
+def _listed(orders: list[Standing]) -> str:
+    """Orders with who asked for them and since when."""
+    said = [
+        f"{one.slot} by {one.issued.words} since {from_instant_ms(one.issued.issued_ms):%Y-%m-%d %H:%M} UTC"
+        for one in orders[:SHOWN]
+    ]
+    more = f", and {len(orders) - SHOWN} more" if len(orders) > SHOWN else ""
+    return ", ".join(said) + more
