@@ -89,13 +89,14 @@ else
 end
 
 local plain = {}
-local function rest_of(task_key)
-  -- A plain task in its first attempt has env, gen and state, and nothing that has to be read.
-  if redis.call('HLEN', task_key) == 3 then return plain end
-  local found = redis.call('HMGET', task_key, 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill', 'out', 'revived',
-    'lane')
-  return {fails = found[1], deaths = found[2], by = found[3], ttl = found[4], idem = found[5], skill = found[6],
-    out = found[7], revived = found[8], lane = found[9]}
+-- State, generation and envelope of a task, and its other fields.
+local function read(task_key)
+  -- A plain task in its first attempt has these three, and nothing else that has to be read.
+  if redis.call('HLEN', task_key) == 3 then return redis.call('HMGET', task_key, 'state', 'gen', 'env'), plain end
+  local found = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
+    'out', 'revived', 'lane')
+  return found, {fails = found[4], deaths = found[5], by = found[6], ttl = found[7], idem = found[8], skill = found[9],
+    out = found[10], revived = found[11], lane = found[12]}
 end
 
 local held = {}
@@ -122,8 +123,7 @@ for i = 1, math.min(#heads / 2, each) do
   if assigned >= want or bytes >= call_bytes then break end
   local id, score, queue = heads[2 * i - 1], heads[2 * i], from[i] or filled[1]
   local task_key = pool .. ':task:' .. id
-  local found = redis.call('HMGET', task_key, 'state', 'gen', 'env')
-  local task = rest_of(task_key)
+  local found, task = read(task_key)
   if found[1] ~= 'ready' then
     -- An index entry that a torn script left behind: the state in the hash decides.
   elseif task.by and tonumber(task.by) <= now_ms then

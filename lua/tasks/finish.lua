@@ -42,13 +42,14 @@ local waiting = start_waiting()
 local terminal = {succeeded = true, dead = true, cancelled = true, expired = true}
 local again = {retry = 'retried', snooze = 'snoozed', back = 'given_back', unstarted = 'given_back', ask = 'asked'}
 
-local function rest_of(task_key)
-  -- A plain task in its first attempt has env, gen, state and at, and nothing that has to be read.
-  if redis.call('HLEN', task_key) == 4 then return {} end
-  local found = redis.call('HMGET', task_key, 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by', 'cancel', 'out',
-    'lane')
-  return {queue = found[1], rank = found[2], ttl = found[3], idem = found[4], fails = found[5], deaths = found[6],
-    by = found[7], cancel = found[8], out = found[9], lane = found[10]}
+-- State and generation of a task, and its other fields.
+local function read(task_key)
+  -- A plain task in its first attempt has env, gen, state and at, and nothing else that has to be read.
+  if redis.call('HLEN', task_key) == 4 then return redis.call('HMGET', task_key, 'state', 'gen'), {} end
+  local found = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
+    'cancel', 'out', 'lane')
+  return found, {queue = found[3], rank = found[4], ttl = found[5], idem = found[6], fails = found[7],
+    deaths = found[8], by = found[9], cancel = found[10], out = found[11], lane = found[12]}
 end
 
 local function leave_attempt(task_key, row, task)
@@ -106,7 +107,7 @@ end
 local function judge(row)
   local id, verdict = row[1], row[5]
   local task_key = pool .. ':task:' .. id
-  local found = redis.call('HMGET', task_key, 'state', 'gen')
+  local found, task = read(task_key)
   if not found[1] then return 'stale' end
   if found[2] ~= row[2] then
     if redis.call('HGET', task_key, 'was') == row[2] then return 'already' end
@@ -121,7 +122,6 @@ local function judge(row)
   end
   ids[#ids + 1] = row[4]
   if verdict == 'unstarted' then unstarted[#unstarted + 1] = row end
-  local task = rest_of(task_key)
   if again[verdict] and not task.cancel then
     leave_attempt(task_key, row, task)
     return 'ok'
