@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OurClient:
-    """Submits to one skill."""
+    """Submits to one skill.
+
+    Attributes:
+        lanes: over how many lanes `submit_many` spreads the tasks; 0: none has one.
+    """
 
     orc: Orchestrator
     skill: str
+    lanes: int = 0
 
     async def submit_one_by_one(self, count: int) -> None:
         """Submit tasks, each after the answer to the one before."""
@@ -41,7 +46,7 @@ class OurClient:
         """Submit tasks in calls of a thousand."""
         for start in range(0, count, _MANY):
             numbers = range(start, min(start + _MANY, count))
-            await self.orc.submit_many([Submission(self.skill, arguments(number)) for number in numbers])
+            await self.orc.submit_many([self._submission(number) for number in numbers])
 
     async def submit_stamped(self, number: int) -> None:
         """Submit one task that carries the time."""
@@ -51,6 +56,10 @@ class OurClient:
         """Submit one task and wait for its result."""
         handle = await self.orc.submit(self.skill, arguments(number))
         await handle.result(timeout=_RESULT_TIMEOUT_S)
+
+    def _submission(self, number: int) -> Submission:
+        lane = f"lane {number % self.lanes}" if self.lanes else None
+        return Submission(self.skill, arguments(number), lane=lane)
 
     async def _submit_all(self, numbers: Iterator[int]) -> None:
         for number in numbers:

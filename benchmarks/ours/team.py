@@ -112,4 +112,22 @@ class OurTeam:
         return self.bench.meter.hlen(_KEYS.agent_workers(self.agent.name))
 
 
+@dataclass(frozen=True, slots=True)
+class LanedTeam(OurTeam):
+    """The same with tasks in so many lanes."""
+
+    lanes: int = 0
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[LocalDriver]:
+        """Connect."""
+        async with Orchestrator(self.bench.server.url, pool=_POOL, prefix=_PREFIX) as orc:
+            yield LocalDriver(OurClient(orc, self.agent.skill, self.lanes))
+
+    def remaining(self) -> int:
+        """Count by what was noted: most tasks are in no queue while they wait for their turn."""
+        submitted, succeeded = self.bench.meter.hmget(_KEYS.stats("TOTAL"), ["submitted", "succeeded"])
+        return int(submitted or 0) - int(succeeded or 0)
+
+
 _KEYS = PoolKeys(_PREFIX, _POOL)
