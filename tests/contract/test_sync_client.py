@@ -15,8 +15,12 @@ from orchestrator.client.submission import SubmitOptions
 from tests.docs.pages import section
 
 RENAMED: Final = {"aclose": "close"}
-FOR_OTHERS: Final = {"Orchestrator": {"services", "submit_one"}, "Admin": {"give"}}
-"""What is for the command line, worker code and tests."""
+FOR_OTHERS: Final = {
+    "Orchestrator": {"services", "submit_one", "locks"},
+    "Admin": {"give"},
+    "TaskHandle": {"before_wait"},
+}
+"""What is for the command line, worker code and tests; and locks, whose blocks only an event loop can cancel."""
 WORKER_ARGUMENTS: Final = {"parent"}
 ORIGINALS: Final[dict[str, Any]] = {
     "Admin": admin.Admin,
