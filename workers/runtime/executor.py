@@ -229,6 +229,8 @@ class Executor:
 
     def _barred(self, held: Held, envelope: Envelope) -> Verdict | None:
         """What a stop makes of an attempt that has not begun: it was handed to us before we, or Redis, knew of it."""
+        if not self._orders.desired.standing:
+            return None
         stop = self._orders.stop_of(held.delivery.agent, skill=envelope.skill, session=envelope.session)
         held.barred = stop is not None
         return None if stop is None else Verdict(VerdictKind.UNSTARTED, reason=one_line(stopped_by(stop)))
