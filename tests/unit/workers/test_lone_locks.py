@@ -1,0 +1,61 @@
+"""Locks in `run_skill` and `make_context`, where no server is: what is free is got, what is held is busy."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator import InvalidInput, LockBusy
+from workers import Agent, TaskContext
+from workers.testing import make_context, run_skill
+
+agent = Agent("ed")
+
+
+@agent.skill(lock="session")
+async def edit(ctx: TaskContext) -> list[int | None]:
+    """Hold a lock, and the session."""
+    async with ctx.locks.hold("n") as lease:
+        seen = await ctx.locks.peek("n")
+        assert seen is not None
+        assert seen.fence == lease.fence
+        with pytest.raises(LockBusy):
+            async with ctx.locks.hold("n", wait=0):
+                pytest.fail("it is held")
+        await lease.extend(5)
+    assert await ctx.locks.peek("n") is None
+    again = await ctx.locks.try_acquire("n")
+    assert again is not None
+    await again.release()
+    return [ctx.fence, lease.fence]
+
+
+async def test_run_skill() -> None:
+    """A skill with lock="session" runs without a server, and its handler may lock."""
+    outcome = await run_skill(edit, session="s")
+    own, lock = outcome.value
+    assert own is not None
+    assert lock is not None
+    assert lock > own
+
+
+async def test_without_session() -> None:
+    """Without a session there is nothing to have for itself; named locks are the pool's."""
+    outcome = await run_skill(edit)
+    assert outcome.value[0] is None
+
+
+async def test_make_context() -> None:
+    """A context of a test has locks too."""
+    ctx = make_context(session="s")
+    assert ctx.locks_in_use is None
+    assert (ctx.locks.scope, ctx.locks.within("agent:ed").scope) == ("session:s", "agent:ed")
+    async with ctx.locks.hold("n"):
+        assert [lock.name for lock in await ctx.locks.list()] == ["n"]
+    claim = await ctx.opened_locks().execution.session.claim()
+    assert ctx.fence == claim.fence
+
+
+def test_lock_of_a_skill_is_checked() -> None:
+    """A misspelt lock= is refused when the skill is declared."""
+    with pytest.raises(InvalidInput, match="lock must be one of task, session, agent"):
+        agent.skill(lock="sesion")  # type: ignore[call-overload]
