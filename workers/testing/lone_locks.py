@@ -14,7 +14,6 @@ from workers.runtime.locking import Locking
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
-    from orchestrator.store.calls import Argument
     from workers.runtime.holdings import Held
 
 
@@ -42,7 +41,7 @@ class _LoneStore(NoStore):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._held: dict[tuple[Argument, Argument], str] = {}
+        self._held: dict[tuple[str, str], str] = {}
         self._fences = itertools.count(1)
 
     async def call(self, call: Any, *, patience_s: float = 0.0) -> Any:
@@ -77,7 +76,7 @@ class _LoneStore(NoStore):
                 return call.parse(rows)
         return await super().call(call, patience_s=patience_s)
 
-    def _drop(self, scope: Argument, lock: str, nonce: str) -> bytes:
+    def _drop(self, scope: str, lock: str, nonce: str) -> bytes:
         if nonce not in self._held.get((scope, lock), "").split(":"):
             return b"not_held"
         del self._held[scope, lock]
