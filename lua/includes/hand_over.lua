@@ -7,16 +7,18 @@
 local function hand_over(pool, ending, lane, id)
   local lane_key = pool .. ':lane:' .. lane
   local first = redis.call('ZRANGE', lane_key, 0, 1)
-  local gone, heir = {id}, first[1] == id and first[2]
+  local heir, gone = first[1] == id and first[2], {id}
   while heir and #gone < 100 do
     local task_key = pool .. ':task:' .. heir
     local found = redis.call('HMGET', task_key, 'state', 'queue', 'rank', 'env')
-    if found[1] == 'waiting' then
+    local state = found[1]
+    if state == 'waiting' then
       redis.call('HSET', task_key, 'state', 'ready')
       local score = whole(rank_of(found[3]) + math.floor(ending.now / 1000))
       ending.turns[heir] = {found[2] or skill_queue(found[4]), score}
+      break
     end
-    if found[1] and not has_ended(found[1]) then break end
+    if state and not has_ended(state) then break end
     gone[#gone + 1] = heir
     heir = redis.call('ZRANGE', lane_key, #gone, #gone)[1]
   end

@@ -91,8 +91,13 @@ end
 local plain = {}
 -- State, generation and envelope of a task, and its other fields.
 local function read(task_key)
-  -- A plain task in its first attempt has these three, and nothing else that has to be read.
-  if redis.call('HLEN', task_key) == 3 then return redis.call('HMGET', task_key, 'state', 'gen', 'env'), plain end
+  -- A plain task in its first attempt has these three, and nothing else that has to be read; or a lane on top.
+  local fields = redis.call('HLEN', task_key)
+  if fields == 3 then return redis.call('HMGET', task_key, 'state', 'gen', 'env'), plain end
+  if fields == 4 then
+    local found = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'lane')
+    if found[4] then return found, {lane = found[4]} end
+  end
   local found = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
     'out', 'revived', 'lane')
   return found, {fails = found[4], deaths = found[5], by = found[6], ttl = found[7], idem = found[8], skill = found[9],

@@ -44,8 +44,13 @@ local again = {retry = 'retried', snooze = 'snoozed', back = 'given_back', unsta
 
 -- State and generation of a task, and its other fields.
 local function read(task_key)
-  -- A plain task in its first attempt has env, gen, state and at, and nothing else that has to be read.
-  if redis.call('HLEN', task_key) == 4 then return redis.call('HMGET', task_key, 'state', 'gen'), {} end
+  -- A plain task in its first attempt has env, gen, state and at, and nothing else that has to be read; or a lane on top.
+  local fields = redis.call('HLEN', task_key)
+  if fields == 4 then return redis.call('HMGET', task_key, 'state', 'gen'), {} end
+  if fields == 5 then
+    local found = redis.call('HMGET', task_key, 'state', 'gen', 'lane')
+    if found[3] then return found, {lane = found[3]} end
+  end
   local found = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
     'cancel', 'out', 'lane')
   return found, {queue = found[3], rank = found[4], ttl = found[5], idem = found[6], fails = found[7],

@@ -91,6 +91,7 @@ local function meet_lane(key, on_busy, id)
   end
   if lane.crowded then return 'crowded', key end
   local count = length_of(place)
+  if count == 0 and not lane.last then lane.last = 0 end
   if on_busy and count > 0 and not lane.owner then
     lane.owner = live_member(key, lane)
     if not lane.owner then

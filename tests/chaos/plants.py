@@ -53,8 +53,8 @@ PLANTS: Final = {
     ),
     "no-lane": Plant(
         "includes/hand_over.lua",
-        "    if found[1] and not has_ended(found[1]) then break end\n",
-        "",
+        "      break\n    end\n    if state and not has_ended(state) then break end\n",
+        "    end\n",
         "when a task of a lane ends, the turn goes to all others at once",
     ),
     "no-lease": Plant(
