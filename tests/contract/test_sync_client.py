@@ -16,11 +16,11 @@ from tests.docs.pages import section
 
 RENAMED: Final = {"aclose": "close"}
 FOR_OTHERS: Final = {
-    "Orchestrator": {"services", "submit_one", "locks"},
+    "Orchestrator": {"services", "submit_one", "locks", "workspace"},
     "Admin": {"give"},
     "TaskHandle": {"before_wait"},
 }
-"""What is for the command line, worker code and tests; and locks, whose blocks only an event loop can cancel."""
+"""What is for the command line, worker code and tests; and shared state, whose locks only an event loop can end."""
 WORKER_ARGUMENTS: Final = {"parent"}
 ORIGINALS: Final[dict[str, Any]] = {
     "Admin": admin.Admin,

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.to_thread
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -385,3 +386,30 @@ async def test_nothing_stays_for_ever(ws: Workspace, redis_client: redis.Redis) 
     keys = redis_client.keys("*{session:101}*")
     assert len(keys) > 10
     assert [key for key in keys if redis_client.pttl(key) < 0] == []
+
+
+async def test_broken_connections(ws: Workspace, redis_client: redis.Redis) -> None:
+    """Connections that break again and again in the middle of changes lose none and double none."""
+    broken = 0
+
+    async def append(writer: int) -> None:
+        for number in range(40):
+            await ws.append("log", [writer, number])
+            await ws.incr("count")
+
+    async def cut() -> None:
+        nonlocal broken
+        while broken < 10:
+            await anyio.sleep(0.01)
+            broken += await anyio.to_thread.run_sync(
+                lambda: redis_client.client_kill_filter(_type="normal", skipme=True)
+            )
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(cut)
+        for writer in range(20):
+            group.start_soon(append, writer)
+    entries = [tuple(entry.value) for entry in await ws.log("log", last=1000)]
+    assert sorted(entries) == [(writer, number) for writer in range(20) for number in range(40)]
+    assert (await ws.get("count"))["count"].value == 800
+    assert broken >= 10

@@ -1,0 +1,43 @@
+"""On a server whose memory is full: changes of shared state are refused as a whole, reading goes on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orchestrator.core.errors import ServerFull
+from orchestrator.store.server_binary import find_server_binary
+from orchestrator.testing.servers import RedisServer, find_binary_of_line
+from tests.lua.workspace.space import Space
+from tests.lua.workspace.test_changes import CHANGES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=["newest", "redis7"])
+def full(request: pytest.FixtureRequest) -> Iterator[Space]:
+    """A workspace on a server that takes no more."""
+    binary = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
+    if binary is None:
+        pytest.skip("needs a redis-server 7.x on the PATH")
+    with RedisServer(binary) as server:
+        space = Space(server.url, "full:t:t")
+        space.patch(("there",))
+        space.patch(("draft",), owner="ada")
+        space.append("l", b"1", b"2")
+        space.execute("CONFIG", "SET", "maxmemory", 100_000)
+        yield space
+        space.close()
+
+
+def test_changes_are_refused(full: Space) -> None:
+    """Every change is refused before its first write; what is there can be read."""
+    for change in CHANGES.values():
+        with full.unchanged(), pytest.raises(ServerFull, match=r"out of memory; raise maxmemory"):
+            change(full)
+    assert full.tail("l", 1) == [2]
+    assert full.present() == []
+    full.execute("CONFIG", "SET", "maxmemory", 0)
+    assert full.append("l", b"3").status == "ok"
