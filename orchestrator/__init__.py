@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.client.admin import Admin as Admin
+    from orchestrator.client.admin import Sent as Sent
     from orchestrator.client.client import Orchestrator as Orchestrator
     from orchestrator.client.handle import TaskHandle as TaskHandle
     from orchestrator.client.submission import Submission as Submission
     from orchestrator.client.timetable import Schedules as Schedules
+    from orchestrator.control.receipts import Receipt as Receipt
+    from orchestrator.control.receipts import Receipts as Receipts
     from orchestrator.core.errors import AnswerRefused as AnswerRefused
     from orchestrator.core.errors import AskExpired as AskExpired
     from orchestrator.core.errors import CommandRefused as CommandRefused
@@ -81,6 +85,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DELETE",
+    "Admin",
     "AgentEntry",
     "AnswerRefused",
     "AnswerStatus",
@@ -119,12 +124,15 @@ __all__ = [
     "Question",
     "QuestionChanged",
     "QueueFull",
+    "Receipt",
+    "Receipts",
     "Replay",
     "ReviveStatus",
     "Schedule",
     "ScheduleExists",
     "Schedules",
     "Scratch",
+    "Sent",
     "ServerFull",
     "ServerRefused",
     "ServerUnavailable",
@@ -156,6 +164,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Admin": "orchestrator.client.admin",
     "AgentEntry": "orchestrator.workspace.model",
     "AnswerStatus": "orchestrator.tasks.model",
     "Appended": "orchestrator.workspace.model",
@@ -178,9 +187,12 @@ _HOMES = {
     "Patched": "orchestrator.workspace.model",
     "Progress": "orchestrator.tasks.model",
     "Question": "orchestrator.tasks.model",
+    "Receipt": "orchestrator.control.receipts",
+    "Receipts": "orchestrator.control.receipts",
     "Replay": "orchestrator.workspace.model",
     "ReviveStatus": "orchestrator.tasks.model",
     "Scratch": "orchestrator.workspace.scratch",
+    "Sent": "orchestrator.client.admin",
     "Snapshot": "orchestrator.workspace.model",
     "StateEntry": "orchestrator.workspace.model",
     "Schedule": "orchestrator.schedules.model",

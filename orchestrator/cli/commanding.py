@@ -46,60 +46,41 @@ USUAL: Final = Commanding()
 
 
 async def send_and_show(
-    services: Services,
-    command: Command,
-    options: Commanding,
-    common: Globals,
-    *,
-    tasks: Sequence[str] = (),
-    until_done: bool = False,
+    services: Services, command: Command, options: Commanding, common: Globals, *, until_done: bool = False
 ) -> int:
-    """Give a command, wait for the answers and print them.
+    """Give a command that is no job, wait for the answers and print them.
 
     Args:
         services: what it stands on.
         command: what is asked for.
         options: what was typed for it.
         common: global options.
-        tasks: what a job is for.
-        until_done: wait until nothing is left to be done, and without a time-out unless one was typed; a job's end is
-            always waited for.
+        until_done: wait until nothing is left to be done, and without a time-out unless one was typed.
 
     Returns:
-        The exit code: see `show_sent`.
+        The exit code: 0 all have answered, or nobody is there who could; 1 somebody failed; 4 somebody refused; 5 not
+        all have answered in time; 6 some did it.
 
     Raises:
         CommandRefused: it was not accepted; nothing changed.
     """
     from orchestrator.client.admin import Admin
 
-    options.timeout_s()  # what cannot be meant is refused before anything is done
-    sent = await Admin(lambda: services).give(command, reason=options.reason, tasks=tasks)
-    return await show_sent(sent, options, common, until_done=until_done)
-
-
-async def show_sent(sent: Sent, options: Commanding, common: Globals, *, until_done: bool = False) -> int:
-    """Wait for the answers to a command and print them.
-
-    Returns:
-        The exit code: 0 all have answered, or nobody is there who could; 1 somebody failed; 4 somebody refused; 5 not
-        all have answered in time; 6 some did it.
-    """
+    timeout_s = options.timeout_s()  # what cannot be meant is refused before anything is done
+    sent = await Admin(lambda: services).give(command, reason=options.reason)
     if options.no_wait:
         _show(sent, None, common)
         return DONE
-    timeout_s = options.timeout_s()
-    if timeout_s is None and not (until_done or sent.command.job):
-        timeout_s = ANSWER_WITHIN_S
-    if timeout_s is None:
+    if until_done and timeout_s is None:
         output.hint(f"command {sent.id} is stored; Ctrl-C ends the waiting, not the command")
+    elif timeout_s is None:
+        timeout_s = ANSWER_WITHIN_S
     found = await sent.receipts(timeout=timeout_s, until_done=until_done)
     _show(sent, found, common)
-    waited_for_end = until_done or sent.command.job
-    late = [*found.missing, *(found.busy if waited_for_end else ())]
+    late = [*found.missing, *(found.busy if until_done else ())]
     if late:
-        _say_late(sent, found, waited_s=timeout_s or 0.0, waited_for_end=waited_for_end)
-    elif not found.answered and sent.command.audience != "nobody":
+        _say_late(sent, found, waited_s=timeout_s or 0.0)
+    elif not found.answered:
         output.say(f"nobody runs who could answer; command {sent.id} is stored and holds for whoever starts")
     codes = [_exit_code(receipt.word) for receipt in found.answered] + [TIMED_OUT] * len(late)
     return joint_exit_code(codes) if codes else DONE
@@ -138,16 +119,11 @@ def _show(sent: Sent, found: Receipts | None, common: Globals) -> None:
     output.show_record(common.output, record, key="id")
 
 
-def _say_late(sent: Sent, found: Receipts, *, waited_s: float, waited_for_end: bool) -> None:
-    within = f"within {waited_s:g} s"
-    stored = "it is stored and will be done" if sent.command.job else "it is stored and holds all the same"
-    look = f"see `orc control show {sent.id}`"
-    if found.missing:
-        names = output.clean(", ".join(found.missing))
-        output.say(error_line(f"not answered {within}: {names}; {stored}, {look}"))
-    elif waited_for_end:
-        names = output.clean(", ".join(found.busy))
-        output.say(error_line(f"not done {within}: {names}; {stored}, {look}"))
+def _say_late(sent: Sent, found: Receipts, *, waited_s: float) -> None:
+    late = f"not answered within {waited_s:g} s: " + ", ".join(found.missing)
+    if not found.missing:
+        late = f"not done within {waited_s:g} s: " + ", ".join(found.busy)
+    output.say(error_line(f"{late}; it is stored and holds all the same, see `orc control show {sent.id}`"))
 
 
 def _exit_code(word: str) -> int:
