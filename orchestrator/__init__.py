@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import VersionConflict as VersionConflict
     from orchestrator.core.errors import WorkspaceError as WorkspaceError
     from orchestrator.core.errors import WorkspaceFull as WorkspaceFull
+    from orchestrator.limits.limits import Decision as Decision
+    from orchestrator.limits.limits import Limits as Limits
     from orchestrator.locks.memory import LockedMemory as LockedMemory
     from orchestrator.locks.memory import MemoryBackend as MemoryBackend
     from orchestrator.locks.model import LockInfo as LockInfo
@@ -98,6 +100,7 @@ __all__ = [
     "CommandRefused",
     "ConfigError",
     "Counted",
+    "Decision",
     "Delete",
     "Directive",
     "Fenced",
@@ -106,6 +109,7 @@ __all__ = [
     "KeyConflict",
     "LaneBusy",
     "Lease",
+    "Limits",
     "LockBusy",
     "LockError",
     "LockInfo",
@@ -174,9 +178,11 @@ _HOMES = {
     "Change": "orchestrator.workspace.model",
     "Counted": "orchestrator.workspace.model",
     "DELETE": "orchestrator.workspace.model",
+    "Decision": "orchestrator.limits.limits",
     "Delete": "orchestrator.workspace.model",
     "Directive": "orchestrator.workspace.model",
     "Lease": "orchestrator.locks.named",
+    "Limits": "orchestrator.limits.limits",
     "LockInfo": "orchestrator.locks.model",
     "LockedMemory": "orchestrator.locks.memory",
     "Locks": "orchestrator.locks.named",
@@ -191,12 +197,12 @@ _HOMES = {
     "Receipts": "orchestrator.control.receipts",
     "Replay": "orchestrator.workspace.model",
     "ReviveStatus": "orchestrator.tasks.model",
+    "Schedule": "orchestrator.schedules.model",
+    "Schedules": "orchestrator.client.timetable",
     "Scratch": "orchestrator.workspace.scratch",
     "Sent": "orchestrator.client.admin",
     "Snapshot": "orchestrator.workspace.model",
     "StateEntry": "orchestrator.workspace.model",
-    "Schedule": "orchestrator.schedules.model",
-    "Schedules": "orchestrator.client.timetable",
     "Submission": "orchestrator.client.submission",
     "TaskEvent": "orchestrator.tasks.model",
     "TaskFilter": "orchestrator.tasks.selecting",

@@ -36,6 +36,7 @@ from orchestrator.core.errors import (
     SubmitRefused,
 )
 from orchestrator.core.ids import TaskIds, check_task_id
+from orchestrator.limits.limits import Limits
 from orchestrator.locks.keeping import Keeper
 from orchestrator.locks.model import POOL, parse_scope
 from orchestrator.locks.named import Locks
@@ -366,6 +367,13 @@ class Orchestrator:
             room=self._room,
             keeper=self._keeper,
         )
+
+    @property
+    def limits(self) -> Limits:
+        """Limits by name: may something happen now? Shared by all programs with the same prefix."""
+        services = self._here()
+        settings = services.settings
+        return Limits(services.store, prefix=settings.prefix, patience_s=settings.redis.command_timeout_s)
 
     def workspace(self, session: str) -> WorkspaceView:
         """What the agents of a session share; reading is free, `edit()` takes a lock first.

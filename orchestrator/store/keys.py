@@ -209,10 +209,11 @@ SCOPE_KEYS: Final = (
         _WORKSPACE,
     ),
     KeyKind("agent:A:kv", "hash", "scratch of one agent: as `ws:doc`", _WORKSPACE),
+    KeyKind("window", "zset", "what a limit has counted, by us; `op:number`", "window + 1 s"),
 )
 """The keys of a scope: of a session, of an agent, or of a pool's own locks."""
-SCOPES: Final = ("session", "agent", "locks")
-"""The kinds of scopes; `locks` are those of a pool, in another slot than its tasks."""
+SCOPES: Final = ("session", "agent", "locks", "limit")
+"""The kinds of scopes; `locks` are those of a pool, in another slot than its tasks; each `limit` has its own."""
 
 
 @dataclass(frozen=True, slots=True)

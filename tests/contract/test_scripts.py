@@ -13,17 +13,18 @@ import pytest
 
 from orchestrator.agents import scripts as agent_scripts
 from orchestrator.agents.model import AgentSpec, SkillTerms
+from orchestrator.control import scripts as control_scripts
+from orchestrator.core.issued import Issued
 from orchestrator.core.rates import Rate
 from orchestrator.core.settings import WorkspaceSettings
+from orchestrator.limits import scripts as limit_scripts
+from orchestrator.locks import scripts as lock_scripts
+from orchestrator.locks.model import Claim
 from orchestrator.schedules import scripts as schedule_scripts
 from orchestrator.schedules.model import Outcome
 from orchestrator.store.calls import Call, opaque
-from orchestrator.locks import scripts as lock_scripts
-from orchestrator.locks.model import Claim
 from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS, PoolKeys, ScopeKeys
 from orchestrator.store.script_files import ScriptFile, all_scripts
-from orchestrator.control import scripts as control_scripts
-from orchestrator.core.issued import Issued
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.inbox import parse_entries
 from orchestrator.tasks.model import (
@@ -137,6 +138,7 @@ SAMPLES: dict[str, Call[Any]] = {
     "locks/free": lock_scripts.free(SCOPE, rows=[("exec", "t", "1")]),
     "locks/await_for": lock_scripts.await_for(Claim(SCOPE, "exec", "1:t:1:0"), tasks=["u"]),
     "locks/look": lock_scripts.look(SCOPE),
+    "limits/check": limit_scripts.check(SCOPE, op="o", most=1, window_us=1, cost=1),
     "workspace/patch": workspace_scripts.patch(
         SCOPE, **_CHANGE, rows=[workspace_scripts.PathRow("p", "set", b"\xff", "is", 1)]
     ),
@@ -171,6 +173,7 @@ def wrappers() -> set[str]:
     modules = {
         "control": control_scripts,
         "schedules": schedule_scripts,
+        "limits": limit_scripts,
         "locks": lock_scripts,
         "tasks": task_scripts,
         "agents": agent_scripts,
@@ -359,7 +362,8 @@ def test_lock_suffixes() -> None:
 
 def test_workspace_suffixes() -> None:
     """The same for workspaces, whose keys lie in the slot of their session."""
-    known = {f":{_stem(kind.suffix)}" for kind in SCOPE_KEYS if not kind.suffix.startswith(("exec", "lock", "fence"))}
+    others = ("exec", "lock", "fence", "window")
+    known = {f":{_stem(kind.suffix)}" for kind in SCOPE_KEYS if not kind.suffix.startswith(others)}
     text = "\n".join(script.text for script in all_scripts().values() if script.name.startswith("workspace/"))
     built = set(re.findall(r"\bscope \.\. '(:[^']+)'", text)) - {":agent:"}
     built |= {":agent:*:kv"} if ".. ':kv'" in text else set()

@@ -16,7 +16,7 @@ from tests.docs.pages import section
 
 RENAMED: Final = {"aclose": "close"}
 FOR_OTHERS: Final = {
-    "Orchestrator": {"services", "submit_one", "locks", "workspace"},
+    "Orchestrator": {"services", "submit_one", "locks", "limits", "workspace"},
     "Admin": {"give"},
     "TaskHandle": {"before_wait"},
 }

@@ -1,0 +1,107 @@
+"""`Limits`: may this happen now? Exact over every window, by the server's clock; who is refused is not counted."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.core.durations import Duration, to_ms
+from orchestrator.core.errors import InvalidInput
+from orchestrator.limits import scripts
+from orchestrator.store.keys import ScopeKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.store.store import Store
+
+PROFILES: Final[Mapping[str, tuple[int, float]]] = {
+    "tasks": (10, 60.0),
+    "hooks": (20, 3600.0),
+    "chat": (10, 60.0),
+    "api": (60, 60.0),
+}
+"""Usual limits, as how many in how many seconds: tasks, hooks and chat messages of an agent; requests to an API."""
+MAX_COST: Final = 500
+MAX_LIMIT: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether something may happen now.
+
+    Attributes:
+        allowed: it may, and is counted.
+        used: what is counted in the window that ends now.
+        remaining: what would be allowed further.
+        retry_after: seconds until it would be allowed, if nothing else is meanwhile; 0 if it is.
+    """
+
+    allowed: bool
+    used: int
+    remaining: int
+    retry_after: float
+
+
+class Limits:
+    """Limits by name, shared by all programs with the same prefix."""
+
+    __slots__ = ("_patience_s", "_prefix", "_store")
+
+    def __init__(self, store: Store, *, prefix: str, patience_s: float) -> None:
+        self._store, self._prefix, self._patience_s = store, prefix, patience_s
+
+    async def check(
+        self,
+        name: str,
+        limit: int | None = None,
+        window: Duration | None = None,
+        *,
+        cost: int = 1,
+        profile: str | None = None,
+        op_id: str | None = None,
+    ) -> Decision:
+        """Count something, if it may happen now: `if not (await orc.limits.check(ip, profile="api")).allowed: ...`.
+
+        Args:
+            name: what is limited, as an agent or an address; any text of up to 200 bytes.
+            limit: how many in every window.
+            window: its length, seconds or timedelta.
+            cost: how many this counts for, at most 500.
+            profile: the usual limit and window in place of both: `tasks` (10 a minute), `hooks` (20 an hour), `chat`
+                (10 a minute), `api` (60 a minute). Each profile counts for itself.
+            op_id: name of what happens; within the window the same one counts once.
+
+        Raises:
+            InvalidInput: a name or number that cannot be, or a cost above the limit.
+            StoreError: Redis did not answer; nothing may be assumed.
+        """
+        if profile is not None:
+            if limit is not None or window is not None or profile not in PROFILES:
+                raise InvalidInput(f"give limit and window, or one of the profiles {', '.join(PROFILES)}")
+            (limit, window), name = PROFILES[profile], f"{profile}:{name}"
+        if limit is None or window is None:
+            raise InvalidInput("a limit needs its window: how many, in how many seconds; or give profile=")
+        _check_count("limit", limit, MAX_LIMIT)
+        _check_count("cost", cost, min(limit, MAX_COST))
+        window_ms = to_ms("window", window)
+        if window_ms == 0:
+            raise InvalidInput("a window of 0 s holds nothing; give seconds or a timedelta")
+        if op_id is not None and not 1 <= len(op_id) <= 200:
+            raise InvalidInput("op_id is refused; give a text of 1 to 200 characters")
+        call = scripts.check(
+            ScopeKeys(self._prefix, "limit", name),
+            op=secrets.token_urlsafe(12) if op_id is None else f"={op_id}",
+            most=limit,
+            window_us=window_ms * 1000,
+            cost=cost,
+        )
+        found = await self._store.call(call, patience_s=self._patience_s)
+        allowed, used = found.status != "refused", found.used
+        return Decision(allowed, used, max(0, limit - used), found.retry_us / 1_000_000)
+
+
+def _check_count(name: str, value: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+        raise InvalidInput(f"{name} must be a whole number from 1 to {most}, not {value!r:.80}")

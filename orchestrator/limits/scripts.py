@@ -1,0 +1,35 @@
+"""One typed wrapper per script in `lua/limits/`: values in, a `Call` out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from orchestrator.store.calls import Arguments, Call
+
+if TYPE_CHECKING:
+    from orchestrator.store.keys import ScopeKeys
+
+
+class Checked(NamedTuple):
+    """What was answered: allowed, duplicate or refused; what is taken; us until a refused one would fit."""
+
+    status: str
+    used: int
+    retry_us: int
+
+
+def check(keys: ScopeKeys, *, op: str, most: int, window_us: int, cost: int, now_us: str = "") -> Call[Checked]:
+    """Take room in a window, up to 500 at a time."""
+
+    def parse(reply: list[Any]) -> Checked:
+        return Checked(reply[0].decode(), reply[1], reply[2])
+
+    args: Arguments = {
+        "scope": keys.root,
+        "op": op,
+        "most": most,
+        "window_us": window_us,
+        "cost": cost,
+        "now_arg": now_us,
+    }
+    return Call("limits/check", args, parse)
