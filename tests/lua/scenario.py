@@ -5,12 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.agents import scripts as agent_scripts
+from orchestrator.control import scripts as control_scripts
+from orchestrator.control.commands import ResetLimit, ReviveTasks, SetLimit, Start, Stop
+from orchestrator.core.ids import encode_foreign
 from orchestrator.core.rates import Rate
 from orchestrator.schedules import scripts as schedule_scripts
 from orchestrator.schedules.model import Outcome
+from orchestrator.store.calls import opaque
 from orchestrator.store.script_files import all_scripts
 from orchestrator.tasks import scripts as task_scripts
-from orchestrator.tasks.model import CancelStatus, DeleteStatus, FinishStatus, TaskState, Verdict, VerdictKind
+from orchestrator.tasks.model import (
+    CancelStatus,
+    DeleteStatus,
+    Envelope,
+    FinishStatus,
+    ReviveStatus,
+    TaskState,
+    Verdict,
+    VerdictKind,
+    encode_envelope,
+)
 from tests.lua.pool import LEASE_MS, Team, chunk, row
 
 if TYPE_CHECKING:
@@ -75,6 +89,8 @@ def _play(pool: Pool, client: str, key: str) -> None:
     assert pool.recover("bob", tidy=True) == (1, False)
     pool.cancel(unread)
     play_questions(pool)
+    play_lanes(pool)
+    play_orders(pool)
     play_repair(pool)
     play_schedules(pool)
     pool.deregister("w1")
@@ -85,6 +101,47 @@ def _play(pool: Pool, client: str, key: str) -> None:
         e.id for e in rows
     }
     assert pool.delete(rows[0].id) == [(DeleteStatus.DELETED, TaskState.SUCCEEDED)]
+
+
+def play_lanes(pool: Pool) -> None:
+    """Three tasks of one lane: one fails for good, one waits and is replaced by the last; the first is revived."""
+    failing, waiting = row(lane="x"), row(lane="x")
+    pool.put(failing, waiting)
+    (held,) = pool.deliver("w2")
+    pool.put(row(lane="x", on_busy="replace"))
+    pool.end(held, VerdictKind.DEAD)
+    (held,) = pool.deliver("w2")
+    pool.end(held)
+    ((status, _),) = pool.revive(failing.id)
+    assert status is ReviveStatus.REVIVED
+    (held,) = pool.deliver("w2")
+    pool.end(held)
+
+
+def play_orders(pool: Pool) -> None:
+    """A stop of a session that holds a task back and lets it go, a limit, a job, a forged order, receipts."""
+    keys = pool.keys
+    task = row(envelope=opaque(encode_envelope(Envelope("sum", b"{}", session="a b"))))
+    pool.put(task)
+    (stop, issued) = pool.append(Stop(session="a b"))
+    assert stop.status == "accepted"
+    assert pool.deliver("w2") == []
+    pool.append(Start(session="a b"))
+    scope = f"session:{encode_foreign('session', 'a b')}"
+    assert pool.call(control_scripts.release(keys, scope=scope, slot="stop:session:a b", limit=9)) == (1, False)
+    (held,) = pool.deliver("w2")
+    pool.end(held)
+    pool.append(SetLimit(limit="x", rate="5/s"))
+    pool.append(ResetLimit(limit="x"))
+    pool.execute("HSET", keys.desired, "stop:all", "1-forged")
+    forged = control_scripts.ProofRow("stop:all", b"1-forged", control_scripts.Proof.FALSE)
+    pool.call(control_scripts.prove(keys, rows=[forged], seq=pool.desired()["seq"]))
+    assert "stop:all" not in pool.desired()
+    pool.call(control_scripts.receipt(keys, rows=[control_scripts.ReceiptRow(issued.id, "w2", "done")]))
+    pool.call(control_scripts.refuse(keys, rows=[control_scripts.RefusedRow("1-1", b"x", b"", "unreadable")]))
+    (_, job) = pool.append(ReviveTasks(count=1, digest="d"))
+    pool.call(control_scripts.select(keys, id_=job.id, at=0, tasks=[task.id]))
+    assert pool.call(control_scripts.settle(keys, id_=job.id, sender="s", word="done", detail=""))
 
 
 def play_schedules(pool: Pool) -> None:
