@@ -173,7 +173,7 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
     record = asdict(found) | {"args": output.raw_json(found.args)}
     record["result"] = None if found.result is None else output.raw_json(found.result)
     record["questions"] = task_answering.question_rows(found.questions, table=common.output == "table")
-    optional = ("why", "worker", "session", "tags", "key", "parent", "due_at", "ended_at", "reason", "errors", "deaths")
+    optional = ("why", "worker", "session", "tags", "key", "lane", "parent", "due_at", "ended_at", "reason", "errors", "deaths")
     output.show_record(common.output, record, key="id", skip=(*optional, "result", "progress", "questions", "once"))
 
 

@@ -28,6 +28,7 @@ SOURCES = {
             {"includes/put_ready.lua", "includes/recount.lua", "tasks/mend.lua"},
         ),
         ("takes an entry out", r"'(XACKDEL|XACK|XDEL)', inbox_key", {"includes/take_out.lua"}),
+        ("gives the turn of a lane on", r"'ZREM', lane_key", {"includes/hand_over.lua"}),
         ("raises a generation", r"tonumber\(generation\) \+ 1", {"includes/raise.lua"}),
         ("rings", r"'XADD', pool \.\. ':doorbell'", {"includes/ring.lua"}),
         ("removes a consumer", r"'DELCONSUMER'", {"includes/forget_worker.lua", "tasks/recover.lua"}),

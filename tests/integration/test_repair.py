@@ -285,3 +285,39 @@ async def test_a_restarted_server_is_looked_through_at_once(prefix: str, monkeyp
             await anyio.to_thread.run_sync(server.restart)
             with server.client() as direct:
                 await wait_for(lambda: direct.exists(queue) == 1, "the walk after the restart", timeout_s=15)
+
+
+async def test_a_lost_lane_is_made_again(team: LocalTeam) -> None:
+    """Who runs keeps the turn, those that wait get their places back, and each runs in its order."""
+    agent, order, gate = Agent("clerk"), list[int](), anyio.Event()
+
+    @agent.skill
+    async def file(number: int) -> None:
+        order.append(number)
+        await gate.wait()
+
+    await team.work(agent)
+    handles = [await team.orc.submit("file", {"number": number}, lane="x") for number in range(5)]
+    await wait_for(lambda: order == [0], "the first to run", PATIENCE_S)
+    await team.services.store.execute("DEL", team.services.keys.lane("x"))
+    assert codes(await walk(team)) == {"lost-lane": 5}
+    assert await walk(team) == []
+    gate.set()
+    for handle in handles:
+        await handle.result(PATIENCE_S)
+    assert order == list(range(5))
+
+
+async def test_a_lane_without_an_owner_goes_on(team: LocalTeam) -> None:
+    """The record of the owner is lost, or its end gave nothing on: the next one gets the turn."""
+    agent = Agent("clerk")
+
+    @agent.skill
+    async def file() -> None: ...
+
+    handles = [await team.orc.submit("file", lane="x") for _ in range(3)]
+    await team.services.store.execute("DEL", team.services.keys.task(handles[0].id))
+    await team.work(agent)
+    assert codes(await walk(team))["lost-turn"] == 1
+    for handle in handles[1:]:
+        await handle.result(PATIENCE_S)

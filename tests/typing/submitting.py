@@ -81,6 +81,7 @@ async def options(orc: Orchestrator) -> None:
     await orc.submit(count, {"text": "a"}, agent="editor", session="101", priority="high", delay=5, at=later)
     await orc.submit(count, start_by=later, key="msg-7", timeout=timedelta(minutes=1), max_attempts=2, tags=["a"])
     await orc.submit("count", None, priority=0, delay=timedelta(1), tags=("a", "b"), result_ttl=3600, session=None)
+    await orc.submit("count", lane="chat 7", on_busy="interrupt")
 
 
 async def wrong_options(orc: Orchestrator) -> None:
@@ -98,6 +99,8 @@ async def wrong_options(orc: Orchestrator) -> None:
     await orc.submit("count", timeout="1 min")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     await orc.submit("count", max_attempts="3")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     await orc.submit("count", tags=[1])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", lane=7)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    await orc.submit("count", on_busy="drop")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     await orc.submit("count", result_ttl="1 h")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType, reportCallIssue]
     await orc.submit(count, {"text": "a"}, "high")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
