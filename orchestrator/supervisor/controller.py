@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from orchestrator.supervisor.jobs import Jobs
 
 RELEASE_BATCH: Final = 500
+BLOCK_S: Final = 30.0
+HOLDING: Final = ("stop:session:", "stop:skill:")
 REFUSED_BYTES: Final = 4096
 """So much is recorded of what is refused: it may be anything."""
 
@@ -45,12 +47,27 @@ class Controller:
         self._services, self._jobs = services, jobs
         self._signer = signer_of(services.settings, place=services.keys.root)
         self._level: Level | None = None
+        self._looked_at: int | None = None
+        self._may_hold = False
+        self._seeing = anyio.Lock()
 
     async def run(self) -> None:
         """Hear and obey until cancelled."""
-        sweep_s = self._services.settings.supervisor.sweep_s
+        async with anyio.create_task_group() as group:
+            group.start_soon(self._sweep)
+            await self._listen()
+
+    async def _sweep(self) -> None:
+        while True:
+            await anyio.sleep(self._services.settings.supervisor.sweep_s)
+            try:
+                await self._see_to_it()
+            except StoreError as failure:
+                _log.warning("control_not_swept", error=str(failure))
+
+    async def _listen(self) -> None:
         control_key = self._services.keys.control
-        link = self._services.store.blocking_link(sweep_s, name="control")
+        link = self._services.store.blocking_link(BLOCK_S, name="control")
         cursor: str | None = None
         pauses = Pauses()
         try:
@@ -64,34 +81,42 @@ class Controller:
                         # What was given while nobody led is answered by whoever leads next.
                         await self._answer(await self._unanswered(last[::-1]))
                     reply = await link.execute(
-                        "XREAD", "COUNT", READ_COUNT, "BLOCK", int(sweep_s * 1000), "STREAMS", control_key, cursor
+                        "XREAD", "COUNT", READ_COUNT, "BLOCK", int(BLOCK_S * 1000), "STREAMS", control_key, cursor
                     )
-                    entries = reply[0][1] if reply else []
-                    # The state changed before the stream told of it, and stands whatever came through the stream.
-                    await self._see_to_it()
-                    await self._answer([read_entry(id_.decode(), fields, self._signer) for id_, fields in entries])
-                    if entries:
+                    if reply:
+                        entries = reply[0][1]
+                        # The state changed before the stream told of it, and stands whatever came through the stream.
+                        await self._see_to_it()
+                        await self._answer([read_entry(id_.decode(), fields, self._signer) for id_, fields in entries])
                         cursor = entries[-1][0].decode()
                     pauses.reset()
                 except StoreError as failure:
                     _log.warning("control_interrupted", error=str(failure))
-                    cursor = None
+                    cursor, self._looked_at = None, None
                     await anyio.sleep(pauses.next_s())
         finally:
             await link.close()
 
     async def _see_to_it(self) -> None:
-        desired = await see_to_truth(self._services.store, self._signer)
+        async with self._seeing:
+            await self._obey(await see_to_truth(self._services.store, self._signer))
+
+    async def _obey(self, desired: Desired) -> None:
         if desired.log_level != self._level:
             self._level = desired.log_level
             set_level(desired.log_level or self._services.settings.logging.level)
         self._jobs.set(desired.jobs)
-        await self._release(desired)
+        # Only a stop of sessions or skills lays tasks aside: at rest there is nothing to look for.
+        if desired.seq != self._looked_at or self._may_hold:
+            left = await self._release(desired)
+            self._may_hold = left or any(slot.startswith(HOLDING) for slot in desired.standing)
+            self._looked_at = desired.seq
 
-    async def _release(self, desired: Desired) -> None:
-        """Let go what stops held back that are not in force any more."""
+    async def _release(self, desired: Desired) -> bool:
+        """Let go what stops held back that are not in force any more; whether there was any such stop, or is."""
         store, keys = self._services.store, self._services.keys
-        for scope in [name.decode() for name in await store.execute("SMEMBERS", keys.held_scopes)]:
+        scopes = [name.decode() for name in await store.execute("SMEMBERS", keys.held_scopes)]
+        for scope in scopes:
             slot = slot_of(scope)
             left = slot not in desired.standing
             while left:
@@ -99,6 +124,7 @@ class Controller:
                 moved, left = await store.call(call)
                 if moved:
                     _log.info("held_tasks_released", scope=scope, count=moved)
+        return bool(scopes)
 
     async def _unanswered(self, entries: list[Any]) -> list[Heard]:
         """Those of these entries that no supervisor has answered yet."""

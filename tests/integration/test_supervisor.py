@@ -318,6 +318,8 @@ async def test_at_rest_redis_is_left_alone(team: LocalTeam, redis_client: redis.
         group.start_soon(give_up)
         await anyio.wait_all_tasks_blocked()
         with redis_client.monitor() as monitor:  # type: ignore[no-untyped-call]
+            redis_client.echo("begin")
+            _until(monitor, "ECHO begin")  # our own connection is made by then
             await anyio.sleep(3.0)
             redis_client.echo("enough")
             sent = _until(monitor, "ECHO enough")
