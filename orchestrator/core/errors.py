@@ -119,9 +119,7 @@ class Fenced(OrchestratorError):
 
     def __init__(self, task_id: str, owner: str = "") -> None:
         by_now = f"; the present owner is {owner}" if owner else ""
-        super().__init__(
-            f"this attempt no longer owns task {task_id}; what it does changes nothing any more{by_now}"
-        )
+        super().__init__(f"this attempt no longer owns task {task_id}; what it does changes nothing any more{by_now}")
         self.task_id = task_id
         self.owner = owner
 

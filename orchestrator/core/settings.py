@@ -189,7 +189,8 @@ class WorkspaceSettings(_Section):
         default=8192, description="Bytes of a value above which its events tell that it changed, but not the value."
     )
     json_projection: bool = Field(
-        default=False, description="Keep a JSON document of the paths beside them; the server needs the RedisJSON module."
+        default=False,
+        description="Keep a JSON document of the paths beside them; the server needs the RedisJSON module.",
     )
 
     @model_validator(mode="after")

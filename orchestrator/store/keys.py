@@ -138,7 +138,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "desired",
         "hash",
-        "what is in force: per slot 1 (0: lifted), its mark, signature, command; `proved:` copies; `seq`, `epoch`, `sessions`",
+        "in force: per slot 1 (0: lifted), its mark, signature, command; `proved:` copies; `seq`, `epoch`, `sessions`",
         "permanent",
         permanent=True,
     ),
@@ -209,7 +209,7 @@ SCOPE_KEYS: Final = (
         _WORKSPACE,
     ),
     KeyKind("agent:A:kv", "hash", "scratch of one agent: as `ws:doc`", _WORKSPACE),
-    KeyKind("window", "zset", "what a limit has counted, by us; `op:number`", "window + 1 s"),
+    KeyKind("window:MS", "zset", "what a limit has counted in a window of so many ms, by us; `op:number`", "window + 1 s"),
 )
 """The keys of a scope: of a session, of an agent, or of a pool's own locks."""
 SCOPES: Final = ("session", "agent", "locks", "limit")

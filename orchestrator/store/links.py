@@ -273,9 +273,7 @@ class SyncLink:
     """One blocking connection for a thread of its own (the pulse) or a process without a loop (the host)."""
 
     def __init__(self, url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> None:
-        self._pool = make_sync_pool(
-            url, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s, name=name
-        )
+        self._pool = make_sync_pool(url, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s, name=name)
 
     def execute(self, *command: Argument) -> Any:
         """Send one command and return its raw reply.

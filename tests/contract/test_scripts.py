@@ -50,7 +50,7 @@ INCLUDES = sorted((LUA / "includes").glob("*.lua"))
 READ_ONLY = {"locks/look", "tasks/why", "workspace/present", "workspace/tail"}
 _SHARED_STATE = {name for name in all_scripts() if name.startswith("workspace/")} - READ_ONLY
 FULL_SERVER_REFUSES = {"schedules/put", "tasks/submit", "tasks/emit", "tasks/revive"} | _SHARED_STATE
-"""What a full server must refuse: new and revived tasks, what handlers write. The rest passes, or it would never drain."""
+"""What a full server must refuse: new and revived tasks, what handlers write. The rest passes, so that it drains."""
 
 _DELIVERY = Delivery("ed", "1-1", "t", "7", 1, 0, b"")
 _ROW = task_scripts.UnusualRow("t", opaque(b"\xff"), 1, 2, "q", "s", 3, 4, 5, "k", "d", "p", "1")
@@ -63,9 +63,7 @@ _CHANGE: dict[str, Any] = {
 _ISSUED = Issued(1, "c", b"{}", "ann@desk", "why", 1, 2, 0)
 
 SAMPLES: dict[str, Call[Any]] = {
-    "schedules/put": schedule_scripts.put(
-        KEYS, name="n", plan=b"{}", digest="d", before="b", next_ms="7", anchor_ms=1
-    ),
+    "schedules/put": schedule_scripts.put(KEYS, name="n", plan=b"{}", digest="d", before="b", next_ms="7", anchor_ms=1),
     "schedules/pause": schedule_scripts.pause(KEYS, name="n"),
     "schedules/resume": schedule_scripts.resume(KEYS, name="n", before="b", next_ms="7"),
     "schedules/delete": schedule_scripts.delete(KEYS, name="n"),
@@ -198,7 +196,7 @@ def test_arguments(script: ScriptFile) -> None:
     """A wrapper passes exactly the declared arguments, in the declared order and of the declared types."""
     call = SAMPLES[script.name]
     assert list(call.args) == [binding.name for binding in (*script.keys, *script.args)]
-    kinds = {"key": {str}, "str": {str, bytes}, "time": {str}, "int": {int}, "rows": {bytes}}
+    kinds: dict[str, set[type]] = {"key": {str}, "str": {str, bytes}, "time": {str}, "int": {int}, "rows": {bytes}}
     for binding in (*script.keys, *script.args):
         assert type(call.args[binding.name]) in kinds[binding.type], binding.name
     assert call.command()[:3] == ["EVALSHA", script.sha, 1]

@@ -47,7 +47,7 @@ def overtaken(notebook: Notebook, lanes: Sequence[Sequence[TaskHandle[Any]]]) ->
 
 
 async def kill_workers(direct: redis.Redis, keys: PoolKeys, kills: list[int], *, every_s: float) -> None:
-    """Kill worker processes, one after the other. Not for ever: a task that dies often waits long for its next attempt."""
+    """Kill worker processes, one after the other. Not for ever: who dies often waits long for the next attempt."""
     dice = random.Random(1)
     while len(kills) < KILLS:
         await anyio.sleep(every_s)

@@ -19,7 +19,7 @@ SLOTS_VARIABLE: Final = "NOTING_AGENTS_SLOTS"
 STAMPS_PER_MINUTE: Final = 1000
 
 
-def make_agents(notebook: Notebook, *, lease_s: float, slots: int = 20) -> list[Agent]:  # noqa: C901 - handlers, no branches
+def make_agents(notebook: Notebook, *, lease_s: float, slots: int = 20) -> list[Agent]:  # noqa: C901, PLR0915 - handlers, no branches
     """Make `scribe`, which does many things, and `clerk`, which is limited in its rate."""
     scribe = Agent("scribe", concurrency=slots, lease=lease_s)
     clerk = Agent("clerk", concurrency=10, lease=lease_s, rate=f"{STAMPS_PER_MINUTE}/min")

@@ -418,7 +418,7 @@ async def test_cancelling(team: LocalTeam) -> None:
     found = await why(handle)
     assert (found.cause, found.reason, found.worker) == (Cause.CANCELLING, "no need any more", worker.id)
     assert found.text.startswith(f"told to stop: no need any more; worker {worker.id} on ")
-    assert (await handle.status()).state is TaskState.RUNNING
+    assert (await handle.status()).state is TaskState.CANCELLING
     may_stop.set()
     with pytest.raises(TaskCancelled, match="no need any more"):
         await handle.result(PATIENCE_S)
@@ -506,7 +506,7 @@ async def test_looking_is_one_round_trip(team: LocalTeam) -> None:
         store.execute = execute  # type: ignore[method-assign]
 
 
-# ------------------------------------------------------------------------------------------------------ stops and pauses
+# ----------------------------------------------------------------------------------------------------- stops and pauses
 
 
 @on_both
@@ -535,7 +535,7 @@ async def test_stopped(team: LocalTeam, scope: dict[str, Any], command: str) -> 
 
 
 async def test_paused(team: LocalTeam) -> None:
-    """A paused agent holds back what only it could do; another agent with the skill takes it. So does a paused queue."""
+    """A paused agent holds back what only it could do; another with the skill takes it. So does a paused queue."""
     await team.work(worker_of("ed", "sum"))
     await team.orc.admin.pause_agent("ed", actor="ann@desk")
     handle = await team.orc.submit("sum")

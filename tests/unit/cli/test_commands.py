@@ -174,7 +174,9 @@ def test_usage_errors(
     assert not printed
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command not in (["tasks"], ["schedules"])], ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [command for command in COMMANDS if command not in (["tasks"], ["schedules"])], ids=" ".join
+)
 def test_in_manual(command: list[str]) -> None:
     """The manual has every command."""
     assert f"`orc {' '.join(command)}" in MANUAL.read_text()
