@@ -58,6 +58,7 @@ class Summary:
     remarks: int
     tasks: int
     attempts: int
+    changes: int
     retries: int
     dead: int
     processes: int
@@ -187,7 +188,9 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
 
     async with Orchestrator(settings=load_settings(environ=environ)) as orc, patiently(orc):
         started_s = time.monotonic()
-        handle = await orc.submit(ROOT_SKILL, {"path": root, "out": str(folder)})
+        # A session for this audit alone: with --prefix those of earlier ones are still there.
+        session = f"audit-{secrets.token_hex(4)}"
+        handle = await orc.submit(ROOT_SKILL, {"path": root, "out": str(folder)}, session=session)
         async with anyio.create_task_group() as group:
             group.start_soon(Progress(orc.services, handle, started_s).run)
             audited: dict[str, Any] = await handle.result()
@@ -196,7 +199,7 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
         counts = await queries.counters(orc.services.store)
     tasks, retries = counts.get("succeeded", 0), counts.get("retried", 0)
     return Summary(
-        **{name: audited[name] for name in ("markdown", "html", "files", "functions", "cycles", "remarks")},
+        **{name: audited[name] for name in ("markdown", "html", "files", "functions", "cycles", "remarks", "changes")},
         tasks=tasks,
         attempts=tasks + retries,
         retries=retries,
@@ -217,6 +220,7 @@ def _print_summary(found: Summary, common: Globals) -> None:
     lines = [
         ("audited", f"{found.files} files, {found.functions} functions: {cycles}, {found.remarks} remarks"),
         ("worked", f"{found.tasks} tasks in {found.attempts} attempts, {retried}, {found.dead} dead"),
+        ("shared", f"{found.changes} changes in the workspace of their session, each made once"),
         ("took", f"{speed}, with {found.processes} worker processes"),
         ("report", found.markdown),
         ("", found.html),

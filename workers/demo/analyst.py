@@ -1,5 +1,8 @@
 """The analyst: reads files and says what they measure. Many may work at once; none knows of another.
 
+What they measure goes to a log of the session: all of them append at once, nobody waits, and nothing gets lost. The
+imports of a batch are a result, for the one task that has asked for them and for nobody else.
+
 Parsing is work for the processor, so it runs in a thread: the loop stays free for the neighbours in the same worker.
 """
 
@@ -13,6 +16,7 @@ from workers import Agent, TaskContext
 from workers.demo.imports import read_imports
 from workers.demo.measure import Unparsable, measure_text, parse
 from workers.demo.models import FileMeasure, ImportList, Listed, Measured
+from workers.demo.sharing import FILES_MEASURED, MEASURES, share
 from workers.demo.source import Unreadable, read_source
 from workers.demo.timing import Stopwatch
 
@@ -21,10 +25,11 @@ analyst = Agent("analyst", concurrency=2)
 
 @analyst.skill
 async def measure(ctx: TaskContext, root: str, path: str) -> Measured:
-    """Measure one file. A file that cannot be read or parsed is a finding, not a failure."""
+    """Measure one file, for the session. A file that cannot be read or parsed is a finding, not a failure."""
     watch = Stopwatch(ctx, path)
     file = await to_thread.run_sync(_measure, Path(root), path)
-    return Measured(file=file, span=watch.span())
+    repeated = await share(ctx, MEASURES, [file], counter=FILES_MEASURED)
+    return Measured(span=watch.span(repeated=repeated))
 
 
 @analyst.skill

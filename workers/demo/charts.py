@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from workers.demo.layout import place
 from workers.demo.markup import Markup, el, join, raw
-from workers.demo.summary import AGENTS
+from workers.demo.summary import colour_of
 from workers.demo.wording import count, seconds, shortened
 
 if TYPE_CHECKING:
@@ -364,10 +364,9 @@ def _width_of(span: Span, scale: float) -> float:
 
 
 def _bar(span: Span, *, x: float, y: float, width: float) -> Markup:
-    known = span.agent if span.agent in AGENTS else "other"
     retried = f", attempt {span.attempt}: the one before failed" if span.attempt > 1 else ""
     told = f"{span.agent}: {span.what} ({seconds(span.ended - span.started)}{retried})"
-    kinds = f"bar a-{known}" + (" joins" if span.joins else "")
+    kinds = f"bar {colour_of(span.agent)}" + (" joins" if span.joins else "")
     shape = el("rect", el("title", told), x=x, y=y, width=width, height=LANE - 2, rx=1.5, class_=kinds)
     if not retried:
         return shape

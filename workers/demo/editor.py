@@ -1,4 +1,9 @@
-"""The editor: runs an audit from the first look to the printed report, and leaves the work to the others."""
+"""The editor: runs an audit from the first look to the printed report, and leaves the work to the others.
+
+What was found (measures, remarks) stands in the workspace of the session, and is read there at one moment, in one
+snapshot. What a task gives to the one that asked for it alone (the tree, the graph, who worked when, what failed) is
+its result: waiting for it is the join, and nobody else has a use for it.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +11,19 @@ from pathlib import Path
 
 from orchestrator.core.errors import TaskFailed
 from workers import Agent, Reject, TaskContext
+from workers.demo.ledger import read_ledger
 from workers.demo.linker import link, linker
 from workers.demo.models import Audit, AuditResult, FileMeasure, Loop, Reviewed
 from workers.demo.report import write_report
 from workers.demo.review import worst_files
 from workers.demo.reviewer import RATE, review
 from workers.demo.scanner import scan, survey
+from workers.demo.sharing import MEASURES, REMARKS, begin, enter, read_measures, read_remarks
+from workers.demo.source import MAX_FILES
 from workers.demo.timing import Stopwatch
 
 BATCH = 50
-"""Files per survey: so many measures of the largest kind fit into one result (1 MiB)."""
+"""Files per survey: few enough that surveys come to an end one by one."""
 REVIEWS = 20
 STAGES = 3
 """Of an audit: scan, measure and link, review."""
@@ -29,6 +37,7 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
 
     Children are submitted in a fixed order and then awaited, so that a retried audit finds the same children again.
     Agents wait for other agents alone, never for tasks of their own, so that no number of audits can block each other.
+    An audit needs a session of its own.
 
     Args:
         ctx: the attempt.
@@ -37,6 +46,7 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
         plant_failure: let the linker fail once on purpose.
     """
     watch = Stopwatch(ctx, "the audit", joins=True)
+    await begin(ctx, "scanning")
     scanning = await ctx.submit(scan, {"path": path})
     try:
         found = await scanning.result()
@@ -44,15 +54,18 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
         raise Reject(f"nothing was audited: {failed.reason}") from None
     tree = found.tree
 
+    await enter(ctx, "measuring")
     linking = await ctx.submit(link, {"tree": tree.model_dump(mode="json"), "plant_failure": plant_failure})
     surveys = [await ctx.submit(survey, {"root": tree.root, "files": batch}) for batch in tree.batches(BATCH)]
     await ctx.progress(1, STAGES, f"{len(tree.files)} files are measured and linked")
     surveyed = [await handle.result() for handle in surveys]
     linked = await linking.result()
 
-    files = [file for batch in surveyed for file in batch.files]
+    await enter(ctx, "reviewing")
+    unmeasured = [file for batch in surveyed for file in batch.unmeasured]
+    measured = read_measures(await ctx.workspace.log(MEASURES, last=MAX_FILES), tree, unmeasured)
     loops = linked.graph.loops()
-    worst = worst_files(files, loops, most=REVIEWS)
+    worst = worst_files(measured, loops, most=REVIEWS)
     reviews = [await ctx.submit(review, _request(file, loops.get(file.path))) for file in worst]
     reviewed: list[Reviewed] = []
     for handle in reviews:
@@ -60,6 +73,9 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
         await ctx.progress(2 + done / len(reviews), STAGES, f"{done} of the {len(reviews)} worst files are reviewed")
         reviewed.append(await handle.result())
 
+    await enter(ctx, "reporting")
+    shared = await ctx.workspace.snapshot()
+    reviewed_paths = tuple(file.path for file in worst)
     spans = (
         watch.span(),
         found.span,
@@ -70,13 +86,14 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
     return write_report(
         Audit(
             tree=tree,
-            files=tuple(files),
+            files=read_measures(shared.logs.get(MEASURES, ()), tree, unmeasured),
             graph=linked.graph,
-            remarks=tuple(remark for one in reviewed for remark in one.remarks),
-            reviewed=tuple(file.path for file in worst),
+            remarks=read_remarks(shared.logs.get(REMARKS, ()), reviewed_paths),
+            reviewed=reviewed_paths,
             review_rate=RATE,
             planted=linker.name if plant_failure else "",
             spans=spans,
+            ledger=await read_ledger(ctx.workspace, shared),
         ),
         Path(out),
     )

@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from workers.demo.wording import printable
 
-VOID = frozenset({"meta", "br", "hr", "wbr"})
+VOID = frozenset({"meta", "br", "hr", "wbr", "input"})
 
 
 class Markup(str):

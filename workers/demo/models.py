@@ -21,6 +21,7 @@ class Span(Value):
 
     Attributes:
         joins: the task spent most of its time waiting for its children.
+        repeated: changes of the workspace that an attempt before this one had made; they were not made again.
     """
 
     agent: str
@@ -31,6 +32,7 @@ class Span(Value):
     ended: float
     attempt: int = 1
     joins: bool = False
+    repeated: int = 0
 
 
 # -------------------------------------------------------------------------------------------------------- scanner
@@ -139,16 +141,15 @@ class FileMeasure(Value):
 
 
 class Measured(Value):
-    """Result of `measure`."""
+    """Result of `measure`; the measure itself is in the log of the session."""
 
-    file: FileMeasure
     span: Span
 
 
 class Surveyed(Value):
-    """Result of `survey`: one batch of files, measured."""
+    """Result of `survey`: one batch of files, measured but for those that are named."""
 
-    files: tuple[FileMeasure, ...]
+    unmeasured: tuple[FileMeasure, ...] = ()
     spans: tuple[Span, ...]
 
 
@@ -250,6 +251,23 @@ class ImportGraph(Value):
         return seen
 
 
+class GraphSummary(Value):
+    """What an import graph comes to, in numbers."""
+
+    modules: int
+    imports: int
+    cycles: int
+
+    @classmethod
+    def of(cls, graph: ImportGraph) -> GraphSummary:
+        """Count."""
+        return cls(
+            modules=len(graph.modules),
+            imports=len(graph.edges) + graph.edges_left_out,
+            cycles=sum(not cycle.deferred for cycle in graph.cycles),
+        )
+
+
 class Linked(Value):
     """Result of `link`."""
 
@@ -272,13 +290,61 @@ class Remark(Value):
 
 
 class Reviewed(Value):
-    """Result of `review`."""
+    """Result of `review`; the remarks themselves are in the log of the session."""
 
-    remarks: tuple[Remark, ...]
     span: Span
 
 
 # --------------------------------------------------------------------------------------------------------- editor
+
+
+class LedgerRow(Value):
+    """One change of the workspace, as the report shows it.
+
+    Attributes:
+        revision: of the whole workspace.
+        at: seconds since the epoch.
+        kind: what was done, as events name it: `append`, `patch`, `transition`.
+        name: of the log, path or state machine.
+        version: of that, after the change; of a log the number of its newest entry.
+        told: what it was changed to, for people.
+    """
+
+    revision: int
+    at: float
+    agent: str
+    kind: str
+    name: str
+    version: int
+    told: str
+
+
+class Tally(Value):
+    """How often one agent has done one thing to one part of the workspace."""
+
+    agent: str
+    kind: str
+    name: str
+    changes: int
+
+
+class Ledger(Value):
+    """The events of a session's workspace.
+
+    Attributes:
+        changes: how many there were in all.
+        counters: numbers that the document holds, by path.
+        rows: the first and the last of them, oldest first.
+        left_out: how many are not among the rows.
+        tallies: of all events that were kept.
+    """
+
+    session: str
+    changes: int
+    counters: dict[str, int]
+    rows: tuple[LedgerRow, ...]
+    left_out: int
+    tallies: tuple[Tally, ...]
 
 
 class Audit(Value):
@@ -288,6 +354,7 @@ class Audit(Value):
         reviewed: files that a reviewer looked at, the worst first.
         review_rate: how often the reviewer may start, as declared.
         planted: agent that was told to fail once; empty when none was.
+        ledger: what was changed in the session's workspace, by whom.
     """
 
     tree: Tree
@@ -298,6 +365,7 @@ class Audit(Value):
     review_rate: str
     planted: str
     spans: tuple[Span, ...]
+    ledger: Ledger
 
 
 class AuditResult(Value):
@@ -311,4 +379,5 @@ class AuditResult(Value):
     remarks: int
     tasks: int
     attempts: int
+    changes: int
     seconds: float

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
-from itertools import groupby
+from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Final
 
 from workers.demo.charts import graph_svg, histogram_svg, timeline_svg
 from workers.demo.markup import Child, Markup, el, join, raw
 from workers.demo.review import COMPLEXITY_LIMIT, NESTING_LIMIT
-from workers.demo.summary import told_retry
+from workers.demo.summary import AGENTS, colour_of, told_repeats, told_retry
 from workers.demo.wording import count, percent, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.demo.models import Audit, Cycle, Remark
+    from workers.demo.models import Audit, Cycle, LedgerRow, Remark
     from workers.demo.summary import Summary
 
 OPEN_FILES: Final = 5
@@ -47,6 +48,7 @@ def render_page(audit: Audit, summary: Summary) -> str:
         _docstrings(summary),
         _problems(audit, summary),
         _making(audit, summary),
+        _sharing(audit),
         _footer(),
     )
     return f"<!doctype html>\n{el('html', head, el('body', main), lang='en')}\n"
@@ -336,7 +338,7 @@ def _making(audit: Audit, summary: Summary) -> Markup | None:
             "figure",
             el(
                 "ul",
-                *(_key(share.name, "", f"key a-{share.name}") for share in summary.agents),
+                *(_key(share.name, "", f"key {colour_of(share.name)}") for share in summary.agents),
                 _key("waits for its children", "--c:var(--soft)", "key joins"),
                 el("li", el("b", "↻ 2", class_="far"), "second attempt") if retried else None,
                 class_="legend",
@@ -352,7 +354,63 @@ def _making(audit: Audit, summary: Summary) -> Markup | None:
 
 
 def _swatch(agent: str) -> Markup:
-    return el("span", class_=f"key a-{agent}", style="display:inline-block;margin-right:.6rem")
+    return el("span", class_=f"key {colour_of(agent)}", style="display:inline-block;margin-right:.6rem")
+
+
+# --------------------------------------------------------------------------------------------------------- sharing
+
+
+def _sharing(audit: Audit) -> Markup | None:
+    """The event log of the session. Folded by `details`, filtered by the style sheet: nothing here is a script."""
+    ledger = audit.ledger
+    if not ledger.changes:
+        return None
+    agents: Counter[str] = Counter()
+    for tally in ledger.tallies:
+        agents[tally.agent if tally.agent in AGENTS else "others"] += tally.changes
+    counters = ", ".join(f"{name} {number:,}" for name, number in sorted(ledger.counters.items()))
+    return _section(
+        "What they shared",
+        f"Findings went to the workspace of session {ledger.session}, and this page was made from one snapshot of it. "
+        f"Its {count(ledger.changes, 'change')} are numbered in the order in which they were made, whoever made them. "
+        f"{told_repeats(audit.spans)}",
+        el("p", f"Counted there: {counters}.", class_="soft") if counters else None,
+        el(
+            "details",
+            el("summary", "Event log", el("span", count(ledger.changes, "change"), class_="soft")),
+            el(
+                "ul",
+                _choice("all", ledger.changes, kind="all", checked=True),
+                *(_choice(agent, number, kind=colour_of(agent)) for agent, number in agents.items()),
+                class_="legend choices",
+            ),
+            _table(
+                ("#revision", "#after", "agent", "change", "#version", "to"),
+                [_change(row, ledger.rows[0].at) for row in ledger.rows],
+                kinds=[colour_of(row.agent) for row in ledger.rows],
+            ),
+            el("p", f"And {ledger.left_out:,} more in between.", class_="soft") if ledger.left_out else None,
+            class_="ledger",
+        ),
+    )
+
+
+def _choice(agent: str, changes: int, *, kind: str, checked: bool = False) -> Markup:
+    """A button that leaves one agent's rows; where the browser cannot do that, all rows stay."""
+    button = el("input", type="radio", name="by", value=kind, checked="" if checked else None)
+    swatch = None if kind == "all" else el("span", class_=f"key {kind}")
+    return el("li", el("label", button, swatch, agent, el("small", f"{changes:,}")))
+
+
+def _change(row: LedgerRow, began: float) -> tuple[Child, ...]:
+    return (
+        f"{row.revision:,}",
+        seconds(row.at - began),
+        join(_swatch(row.agent), row.agent or "nobody"),
+        join(f"{row.kind} ", el("code", row.name)),
+        f"{row.version:,}",
+        row.told,
+    )
 
 
 def _footer() -> Markup:
@@ -379,9 +437,12 @@ def _key(name: str, style: str, kind: str = "key") -> Markup:
     return el("li", el("span", class_=kind, style=style or None), name)
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[Child]]) -> Markup:
-    """A table; a head that begins with `#` stands over numbers."""
-    kinds = ["number" if head.startswith("#") else None for head in heads]
-    head_row = el("tr", *(el("th", h.lstrip("#"), class_=k, scope="col") for h, k in zip(heads, kinds, strict=True)))
-    body = [el("tr", *(el("td", cell, class_=k) for cell, k in zip(row, kinds, strict=True))) for row in rows]
+def _table(heads: Sequence[str], rows: Sequence[Sequence[Child]], *, kinds: Sequence[str] = ()) -> Markup:
+    """A table; a head that begins with `#` stands over numbers. `kinds` are classes of its rows."""
+    columns = ["number" if head.startswith("#") else None for head in heads]
+    head_row = el("tr", *(el("th", h.lstrip("#"), class_=k, scope="col") for h, k in zip(heads, columns, strict=True)))
+    body = [
+        el("tr", *(el("td", cell, class_=k) for cell, k in zip(row, columns, strict=True)), class_=kind)
+        for row, kind in zip(rows, kinds or repeat(None, len(rows)), strict=True)
+    ]
     return el("div", el("table", el("thead", head_row), el("tbody", *body)), class_="scroll")

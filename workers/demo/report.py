@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from workers.demo.models import AuditResult
 from workers.demo.page import render_page
 from workers.demo.review import COMPLEXITY_LIMIT
-from workers.demo.summary import Summary, summarize, told_retry
+from workers.demo.summary import Summary, summarize, told_repeats, told_retry
 from workers.demo.wording import code, count, percent, printable, seconds
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def write_report(audit: Audit, out: Path) -> AuditResult:
         remarks=len(audit.remarks),
         tasks=summary.tasks,
         attempts=summary.attempts,
+        changes=audit.ledger.changes,
         seconds=summary.seconds,
     )
 
@@ -64,6 +65,7 @@ def render_markdown(audit: Audit, summary: Summary) -> str:
         _docstrings(summary),
         _problems(audit, summary),
         _making(audit, summary),
+        _sharing(audit),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -178,6 +180,21 @@ def _making(audit: Audit, summary: Summary) -> str:
     ]
     said += [prose(told_retry(span, planted=audit.planted)) for span in summary.retried]
     return "\n\n".join(said)
+
+
+def _sharing(audit: Audit) -> str:
+    ledger = audit.ledger
+    if not ledger.changes:
+        return ""
+    rows = [(code(tally.agent), tally.kind, code(tally.name), f"{tally.changes:,}") for tally in ledger.tallies]
+    return "\n\n".join(
+        [
+            "## What they shared",
+            f"{count(ledger.changes, 'change')} of the workspace of session {code(ledger.session)}. "
+            + told_repeats(audit.spans),
+            _table(("agent", "what", "where", "changes"), rows),
+        ]
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- writing

@@ -5,6 +5,7 @@ from __future__ import annotations
 from workers import Agent, TaskContext
 from workers.demo.models import FileMeasure, Loop, Reviewed
 from workers.demo.review import remarks_on
+from workers.demo.sharing import FILES_REVIEWED, REMARKS, share
 from workers.demo.timing import Stopwatch
 
 RATE = "6/s"
@@ -15,6 +16,7 @@ reviewer = Agent("reviewer", concurrency=4, rate=RATE)
 
 @reviewer.skill
 async def review(ctx: TaskContext, file: FileMeasure, loop: Loop | None = None) -> Reviewed:
-    """Say what is wrong with a file, sentence by sentence, each with its line and its number."""
+    """Tell the session what is wrong with a file, sentence by sentence, each with its line and its number."""
     watch = Stopwatch(ctx, file.path)
-    return Reviewed(remarks=tuple(remarks_on(file, loop)), span=watch.span())
+    repeated = await share(ctx, REMARKS, remarks_on(file, loop), counter=FILES_REVIEWED)
+    return Reviewed(span=watch.span(repeated=repeated))

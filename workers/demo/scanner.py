@@ -31,12 +31,12 @@ async def scan(ctx: TaskContext, path: str) -> Found:
 
 @scanner.skill
 async def survey(ctx: TaskContext, root: str, files: list[str]) -> Surveyed:
-    """Have each file measured by an analyst, and join what they found."""
+    """Have each file measured by an analyst. What they found is in the session; a task that failed could not say so."""
     watch = Stopwatch(ctx, f"{len(files)} files from {files[0]}", joins=True)
     handles = [await ctx.submit(measure, {"root": root, "path": path}) for path in files]
     joined = [await _join(handle, path) for handle, path in zip(handles, files, strict=True)]
     return Surveyed(
-        files=tuple(one.file if isinstance(one, Measured) else one for one in joined),
+        unmeasured=tuple(one for one in joined if isinstance(one, FileMeasure)),
         spans=(watch.span(), *(one.span for one in joined if isinstance(one, Measured))),
     )
 

@@ -6,11 +6,20 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from workers.demo.wording import count
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from workers.demo.models import Audit, Cycle, FileMeasure, FunctionMeasure, Span
 
 AGENTS = ("editor", "scanner", "analyst", "linker", "reviewer")
 """In the order in which the reports name them."""
+
+
+def colour_of(agent: str) -> str:
+    """The class of the style sheet that gives an agent its colour; one for all that are not of the team."""
+    return f"a-{agent}" if agent in AGENTS else "a-other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,3 +135,11 @@ def told_retry(span: Span, *, planted: str) -> str:
     why = " on purpose, to show what a retry looks like (a planted failure)" if span.agent == planted else ""
     how = ", which found the finished children of the first and read nothing twice" if span.joins else ""
     return f"`{span.agent}` finished {span.what} at attempt {span.attempt}{how}. {before}{why}."
+
+
+def told_repeats(spans: Iterable[Span]) -> str:
+    """What repeated attempts sent to the workspace again, as a sentence."""
+    again = sum(span.repeated for span in spans)
+    if not again:
+        return "No attempt sent one of them again."
+    return f"{count(again, 'change')} came again from a later attempt of the same task and changed nothing."

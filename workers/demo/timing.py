@@ -23,8 +23,12 @@ class Stopwatch:
     def __init__(self, ctx: TaskContext, what: str, *, joins: bool = False) -> None:
         self._ctx, self._what, self._joins, self._started_s = ctx, what, joins, time.time()
 
-    def span(self) -> Span:
-        """The attempt until now, as a value that travels."""
+    def span(self, *, repeated: int = 0) -> Span:
+        """The attempt until now, as a value that travels.
+
+        Args:
+            repeated: changes of the workspace that an attempt before this one had made.
+        """
         ctx = self._ctx
         return Span(
             agent=ctx.agent,
@@ -35,4 +39,5 @@ class Stopwatch:
             ended=time.time(),
             attempt=ctx.attempt,
             joins=self._joins,
+            repeated=repeated,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,18 @@ from workers.demo.charts import graph_svg, histogram_svg, timeline_svg
 from workers.demo.cycles import find_cycles
 from workers.demo.imports import build_graph, read_imports
 from workers.demo.measure import Unparsable, measure_text, parse
-from workers.demo.models import Audit, Edge, FileMeasure, ImportGraph, ImportList, Module, Span
+from workers.demo.models import (
+    Audit,
+    Edge,
+    FileMeasure,
+    ImportGraph,
+    ImportList,
+    Ledger,
+    LedgerRow,
+    Module,
+    Span,
+    Tally,
+)
 from workers.demo.report import write_report
 from workers.demo.review import remarks_on, worst_files
 from workers.demo.source import Unreadable, read_source, scan_tree
@@ -81,7 +92,24 @@ def audit_of(root: Path) -> Audit:
         review_rate="6/s",
         planted="linker",
         spans=spans(),
+        ledger=ledger(),
     )
+
+
+def ledger(**given: Any) -> Ledger:
+    """A short log of changes, some by nobody known."""
+    agents = ("editor", "analyst", "<script>alert(1)</script>", "")
+    rows = tuple(row(number, agent) for number, agent in enumerate(agents, 1))
+    tallies = tuple(Tally(agent=agent, kind="append", name="measures", changes=1) for agent in agents)
+    counters = {"files_measured": 2}
+    made = Ledger(session="s<i>1", changes=4, counters=counters, rows=rows, left_out=0, tallies=tallies)
+    return made.model_copy(update=given)
+
+
+def row(revision: int, agent: str, told: str = "a.py: 1 line") -> LedgerRow:
+    """One change."""
+    at = STARTED + revision / 10
+    return LedgerRow(revision=revision, at=at, agent=agent, kind="append", name="measures", version=revision, told=told)
 
 
 def reports_of(root: Path, out: Path) -> tuple[str, str]:
@@ -184,6 +212,37 @@ def test_the_page_stands_alone(plant: Plant, tmp_path: Path) -> None:
     for picture in pictures:
         assert picture["role"] == "img"
         assert ids.issuperset(picture["aria-labelledby"].split())
+
+
+def test_the_event_log_is_shown(plant: Plant, tmp_path: Path) -> None:
+    """Each change is a row with agent, version and time; there is a choice for each agent, and all are chosen."""
+    markdown, html = reports_of(plant(PLANTED), tmp_path / "out")
+    page = Page(html)
+    assert "4 changes of the workspace of session `s<i>1`. No attempt sent one of them again." in markdown
+    assert "| `analyst` | append | `measures` | 1 |" in markdown
+    assert "session s<i>1" in page.text
+    assert "Counted there: files_measured 2." in page.text
+    rows = [attributes["class"] for tag, attributes in page.tags if tag == "tr" and attributes.get("class")]
+    assert rows == ["a-editor", "a-analyst", "a-other", "a-other"]
+    buttons = [attributes for tag, attributes in page.tags if tag == "input"]
+    assert [(button["value"], "checked" in button) for button in buttons] == [
+        ("all", True), ("a-editor", False), ("a-analyst", False), ("a-other", False),
+    ]  # fmt: skip
+    for button in buttons[1:]:
+        chosen, others = f'[value="{button["value"]}"]:checked', f"tr:not(.{button['value']})"
+        assert f".ledger:has({chosen}) tbody {others}" in html
+
+
+def test_a_long_event_log_is_cut(plant: Plant, tmp_path: Path) -> None:
+    """What has no row is counted, and repeated changes are told of."""
+    audit = audit_of(plant({"a.py": '"""A."""\n'}))
+    repeated = span("linker", "w1", 0.0, 1.0, attempt=2).model_copy(update={"repeated": 3})
+    spans = (*audit.spans, repeated)
+    long = audit.model_copy(update={"spans": spans, "ledger": ledger(changes=1204, left_out=1200)})
+    assert write_report(long, tmp_path / "out").changes == 1204
+    page = Page((tmp_path / "out" / "report.html").read_text())
+    assert "And 1,200 more in between." in page.text
+    assert "3 changes came again from a later attempt of the same task and changed nothing." in page.text
 
 
 def test_a_second_run_replaces_the_reports(plant: Plant, tmp_path: Path) -> None:
