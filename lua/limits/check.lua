@@ -11,7 +11,8 @@ local now_arg   = ARGV[5]            -- time: test override, microseconds
 --@include now_us
 --@include whole
 
-local window_key = scope .. ':window'
+-- Each length has a key of its own, so that two windows of one name do not trim one another.
+local window_key = scope .. ':window:' .. whole(window_us / 1000)
 local now = now_us(now_arg)
 -- A clock that was set back opens no window twice.
 local newest = redis.call('ZRANGE', window_key, -1, -1, 'WITHSCORES')[2]

@@ -37,11 +37,13 @@ class Limiter:
         """Of the limit."""
         return ScopeKeys(self.prefix, "limit", self.name)
 
-    def check(self, op: str | None = None, *, cost: int = 1, most: int = 10) -> tuple[Any, ...]:
+    def check(
+        self, op: str | None = None, *, cost: int = 1, most: int = 10, window_us: int = 60_000_000
+    ) -> tuple[Any, ...]:
         """Run the script."""
         self._ops += 1
         call = scripts.check(
-            self.keys, op=op or f"o{self._ops}", most=most, window_us=60_000_000, cost=cost, now_us=str(self.now_us)
+            self.keys, op=op or f"o{self._ops}", most=most, window_us=window_us, cost=cost, now_us=str(self.now_us)
         )
         found = self.store.call(call)
         return tuple(found)
@@ -92,10 +94,19 @@ def test_a_clock_that_steps_back(limiter: Limiter) -> None:
     assert limiter.check()[0] == "refused"
 
 
+def test_two_windows_of_one_name(limiter: Limiter) -> None:
+    """A short and a long window of one name count each for themselves: the short one forgets nothing of the long one."""
+    allowed = 0
+    for _ in range(600):
+        allowed += limiter.check(window_us=1_000_000)[0] == "allowed" == limiter.check(window_us=3_600_000_000)[0]
+        limiter.now_us += 1_000_000
+    assert allowed == 10
+
+
 def test_lifetime(limiter: Limiter) -> None:
     """The key goes a second after its window."""
     limiter.check()
-    assert 60_000 < int(limiter.store.execute("PTTL", limiter.keys.key("window"))) <= 61_000
+    assert 60_000 < int(limiter.store.execute("PTTL", limiter.keys.key("window:60000"))) <= 61_000
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
