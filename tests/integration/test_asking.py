@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
-from anyio import from_thread
+from anyio import from_thread, to_thread
 
 from orchestrator import (
     AnswerRefused,
@@ -22,6 +22,7 @@ from orchestrator import (
     TaskCancelled,
     TaskFailed,
     TaskState,
+    sync,
 )
 from orchestrator.control.records import records
 from orchestrator.control.signing import signer_of
@@ -498,3 +499,20 @@ async def test_an_answer_stands_without_a_record(team: LocalTeam) -> None:
     assert await handle.result(PATIENCE_S) == [2, "b"]
     (one,) = await records(store, signer_of(team.settings, place=store.keys.root), limit=9)
     assert (one.kind, one.state) == ("answer", "refused")
+
+
+async def test_the_synchronous_client_answers(team: LocalTeam) -> None:
+    """`orchestrator.sync` answers too, and raises the same."""
+    agent, _ = clerk(options=["a", "b"])
+    await team.work(agent)
+    handle = await team.orc.submit("book")
+    await asks(handle)
+
+    def answer(value: str) -> AnswerStatus:
+        with sync.Orchestrator(settings=team.settings) as orc:
+            return orc.task(handle.id).answer(value, actor="ada")
+
+    with pytest.raises(InvalidInput, match="none of the options"):
+        await to_thread.run_sync(answer, "c")
+    assert await to_thread.run_sync(answer, "a") is AnswerStatus.ANSWERED
+    assert await handle.result(PATIENCE_S) == [2, "a"]
