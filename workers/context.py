@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.limits.limits import Limits
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.locks.named import Locks
     from orchestrator.tasks.model import Delivery, Envelope
@@ -63,6 +64,14 @@ class Output(Protocol):
         """Store one chunk of output."""
 
 
+class Around(Protocol):
+    """What an attempt shares beyond its session."""
+
+    @property
+    def limits(self) -> Limits:
+        """Limits by name."""
+
+
 class Record(Answers, Keeper, Protocol):
     """What an attempt reads from the record of its task, and keeps there."""
 
@@ -83,10 +92,10 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_asking", "_cancelled", "_children", "_client", "_deeds", "_depth", "_entry", "_generation", "_limits",
-        "_locks", "_logger", "_open_locks", "_open_output", "_open_record", "_open_workspace", "_output",
-        "_saw_cancelled", "_workspace", "agent", "attempt", "deadline", "idempotency_key", "session", "state", "tags",
-        "task_id", "worker",
+        "_around", "_asking", "_cancelled", "_children", "_client", "_deeds", "_depth", "_entry", "_generation",
+        "_limits", "_locks", "_logger", "_open_around", "_open_locks", "_open_output", "_open_record",
+        "_open_workspace", "_output", "_saw_cancelled", "_workspace", "agent", "attempt", "deadline",
+        "idempotency_key", "session", "state", "tags", "task_id", "worker",
     )  # fmt: skip
 
     def __init__(
@@ -102,6 +111,7 @@ class TaskContext:
         record: Callable[[], Record] | None = None,
         locks: Callable[[], AttemptLocks] | None = None,
         workspace: Callable[[TaskContext], Workspace] | None = None,
+        around: Callable[[TaskContext], Around] | None = None,
     ) -> None:
         self.task_id: str = delivery.task_id
         self.idempotency_key: str = envelope.key or delivery.task_id
@@ -125,6 +135,8 @@ class TaskContext:
         self._locks: AttemptLocks | None = None
         self._open_workspace = workspace
         self._workspace: Workspace | None = None
+        self._open_around = around
+        self._around: Around | None = None
         self._open_record = record
         self._asking: Asking | None = None
         self._deeds: Deeds | None = None
@@ -201,6 +213,18 @@ class TaskContext:
             OrchestratorError: as `workspace`.
         """
         return self.workspace.scratch
+
+    @property
+    def limits(self) -> Limits:
+        """Limits by name: may something happen now? Shared with all programs of the same prefix."""
+        return self._opened_around().limits
+
+    def _opened_around(self) -> Around:
+        if self._around is None:
+            if self._open_around is None:
+                raise OrchestratorError("this context was made without what is around it; give it around=")
+            self._around = self._open_around(self)
+        return self._around
 
     async def extend(self, seconds: Duration) -> None:
         """Give this attempt more time: its deadline moves by so much. Without a time limit only a sign of life.

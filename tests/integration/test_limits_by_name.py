@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator import InvalidInput
+from orchestrator import InvalidInput, Submission
+from tests.helpers.local_team import PATIENCE_S
+from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam
@@ -19,6 +21,21 @@ async def test_fifty_callers(team: LocalTeam) -> None:
     assert sum(one.allowed for one in decisions) == 60
     assert {one.remaining for one in decisions if not one.allowed} == {0}
     assert all(0 < one.retry_after <= 3600 for one in decisions if not one.allowed)
+
+
+async def test_in_a_handler(team: LocalTeam) -> None:
+    """Attempts of several tasks and other clients count into the same window."""
+    agent = Agent("caller", concurrency=5)
+
+    @agent.skill
+    async def call(ctx: TaskContext) -> bool:
+        return (await ctx.limits.check("weather", 3, 3600)).allowed
+
+    await team.work(agent)
+    assert (await team.orc.limits.check("weather", 3, 3600)).allowed
+    handles = await team.orc.submit_many([Submission(call) for _ in range(5)])
+    allowed = [await handle.result(PATIENCE_S) for handle in handles]
+    assert sum(allowed) == 2
 
 
 @pytest.mark.parametrize(("profile", "count"), [("tasks", 10), ("hooks", 20), ("chat", 10), ("api", 60)])

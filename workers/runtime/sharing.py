@@ -1,10 +1,12 @@
-"""Opens for an attempt what the agents of its session share, under the attempt's own right to change it."""
+"""Opens for an attempt what it shares: with its session under its own right to change it, and with everybody."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.limits.limits import Limits
 from orchestrator.workspace.changing import make_place
 from orchestrator.workspace.workspace import Workspace
 
@@ -27,4 +29,19 @@ def attempt_workspace(context: TaskContext, services: Services) -> Workspace:
         authority=locks.execution.session,
         agent=context.agent,
         locks=locks.named,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What an attempt shares beyond its session; see `workers.context.Around`."""
+
+    limits: Limits
+
+
+def attempt_shared(context: TaskContext, services: Services) -> Shared:  # noqa: ARG001
+    """What an attempt shares beyond its session; nothing is sent."""
+    settings = services.settings
+    return Shared(
+        limits=Limits(services.store, prefix=settings.prefix, patience_s=settings.redis.command_timeout_s),
     )
