@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orchestrator.control.commands import make_command
+from orchestrator.control.scripts import ReceiptRow, receipt
 from orchestrator.core.errors import ServerFull
 from orchestrator.core.rates import Rate
 from orchestrator.store.calls import opaque
@@ -113,3 +115,15 @@ def test_drains(full_pool: Pool) -> None:
     assert pool.inbox_length() == 0
     pool.execute("CONFIG", "SET", "maxmemory", 0)
     pool.put()
+
+
+def test_a_stop_passes(full_pool: Pool) -> None:
+    """Operators command all the same: a stop is in force at once and answered, and a start ends it."""
+    answer, issued = full_pool.append(make_command("stop", {}))
+    assert answer.status == "accepted"
+    assert full_pool.call(receipt(full_pool.keys, rows=[ReceiptRow(issued.id, "w1", "done")])) == 1
+    full_pool.sleep(10_000)
+    full_pool.promote()
+    assert full_pool.assign().count == 0
+    assert full_pool.append(make_command("start", {}))[0].status == "accepted"
+    assert full_pool.desired() == {"seq": b"2"}

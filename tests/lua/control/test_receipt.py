@@ -1,4 +1,4 @@
-"""lua/control/receipt.lua and refuse.lua: who heard and obeyed, and what was refused; neither can be spoiled or flooded."""
+"""lua/control/receipt.lua and refuse.lua: who heard and obeyed, and what was refused; no flood spoils or fills them."""
 
 from __future__ import annotations
 

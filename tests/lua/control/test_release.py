@@ -1,4 +1,4 @@
-"""lua/control/release.lua: what a stop held back goes to its queues, with its places; more of it: tests/lua/test_gates.py."""
+"""lua/control/release.lua: what a stop held back goes to its queues, with its places (see also test_gates.py)."""
 
 from __future__ import annotations
 
