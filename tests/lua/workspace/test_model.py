@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.both_servers
 
-EXAMPLES = int(os.environ.get("ORC_TEST_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("ORC_TEST_EXAMPLES", "25"))
 MUST_FIRE = [
     "patch", "scratch", "append", "add", "remove", "transition", "publish", "clear", "duplicate", "fenced", "conflict",
     "number", "state", "missing", "full", "taken over", "lapsed", "expired", "a window later",
@@ -83,6 +83,28 @@ class Machine(RuleBasedStateMachine):
         if self.again is not None:
             answer, expected = self.again()
             assert answer == expected
+
+    @rule(path=paths, value=st.sampled_from([b'"x"', b"1.0", b"9007199254740991", b"5"]))
+    def write_and_add(self, path: str, value: bytes) -> None:
+        """Write a value and add to it, which may be no number."""
+        for row in ((path, "set", value, "any", 0), (path, "incr", b"1", "any", 0)):
+            self._both(
+                "patch",
+                "ada",
+                lambda row=row, **how: self.space.patch(row, **how),
+                lambda row=row: self.model.patch([row], "ada", ""),  # type: ignore[misc]
+            )
+
+    @rule(name=names, member=st.sampled_from(["x", "y"]))
+    def in_and_out(self, name: str, member: str) -> None:
+        """Add a member and remove it."""
+        for mode in ("add", "remove"):
+            self._both(
+                mode,
+                "ada",
+                lambda mode=mode, **how: self.space.members(name, mode, member, **how),
+                lambda mode=mode: self.model.members(name, mode, [member]),  # type: ignore[misc]
+            )
 
     @rule(rows=several_rows, agent=agents)
     def patch(self, rows: list[tuple[str, str, bytes, str, int]], agent: str) -> None:
@@ -161,9 +183,9 @@ class Machine(RuleBasedStateMachine):
         if not sure:
             self._both("clear", "ada", self.space.clear, self.model.clear)
 
-    @rule(dead=st.booleans())
+    @rule(dead=st.sampled_from([True, True, False]))
     def taken_over(self, dead: bool) -> None:  # noqa: FBT001 - drawn by Hypothesis
-        """A higher generation has the lock by now; the old attempt goes on, or died between two calls."""
+        """A higher generation has the lock by now; the old attempt died between two calls, or goes on."""
         self.generation += 1
         value = f"{self.generation}:t1:{self.generation}:ab"
         self.space.hold(value)
@@ -172,9 +194,11 @@ class Machine(RuleBasedStateMachine):
         if dead:
             self.mine = value
 
-    @rule()
-    def lapsed(self) -> None:
+    @rule(sure=st.integers(0, 2))
+    def lapsed(self, sure: int) -> None:
         """The lock lapsed, and nobody has taken it."""
+        if sure:
+            return
         self.space.execute("DEL", self.space.keys.key(LOCK))
         self.model.lock = None
         self.model.fired["lapsed"] += 1
@@ -247,7 +271,7 @@ def test_scripts_agree_with_the_model(redis_server: RedisServer, prefix: str) ->
         machine,
         settings=settings(
             max_examples=EXAMPLES,
-            stateful_step_count=40,
+            stateful_step_count=50,
             deadline=None,
             # Without making a failure smaller, which takes minutes; the steps that led to it are shown anyway.
             phases=[Phase.explicit, Phase.generate],
