@@ -79,8 +79,8 @@ async def submit(
         tag: A label; may be repeated.
         result_ttl: How long the ended task is kept.
         lane: Tasks of one lane run one after another, in the order in which they were submitted.
-        on_busy: What if the lane has a task: enqueue, reject, interrupt (cancel it, run this next) or replace (drop those
-            that have not begun).
+        on_busy: What if the lane has a task: enqueue, reject, interrupt (cancel it, run this next) or replace (drop
+            those that have not begun).
         wait: Wait for the end; the exit code tells how it ended.
         timeout: How long to wait; the task goes on afterwards.
         common: Global options.
@@ -173,7 +173,8 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
     record = asdict(found) | {"args": output.raw_json(found.args)}
     record["result"] = None if found.result is None else output.raw_json(found.result)
     record["questions"] = task_answering.question_rows(found.questions, table=common.output == "table")
-    optional = ("why", "worker", "session", "tags", "key", "lane", "parent", "due_at", "ended_at", "reason", "errors", "deaths")
+    named = ("why", "worker", "session", "tags", "key", "lane", "parent")
+    optional = (*named, "due_at", "ended_at", "reason", "errors", "deaths")
     output.show_record(common.output, record, key="id", skip=(*optional, "result", "progress", "questions", "once"))
 
 
