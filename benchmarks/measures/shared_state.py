@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import random
 import time
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.exceptions import WatchError
 
+from benchmarks import sources
 from benchmarks.figures import Figure, figure_of
 from benchmarks.goals import at_least_raw
 from orchestrator.client.client import Orchestrator
@@ -40,15 +39,6 @@ _WRITERS, _MANY, _FEW = 50, 2_000, 200
 _MESSAGE = {"role": "assistant", "content": "x" * 210, "tokens": 17}
 _TEXT = json.dumps(_MESSAGE)
 _PATHS = 2_000
-_MERGE = """
-local blob = redis.call('GET', KEYS[1])
-local state = blob and cjson.decode(blob) or {version = 0, history = {}}
-state.version = state.version + 1
-state.history[#state.history + 1] = cjson.decode(ARGV[1])
-redis.call('SET', KEYS[1], cjson.encode(state))
-return state.version
-"""
-_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,62 +152,11 @@ async def _clients(bench: Bench) -> AsyncIterator[Any]:
         yield client
 
 
-def _append(blob: bytes | None) -> str:
-    state: dict[str, Any] = json.loads(blob) if blob else {"version": 0, "history": []}
-    state["version"] += 1
-    state["history"].append(_MESSAGE)
-    return json.dumps(state)
-
-
 @contextlib.asynccontextmanager
-async def _blob(bench: Bench, way: Callable[[Any, int], Awaitable[int]]) -> AsyncIterator[Side]:
+async def _blob(bench: Bench, way: Callable[[Any, str, Any], Awaitable[int]]) -> AsyncIterator[Side]:
     async with _clients(bench) as client:
-        await client.delete("blob", "blob-lock")
-
-        async def kept() -> int:
-            return len(json.loads(await client.get("blob") or b'{"history":[]}')["history"])
-
-        yield partial(way, client), kept
-
-
-async def _merge(client: Any, _: int) -> int:
-    await client.eval(_MERGE, 1, "blob", _TEXT)
-    return 0
-
-
-async def _watch(client: Any, _: int) -> int:
-    tries = 0
-    async with client.pipeline() as pipe:
-        while True:
-            try:
-                await pipe.watch("blob")
-                state = _append(await pipe.get("blob"))
-                pipe.multi()
-                pipe.set("blob", state)
-                await pipe.execute()
-            except WatchError:
-                tries += 1
-            else:
-                return tries
-
-
-async def _blind(client: Any, _: int) -> int:
-    await client.set("blob", _append(await client.get("blob")))
-    return 0
-
-
-async def _under_lock(client: Any, _: int) -> int:
-    """As in the source: three tries, 100 ms apart, then an error."""
-    token = os.urandom(16).hex()
-    for tries in range(3):
-        if await client.set("blob-lock", token, nx=True, px=30_000):
-            try:
-                await client.set("blob", _append(await client.get("blob")))
-            finally:
-                await client.eval(_RELEASE, 1, "blob-lock", token)
-            return tries
-        await asyncio.sleep(0.1)
-    return -1
+        await client.delete("blob", "blob:lock")
+        yield lambda _: way(client, "blob", _MESSAGE), partial(sources.kept, client, "blob")
 
 
 # ------------------------------------------------------------------------------------------------------- one writer
@@ -272,10 +211,10 @@ _WAYS: dict[str, tuple[Callable[[Bench], AbstractAsyncContextManager[Side]], int
     "workspace, every append twice at once": (partial(_ours, times=2), _MANY),
     _RAW: (partial(_list, own_link=False), _MANY),
     "RPUSH over our connection": (partial(_list, own_link=True), _MANY),
-    "blob merged by a script": (partial(_blob, way=_merge), _MANY // 2),
-    "blob under WATCH": (partial(_blob, way=_watch), _FEW),
-    "blob, read and set blindly": (partial(_blob, way=_blind), _MANY // 2),
-    "blob under a lock with three tries": (partial(_blob, way=_under_lock), _FEW),
+    "blob merged by a script": (partial(_blob, way=sources.merge), _MANY // 2),
+    "blob under WATCH": (partial(_blob, way=sources.watch), _FEW),
+    "blob, read and set blindly": (partial(_blob, way=sources.blind), _MANY // 2),
+    "blob under a lock with three tries": (partial(_blob, way=sources.under_lock), _FEW),
 }
 _SINGLE: dict[str, Callable[[Bench], AbstractAsyncContextManager[Callable[[int], Awaitable[Any]]]]] = {
     _OURS: _one_path,

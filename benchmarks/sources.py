@@ -1,0 +1,81 @@
+"""Ways to share state as others describe them: many writers, one blob of JSON in one string.
+
+They are measured and tested beside ours, faults included; nothing else may use them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import Any
+
+from redis.exceptions import WatchError
+
+_MERGE = """
+local blob = redis.call('GET', KEYS[1])
+local state = blob and cjson.decode(blob) or {version = 0, history = {}}
+state.version = state.version + 1
+state.history[#state.history + 1] = cjson.decode(ARGV[1])
+redis.call('SET', KEYS[1], cjson.encode(state))
+return state.version
+"""
+_RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
+_LOCKED_MS, _TRIES, _PAUSE_S = 30_000, 3, 0.1
+
+
+def with_one_more(blob: bytes | None, message: Any) -> str:
+    """The blob with a message more and the next version."""
+    state: dict[str, Any] = json.loads(blob) if blob else {"version": 0, "history": []}
+    state["version"] += 1
+    state["history"].append(message)
+    return json.dumps(state)
+
+
+async def kept(client: Any, key: str) -> int:
+    """How many messages the blob holds."""
+    return len(json.loads(await client.get(key) or b'{"history":[]}')["history"])
+
+
+async def merge(client: Any, key: str, message: Any) -> int:
+    """A script reads the blob, changes it and writes it back; tried again 0 times."""
+    await client.eval(_MERGE, 1, key, json.dumps(message))
+    return 0
+
+
+async def watch(client: Any, key: str, message: Any) -> int:
+    """WATCH, read, change, MULTI, and all of it again if somebody else was faster; says how often."""
+    tries = 0
+    async with client.pipeline() as pipe:
+        while True:
+            try:
+                await pipe.watch(key)
+                state = with_one_more(await pipe.get(key), message)
+                pipe.multi()
+                pipe.set(key, state)
+                await pipe.execute()
+            except WatchError:
+                tries += 1
+            else:
+                return tries
+
+
+async def blind(client: Any, key: str, message: Any) -> int:
+    """Read, change, write, whatever has happened meanwhile; tried again 0 times."""
+    await client.set(key, with_one_more(await client.get(key), message))
+    return 0
+
+
+async def under_lock(client: Any, key: str, message: Any) -> int:
+    """The same under a lock: three tries, 100 ms apart. Says how many failed, or -1 when it gave up."""
+    token = os.urandom(16).hex()
+    for tries in range(_TRIES):
+        if await client.set(f"{key}:lock", token, nx=True, px=_LOCKED_MS):
+            try:
+                await blind(client, key, message)
+            finally:
+                await client.eval(_RELEASE, 1, f"{key}:lock", token)
+            return tries
+        if tries < _TRIES - 1:
+            await asyncio.sleep(_PAUSE_S)
+    return -1
