@@ -1,4 +1,4 @@
-"""The examples run as their first lines say: `orc up` in one terminal, the file or `orc tasks` in another."""
+"""The examples run as their first lines say: most with `orc up` in one terminal, the file or `orc tasks` in another."""
 
 from __future__ import annotations
 
@@ -71,9 +71,20 @@ def test_outbox(terminal: dict[str, str]) -> None:
     ), printed
 
 
+def test_two_editors(terminal: dict[str, str]) -> None:
+    """What a thawed process writes is refused, whoever has the lock by then; the document holds every edit once."""
+    lines = [line.partition(" ")[2].strip() for line in run(terminal, sys.executable, "two_editors.py").splitlines()]
+    (refused,) = [line for line in lines if "Fenced" in line]
+    assert refused.startswith("ada: would have made ['ada 1', 'ada 2'] of it. Fenced: this attempt no longer owns task")
+    bobs = lines.index("bob: 'bob 1' is written, version 2 of the document")
+    assert lines.index("ada: has read the document and freezes") < bobs
+    assert lines[0].startswith("ada: has the document to herself, fence ")
+    assert lines[-1] == "main: the document: ['ada 1', 'bob 1', 'bob 2', 'ada 2']"
+
+
 def test_examples_have_no_file_without_test() -> None:
     """Each example is run above; that of a test file by `test_pytest_plugin`."""
-    run_above = {agent.partition(":")[0] for agent in AGENTS}
+    run_above = {agent.partition(":")[0] for agent in AGENTS} | {"two_editors"}
     assert {path.stem for path in EXAMPLES.glob("*.py")} == run_above | {"test_my_agents"}
 
 
