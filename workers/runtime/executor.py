@@ -155,6 +155,7 @@ class Executor:
             try:
                 verdict = await self._perform(ready)
             finally:
+                held.forget_handler()
                 if (locks := ready.context.locks_in_use) is not None:
                     await locks.execution.drop()
             self._took(time.monotonic() - started_s)

@@ -287,8 +287,9 @@ class Pulse:
             self._loop.call_soon_threadsafe(self._holdings.call_off, note.task_id, note.generation)
         # Then a handler in a thread, or one that holds the loop, can see it: the loop hears of its end afterwards.
         held = self._holdings.find(note.task_id, note.generation)
-        if held is not None and held.context is not None:
-            held.context.mark_cancelled()
+        # The loop may let go of it meanwhile.
+        if held is not None and (context := held.context) is not None:
+            context.mark_cancelled()
 
     def _answer(self, store: SyncStore) -> None:
         """Read the desired state if it may have changed, obey it, and say what there is to say."""
@@ -320,8 +321,8 @@ class Pulse:
             with contextlib.suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(tell)
         for held, _ in interrupted(self._orders.desired, self._holdings):
-            if held.context is not None:
-                held.context.mark_cancelled()
+            if (context := held.context) is not None:
+                context.mark_cancelled()
 
 
 class _Waker:
