@@ -20,7 +20,7 @@ from orchestrator.tasks import scripts as task_scripts
 from orchestrator.tasks.inbox import read_inbox
 from orchestrator.tasks.model import Assigned, Verdict, VerdictKind
 from orchestrator.testing import scripts as testing_scripts
-from tests.lua.pool import START_US, Pool, Team, row
+from tests.lua.pool import START_US, USUAL_TTL_S, Pool, Team, row
 
 if TYPE_CHECKING:
     from orchestrator.testing.servers import RedisServer
@@ -259,7 +259,8 @@ def test_returned_time_costs_one_command(pool: Pool) -> None:
         assert pool.assign(limit=1).count == 1
         return pool.commands() - before
 
-    limited(pool, 9, 60_000)
+    limited(pool, 9, 60_000, tasks=0)
+    pool.put(*[row(ttl_s=USUAL_TTL_S) for _ in range(20)])
     usual = [cost() for _ in range(2)][-1]
     for delivery in pool.read():
         pool.end(delivery, VerdictKind.UNSTARTED)

@@ -24,7 +24,8 @@ def test_every_script_has_a_function() -> None:
     """Each file has a function of its name, and no production server is given any of them."""
     folder = Path(orchestrator.testing.__file__).parent / "lua"
     assert {path.stem for path in folder.glob("*.lua")} == set(scripts.NAMES) == set(COMMANDS)
-    assert not set(scripts.NAMES) & {name.partition("/")[2] for name in all_scripts()}
+    production = {script.sha for script in all_scripts().values()}
+    assert not production & {scripts.script_file(name).sha for name in scripts.NAMES}
 
 
 @pytest.mark.parametrize("name", scripts.NAMES)
