@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.boards.boards import Board as Board
+    from orchestrator.boards.boards import BoardView as BoardView
+    from orchestrator.boards.boards import Standing as Standing
     from orchestrator.client.admin import Admin as Admin
     from orchestrator.client.admin import Sent as Sent
     from orchestrator.client.client import Orchestrator as Orchestrator
@@ -94,6 +97,8 @@ __all__ = [
     "Appended",
     "Applied",
     "AskExpired",
+    "Board",
+    "BoardView",
     "CancelStatus",
     "Cause",
     "Change",
@@ -141,6 +146,7 @@ __all__ = [
     "ServerRefused",
     "ServerUnavailable",
     "Snapshot",
+    "Standing",
     "StateConflict",
     "StateEntry",
     "Stopped",
@@ -173,6 +179,8 @@ _HOMES = {
     "AnswerStatus": "orchestrator.tasks.model",
     "Appended": "orchestrator.workspace.model",
     "Applied": "orchestrator.workspace.model",
+    "Board": "orchestrator.boards.boards",
+    "BoardView": "orchestrator.boards.boards",
     "CancelStatus": "orchestrator.tasks.model",
     "Cause": "orchestrator.tasks.causes",
     "Change": "orchestrator.workspace.model",
@@ -202,6 +210,7 @@ _HOMES = {
     "Scratch": "orchestrator.workspace.scratch",
     "Sent": "orchestrator.client.admin",
     "Snapshot": "orchestrator.workspace.model",
+    "Standing": "orchestrator.boards.boards",
     "StateEntry": "orchestrator.workspace.model",
     "Submission": "orchestrator.client.submission",
     "TaskEvent": "orchestrator.tasks.model",

@@ -32,12 +32,13 @@ local now_arg    = ARGV[4]                   -- time: test override, microsecond
 --@include end_task
 --@include tell
 --@include flush_endings
+--@include count_done
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local ending = start_endings(now)
 local counts = ending.counts
-local answers, entries, unstarted = {}, {}, {}
+local answers, entries, unstarted, done = {}, {}, {}, {}
 local waiting = start_waiting()
 local terminal = {succeeded = true, dead = true, cancelled = true, expired = true}
 local again = {retry = 'retried', snooze = 'snoozed', back = 'given_back', unstarted = 'given_back', ask = 'asked'}
@@ -133,6 +134,7 @@ local function judge(row)
   end
   task.gen = row[2]
   if verdict == 'succeeded' then
+    done[row[3]] = (done[row[3]] or 0) + 1
     end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), nil, row[6])
   elseif verdict == 'dead' then
     local fails = tonumber(task.fails or 0) + 1
@@ -154,4 +156,5 @@ flush_waiting(pool, waiting)
 for agent, ids in pairs(entries) do take_out(pool, agent, ids) end
 for i = 1, #unstarted do return_slots(pool, unstarted[i][3], unstarted[i][1], unstarted[i][2]) end
 flush_endings(pool, ending)
+count_done(pool, now, done)
 return answers

@@ -1,4 +1,4 @@
-"""`orc agents`: list, show, pause, resume, limit."""
+"""`orc agents`: list, show, top, pause, resume, limit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from orchestrator.cli import output
 from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
 from orchestrator.cli.failures import Refused
+from orchestrator.cli.inputs import day
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
 from orchestrator.cli.standing import in_words, orders, read_standing
@@ -97,6 +98,38 @@ def agent_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
 def agent_cells(row: dict[str, Any]) -> dict[str, Any]:
     """A row for a table."""
     return {**row, "workers": len(row["workers"]), "orders": in_words(row["orders"])}
+
+
+@commands.command(
+    "top",
+    examples="""
+        orc agents top
+        orc agents top --date 2026-11-20 -n 3 -o json
+    """,
+)
+async def top(
+    *,
+    date: Annotated[str | None, option("--date", metavar="DATE")] = None,
+    count: Annotated[int, option("-n", metavar="N")] = 10,
+    common: Globals = DEFAULTS,
+) -> None:
+    """Show the agents that have done the most tasks on one day: those that ended with a result.
+
+    Days are UTC, by the server's clock; eight of them are kept.
+
+    Args:
+        date: The day, as 2026-11-20 [today].
+        count: Show so many at most.
+        common: Global options.
+    """
+    from orchestrator.client.client import Orchestrator
+
+    async with Orchestrator(settings=common.settings()) as orc:
+        found = await orc.board(date=day("--date", date)).top(count)
+    output.show_list(
+        common.output, [asdict(standing) for standing in found], ("place", "member", "count"), key="member",
+        empty="no task has ended with a result on this day",
+    )  # fmt: skip
 
 
 @commands.command(

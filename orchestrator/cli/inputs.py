@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,6 +65,16 @@ def moment(name: str, text: str | None) -> datetime | None:
     if read.tzinfo is None:
         raise InvalidInput(f"{name} {text!r} has no time zone; append Z for UTC or an offset such as +02:00")
     return read
+
+
+def day(name: str, text: str | None) -> date | None:
+    """Read a day: `2030-01-31`."""
+    if text is None:
+        return None
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise InvalidInput(f"{name} {text!r} is not a day; write 2030-01-31") from None
 
 
 def moment_or_ago(name: str, text: str | None) -> datetime | None:

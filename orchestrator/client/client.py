@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 import anyio
 
+from orchestrator.boards.boards import Board, BoardView
 from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
 from orchestrator.client.completion import as_completed
 from orchestrator.client.following import Following
@@ -42,12 +43,13 @@ from orchestrator.locks.model import POOL, parse_scope
 from orchestrator.locks.named import Locks
 from orchestrator.locks.waiting import WaitingRoom
 from orchestrator.services import Services, open_services, resolve_settings
+from orchestrator.store.keys import ScopeKeys
 from orchestrator.workspace.changing import make_place
 from orchestrator.workspace.workspace import WorkspaceView
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
-    from datetime import datetime
+    from datetime import date, datetime
 
     from orchestrator.client.admin import Admin
     from orchestrator.core.settings import Settings
@@ -374,6 +376,30 @@ class Orchestrator:
         services = self._here()
         settings = services.settings
         return Limits(services.store, prefix=settings.prefix, patience_s=settings.redis.command_timeout_s)
+
+    @overload
+    def board(self, name: None = None, *, date: date | None = None) -> BoardView: ...
+
+    @overload
+    def board(self, name: str, *, date: date | None = None) -> Board: ...
+
+    def board(self, name: str | None = None, *, date: date | None = None) -> BoardView:
+        """Who is ahead on a day: `await orc.board().top(3)` are the agents of the pool that did the most tasks today.
+
+        Args:
+            name: of a board of your own, any text of up to 256 bytes; by default the tasks of the pool's agents that
+                ended with a result.
+            date: a day in UTC; by default today, by the server's clock.
+
+        Raises:
+            InvalidInput: that is no name or no date.
+        """
+        services = self._here()
+        patience_s = services.settings.redis.command_timeout_s
+        if name is None:
+            return BoardView(services.store, services.keys.board, date_=date, patience_s=patience_s)
+        keys = ScopeKeys(services.keys.prefix, "board", name)
+        return Board(services.store, keys, date_=date, patience_s=patience_s)
 
     def workspace(self, session: str) -> WorkspaceView:
         """What the agents of a session share; reading is free, `edit()` takes a lock first.

@@ -126,6 +126,23 @@ def check_task_id(value: str) -> str:
     )
 
 
+def check_text(kind: str, value: str) -> str:
+    """Return `value` when it may name what is kept inside a key: a path, a field, a member of a board.
+
+    Raises:
+        InvalidInput: it is no text, empty, longer than 256 bytes, or has characters that cannot be printed.
+    """
+    if not isinstance(value, str) or not value or not value.isprintable():
+        raise InvalidInput(f"{kind} {value!r:.80} is refused; give a text of 1 to 256 bytes that can be printed")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidInput(f"{kind} {value!r:.80} holds half a character; send valid Unicode") from None
+    if size > _FOREIGN_MAX_BYTES:
+        raise InvalidInput(f"{kind} {value[:40]!r}… has {size} bytes of at most {_FOREIGN_MAX_BYTES}")
+    return value
+
+
 def encode_foreign(kind: str, value: str) -> str:
     """Percent-encode an id that we did not make (session, idempotency key, lane, lock, client), reversibly.
 

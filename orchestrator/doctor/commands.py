@@ -43,6 +43,7 @@ SENT: Final = (
     "XREVRANGE KEY + -",
     "ZCARD KEY",
     "ZRANGE KEY 0 -1",
+    "ZREVRANK KEY m",
     "ZSCAN KEY 0",
     "ZSCORE KEY m",
 )
@@ -64,6 +65,7 @@ CALLED: Final = (
     "PEXPIRE KEY 1",
     "PEXPIREAT KEY 1",
     "PTTL KEY",
+    "RENAME KEY KEY",
     "RPUSH KEY v",
     "SADD KEY m",
     "SISMEMBER KEY m",
@@ -84,6 +86,7 @@ CALLED: Final = (
     "XINFO GROUPS KEY",
     "ZADD KEY 0 m",
     "ZCOUNT KEY 0 1",
+    "ZINCRBY KEY 1 m",
     "ZRANK KEY m",
     "ZREM KEY m",
     "ZREMRANGEBYSCORE KEY 0 1",

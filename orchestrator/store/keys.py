@@ -161,6 +161,9 @@ POOL_KEYS: Final = (
         permanent=True,
     ),
     KeyKind("schedule:NAME", "hash", "definition and history of one schedule", "until it is deleted", permanent=True),
+    KeyKind(
+        "board:DATE", "zset", "tasks that ended with a result on this day (UTC), per agent", "8 days after the day"
+    ),
     KeyKind("leader", "string", "id of the supervisor that leads", "`supervisor.leader_lease_s`"),
     KeyKind("format", "string", "version of the data format", "permanent", permanent=True),
 )
@@ -209,11 +212,16 @@ SCOPE_KEYS: Final = (
         _WORKSPACE,
     ),
     KeyKind("agent:A:kv", "hash", "scratch of one agent: as `ws:doc`", _WORKSPACE),
-    KeyKind("window:MS", "zset", "what a limit has counted in a window of so many ms, by us; `op:number`", "window + 1 s"),
+    KeyKind(
+        "window:MS", "zset", "what a limit has counted in a window of so many ms, by us; `op:number`", "window + 1 s"
+    ),
+    KeyKind("day:DATE", "zset", "what members have on a board on this day (UTC)", "8 days after the last change"),
+    KeyKind("ops", "hash", "op ids of a board, an agent's state, and what they were answered", "20 minutes"),
+    KeyKind("ops:before", "hash", "the older ones", "20 minutes"),
 )
 """The keys of a scope: of a session, of an agent, or of a pool's own locks."""
-SCOPES: Final = ("session", "agent", "locks", "limit")
-"""The kinds of scopes; `locks` are those of a pool, in another slot than its tasks; each `limit` has its own."""
+SCOPES: Final = ("session", "agent", "locks", "limit", "board")
+"""The kinds of scopes; `locks` are those of a pool, in another slot than its tasks; each limit, each board has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +386,10 @@ class PoolKeys:
     def schedule(self, name: str) -> str:
         """The record of one schedule."""
         return f"{self.root}:schedule:{name}"
+
+    def board(self, day: str) -> str:
+        """Tasks done per agent on one day, as 2026-11-21."""
+        return f"{self.root}:board:{day}"
 
     @property
     def leader(self) -> str:

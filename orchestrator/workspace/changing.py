@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.errors import InvalidInput, OrchestratorError, WorkspaceFull
-from orchestrator.core.ids import check_name
+from orchestrator.core.ids import check_name, check_text
 from orchestrator.core.payload import encode_json
 from orchestrator.store.keys import ScopeKeys
 from orchestrator.workspace.scripts import Answer, Caller
@@ -27,7 +27,6 @@ MAX_ROWS: Final = 500
 MAX_CALL_BYTES: Final = 4 * 1024 * 1024
 MAX_INBOX: Final = 1000
 MAX_DIRECTIVE_BYTES: Final = 16 * 1024
-_MAX_TEXT_BYTES: Final = 256
 _TRIES: Final = 3
 
 
@@ -121,23 +120,6 @@ class Changes:
         """
         data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
         return encode_json(what, data, max_bytes=self.place.settings.max_value_bytes, max_depth=self.place.max_depth)
-
-
-def check_text(kind: str, value: str) -> str:
-    """Return `value` when it may name a path, a state machine or a member.
-
-    Raises:
-        InvalidInput: it is no text, empty, longer than 256 bytes, or has characters that cannot be printed.
-    """
-    if not isinstance(value, str) or not value or not value.isprintable():
-        raise InvalidInput(f"{kind} {value!r:.80} is refused; give a text of 1 to 256 bytes that can be printed")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise InvalidInput(f"{kind} {value!r:.80} holds half a character; send valid Unicode") from None
-    if size > _MAX_TEXT_BYTES:
-        raise InvalidInput(f"{kind} {value[:40]!r}… has {size} bytes of at most {_MAX_TEXT_BYTES}")
-    return value
 
 
 def check_rows(what: str, count: int, sizes: int = 0) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import InvalidInput, VersionConflict
+from orchestrator.core.ids import check_text
 from orchestrator.workspace import scripts
-from orchestrator.workspace.changing import check_rows, check_text
+from orchestrator.workspace.changing import check_rows
 from orchestrator.workspace.model import DELETE, Counted, Patched
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.core.durations import Duration, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, NotFound, StateConflict
-from orchestrator.core.ids import check_name, encode_foreign
+from orchestrator.core.ids import check_name, check_text, encode_foreign
 from orchestrator.workspace import reading, scripts
-from orchestrator.workspace.changing import MAX_DIRECTIVE_BYTES, MAX_INBOX, Changes, check_rows, check_text
+from orchestrator.workspace.changing import MAX_DIRECTIVE_BYTES, MAX_INBOX, Changes, check_rows
 from orchestrator.workspace.events import (
     BEGINNING,
     END,

@@ -17,7 +17,7 @@ from tests.docs.pages import section
 PAGE: Final = "docs/api.md"
 PACKAGES: Final = {"orchestrator": orchestrator, "workers": workers, "workers.testing": workers.testing}
 MADE_FOR_USERS: Final = {
-    "Admin", "CallNext", "Crash", "Lease", "Limits", "LockInfo", "Locks", "MemoryBackend", "Middleware", "Outcome",
+    "Admin", "Board", "BoardView", "CallNext", "Crash", "Lease", "Limits", "LockInfo", "Locks", "MemoryBackend", "Middleware", "Outcome",
     "RecordedContext", "Schedules", "Scratch", "Sent", "Skill", "Submitted", "TaskContext", "TaskHandle", "Workspace",
     "WorkspaceView",
 }  # fmt: skip

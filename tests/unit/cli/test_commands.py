@@ -41,6 +41,7 @@ COMMANDS = (
     ["dead", "delete"],
     ["agents", "list"],
     ["agents", "show"],
+    ["agents", "top"],
     ["agents", "pause"],
     ["agents", "resume"],
     ["agents", "limit"],

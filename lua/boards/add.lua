@@ -1,0 +1,25 @@
+#!lua
+-- Add to what a member has on the board of today: the day of the server's clock in UTC.
+-- answers: counted day, what it has now | duplicate (the same) | full (too many members)
+-- repeat: answers duplicate, with what the first call answered
+local scope   = KEYS[1]            -- key: root of the board's slot
+local op      = ARGV[1]            -- str: id of the call
+local member  = ARGV[2]            -- str: who
+local by      = tonumber(ARGV[3])  -- int: how much
+local most    = tonumber(ARGV[4])  -- int: members that a day may have
+local now_arg = ARGV[5]            -- time: test override, microseconds
+--@include now_us
+--@include utc_day
+--@include whole
+--@include answered
+--@include remember
+
+local first = answered(scope, op)
+if first then return {'duplicate', unpack(cmsgpack.unpack(first))} end
+local day = utc_day(now_us(now_arg))
+local day_key = scope .. ':day:' .. day
+if not redis.call('ZSCORE', day_key, member) and redis.call('ZCARD', day_key) >= most then return {'full'} end
+local count = whole(tonumber(redis.call('ZINCRBY', day_key, whole(by), member)))
+redis.call('EXPIRE', day_key, 691200)
+remember(scope, op, cmsgpack.pack({day, count}))
+return {'counted', day, count}

@@ -1,0 +1,1 @@
+"""Who has done how much on a day: the board of the pool's agents, and boards of one's own."""

@@ -1,0 +1,138 @@
+"""`BoardView` and `Board`: who is ahead on a day, and counting for it. Days are those of the server's clock, in UTC."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.boards import scripts
+from orchestrator.core.errors import InvalidInput, StoreError
+from orchestrator.core.ids import check_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from orchestrator.store.keys import ScopeKeys
+    from orchestrator.store.store import Store
+
+MAX_MEMBERS: Final = 10_000
+"""A board of one's own has so many on one day."""
+MAX_TOP: Final = 1000
+MAX_STEP: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A place on a board.
+
+    Attributes:
+        place: 1 for whoever has the most; of equals, the name that comes last in the alphabet is ahead.
+        member: who.
+        count: what it has on this day.
+    """
+
+    place: int
+    member: str
+    count: int
+
+
+class BoardView:
+    """Who is ahead on one day. Kept for eight days.
+
+    Attributes:
+        date: the day; None: whichever the server has when it is asked.
+    """
+
+    __slots__ = ("_key", "_patience_s", "_store", "date")
+
+    def __init__(self, store: Store, key: Callable[[str], str], *, date_: date | None, patience_s: float) -> None:
+        self._store, self._key, self._patience_s = store, key, patience_s
+        self.date: date | None = check_date(date_)
+
+    async def top(self, n: int = 10) -> list[Standing]:
+        """Those who have the most, the first one first.
+
+        Args:
+            n: how many at most, 1 to 1000.
+
+        Raises:
+            InvalidInput: that is no such number.
+            StoreError: Redis did not answer.
+        """
+        if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_TOP:
+            raise InvalidInput(f"n must be a whole number from 1 to {MAX_TOP}, not {n!r:.80}")
+        key = await self._today()
+        flat = await self._store.ask(
+            lambda: self._store.execute("ZRANGE", key, 0, n - 1, "REV", "WITHSCORES"), patience_s=self._patience_s
+        )
+        rows = zip(flat[::2], flat[1::2], strict=True)
+        return [Standing(place, member.decode(), int(float(score))) for place, (member, score) in enumerate(rows, 1)]
+
+    async def rank(self, member: str) -> Standing | None:
+        """The place of one member; None: it has nothing on this day.
+
+        Raises:
+            InvalidInput, StoreError: no name; no answer.
+        """
+        check_text("member", member)
+        key = await self._today()
+
+        async def read() -> tuple[int | None, bytes | None]:
+            place, score = await self._store.pipeline([("ZREVRANK", key, member), ("ZSCORE", key, member)])
+            for reply in (place, score):
+                if isinstance(reply, StoreError):
+                    raise reply
+            return place, score
+
+        place, score = await self._store.ask(read, patience_s=self._patience_s)
+        return None if place is None or score is None else Standing(place + 1, member, int(float(score)))
+
+    async def _today(self) -> str:
+        if self.date is not None:
+            return self._key(self.date.isoformat())
+        seconds, _ = await self._store.ask(lambda: self._store.execute("TIME"), patience_s=self._patience_s)
+        return self._key(datetime.fromtimestamp(int(seconds), UTC).date().isoformat())
+
+
+class Board(BoardView):
+    """A board of one's own, by its name, shared by all programs with the same prefix."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self, store: Store, keys: ScopeKeys, *, date_: date | None, patience_s: float) -> None:
+        super().__init__(store, lambda day: keys.key(f"day:{day}"), date_=date_, patience_s=patience_s)
+        self._keys = keys
+
+    async def add(self, member: str, by: int = 1, *, op_id: str | None = None) -> int:
+        """Add to what a member has today, whatever the date of this view, and return what it has then.
+
+        Args:
+            member: who; any text of up to 256 bytes that can be printed.
+            by: how much; less than 0 takes away.
+            op_id: name of what is counted; within ten minutes the same one counts once.
+
+        Raises:
+            InvalidInput: a name or number that cannot be, or a day that has 10,000 members already.
+            StoreError: Redis did not do it; repeated with the same `op_id` it counts once.
+        """
+        if not isinstance(by, int) or isinstance(by, bool) or not 0 < abs(by) <= MAX_STEP:
+            raise InvalidInput(f"by must be a whole number other than 0, up to {MAX_STEP}, not {by!r:.80}")
+        op = secrets.token_urlsafe(9) if op_id is None else f"={check_text('op_id', op_id)}"
+        call = scripts.add(self._keys, op=op, member=check_text("member", member), by=by, most=MAX_MEMBERS)
+        added = await self._store.call(call, patience_s=self._patience_s)
+        if added.status == "full":
+            raise InvalidInput(f"board {self._keys.id!r} has {MAX_MEMBERS} members today; nothing was counted")
+        return added.total
+
+
+def check_date(value: date | None) -> date | None:
+    """Return the day of a board.
+
+    Raises:
+        InvalidInput: it is no `datetime.date`.
+    """
+    if value is not None and (not isinstance(value, date) or isinstance(value, datetime)):
+        raise InvalidInput(f"date must be a datetime.date, not {value!r:.80}; a day begins at midnight UTC")
+    return value

@@ -1,0 +1,29 @@
+"""One typed wrapper per script in `lua/boards/`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from orchestrator.store.calls import Arguments, Call
+
+if TYPE_CHECKING:
+    from orchestrator.store.keys import ScopeKeys
+
+
+class Added(NamedTuple):
+    """What was answered: counted, duplicate or full; the day, and what the member has on it."""
+
+    status: str
+    day: str = ""
+    total: int = 0
+
+
+def add(keys: ScopeKeys, *, op: str, member: str, by: int, most: int, now_us: str = "") -> Call[Added]:
+    """Add to what a member has on the board of today."""
+
+    def parse(reply: list[Any]) -> Added:
+        status, *rest = (part.decode() for part in reply)
+        return Added(status, rest[0], int(rest[1])) if rest else Added(status)
+
+    args: Arguments = {"scope": keys.root, "op": op, "member": member, "by": by, "most": most, "now_arg": now_us}
+    return Call("boards/add", args, parse)

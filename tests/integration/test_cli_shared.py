@@ -1,0 +1,59 @@
+"""`orc agents top` typed beside a pool."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+import anyio.to_thread
+import pytest
+
+from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.terminal import Done, Terminal
+from workers import Agent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.helpers.local_team import LocalTeam
+
+
+class Orc(Protocol):
+    """Types `orc …` and answers what it did."""
+
+    async def __call__(self, *arguments: str) -> Done:
+        """Run it."""
+
+
+@pytest.fixture
+def orc(team: LocalTeam, tmp_path: Path) -> Orc:
+    """Runs a command in a thread, while the team goes on."""
+    url = team.settings.redis.url
+    assert url is not None
+    terminal = Terminal(tmp_path, ORC_REDIS__URL=url.get_secret_value(), ORC_PREFIX=team.settings.prefix)
+
+    async def typed(*arguments: str) -> Done:
+        return await anyio.to_thread.run_sync(partial(terminal.orc, *arguments))
+
+    return typed
+
+
+async def test_top(team: LocalTeam, orc: Orc) -> None:
+    """The agents by what they have done on a day; a day that is none is a mistake of usage."""
+    agent = Agent("ed")
+
+    @agent.skill
+    async def work() -> None:
+        pass
+
+    await team.work(agent)
+    for _ in range(2):
+        await (await team.orc.submit("work")).result(PATIENCE_S)
+    done = await orc("agents", "top", "-o", "json")
+    assert done.json()["items"] == [{"place": 1, "member": "ed", "count": 2}]
+    assert (await orc("agents", "top", "-n", "1", "-o", "id")).out == "ed\n"
+    nothing = await orc("agents", "top", "--date", "2001-01-31")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "no task has ended with a result" in nothing.err
+    assert (await orc("agents", "top", "--date", "yesterday")).code == 2
+    assert (await orc("agents", "top", "-n", "0")).code == 2
