@@ -120,6 +120,8 @@ class WaitingRoom:
                 return (await self._store.call(call, patience_s=LEAVE_S))[0] or None
             except StoreError as failure:
                 _log.warning("lock_left", error=str(failure), meaning="it lapses by itself")
+                return None
+        _log.warning("lock_left", error="no answer in time", meaning="it lapses by itself")
         return None
 
     async def _get(self, keys: ScopeKeys, lock: str, *, ttl_ms: int, wait_s: float, ask: Ask) -> Got:

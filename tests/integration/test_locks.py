@@ -249,6 +249,23 @@ async def test_failed_block_releases(locks: Locks) -> None:
     assert await locks.peek("n") is None
 
 
+async def test_failed_release_is_a_warning(
+    redis_server: RedisServer, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Redis is away when a block ends: it ends all the same, soon, and the log says that the lock stays a while."""
+    async with (
+        FaultProxy(redis_server.url) as proxy,
+        Orchestrator(settings=local_settings(proxy.url, prefix, redis__command_timeout_s=0.2)) as orc,
+    ):
+        async with orc.locks(SCOPE).hold("n", ttl=5):
+            proxy.refuse()
+            proxy.cut()
+            ended_s = time.monotonic()
+        assert time.monotonic() - ended_s < 3
+        assert "lock_left" in caplog.text
+        assert "it lapses by itself" in caplog.text
+
+
 async def test_lost_lock_ends_its_block(locks: Locks, other: Locks) -> None:
     """A lock that is taken away: the block is cancelled at the next renewal, and says so."""
     leases: list[Lease] = []

@@ -156,9 +156,7 @@ async def test_lost_replies_and_repeats_double_nothing(redis_server: RedisServer
     """Fifty writers, every append sent twice at once, one of a hundred answers lost: each entry is there once."""
     async with FaultProxy(redis_server.url) as proxy:
         # A cut fails a hundred calls at once, so one of them may be unlucky several times in a row.
-        settings = local_settings(
-            proxy.url, prefix, workspace__max_log=WRITERS * each, workspace__max_items=10**6, redis__command_timeout_s=30
-        )
+        settings = local_settings(proxy.url, prefix, workspace__max_log=WRITERS * each, redis__command_timeout_s=30)
         async with Orchestrator(settings=settings) as orc, orc.workspace("101").edit(agent="ada") as ws:
             faults = [proxy.fail_reply("EVALSHA", nth=nth) for nth in range(50, 2 * WRITERS * each, 100)]
 

@@ -1,0 +1,72 @@
+"""docs/requirements.md has a line for every wish of the sources, and names only places and tests that exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[2]
+TEXT: Final = (ROOT / "docs/requirements.md").read_text(encoding="utf-8")
+ROWS: Final = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in TEXT.splitlines()
+    if re.match(r"\| (?:\d\.\d\d|[BD]\d+) \|", line)
+]
+IDS: Final = [
+    *(f"0.{number:02}" for number in range(1, 46)),
+    *(f"1.{number:02}" for number in range(1, 36)),
+    *(f"3.{number:02}" for number in range(1, 24)),
+    *(f"D{number}" for number in range(1, 19)),
+    *(f"B{number}" for number in (*range(1, 20), *range(36, 43))),
+]
+
+
+@cache
+def names_in(path: Path) -> set[str]:
+    """The names of the tests in a file, those of classes with the class before them."""
+    found = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        before = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
+        found |= {
+            f"{before}{one.name}"
+            for one in inner
+            if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name.startswith("test_")
+        }
+    return found
+
+
+def test_every_wish_has_one_line() -> None:
+    """Wishes 0.01 to 0.45, 1.01 to 1.35, 3.01 to 3.23, contradictions D1 to D18, faults B1 to B19 and B36 to B42."""
+    assert [row[0] for row in ROWS] == IDS
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_line(row: list[str]) -> None:
+    """Modules, pages and tests that are named exist; where no test is named, there is a reason."""
+    assert len(row) == 4
+    _, wanted, place, proof = row
+    assert wanted
+    assert place
+    for path in re.findall(r"`([\w/]+/[\w/.]+)`", place):
+        assert (ROOT / path).exists(), path
+    for page in re.findall(r"\]\(([^)#]+)", place):
+        assert (ROOT / "docs" / page).resolve().exists(), page
+    named = re.findall(r"`([\w/]+\.py)::([\w:]+)`", proof)
+    assert len(named) == proof.count("::") - sum(name.count("::") for _, name in named)
+    for file, name in named:
+        assert name in names_in(ROOT / file), f"{file}::{name}"
+    assert named or re.match(r"none: .{20,}", proof)
+
+
+def test_no_page_speaks_of_locked_paths() -> None:
+    """A path, a field or a key is not locked by anybody: changes are single steps of the server."""
+    wrong = re.compile(r"(?:path|field|key|row)[- ](?:level )?lock(?:ing|s|ed)\b", re.IGNORECASE)
+    pages = [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "lua/README.md"]
+    texts = {page.name: page.read_text(encoding="utf-8") for page in pages if page.name != "requirements.md"}
+    assert {name: found for name, text in texts.items() if (found := wrong.findall(text))} == {}
