@@ -31,7 +31,8 @@ local control_key, desired_key, nonce_key = pool .. ':control', pool .. ':desire
 local rate_key = pool .. ':control:' .. whole(math.floor(now_ms / 60000))
 
 local function stored_epoch()
-  return tonumber(redis.call('HGET', desired_key, 'epoch') or 0) or 0
+  local counted = tonumber(string.match(redis.call('HGET', desired_key, 'epoch') or '', '^%d+$') or 0)
+  return counted < 1e15 and counted or 0
 end
 
 local function judge()

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Note who has heard of commands, obeyed or refused them, and when. That somebody has heard of one, or refuses it, never
--- replaces what he said of it before: a command that is given twice spoils no receipt. Of what was never accepted no
--- refusal is noted: whoever floods the stream with forgeries fills no memory.
+-- replaces what he said of it before: a command that is given twice spoils no receipt. Nor does the progress of a job that
+-- has ended. Of what was never accepted no refusal is noted: whoever floods the stream with forgeries fills no memory.
 -- answers: how many were noted
 -- repeat: notes the later time
 local pool    = KEYS[1]                   -- key: root of the pool's slot
@@ -9,11 +9,14 @@ local rows    = cmsgpack.unpack(ARGV[1])  -- rows: command sender word detail
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include now_us
 --@include whole
+--@include usable
 
 local now_text = whole(math.floor(now_us(now_arg) / 1000))
-local noted = 0
+local types, noted = {}, 0
 
 local function is_news(receipts_key, command, sender, word)
+  -- How far a job was says whoever still works on it, also one that froze meanwhile and does not know that it has ended.
+  if word == 'progress' then return redis.call('HEXISTS', pool .. ':desired', 'do:' .. command) == 1 end
   if word ~= 'heard' and word ~= 'refused' then return true end
   if redis.call('HEXISTS', receipts_key, sender) == 1 then return false end
   return word == 'heard' or redis.call('EXISTS', pool .. ':nonce:' .. command) == 1
@@ -22,7 +25,8 @@ end
 for i = 1, #rows do
   local command, sender, word, detail = rows[i][1], rows[i][2], rows[i][3], rows[i][4]
   local receipts_key = pool .. ':receipts:' .. command
-  if is_news(receipts_key, command, sender, word) then
+  -- A key that holds something else must not keep the receipts of other commands out.
+  if usable(types, receipts_key, 'hash') and is_news(receipts_key, command, sender, word) then
     redis.call('HSET', receipts_key, sender, now_text .. ' ' .. word .. ' ' .. detail)
     redis.call('EXPIRE', receipts_key, 604800)
     noted = noted + 1

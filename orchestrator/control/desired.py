@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 PROVED: Final = "proved:"
 SKEW_MS: Final = 5000
 """As in `lua/control/append.lua`: a command may say that it was issued so much later than it was accepted."""
+COUNTED_DIGITS: Final = 15
+"""As in `lua/includes/count_desired.lua`: nobody counts further than that."""
 _INTERRUPTS: Final = frozenset("nb")
 
 
@@ -113,7 +115,7 @@ NOTHING: Final = Desired()
 def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
     """Make the value of the reply to `HGETALL` on `desired`."""
     fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
-    seq, epoch = _number(fields.pop("seq", b"0")), _number(fields.pop("epoch", b"0"))
+    seq, epoch = read_number(fields.pop("seq", b"0")), read_number(fields.pop("epoch", b"0"))
     fields.pop("sessions", None)
     slots = {name.removeprefix(PROVED) for name in fields}
     standing: dict[str, Standing] = {}
@@ -157,5 +159,6 @@ def read_slot(slot: str, value: bytes | None, signer: Signer) -> InForce | None:
     return found if (slot, mark) in command.orders else None
 
 
-def _number(text: bytes) -> int:
-    return int(text) if text.isdigit() else 0
+def read_number(text: bytes) -> int:
+    """One of the numbers of the desired state; what is none, or none that was counted there, is 0."""
+    return int(text) if text.isdigit() and len(text) <= COUNTED_DIGITS else 0

@@ -74,8 +74,12 @@ def read_entry(entry: str, fields: Sequence[bytes], signer: Signer) -> Heard:
 
 
 def nonces(keys: PoolKeys, heard: Sequence[Heard]) -> list[tuple[str, str]]:
-    """The commands that read the nonces of what is to be obeyed."""
-    return [("GET", keys.nonce(one.id)) for one in heard if not one.problem]
+    """The commands that read the nonces of what is to be obeyed.
+
+    By MGET, which says of a key that holds something else that there is nothing: that must not keep anybody from
+    answering all the other commands.
+    """
+    return [("MGET", keys.nonce(one.id)) for one in heard if not one.problem]
 
 
 def refuse_replays(heard: Sequence[Heard], replies: Sequence[Any]) -> list[Heard]:
@@ -83,7 +87,7 @@ def refuse_replays(heard: Sequence[Heard], replies: Sequence[Any]) -> list[Heard
     stored = iter(replies)
     judged: list[Heard] = []
     for one in heard:
-        nonce = None if one.problem else next(stored)
-        first = nonce.decode().partition(" ")[0] if isinstance(nonce, bytes) else one.entry
+        nonce = None if one.problem else next(stored)[0]
+        first = one.entry if nonce is None else nonce.partition(b" ")[0].decode(errors="replace")
         judged.append(one if first == one.entry else replace(one, problem="it was given before"))
     return judged

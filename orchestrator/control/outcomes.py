@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Final
 
 NOTHING: Final = "nothing was selected"
+COUNT_DIGITS: Final = 15
 
 
 def in_words(ends: Counter[str]) -> str:
@@ -14,10 +15,9 @@ def in_words(ends: Counter[str]) -> str:
 
 
 def read_words(detail: str) -> Counter[str]:
-    """The same, read."""
-    if detail == NOTHING:
-        return Counter()
-    return Counter({name: int(count) for count, _, name in (one.partition(" ") for one in detail.split(", "))})
+    """The same, read; what says something else, as `nothing was selected`, counts nothing."""
+    parts = [one.partition(" ") for one in detail.split(", ")]
+    return Counter({name: int(count) for count, _, name in parts if name and _is_count(count)})
 
 
 def progress(at: int, total: int, ends: Counter[str]) -> str:
@@ -28,4 +28,8 @@ def progress(at: int, total: int, ends: Counter[str]) -> str:
 def read_progress(detail: str) -> tuple[int, Counter[str]]:
     """The same, read: how many tasks it is done with, and their ends."""
     at, _, rest = detail.partition("/")
-    return int(at), read_words(rest.partition(" ")[2])
+    return int(at) if _is_count(at) else 0, read_words(rest.partition(" ")[2])
+
+
+def _is_count(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= COUNT_DIGITS

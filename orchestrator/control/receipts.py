@@ -26,6 +26,8 @@ KEPT: Final = timedelta(days=7)
 """As in `lua/control/receipt.lua`."""
 
 _FINAL: Final = frozenset({"done", "failed", "refused"})
+INSTANT_DIGITS: Final = 13
+"""No instant before the year 2286 has more, in ms."""
 _LOOK_EVERY_S: Final = 0.02
 
 
@@ -138,9 +140,18 @@ async def wait(
         await anyio.sleep(_LOOK_EVERY_S)
 
 
+def read_receipt(text: bytes) -> tuple[int, str, str] | None:
+    """A field of `receipts:CMD`: when, by the server's clock in ms, word and detail; None: it is none."""
+    at, _, rest = text.decode(errors="replace").partition(" ")
+    word, _, detail = rest.partition(" ")
+    return (int(at), word, detail) if at.isascii() and at.isdigit() and len(at) <= INSTANT_DIGITS and word else None
+
+
 def _parse(reply: Sequence[bytes]) -> tuple[Receipt, ...]:
     found: list[Receipt] = []
     for sender, text in zip(reply[::2], reply[1::2], strict=True):
-        at_ms, word, detail = text.decode(errors="replace").split(" ", 2)
-        found.append(Receipt(sender.decode(errors="replace"), word, detail, from_instant_ms(int(at_ms))))
+        said = read_receipt(text)
+        # What nobody of ours has written there answers nothing.
+        if said is not None:
+            found.append(Receipt(sender.decode(errors="replace"), said[1], said[2], from_instant_ms(said[0])))
     return tuple(sorted(found, key=lambda receipt: receipt.at))

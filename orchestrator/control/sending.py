@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.control import scripts
 from orchestrator.control.commands import Command, Job, SetLimit, encode_command
+from orchestrator.control.desired import read_number
 from orchestrator.control.scripts import AppendStatus
 from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
@@ -127,7 +128,7 @@ async def _clock_and_epoch(store: Store) -> tuple[int, int]:
     for reply in (time, epoch):
         if isinstance(reply, StoreError):
             raise reply
-    return int(time[0]) * 1000 + int(time[1]) // 1000, int(epoch or 0)
+    return int(time[0]) * 1000 + int(time[1]) // 1000, read_number(epoch or b"")
 
 
 def _checked(what: str, text: str) -> str:

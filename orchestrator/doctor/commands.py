@@ -33,6 +33,7 @@ SENT: Final = (
     "HGETALL KEY",
     "HKEYS KEY",
     "HMGET KEY f",
+    "MGET KEY",
     "LRANGE KEY 0 -1",
     "LRANGE KEY 0 1",
     "XLEN KEY",

@@ -14,6 +14,7 @@ import anyio
 from orchestrator.control import scripts
 from orchestrator.control.commands import Job
 from orchestrator.control.outcomes import in_words, progress, read_progress
+from orchestrator.control.receipts import SUPERVISOR, read_receipt
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
 
 BATCH: Final = 500
-SENDER: Final = "supervisor"
-"""Who writes the receipts of jobs: they are carried on by whoever leads."""
 
 _log = get_logger(__name__)
 
@@ -101,17 +100,17 @@ class Jobs:
 
     async def _progress(self, id_: str) -> tuple[int, Counter[str]]:
         """How far the job was carried before, by this or another supervisor."""
-        noted = await self._services.store.execute("HGET", self._services.keys.receipts(id_), SENDER)
-        _, word, detail = noted.decode().split(" ", 2) if noted else ("", "", "")
-        if word != "progress":
+        noted = await self._services.store.execute("HGET", self._services.keys.receipts(id_), SUPERVISOR)
+        said = read_receipt(noted or b"")
+        if said is None or said[1] != "progress":
             return 0, Counter()
-        return read_progress(detail)
+        return read_progress(said[2])
 
     async def _note(self, id_: str, at: int, total: int, ends: Counter[str]) -> None:
-        row = scripts.ReceiptRow(id_, SENDER, "progress", progress(at, total, ends))
+        row = scripts.ReceiptRow(id_, SUPERVISOR, "progress", progress(at, total, ends))
         await self._services.store.call(scripts.receipt(self._services.keys, rows=[row]))
 
     async def _settle(self, id_: str, word: str, detail: str) -> None:
-        call = scripts.settle(self._services.keys, id_=id_, sender=SENDER, word=word, detail=detail)
+        call = scripts.settle(self._services.keys, id_=id_, sender=SUPERVISOR, word=word, detail=detail)
         await self._services.store.call(call)
         self._settled.add(id_)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.control.commands import Stop
-from orchestrator.control.scripts import ReceiptRow, RefusedRow, receipt, refuse
+from orchestrator.control.commands import CancelTasks, Stop
+from orchestrator.control.scripts import ReceiptRow, RefusedRow, receipt, refuse, settle
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -50,6 +50,22 @@ def test_never_goes_back(pool: Pool, word: str) -> None:
     say(pool, ReceiptRow(issued.id, "w1", "done"))
     with pool.unchanged():
         assert say(pool, ReceiptRow(issued.id, "w1", word)) == 0
+
+
+def test_progress_of_a_job_that_has_ended(pool: Pool) -> None:
+    """A supervisor that froze in a job and thaws when another one has ended it writes nothing over its end."""
+    _, job = pool.append(CancelTasks(count=2))
+    assert say(pool, ReceiptRow(job.id, "supervisor", "progress", "1/2 1 cancelled")) == 1
+    assert pool.call(settle(pool.keys, id_=job.id, sender="supervisor", word="done", detail="2 cancelled"))
+    with pool.unchanged():
+        assert say(pool, ReceiptRow(job.id, "supervisor", "progress", "1/2 1 cancelled")) == 0
+
+
+def test_damaged_receipts(pool: Pool) -> None:
+    """A key that holds something else keeps the receipts of other commands out of nothing."""
+    pool.execute("SET", pool.keys.receipts("a"), "x", "EX", 60)
+    assert say(pool, ReceiptRow("a", "w1", "done"), ReceiptRow("b", "w1", "done")) == 1
+    assert noted(pool, "b") == {"w1": f"{pool.now_ms} done "}
 
 
 def test_refused(pool: Pool) -> None:

@@ -119,7 +119,7 @@ def test_damaged_and_swapped(field: tuple[str, bytes]) -> None:
     assert desired.doubtful == {field[0]}
 
 
-@pytest.mark.parametrize("number", [b"nonsense", b"", b"-1", b"1.5"])
+@pytest.mark.parametrize("number", [b"nonsense", b"", b"-1", b"1.5", b"inf", b"9" * 16, b"9" * 5000])
 def test_damaged_numbers(number: bytes) -> None:
     """They count as none."""
     assert read({"seq": number, "epoch": number}) == NOTHING
