@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from orchestrator.agent_state.states import Agents as Agents
+    from orchestrator.agent_state.states import AgentState as AgentState
     from orchestrator.boards.boards import Board as Board
     from orchestrator.boards.boards import BoardView as BoardView
     from orchestrator.boards.boards import Standing as Standing
@@ -92,6 +94,8 @@ __all__ = [
     "DELETE",
     "Admin",
     "AgentEntry",
+    "AgentState",
+    "Agents",
     "AnswerRefused",
     "AnswerStatus",
     "Appended",
@@ -176,6 +180,8 @@ __all__ = [
 _HOMES = {
     "Admin": "orchestrator.client.admin",
     "AgentEntry": "orchestrator.workspace.model",
+    "AgentState": "orchestrator.agent_state.states",
+    "Agents": "orchestrator.agent_state.states",
     "AnswerStatus": "orchestrator.tasks.model",
     "Appended": "orchestrator.workspace.model",
     "Applied": "orchestrator.workspace.model",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from datetime import datetime
 
+    from orchestrator.agent_state.states import AgentState
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
     from orchestrator.limits.limits import Limits
@@ -70,6 +71,10 @@ class Around(Protocol):
     @property
     def limits(self) -> Limits:
         """Limits by name."""
+
+    @property
+    def agent_state(self) -> AgentState:
+        """What the agent says of itself."""
 
 
 class Record(Answers, Keeper, Protocol):
@@ -218,6 +223,11 @@ class TaskContext:
     def limits(self) -> Limits:
         """Limits by name: may something happen now? Shared with all programs of the same prefix."""
         return self._opened_around().limits
+
+    @property
+    def agent_state(self) -> AgentState:
+        """What the agent says of itself. Each change presents this attempt's right to it, taken at the first one."""
+        return self._opened_around().agent_state
 
     def _opened_around(self) -> Around:
         if self._around is None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from orchestrator.cli import output
 from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
 from orchestrator.cli.failures import Refused
-from orchestrator.cli.inputs import day
+from orchestrator.cli.inputs import day, duration_s
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
 from orchestrator.cli.standing import in_words, orders, read_standing
@@ -36,25 +36,37 @@ app = commands.app
     alias="ls",
     examples="""
         orc agents list
+        orc agents list --within 30s
         orc agents list -o json
     """,
 )
-async def list_(*, common: Globals = DEFAULTS) -> None:
+async def list_(
+    *, within: Annotated[str | None, option("--within", metavar="DURATION")] = None, common: Globals = DEFAULTS
+) -> None:
     """List the agents that the pool knows, with their skills, slots and limits.
 
     Args:
+        within: Only those that gave a sign of life within so long, as 30s.
         common: Global options.
     """
+    from orchestrator.agent_state.changing import Place
+    from orchestrator.agent_state.states import Agents
     from orchestrator.agents import queries
     from orchestrator.services import open_services
 
+    within_s = duration_s("--within", within)
     async with open_services(common.settings(), name="cli") as services:
         found = await queries.agents(services.store)
+        if within_s is not None:
+            living = await Agents(Place(services.store, services.settings)).active(within_s)
+            found = [agent for agent in found if agent.name in living]
         now = await read_standing(services)
     rows = [with_orders(agent, now) for agent in found]
     shown = [agent_cells(row) for row in rows] if common.output == "table" else rows
     columns = agent_columns(rows)
     empty = "no agent is known; run some with `orc up MODULE:AGENT`"
+    if within_s is not None:
+        empty = f"no agent gave a sign of life within {within_s:g} s"
     output.show_list(common.output, shown, columns, key="name", empty=empty)
 
 

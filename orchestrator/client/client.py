@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 import anyio
 
+from orchestrator.agent_state.changing import Place as AgentPlace
+from orchestrator.agent_state.states import Agents
 from orchestrator.boards.boards import Board, BoardView
 from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
 from orchestrator.client.completion import as_completed
@@ -376,6 +378,12 @@ class Orchestrator:
         services = self._here()
         settings = services.settings
         return Limits(services.store, prefix=settings.prefix, patience_s=settings.redis.command_timeout_s)
+
+    @property
+    def agents(self) -> Agents:
+        """What agents say of themselves, and which of them live."""
+        services = self._here()
+        return Agents(AgentPlace(services.store, services.settings))
 
     @overload
     def board(self, name: None = None, *, date: date | None = None) -> BoardView: ...

@@ -216,6 +216,7 @@ SCOPE_KEYS: Final = (
         "window:MS", "zset", "what a limit has counted in a window of so many ms, by us; `op:number`", "window + 1 s"
     ),
     KeyKind("day:DATE", "zset", "what members have on a board on this day (UTC)", "8 days after the last change"),
+    KeyKind("state", "hash", "what an agent says of itself: field -> JSON", "7 days after the last change"),
     KeyKind("ops", "hash", "op ids of a board, an agent's state, and what they were answered", "20 minutes"),
     KeyKind("ops:before", "hash", "the older ones", "20 minutes"),
 )

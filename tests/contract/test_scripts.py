@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from orchestrator.agent_state import scripts as state_scripts
 from orchestrator.agents import scripts as agent_scripts
 from orchestrator.agents.model import AgentSpec, SkillTerms
 from orchestrator.boards import scripts as board_scripts
@@ -50,7 +51,8 @@ LUA = Path(str(files("lua")))
 INCLUDES = sorted((LUA / "includes").glob("*.lua"))
 READ_ONLY = {"locks/look", "tasks/why", "workspace/present", "workspace/tail"}
 _SHARED_STATE = {name for name in all_scripts() if name.startswith("workspace/")} - READ_ONLY
-FULL_SERVER_REFUSES = {"boards/add", "schedules/put", "tasks/submit", "tasks/emit", "tasks/revive"} | _SHARED_STATE
+_SHARED_STATE |= {"agent_state/change", "boards/add"}
+FULL_SERVER_REFUSES = {"schedules/put", "tasks/submit", "tasks/emit", "tasks/revive"} | _SHARED_STATE
 """What a full server must refuse: new and revived tasks, what handlers write. The rest passes, so that it drains."""
 
 _DELIVERY = Delivery("ed", "1-1", "t", "7", 1, 0, b"")
@@ -137,6 +139,9 @@ SAMPLES: dict[str, Call[Any]] = {
     "locks/free": lock_scripts.free(SCOPE, rows=[("exec", "t", "1")]),
     "locks/await_for": lock_scripts.await_for(Claim(SCOPE, "exec", "1:t:1:0"), tasks=["u"]),
     "locks/look": lock_scripts.look(SCOPE),
+    "agent_state/change": state_scripts.change(
+        SCOPE, op="o", rows=[state_scripts.FieldRow("f", "set", b"\xff")], most=1, lock="exec:t", token="1:t:1:0"
+    ),
     "boards/add": board_scripts.add(SCOPE, op="o", member="m", by=1, most=1),
     "limits/check": limit_scripts.check(SCOPE, op="o", most=1, window_us=1, cost=1),
     "workspace/patch": workspace_scripts.patch(
@@ -173,6 +178,7 @@ def wrappers() -> set[str]:
     modules = {
         "control": control_scripts,
         "schedules": schedule_scripts,
+        "agent_state": state_scripts,
         "boards": board_scripts,
         "limits": limit_scripts,
         "locks": lock_scripts,
@@ -363,7 +369,7 @@ def test_lock_suffixes() -> None:
 
 def test_workspace_suffixes() -> None:
     """The same for workspaces, whose keys lie in the slot of their session."""
-    others = ("exec", "lock", "fence", "window", "day", "ops")
+    others = ("exec", "lock", "fence", "window", "day", "ops", "state")
     known = {f":{_stem(kind.suffix)}" for kind in SCOPE_KEYS if not kind.suffix.startswith(others)}
     text = "\n".join(script.text for script in all_scripts().values() if script.name.startswith("workspace/"))
     built = set(re.findall(r"\bscope \.\. '(:[^']+)'", text)) - {":agent:"}

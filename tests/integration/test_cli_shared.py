@@ -1,4 +1,4 @@
-"""`orc agents top` typed beside a pool."""
+"""What all programs share, typed beside a pool: who has done the most, who lives."""
 
 from __future__ import annotations
 
@@ -36,6 +36,22 @@ def orc(team: LocalTeam, tmp_path: Path) -> Orc:
         return await anyio.to_thread.run_sync(partial(terminal.orc, *arguments))
 
     return typed
+
+
+async def test_within(team: LocalTeam, orc: Orc) -> None:
+    """Only agents that beat lately, when that is asked for."""
+    agent = Agent("ed")
+    agent.skill(name="work")(_nothing)
+    await team.work(agent)
+    assert (await orc("agents", "list", "--within", "1m", "-o", "id")).out == "ed\n"
+    none = await orc("agents", "list", "--within", "0s")
+    assert (none.code, none.out) == (0, "")
+    assert "no agent gave a sign of life" in none.err
+    assert (await orc("agents", "list", "--within", "soon")).code == 2
+
+
+async def _nothing() -> None:
+    pass
 
 
 async def test_top(team: LocalTeam, orc: Orc) -> None:

@@ -28,7 +28,7 @@ from workers.runtime.calling import Caller, Serialised
 from workers.runtime.holdings import Held
 from workers.runtime.hurt_server import HurtServer, PutOff
 from workers.runtime.orders import stopped_by
-from workers.runtime.sharing import Shared, attempt_shared, attempt_workspace
+from workers.runtime.sharing import Shared, attempt_workspace
 from workers.runtime.slots import Slots, slot_ends
 from workers.runtime.time_limits import TimeLimits
 from workers.runtime.verdicts import failed, has_asked, one_line, rejected, sole
@@ -269,7 +269,7 @@ class Executor:
 
     def _shared(self, context: TaskContext) -> Shared:
         """What an attempt shares beyond its session."""
-        return attempt_shared(context, self._services)
+        return Shared(context, self._services)
 
     def _locks(self, held: Held, envelope: Envelope) -> AttemptLocks:
         """The locks of an attempt."""

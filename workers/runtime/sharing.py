@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from orchestrator.agent_state.changing import Place
+from orchestrator.agent_state.states import AgentState
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.limits.limits import Limits
 from orchestrator.workspace.changing import make_place
@@ -32,16 +33,22 @@ def attempt_workspace(context: TaskContext, services: Services) -> Workspace:
     )
 
 
-@dataclass(frozen=True, slots=True)
 class Shared:
-    """What an attempt shares beyond its session; see `workers.context.Around`."""
+    """What an attempt shares beyond its session; see `workers.context.Around`. Nothing is sent before it is used."""
 
-    limits: Limits
+    __slots__ = ("_context", "_services")
 
+    def __init__(self, context: TaskContext, services: Services) -> None:
+        self._context, self._services = context, services
 
-def attempt_shared(context: TaskContext, services: Services) -> Shared:  # noqa: ARG001
-    """What an attempt shares beyond its session; nothing is sent."""
-    settings = services.settings
-    return Shared(
-        limits=Limits(services.store, prefix=settings.prefix, patience_s=settings.redis.command_timeout_s),
-    )
+    @property
+    def limits(self) -> Limits:
+        """Limits by name."""
+        settings = self._services.settings
+        return Limits(self._services.store, prefix=settings.prefix, patience_s=settings.redis.command_timeout_s)
+
+    @property
+    def agent_state(self) -> AgentState:
+        """What the agent says of itself, under the attempt's right to change what its agent remembers."""
+        place = Place(self._services.store, self._services.settings)
+        return AgentState(place, self._context.agent, self._context.opened_locks().execution.agent)

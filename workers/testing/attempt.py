@@ -30,7 +30,7 @@ from workers.runtime.executor import Executor
 from workers.runtime.holdings import Held, Holdings
 from workers.runtime.orders import Orders
 from workers.runtime.outbox import Outbox
-from workers.runtime.sharing import attempt_shared, attempt_workspace
+from workers.runtime.sharing import Shared, attempt_workspace
 from workers.skill import Skill
 from workers.testing.lone_locks import LoneLocking
 from workers.testing.recording import Recording
@@ -325,7 +325,7 @@ class RecordedContext(TaskContext):
                 lease_ms=15_000,
             ),
             workspace=lambda context: attempt_workspace(context, recording.services),
-            around=lambda context: attempt_shared(context, recording.services),
+            around=lambda context: Shared(context, recording.services),
         )
         self._recording = recording
 
