@@ -37,6 +37,7 @@ R = TypeVar("R")
 Upstream = str | os.PathLike[str] | tuple[str, int]
 
 _HOST: Final = "127.0.0.1"
+_BUSY_PAUSE_S: Final = 0.01
 _FaultT = TypeVar("_FaultT", bound=Fault)
 
 
@@ -276,7 +277,7 @@ class FaultProxy:
 
     async def _connect(self) -> ByteStream:
         if isinstance(self._upstream, str):
-            return await anyio.connect_unix(self._upstream)
+            return await _connect_unix(self._upstream)
         host, port = self._upstream
         return await anyio.connect_tcp(host, port)
 
@@ -302,6 +303,24 @@ class ThreadedProxy:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         return self._stack.__exit__(kind, error, traceback)
+
+
+async def _connect_unix(path: str) -> SocketStream:
+    # Read through a transport: a stream of `anyio.connect_unix` whose read is cancelled in the turn in which data comes
+    # ends in an InvalidStateError of the loop (anyio 4.16).
+    with ExitStack() as stack:
+        connection = stack.enter_context(socket.socket(socket.AF_UNIX))
+        connection.setblocking(False)  # noqa: FBT003 - its only argument
+        while True:
+            try:
+                connection.connect(path)
+            except BlockingIOError:
+                await anyio.sleep(_BUSY_PAUSE_S)  # the server has too many connections to accept
+            else:
+                break
+        stream = await SocketStream.from_socket(connection)
+        stack.pop_all()
+        return stream
 
 
 def _parse_upstream(upstream: Upstream) -> str | tuple[str, int]:
