@@ -1,11 +1,12 @@
 #!lua flags=allow-oom
--- Note which slots of the desired state carry a true signature, and undo what does not: the last proved one comes back.
+-- Note which slots of the desired state carry a true signature, and undo what does not: what was truly ordered comes back.
 -- Drop orders that are over, and mend the count of stopped sessions. What has changed since the caller read it stays.
--- rows: slot, the value that was read ('' there was none), true | false | over, and the rate of the limit that comes back
+-- rows: slot, the value that was read ('' there was none), true | false | over, and of a false one the rate of the limit
+-- that comes back, and what does: without it, what was proved
 -- answers: how many slots are not what they were
 -- repeat: changes nothing
 local pool     = KEYS[1]                   -- key: root of the pool's slot
-local rows     = cmsgpack.unpack(ARGV[1])  -- rows: slot value verdict starts window_us
+local rows     = cmsgpack.unpack(ARGV[1])  -- rows: slot value verdict starts window_us again
 local seq      = ARGV[2]                   -- str: number of the state that was read
 local sessions = ARGV[3]                   -- str: how many sessions are stopped in it; empty: its own count is right
 --@include in_force
@@ -16,9 +17,9 @@ local sessions = ARGV[3]                   -- str: how many sessions are stopped
 local desired_key = pool .. ':desired'
 local undone = 0
 
-local function put_back(slot, proved, starts, window_us)
+local function put_back(slot, true_value, starts, window_us)
   local was = in_force(pool, slot)
-  if proved then redis.call('HSET', desired_key, slot, proved) else redis.call('HDEL', desired_key, slot, 'proved:' .. slot) end
+  if true_value then redis.call('HSET', desired_key, slot, true_value) else redis.call('HDEL', desired_key, slot, 'proved:' .. slot) end
   local is = in_force(pool, slot)
   if string.sub(slot, 1, 13) == 'stop:session:' and was ~= is then count_desired(pool, 'sessions', is and 1 or -1) end
   local limit = string.match(slot, '^limit:(.*)$')
@@ -31,7 +32,7 @@ local function prove(row)
   local proved_slot = 'proved:' .. slot
   if (redis.call('HGET', desired_key, slot) or '') ~= value then return end
   if verdict == 'false' then
-    put_back(slot, redis.call('HGET', desired_key, proved_slot), row[4], row[5])
+    put_back(slot, row[6] or redis.call('HGET', desired_key, proved_slot), row[4], row[5])
   elseif verdict == 'over' then
     put_back(slot)
   elseif string.byte(value) == 49 then

@@ -23,6 +23,8 @@ SKEW_MS: Final = 5000
 """As in `lua/control/append.lua`: a command may say that it was issued so much later than it was accepted."""
 COUNTED_DIGITS: Final = 15
 """As in `lua/includes/count_desired.lua`: nobody counts further than that."""
+_SORTS: Final = ("stop:", "pause:", "drain:", "limit:", "log:", "do:", PROVED)
+"""Slots that mean something to this version and to the gates in its scripts."""
 _INTERRUPTS: Final = frozenset("nb")
 
 
@@ -122,6 +124,8 @@ def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
     doubtful: set[str] = set()
     for slot in sorted(slots):
         found = _judge_slot(slot, fields.get(slot), fields.get(PROVED + slot), signer)
+        if found is None and is_of_later_version(slot, fields.get(slot, b""), signer):
+            continue
         if found is None and (slot in fields or signer.wanted):
             doubtful.add(slot)
             found = read_slot(slot, fields.get(PROVED + slot), signer)
@@ -157,6 +161,17 @@ def read_slot(slot: str, value: bytes | None, signer: Signer) -> InForce | None:
         return found if command.job and slot == f"do:{found.issued.id}" else None
     mark = "" if found.lifted else found.mark
     return found if (slot, mark) in command.orders else None
+
+
+def is_of_later_version(slot: str, value: bytes, signer: Signer) -> bool:
+    """Whether this is truly an order of a sort that only a newer version knows: it stays, for those that obey it."""
+    if slot.startswith(_SORTS):
+        return False
+    try:
+        found = read_in_force(value)
+    except InvalidInput:
+        return False
+    return signer.accepts(found.packed, found.signature)
 
 
 def read_number(text: bytes) -> int:

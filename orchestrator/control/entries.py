@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.control.commands import Command, decode_command
 from orchestrator.control.desired import SKEW_MS
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.issued import Issued, unpack_issued
+from orchestrator.core.issued import InForce, Issued, unpack_issued
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,6 +47,19 @@ class Heard:
     def id(self) -> str:
         """The command's id, or that of the entry if there is none to be read."""
         return self.issued.id if self.issued else self.entry
+
+    def came_after(self, other: Issued) -> bool:
+        """Whether it was not given before this other one."""
+        return self.issued is not None and self.issued.issued_ms >= other.issued_ms
+
+    def in_slot(self, slot: str) -> InForce | None:
+        """What it puts into a slot of the desired state; None: nothing. Whether a job was done it cannot tell."""
+        orders = self.command.orders if self.command else ()
+        for order in orders:
+            if order.slot == slot and self.issued is not None:
+                signature = self.signature.decode(errors="replace")
+                return InForce(order.mark or "-", self.issued, self.packed, signature, lifted=not order.mark)
+        return None
 
 
 def read_entry(entry: str, fields: Sequence[bytes], signer: Signer) -> Heard:

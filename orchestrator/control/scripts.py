@@ -93,7 +93,7 @@ class Proof(StrEnum):
 class ProofRow(NamedTuple):
     """A slot as it was read, in the column order of `lua/control/prove.lua`.
 
-    The last two are the rate of a limit whose proved order comes back.
+    Of a false one the rate of the limit that comes back, and what does: without it, what was proved.
     """
 
     slot: str
@@ -101,6 +101,7 @@ class ProofRow(NamedTuple):
     proof: Proof
     starts: int | None = None
     window_us: int | None = None
+    again: bytes | None = None
 
 
 def prove(keys: PoolKeys, *, rows: Sequence[ProofRow], seq: bytes = b"", sessions: int | None = None) -> Call[int]:
@@ -114,7 +115,9 @@ def prove(keys: PoolKeys, *, rows: Sequence[ProofRow], seq: bytes = b"", session
     """
     args: Arguments = {
         "pool": keys.root,
-        "rows": pack_rows([(row.slot, opaque(row.value), *row[2:]) for row in rows]),
+        "rows": pack_rows(
+            [(row.slot, opaque(row.value), *row[2:5], None if row.again is None else opaque(row.again)) for row in rows]
+        ),
         "seq": seq,
         "sessions": "" if sessions is None else sessions,
     }

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control import scripts
 from orchestrator.control.commands import SetLimit, decode_command
-from orchestrator.control.desired import PROVED, SKEW_MS, Desired, read_desired, read_slot
+from orchestrator.control.desired import PROVED, SKEW_MS, Desired, is_of_later_version, read_desired, read_slot
 from orchestrator.control.entries import read_entry
 from orchestrator.control.records import without_replays
 from orchestrator.control.scripts import Proof, ProofRow
 from orchestrator.core.errors import StoreError
+from orchestrator.core.issued import pack_in_force
 from orchestrator.core.log import get_logger
 from orchestrator.core.rates import parse_rate
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.control.desired import Standing
+    from orchestrator.control.entries import Heard
     from orchestrator.control.signing import Signer
     from orchestrator.core.issued import InForce
     from orchestrator.store.store import Store
@@ -59,26 +61,27 @@ async def see_to_truth(store: Store, signer: Signer) -> Desired:
 
 async def _judge(store: Store, signer: Signer, fields: Mapping[str, bytes]) -> list[ProofRow]:
     rows: list[ProofRow] = []
-    news: dict[str, InForce] = {}
+    news: dict[str, InForce | None] = {}
     for slot in sorted({name.removeprefix(PROVED) for name in fields} - _COUNTERS):
         value, proved = fields.get(slot, b""), fields.get(PROVED + slot)
         found = read_slot(slot, value, signer)
-        if found is None:
-            # Without a secret nothing was ever proved: what says so is left from a time with one.
-            before = read_slot(slot, proved, signer) if signer.wanted else None
-            rows.append(_against(slot, value, before))
-        elif not signer.wanted:
-            if found.lifted:
+        if found is None and is_of_later_version(slot, value, signer):
+            continue
+        if not signer.wanted:
+            # Nothing was ever proved: what says so is left from a time with a secret, as is what was lifted then.
+            if found is None or found.lifted:
                 rows.append(ProofRow(slot, value, Proof.OVER))
-        elif value != proved:
+        elif found is None or value != proved:
             news[slot] = found
     words = await _last_words(store, signer, news)
     for slot, found in news.items():
-        value, before = fields[slot], read_slot(slot, fields.get(PROVED + slot), signer)
-        if words.get(slot, found.packed) == found.packed and not _is_older(found, before):
+        value, before = fields.get(slot, b""), read_slot(slot, fields.get(PROVED + slot), signer)
+        word = words.get(slot)
+        contradicted = slot in words and (word is None or found is None or word.packed != found.packed)
+        if found is not None and not contradicted and not _is_older(found, before):
             rows.append(ProofRow(slot, value, Proof.TRUE))
         else:
-            rows.append(_against(slot, value, before))
+            rows.append(_against(slot, value, before, word))
     return rows
 
 
@@ -87,19 +90,26 @@ def _is_older(found: InForce, before: InForce | None) -> bool:
     return before is not None and found.issued.not_after_ms + SKEW_MS < before.issued.issued_ms
 
 
-def _against(slot: str, value: bytes, before: InForce | None) -> ProofRow:
-    """Undo what stands in a slot, so that what stood there before does again, if that was true."""
-    if before is None:
+def _against(slot: str, value: bytes, before: InForce | None, word: Heard | None) -> ProofRow:
+    """Undo what stands in a slot, so that what was truly ordered last stands there.
+
+    That is what was proved, or what the stream says of it: somebody may have written over that before it was proved.
+    """
+    again = None
+    if word is not None and (before is None or word.came_after(before.issued)):
+        before = word.in_slot(slot)
+        again = pack_in_force(before) if before else None
+    if before is None or before.lifted:
         return ProofRow(slot, value, Proof.OVER)
     command = decode_command(before.issued.command)
     if isinstance(command, SetLimit):
         rate = parse_rate(command.rate)
-        return ProofRow(slot, value, Proof.FALSE, rate.count, rate.window_us)
-    return ProofRow(slot, value, Proof.FALSE)
+        return ProofRow(slot, value, Proof.FALSE, rate.count, rate.window_us, again)
+    return ProofRow(slot, value, Proof.FALSE, again=again)
 
 
-async def _last_words(store: Store, signer: Signer, news: Mapping[str, InForce]) -> dict[str, bytes]:
-    """What the control stream says last of these slots; empty bytes if nothing, though it reaches back far enough.
+async def _last_words(store: Store, signer: Signer, news: Mapping[str, InForce | None]) -> dict[str, Heard | None]:
+    """What the control stream says last of these slots; None if nothing, though it reaches back far enough.
 
     Of an order that is older than all that the stream holds nobody can tell: its slot is left out.
     """
@@ -107,8 +117,14 @@ async def _last_words(store: Store, signer: Signer, news: Mapping[str, InForce])
         return {}
     oldest = await store.execute("XRANGE", store.keys.control, "-", "+", "COUNT", 1)
     reach_ms = int(oldest[0][0].partition(b"-")[0]) if oldest else None
-    words = {slot: b"" for slot, found in news.items() if reach_ms is not None and found.issued.issued_ms >= reach_ms}
-    start = str(max(0, min(found.issued.issued_ms for found in news.values()) - SKEW_MS))
+    words: dict[str, Heard | None] = {
+        slot: None
+        for slot, found in news.items()
+        if found and reach_ms is not None and found.issued.issued_ms >= reach_ms
+    }
+    # Of what is not true nobody knows since when it stands there.
+    since_ms = min(found.issued.issued_ms if found else 0 for found in news.values())
+    start = str(max(0, since_ms - SKEW_MS))
     while True:
         page = await store.execute("XRANGE", store.keys.control, start, "+", "COUNT", BATCH)
         heard = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
@@ -116,7 +132,7 @@ async def _last_words(store: Store, signer: Signer, news: Mapping[str, InForce])
             if one.problem or one.command is None:
                 continue
             slots = {f"do:{one.id}"} if one.command.job else {order.slot for order in one.command.orders}
-            words |= dict.fromkeys(slots & set(news), one.packed)
+            words |= dict.fromkeys(slots & set(news), one)
         if len(page) < BATCH:
             return words
         start = f"({page[-1][0].decode()}"

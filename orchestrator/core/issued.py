@@ -104,3 +104,8 @@ def read_in_force(value: bytes) -> InForce:
         raise InvalidInput("a damaged entry of the desired state")
     flags = head.decode()
     return InForce(flags[1], unpack_issued(packed), packed, flags[2:].strip(), lifted=flags[0] != "1")
+
+
+def pack_in_force(found: InForce) -> bytes:
+    """The field of `desired` that says this."""
+    return f"{0 if found.lifted else 1}{found.mark}{found.signature:<{_SIGNATURE_CHARS}}".encode() + found.packed

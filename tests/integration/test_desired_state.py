@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from orchestrator.control import scripts
-from orchestrator.control.commands import encode_command, make_command
+from orchestrator.control.commands import CancelTasks, encode_command, make_command
+from orchestrator.control.sending import send
 from orchestrator.control.signing import Signer
 from orchestrator.control.truth import see_to_truth
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.issued import VERSION, Issued, pack_issued
+from orchestrator.core.issued import VERSION, InForce, Issued, pack_in_force, pack_issued
 from orchestrator.services import Services, open_services
 
 if TYPE_CHECKING:
@@ -129,3 +130,53 @@ async def test_two_orders_at_once(services: Services) -> None:
     assert (await services.store.call(call)).status == "accepted"
     assert (await see_to_truth(services.store, signer)).standing == {}
     assert await slots(services) == set()
+
+
+@pytest.mark.parametrize("forged", [b"0-garbage", b"1-" + b"0" * 200, "old start"])
+@pytest.mark.parametrize("before", [None, "start", "stop"], ids=str)
+async def test_written_over_before_it_was_proved(services: Services, before: str | None, forged: bytes | str) -> None:
+    """A stop that somebody writes over at once comes back all the same: the control stream has it."""
+    signer = Signer(SECRET, "", services.keys.root)
+    if before is not None:
+        await give(services, signer, before, ago_ms=5000)
+        await see_to_truth(services.store, signer)
+    if isinstance(forged, str):
+        await give(services, signer, "start", ago_ms=3000)
+        forged = await services.store.execute("HGET", services.keys.desired, "stop:all")
+    slot = await give(services, signer, "stop", now=True)
+    true = await services.store.execute("HGET", services.keys.desired, slot)
+    await services.store.execute("HSET", services.keys.desired, slot, forged)
+    assert (await see_to_truth(services.store, signer)).standing[slot].interrupts
+    assert await services.store.execute("HGET", services.keys.desired, slot) == true
+    # And an end that somebody writes over is an end.
+    await give(services, signer, "start")
+    await services.store.execute("HSET", services.keys.desired, slot, true if before is None else "1-garbage")
+    assert (await see_to_truth(services.store, signer)).standing == {}
+    assert await slots(services) == set()
+
+
+@pytest.mark.parametrize("settings", [{"control__secret": SECRET}], indirect=True)
+async def test_a_job_that_was_written_over_is_not_done_again(services: Services) -> None:
+    """The stream does not tell whether a job has been done, so nothing of it comes back."""
+    signer = Signer(SECRET, "", services.keys.root)
+    sent = await send(services.store, services.settings, CancelTasks(count=0))
+    assert len((await see_to_truth(services.store, signer)).jobs) == 1
+    await services.store.execute("HDEL", services.keys.desired, f"proved:do:{sent.id}")
+    await services.store.execute("HSET", services.keys.desired, f"do:{sent.id}", "1-garbage")
+    assert (await see_to_truth(services.store, signer)).jobs == ()
+
+
+@pytest.mark.parametrize("secret", ["", SECRET], ids=["open", "signed"])
+async def test_orders_of_a_newer_version(services: Services, secret: str) -> None:
+    """What a newer version has ordered stays for those that obey it, while an older one leads; garbage does not."""
+    signer = Signer(secret, "", services.keys.root)
+    issued = Issued(
+        VERSION, new_task_id(), b'{"kind":"quarantine"}', "ann", "", 1_700_000_000_000, 1_700_000_060_000, 0
+    )
+    found = InForce("-", issued, pack_issued(issued), signer.sign(pack_issued(issued)))
+    await services.store.execute("HSET", services.keys.desired, "quarantine:agent:ed", pack_in_force(found))
+    await services.store.execute("HSET", services.keys.desired, "stop:all", pack_in_force(found))
+    await services.store.execute("HSET", services.keys.desired, "odd:agent:ed", "1-garbage")
+    seen = await see_to_truth(services.store, signer)
+    assert (seen.standing, seen.doubtful) == ({}, frozenset())
+    assert await slots(services) == {"quarantine:agent:ed"}

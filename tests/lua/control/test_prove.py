@@ -61,6 +61,14 @@ def test_false(pool: Pool, forged: bytes) -> None:
     assert pool.rings() == ["agents"]
 
 
+def test_false_with_what_was_ordered_last(pool: Pool) -> None:
+    """What was written over before it was proved comes back, and is proved the next time."""
+    value = stopped(pool)
+    pool.execute("HSET", pool.keys.desired, STOP_SLOT, "0-forged", PROVED, "an order before")
+    assert pool.call(prove(pool.keys, rows=[ProofRow(STOP_SLOT, b"0-forged", Proof.FALSE, again=value)])) == 1
+    assert pool.desired() == {STOP_SLOT: value, PROVED: b"an order before", "seq": b"2"}
+
+
 def test_false_without_a_proof(pool: Pool) -> None:
     """What nobody ordered goes."""
     pool.execute("HSET", pool.keys.desired, STOP_SLOT, "1-forged")
