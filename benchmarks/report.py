@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from benchmarks.figures import Failure, Figure
     from benchmarks.peers.peer import InstalledPeer, MissingPeer
 
-_BEGIN = "<!-- figures: begin -->"
-_END = "<!-- figures: end -->"
+_SHARED_STATE = frozenset({"shared state", "locks", "limits by name", "delivery"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +126,24 @@ def write_results(run: Run, folder: Path) -> Path:
 
 
 def write_into_docs(run: Run, page: Path) -> None:
-    """Replace the figures between the two marks of a page."""
+    """Replace what was measured between the marks of a page: the figures of tasks, and those of shared state."""
     text = page.read_text(encoding="utf-8")
-    marked = re.compile(f"{re.escape(_BEGIN)}.*{re.escape(_END)}", re.DOTALL)
-    if not marked.search(text):
-        raise SystemExit(f"{page} has no marks {_BEGIN} and {_END} to write between.")
-    page.write_text(marked.sub(lambda _: f"{_BEGIN}\n\n{as_markdown(run)}\n{_END}", text), encoding="utf-8")
+    shared = [figure for figure in run.figures if figure.measure in _SHARED_STATE]
+    tasks = [figure for figure in run.figures if figure.measure not in _SHARED_STATE]
+    parts = {
+        "figures": replace(run, figures=tasks),
+        "shared state": replace(run, figures=shared, comparisons=(), missing_peers=()),
+    }
+    for name, part in parts.items():
+        if not part.figures:
+            continue
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, begun, rest = text.partition(begin)
+        _, ended, after = rest.partition(end)
+        if not begun or not ended:
+            raise SystemExit(f"{page} has no marks {begin} and {end} to write between.")
+        text = f"{before}{begin}\n\n{as_markdown(part)}\n{end}{after}"
+    page.write_text(text, encoding="utf-8")
 
 
 def _row(figure: Figure) -> str:

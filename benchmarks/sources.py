@@ -21,7 +21,8 @@ redis.call('SET', KEYS[1], cjson.encode(state))
 return state.version
 """
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
-_LOCKED_MS, _TRIES, _PAUSE_S = 30_000, 3, 0.1
+TRIES = 3
+_LOCKED_MS, _PAUSE_S = 30_000, 0.1
 
 
 def with_one_more(blob: bytes | None, message: Any) -> str:
@@ -69,13 +70,13 @@ async def blind(client: Any, key: str, message: Any) -> int:
 async def under_lock(client: Any, key: str, message: Any) -> int:
     """The same under a lock: three tries, 100 ms apart. Says how many failed, or -1 when it gave up."""
     token = os.urandom(16).hex()
-    for tries in range(_TRIES):
+    for tries in range(TRIES):
         if await client.set(f"{key}:lock", token, nx=True, px=_LOCKED_MS):
             try:
                 await blind(client, key, message)
             finally:
                 await client.eval(_RELEASE, 1, f"{key}:lock", token)
             return tries
-        if tries < _TRIES - 1:
+        if tries < TRIES - 1:
             await asyncio.sleep(_PAUSE_S)
     return -1

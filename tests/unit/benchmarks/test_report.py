@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks.comparison import Comparison
 from benchmarks.figures import Failure, figure_of
 from benchmarks.peers.peer import InstalledPeer, MissingPeer
 from benchmarks.peers.roster import PEERS
-from benchmarks.report import Run, as_json, as_markdown, start_of_run
+from benchmarks.report import Run, as_json, as_markdown, start_of_run, write_into_docs
 from benchmarks.sizes import QUICK
 
 ARQ, SAQ = PEERS["arq"], PEERS["saq"]
@@ -70,3 +70,24 @@ def test_report_for_programs() -> None:
     assert (comparison["best_peer"], comparison["ours_to"]) == ("arq", {"raw": 1.25, "arq": 25.0})
     assert report["peers"] == {"arq": ARQ.version, "saq": SAQ.version}
     assert report["missing_peers"] == [{"name": "ardiq", "reason": "needs python3.12"}]
+
+
+def test_figures_go_into_their_part_of_the_page(tmp_path: Path) -> None:
+    """A run that measured shared state alone leaves the figures of tasks as they are, and the text around both."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "a\n<!-- figures: begin -->of old<!-- figures: end -->\n"
+        "b\n<!-- shared state: begin --><!-- shared state: end -->\nc\n",
+        encoding="utf-8",
+    )
+    run = _run(comparisons=[COMPARISON], missing=[])
+    write_into_docs(replace(run, figures=[figure_of("locks", "ours", "pairs/s", [7.0])]), page)
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("a\n<!-- figures: begin -->of old<!-- figures: end -->\nb\n<!-- shared state: begin -->\n")
+    assert text.endswith("<!-- shared state: end -->\nc\n")
+    assert "| locks | ours | 7 pairs/s |" in text
+    write_into_docs(run, page)
+    both = page.read_text(encoding="utf-8")
+    assert "| drain | 1 worker process | 30,000 tasks/s |" in both
+    assert "| locks | ours | 7 pairs/s |" in both
+    assert "of old" not in both
