@@ -10,10 +10,12 @@ local now_arg = ARGV[4]                   -- time: test override, microseconds
 --@include now_us
 --@include whole
 --@include recount
+--@include usable
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local worker_key = pool .. ':worker:' .. worker
-local seq = redis.call('HGET', pool .. ':desired', 'seq') or '0'
+-- What is no hash any more says nothing: all gates are shut then, and those who run go on.
+local seq = usable({}, pool .. ':desired', 'hash') and (redis.call('HGET', pool .. ':desired', 'seq') or '0') or ''
 if redis.call('EXISTS', worker_key) == 0 then return {'unknown', seq} end
 for i = 1, #rows do
   local agent_key = pool .. ':agent:' .. rows[i][1]

@@ -22,6 +22,7 @@ local now_arg      = ARGV[12]                  -- time: test override, microseco
 --@include in_force
 --@include count_desired
 --@include set_limit
+--@include usable
 --@include ring
 
 local skew_ms, remember_s = 5000, 3600
@@ -82,7 +83,11 @@ for i = 1, #orders do
 end
 if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) end
 if #orders > 0 or job == '1' then count_desired(pool, 'seq', 1) end
-entry = redis.call('XADD', control_key, 'MAXLEN', '~', 10000, '*', 'c', packed, 's', signature)
+-- An order holds also where it cannot be announced: everybody reads the state again soon.
+entry = whole(now_ms) .. '-0'
+if usable({}, control_key, 'stream') then
+  entry = redis.call('XADD', control_key, 'MAXLEN', '~', 10000, '*', 'c', packed, 's', signature)
+end
 redis.call('SET', nonce_key, entry .. ' ' .. token, 'EX', remember_s + math.ceil((not_after_ms - now_ms) / 1000))
 if #orders > 0 then ring(pool, 'agents') end
 return {'accepted', entry}

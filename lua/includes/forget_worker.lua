@@ -1,5 +1,6 @@
 -- Take a worker out of the registry, and its consumers where nothing is pending (removing one with entries loses them).
 --@include recount
+--@include usable
 local function forget_worker(pool, worker)
   local worker_key, workers_key = pool .. ':worker:' .. worker, pool .. ':workers'
   if not redis.call('ZSCORE', workers_key, worker) then return end
@@ -21,5 +22,7 @@ local function forget_worker(pool, worker)
   end
   redis.call('ZREM', workers_key, worker)
   redis.call('DEL', worker_key)
-  redis.call('HDEL', pool .. ':desired', 'drain:worker:' .. worker, 'proved:drain:worker:' .. worker)
+  if usable({}, pool .. ':desired', 'hash') then
+    redis.call('HDEL', pool .. ':desired', 'drain:worker:' .. worker, 'proved:drain:worker:' .. worker)
+  end
 end

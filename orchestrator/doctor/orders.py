@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 from orchestrator.control.records import desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.doctor.findings import ok, warning
+from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
     from orchestrator.control.desired import Standing
     from orchestrator.doctor.findings import Finding
     from orchestrator.doctor.subject import Subject
+    from orchestrator.store.store import Store
 
 SHOWN = 5
 _HOLDING = ("stop:", "pause:", "drain:")
@@ -20,6 +21,10 @@ _HOLDING = ("stop:", "pause:", "drain:")
 
 async def check_orders(subject: Subject) -> list[Finding]:
     """What is stopped, paused or drained; what is not truly signed, or with a secret that is about to go."""
+    if damaged := await _damaged(subject.store):
+        text = f"{damaged}: nobody gets a task, and no command is accepted, until it is one again"
+        fix = "look at it, delete or rename it; then give the orders again that are to hold: `orc control list` has them"
+        return [problem("orders", text, fix)]
     signer = signer_of(subject.settings, place=subject.store.keys.root)
     found = await desired(subject.store, signer)
     holding = [one for one in found.standing.values() if one.slot.startswith(_HOLDING)]
@@ -41,6 +46,12 @@ async def check_orders(subject: Subject) -> list[Finding]:
             warning("orders", _listed(holding), "`orc start` ends a stop, `orc agents|queues|workers resume` the rest")
         ]
     return [ok("orders", "nothing is stopped, paused or drained")]
+
+
+async def _damaged(store: Store) -> str:
+    """What is wrong with the key that holds the orders; empty: nothing."""
+    found = (await store.execute("TYPE", store.keys.desired)).decode()
+    return "" if found in {"none", "hash"} else f"{store.keys.desired} is a {found}, not a hash"
 
 
 def _listed(orders: list[Standing]) -> str:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from orchestrator.supervisor.jobs import Jobs
 
 RELEASE_BATCH: Final = 500
+CATCH_UP: Final = 500
+"""So many of the newest commands are looked at by whoever begins to hear, or hears again."""
 BLOCK_S: Final = 30.0
 HOLDING: Final = ("stop:session:", "stop:skill:")
 REFUSED_BYTES: Final = 4096
@@ -75,11 +77,11 @@ class Controller:
                 try:
                     if cursor is None:
                         # The position first, the state after it: what is given in between is heard.
-                        last = await link.execute("XREVRANGE", control_key, "+", "-", "COUNT", READ_COUNT)
-                        cursor = last[0][0].decode() if last else "0-0"
+                        last = await link.execute("XREVRANGE", control_key, "+", "-", "COUNT", CATCH_UP)
                         await self._see_to_it()
                         # What was given while nobody led is answered by whoever leads next.
                         await self._answer(await self._unanswered(last[::-1]))
+                        cursor = last[0][0].decode() if last else "0-0"
                     reply = await link.execute(
                         "XREAD", "COUNT", READ_COUNT, "BLOCK", int(BLOCK_S * 1000), "STREAMS", control_key, cursor
                     )

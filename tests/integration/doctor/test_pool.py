@@ -337,6 +337,13 @@ async def test_standing_orders(team: LocalTeam, settings: Settings) -> None:
     assert "orders" not in await trouble(settings)
 
 
+async def test_orders_that_cannot_be_read(settings: Settings, store: Store) -> None:
+    """Where the orders should be is something else: nothing is handed out, and the doctor says so as a problem."""
+    await store.execute("SET", store.keys.desired, "x", "EX", 60)
+    found = (await examined(settings))["orders"]
+    assert (found.severity, "is a string, not a hash" in found.found) == (Severity.PROBLEM, True)
+
+
 async def test_orders_and_secrets(settings: Settings) -> None:
     """Orders signed with the secret before are a warning while it is still accepted, and a worse one afterwards."""
     old, new = {"control__secret": "the-secret-of-the-past"}, {"control__secret": "the-secret-of-today"}

@@ -144,6 +144,16 @@ class TestBeat:
         pool.execute("HSET", pool.keys.desired, "seq", 7)
         assert beat() == (True, "7")
 
+    def test_goes_on_without_orders(self, pool: Pool) -> None:
+        """Where the desired state should be is something else: workers go on, and can leave."""
+        pool.execute("SET", pool.keys.desired, "x", "EX", 60)
+        pool.register()
+        assert pool.beat()
+        pool.deregister()
+        pool.register()
+        pool.sleep(21_000)
+        assert pool.expire() == ["w1"]
+
 
 class TestDeregister:
     """A worker says goodbye."""

@@ -183,6 +183,16 @@ def test_damaged_numbers(pool: Pool, field: str, damage: bytes) -> None:
     assert read_desired(pool.execute("HGETALL", pool.keys.desired), Signer("", "", pool.keys.root)).seq == 1
 
 
+def test_a_stop_where_nothing_can_be_announced(pool: Pool) -> None:
+    """A stream that is none any more keeps no stop out; everybody reads the state anew soon, and a repeat is known."""
+    pool.execute("SET", pool.keys.control, "x", "EX", 60)
+    answer, issued = pool.append(STOP)
+    assert (answer.status, answer.entry) == ("accepted", f"{pool.now_ms}-0")
+    assert set(pool.desired()) == {"stop:all", "seq"}
+    with pool.unchanged():
+        assert pool.append(STOP, id_=issued.id)[0] == answer
+
+
 def test_keys_go_away(pool: Pool) -> None:
     """Nonces outlive the time in which a replay could be accepted by an hour; the count of a minute lives two."""
     _, issued = pool.append(STOP)
