@@ -23,7 +23,7 @@ async def check_orders(subject: Subject) -> list[Finding]:
     """What is stopped, paused or drained; what is not truly signed, or with a secret that is about to go."""
     if damaged := await _damaged(subject.store):
         text = f"{damaged}: nobody gets a task, and no command is accepted, until it is one again"
-        fix = "look at it, delete or rename it; then give the orders again that are to hold: `orc control list` has them"
+        fix = "look at it, delete or rename it; then give again what is to hold: `orc control list` has it"
         return [problem("orders", text, fix)]
     signer = signer_of(subject.settings, place=subject.store.keys.root)
     found = await desired(subject.store, signer)
