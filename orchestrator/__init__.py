@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from orchestrator.client.admin import Sent as Sent
     from orchestrator.client.client import Orchestrator as Orchestrator
     from orchestrator.client.handle import TaskHandle as TaskHandle
+    from orchestrator.client.shared_config import ConfigChange as ConfigChange
+    from orchestrator.client.shared_config import SharedConfig as SharedConfig
     from orchestrator.client.submission import Submission as Submission
     from orchestrator.client.timetable import Schedules as Schedules
     from orchestrator.control.receipts import Receipt as Receipt
@@ -107,6 +109,7 @@ __all__ = [
     "Cause",
     "Change",
     "CommandRefused",
+    "ConfigChange",
     "ConfigError",
     "Counted",
     "Decision",
@@ -149,6 +152,7 @@ __all__ = [
     "ServerFull",
     "ServerRefused",
     "ServerUnavailable",
+    "SharedConfig",
     "Snapshot",
     "Standing",
     "StateConflict",
@@ -190,6 +194,7 @@ _HOMES = {
     "CancelStatus": "orchestrator.tasks.model",
     "Cause": "orchestrator.tasks.causes",
     "Change": "orchestrator.workspace.model",
+    "ConfigChange": "orchestrator.client.shared_config",
     "Counted": "orchestrator.workspace.model",
     "DELETE": "orchestrator.workspace.model",
     "Decision": "orchestrator.limits.limits",
@@ -215,6 +220,7 @@ _HOMES = {
     "Schedules": "orchestrator.client.timetable",
     "Scratch": "orchestrator.workspace.scratch",
     "Sent": "orchestrator.client.admin",
+    "SharedConfig": "orchestrator.client.shared_config",
     "Snapshot": "orchestrator.workspace.model",
     "Standing": "orchestrator.boards.boards",
     "StateEntry": "orchestrator.workspace.model",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.agent_state.states import AgentState
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.client.shared_config import SharedConfig
     from orchestrator.limits.limits import Limits
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.locks.named import Locks
@@ -75,6 +76,10 @@ class Around(Protocol):
     @property
     def agent_state(self) -> AgentState:
         """What the agent says of itself."""
+
+    @property
+    def config(self) -> SharedConfig:
+        """What operators have published."""
 
 
 class Record(Answers, Keeper, Protocol):
@@ -228,6 +233,11 @@ class TaskContext:
     def agent_state(self) -> AgentState:
         """What the agent says of itself. Each change presents this attempt's right to it, taken at the first one."""
         return self._opened_around().agent_state
+
+    @property
+    def config(self) -> SharedConfig:
+        """Configuration values that operators publish while programs run, as this worker knows them."""
+        return self._opened_around().config
 
     def _opened_around(self) -> Around:
         if self._around is None:

@@ -1,4 +1,4 @@
-"""`orc config`: show, validate, schema."""
+"""`orc config`: show, validate, schema; publish, withdraw, published."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ from pathlib import Path  # noqa: TC003 - read when arguments are parsed
 from typing import Annotated, Any
 
 from orchestrator.cli import output
+from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
+from orchestrator.cli.inputs import value as read_value
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
 
 commands = Commands(
     "config",
-    "Show and check the settings.",
+    "Show and check the settings; publish values that agents read while they run.",
     examples="""
         orc config show --sources
         orc config validate orchestrator.toml
+        orc config publish routing.model '"large"' --reason "the small one is down"
     """,
 )
 app = commands.app
@@ -83,3 +86,85 @@ def schema(*, of_commands: Annotated[bool, option("--commands")] = False, common
 
     found = commands_schema() if of_commands else settings_schema()
     output.write(output.json_text(found, indent=common.output != "jsonl"))
+
+
+@commands.command(
+    "publish",
+    examples="""
+        orc config publish routing.model large
+        orc config publish batch '{"size": 20}' --reason "a slow disk"
+        orc config publish prompts @prompts.json
+    """,
+)
+async def publish(
+    key: Annotated[str, positional("KEY")],
+    value: Annotated[str, positional("VALUE")],
+    /,
+    *,
+    options: Commanding = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Let a value be known to all programs of the pool, also to those that start later: `ctx.config.get(KEY)`.
+
+    Not a setting of orchestrator.toml: what it means is up to the agents. It is stored before anybody hears of it.
+
+    Args:
+        key: A name, as routing.model.
+        value: JSON when it parses, otherwise text; @FILE and @- say where it stands.
+        options: How to ask.
+        common: Global options.
+    """
+    from orchestrator.control.commands import make_command
+    from orchestrator.core.payload import encode_json
+
+    text = encode_json(f"config {key!r}", read_value(value), max_bytes=32_768, max_depth=64).decode()
+    return await _give(make_command("publish-config", {"key": key, "value": text}), options, common)
+
+
+@commands.command(
+    "withdraw",
+    examples="""
+        orc config withdraw routing.model
+    """,
+)
+async def withdraw(
+    key: Annotated[str, positional("KEY")], /, *, options: Commanding = USUAL, common: Globals = DEFAULTS
+) -> int:
+    """Let a published value be known no more.
+
+    Args:
+        key: Its name.
+        options: How to ask.
+        common: Global options.
+    """
+    from orchestrator.control.commands import make_command
+
+    return await _give(make_command("withdraw-config", {"key": key}), options, common)
+
+
+@commands.command(
+    "published",
+    examples="""
+        orc config published
+        orc config published -o json
+    """,
+)
+async def published(*, common: Globals = DEFAULTS) -> None:
+    """List the values that are published.
+
+    Args:
+        common: Global options.
+    """
+    from orchestrator.client.client import Orchestrator
+
+    async with Orchestrator(settings=common.settings()) as orc:
+        found = await orc.config.all()
+    rows = [{"key": key, "value": value} for key, value in sorted(found.items())]
+    output.show_list(common.output, rows, ("key", "value"), key="key", empty="nothing is published")
+
+
+async def _give(command: Any, options: Commanding, common: Globals) -> int:
+    from orchestrator.services import open_services
+
+    async with open_services(common.settings(), name="cli") as services:
+        return await send_and_show(services, command, options, common)

@@ -17,6 +17,7 @@ from orchestrator.control.commands import (
 from orchestrator.control.sending import send
 from orchestrator.core.durations import from_instant_ms, to_seconds
 from orchestrator.core.ids import check_task_id
+from orchestrator.core.payload import encode_json
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.selecting import DEFAULT_LIMIT, ENDED, OPEN, REVIVABLE, TaskFilter, select
 
@@ -165,6 +166,23 @@ class Admin:
     async def reset_log_level(self, *, reason: str = "", actor: str | None = None) -> Sent:
         """Let every process log from the level on that its settings say."""
         return await self._give("reset-log-level", {}, reason, actor)
+
+    async def publish_config(self, key: str, value: Any, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Let a configuration value be known to all programs, and to those that start later; `orc.config` reads it.
+
+        Args:
+            key: a name, as `routing.editor`.
+            value: any JSON value, at most 8192 characters of it.
+            reason: why.
+            actor: who.
+        """
+        settings = self._services().settings
+        text = encode_json(f"config {key!r}", value, max_bytes=32_768, max_depth=settings.queue.max_depth).decode()
+        return await self._give("publish-config", {"key": key, "value": text}, reason, actor)
+
+    async def withdraw_config(self, key: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Let a configuration value be known no more."""
+        return await self._give("withdraw-config", {"key": key}, reason, actor)
 
     async def renew_epoch(self, *, reason: str = "", actor: str | None = None) -> Sent:
         """Refuse from now on what was signed before, as after a restore from a backup that has forgotten commands."""

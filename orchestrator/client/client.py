@@ -17,6 +17,7 @@ from orchestrator.client.completion import as_completed
 from orchestrator.client.following import Following
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.replies import Replies
+from orchestrator.client.shared_config import SharedConfig
 from orchestrator.client.submission import (
     Arguments,
     Door,
@@ -384,6 +385,11 @@ class Orchestrator:
         """What agents say of themselves, and which of them live."""
         services = self._here()
         return Agents(AgentPlace(services.store, services.settings))
+
+    @property
+    def config(self) -> SharedConfig:
+        """Configuration values that are published while programs run; `orc.admin.publish_config` changes them."""
+        return SharedConfig(self._here())
 
     @overload
     def board(self, name: None = None, *, date: date | None = None) -> BoardView: ...

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, check_task_id, encode_foreign
+from orchestrator.core.payload import decode_json
 from orchestrator.core.rates import parse_rate
 
 
@@ -54,6 +55,14 @@ def _check_limit(value: str) -> str:
     return value
 
 
+def _check_json(value: str) -> str:
+    try:
+        decode_json(value.encode())
+    except (ValueError, RecursionError):
+        raise ValueError("is not JSON") from None
+    return value
+
+
 def _check_rate(value: str) -> str:
     parse_rate(value)
     return value
@@ -68,6 +77,8 @@ SessionId: TypeAlias = Annotated[str, AfterValidator(_check_session)]
 QueueName: TypeAlias = Annotated[str, AfterValidator(_check_queue)]
 RateText: TypeAlias = Annotated[str, AfterValidator(_check_rate)]
 TaskId: TypeAlias = Annotated[str, AfterValidator(check_task_id)]
+ConfigKey: TypeAlias = Annotated[str, _name("config key")]
+JsonText: TypeAlias = Annotated[str, AfterValidator(_check_json)]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
@@ -300,6 +311,35 @@ class ResetLogLevel(_Command):
         return (Order("log:level", ""),)
 
 
+class PublishConfig(_Command):
+    """Let a configuration value be known to all programs: what handlers read with `ctx.config`."""
+
+    audience = "everybody"
+
+    kind: Literal["publish-config"] = "publish-config"
+    key: ConfigKey
+    value: JsonText = Field(max_length=8192, description="As JSON text.")
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """Fill its slot."""
+        return (Order(f"config:{self.key}", "-"),)
+
+
+class WithdrawConfig(_Command):
+    """Let a configuration value be known no more."""
+
+    audience = "everybody"
+
+    kind: Literal["withdraw-config"] = "withdraw-config"
+    key: ConfigKey
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """Empty its slot."""
+        return (Order(f"config:{self.key}", ""),)
+
+
 class RenewEpoch(_Command):
     """Refuse from now on what was signed before, as after a restore from a backup that has forgotten commands."""
 
@@ -420,6 +460,8 @@ Command: TypeAlias = Annotated[
     | StopWorker
     | SetLogLevel
     | ResetLogLevel
+    | PublishConfig
+    | WithdrawConfig
     | RenewEpoch
     | CancelTasks
     | ReviveTasks

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from orchestrator.control.signing import Signer
 
 PROVED: Final = "proved:"
+CONFIG: Final = "config:"
 SKEW_MS: Final = 5000
 """As in `lua/control/append.lua`: a command may say that it was issued so much later than it was accepted."""
 COUNTED_DIGITS: Final = 15
 """As in `lua/includes/count_desired.lua`: nobody counts further than that."""
-_SORTS: Final = ("stop:", "pause:", "drain:", "limit:", "log:", "do:", PROVED)
+_SORTS: Final = ("stop:", "pause:", "drain:", "limit:", "log:", CONFIG, "do:", PROVED)
 """Slots that mean something to this version and to the gates in its scripts."""
 _INTERRUPTS: Final = frozenset("nb")
 
@@ -67,6 +68,7 @@ class Desired:
         epoch: commands of an earlier one are refused.
         standing: the orders by slot.
         jobs: what the supervisor is to do, the oldest first.
+        config: the configuration values that are published, by their keys.
         doubtful: slots whose entry is damaged or not truly signed.
     """
 
@@ -74,6 +76,7 @@ class Desired:
     epoch: int = 0
     standing: Mapping[str, Standing] = field(default_factory=dict)
     jobs: Sequence[Standing] = ()
+    config: Mapping[str, Standing] = field(default_factory=dict)
     doubtful: frozenset[str] = frozenset()
 
     def stop_of(self, *, agent: str, skill: str | None = None, session: str | None = None) -> Standing | None:
@@ -132,7 +135,8 @@ def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
         if found is not None and not found.lifted:
             standing[slot] = Standing(slot, found.mark, found.issued)
     jobs = [standing.pop(slot) for slot in list(standing) if slot.startswith("do:")]
-    return Desired(seq, epoch, standing, tuple(jobs), frozenset(doubtful))
+    config = {slot.removeprefix(CONFIG): standing.pop(slot) for slot in list(standing) if slot.startswith(CONFIG)}
+    return Desired(seq, epoch, standing, tuple(jobs), config, frozenset(doubtful))
 
 
 def _judge_slot(slot: str, value: bytes | None, proved: bytes | None, signer: Signer) -> InForce | None:

@@ -152,7 +152,7 @@ def _refusal(entry: str, fields: Sequence[bytes], signer: Signer) -> tuple[Heard
 
 
 def _record(heard: Heard, now: Desired) -> Record:
-    standing = {one.issued.id for one in now.standing.values()}
+    standing = {one.issued.id for one in (*now.standing.values(), *now.config.values())}
     if heard.problem:
         state = "refused"
     elif heard.id in standing:

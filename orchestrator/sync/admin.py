@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from orchestrator.tasks.selecting import DEFAULT_LIMIT
 
@@ -153,6 +153,14 @@ class Admin:
     def reset_log_level(self, *, reason: str = "", actor: str | None = None) -> Sent:
         """Let every process log from the level on that its settings say."""
         return self._sent(partial(self._admin.reset_log_level, reason=reason, actor=actor))
+
+    def publish_config(self, key: str, value: Any, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Let a configuration value be known to all programs, and to those that start later."""
+        return self._sent(partial(self._admin.publish_config, key, value, reason=reason, actor=actor))
+
+    def withdraw_config(self, key: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Let a configuration value be known no more."""
+        return self._sent(partial(self._admin.withdraw_config, key, reason=reason, actor=actor))
 
     def renew_epoch(self, *, reason: str = "", actor: str | None = None) -> Sent:
         """Refuse from now on what was signed before."""

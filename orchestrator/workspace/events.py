@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-import time
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
 import msgspec
 
-from orchestrator.core.errors import InvalidInput, ServerUnavailable
+from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import decode_foreign
-from orchestrator.core.pauses import Pauses
 from orchestrator.core.payload import decode_json
+from orchestrator.store.following import BEGINNING, END
 from orchestrator.workspace.model import Change, WorkspaceEvent
 from orchestrator.workspace.reading import EVENTS, entry_time
 
@@ -22,10 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.store.keys import ScopeKeys
     from orchestrator.store.store import Store
 
-BEGINNING: Final = "0-0"
-END: Final = "$"
 _PAGE: Final = 500
-_BLOCK_S: Final = 5.0
 _PLACE: Final = re.compile(r"\d{1,20}-\d{1,20}")
 
 
@@ -134,36 +129,3 @@ async def read_events(
         if len(page) < _PAGE:
             return
         after = page[-1][0].decode()
-
-
-async def follow_stream(
-    store: Store, key: str, *, after: str, idle_s: float | None, name: str
-) -> AsyncGenerator[tuple[bytes, Sequence[bytes]]]:
-    """Give the entries of a stream behind `after` as they come, over a connection of one's own.
-
-    Ends when nothing has come for `idle_s`, if that is given. A connection that breaks is opened again; nothing is left
-    out and nothing given twice.
-    """
-    block_s = _BLOCK_S if idle_s is None else min(idle_s, _BLOCK_S)
-    link, pauses, heard_s = store.blocking_link(block_s, name=name), Pauses(), time.monotonic()
-    try:
-        while True:
-            try:
-                if after == END:
-                    last = await link.execute("XREVRANGE", key, "+", "-", "COUNT", 1)
-                    after = last[0][0].decode() if last else BEGINNING
-                reply = await link.execute(
-                    "XREAD", "COUNT", _PAGE, "BLOCK", max(1, round(block_s * 1000)), "STREAMS", key, after
-                )
-            except ServerUnavailable:
-                await anyio.sleep(pauses.next_s())
-                continue
-            pauses.reset()
-            for entry, fields in reply[0][1] if reply else ():
-                yield entry, fields
-                after, heard_s = entry.decode(), time.monotonic()
-            if idle_s is not None and time.monotonic() - heard_s >= idle_s:
-                return
-    finally:
-        with anyio.CancelScope(shield=True):
-            await link.close()

@@ -12,16 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from orchestrator.core.durations import Duration, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, NotFound, StateConflict
 from orchestrator.core.ids import check_name, check_text, encode_foreign
+from orchestrator.store.following import BEGINNING, END, follow_stream
 from orchestrator.workspace import reading, scripts
 from orchestrator.workspace.changing import MAX_DIRECTIVE_BYTES, MAX_INBOX, Changes, check_rows
-from orchestrator.workspace.events import (
-    BEGINNING,
-    END,
-    check_event_id,
-    follow_stream,
-    parse_event,
-    read_events,
-)
+from orchestrator.workspace.events import check_event_id, parse_event, read_events
 from orchestrator.workspace.export import export_document
 from orchestrator.workspace.model import Appended, Applied, Counted
 from orchestrator.workspace.paths import change_paths, check_path, increment

@@ -18,8 +18,8 @@ PAGE: Final = "docs/api.md"
 PACKAGES: Final = {"orchestrator": orchestrator, "workers": workers, "workers.testing": workers.testing}
 MADE_FOR_USERS: Final = {
     "Admin", "AgentState", "Agents", "Board", "BoardView", "CallNext", "Crash", "Lease", "Limits", "LockInfo",
-    "Locks", "MemoryBackend", "Middleware", "Outcome", "RecordedContext", "Schedules", "Scratch", "Sent", "Skill",
-    "Submitted", "TaskContext", "TaskHandle", "Workspace", "WorkspaceView",
+    "Locks", "MemoryBackend", "Middleware", "Outcome", "RecordedContext", "Schedules", "Scratch", "Sent",
+    "SharedConfig", "Skill", "Submitted", "TaskContext", "TaskHandle", "Workspace", "WorkspaceView",
 }  # fmt: skip
 """Nobody outside calls these."""
 ERRORS: Final = {name for name in orchestrator.__all__ if hasattr(getattr(orchestrator, name), "exit_code")}

@@ -16,7 +16,7 @@ from tests.docs.pages import section
 
 RENAMED: Final = {"aclose": "close"}
 FOR_OTHERS: Final = {
-    "Orchestrator": {"services", "submit_one", "agents", "board", "locks", "limits", "workspace"},
+    "Orchestrator": {"services", "submit_one", "agents", "board", "config", "locks", "limits", "workspace"},
     "Admin": {"give"},
     "TaskHandle": {"before_wait"},
 }

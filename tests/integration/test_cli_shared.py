@@ -38,6 +38,26 @@ def orc(team: LocalTeam, tmp_path: Path) -> Orc:
     return typed
 
 
+async def test_config(team: LocalTeam, orc: Orc) -> None:
+    """A value is published, listed, kept on record and withdrawn; what is no key or no value is a mistake of usage."""
+    done = await orc("config", "publish", "routing", '{"model": "large"}', "--reason", "slow", "-o", "json")
+    assert (done.code, done.json()["kind"]) == (0, "publish-config")
+    assert [row["word"] for row in done.json()["answered"]] == ["done"]
+    assert (await orc("config", "publish", "greeting", "hello")).code == 0
+    listed = (await orc("config", "published", "-o", "json")).json()["items"]
+    assert listed == [{"key": "greeting", "value": "hello"}, {"key": "routing", "value": {"model": "large"}}]
+    assert await team.orc.config.get("greeting") == "hello"
+    (record, *_) = (await orc("control", "list", "-o", "json")).json()["items"]
+    assert (record["words"], record["state"]) == ('publish-config key=greeting value="hello"', "in force")
+    for key in ("greeting", "routing"):
+        assert (await orc("config", "withdraw", key)).code == 0
+    none = await orc("config", "published")
+    assert (none.code, none.out) == (0, "")
+    assert "nothing is published" in none.err
+    assert (await orc("config", "publish", "a b", "1")).code == 2
+    assert (await orc("config", "publish", "a", "x" * 9000)).code == 2
+
+
 async def test_within(team: LocalTeam, orc: Orc) -> None:
     """Only agents that beat lately, when that is asked for."""
     agent = Agent("ed")

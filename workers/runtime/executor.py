@@ -269,7 +269,7 @@ class Executor:
 
     def _shared(self, context: TaskContext) -> Shared:
         """What an attempt shares beyond its session."""
-        return Shared(context, self._services)
+        return Shared(context, self._services, self._orders)
 
     def _locks(self, held: Held, envelope: Envelope) -> AttemptLocks:
         """The locks of an attempt."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.agent_state.changing import Place
 from orchestrator.agent_state.states import AgentState
+from orchestrator.client.shared_config import SharedConfig
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.limits.limits import Limits
 from orchestrator.workspace.changing import make_place
@@ -14,6 +15,7 @@ from orchestrator.workspace.workspace import Workspace
 if TYPE_CHECKING:
     from orchestrator.services import Services
     from workers.context import TaskContext
+    from workers.runtime.orders import Orders
 
 
 def attempt_workspace(context: TaskContext, services: Services) -> Workspace:
@@ -36,10 +38,10 @@ def attempt_workspace(context: TaskContext, services: Services) -> Workspace:
 class Shared:
     """What an attempt shares beyond its session; see `workers.context.Around`. Nothing is sent before it is used."""
 
-    __slots__ = ("_context", "_services")
+    __slots__ = ("_context", "_orders", "_services")
 
-    def __init__(self, context: TaskContext, services: Services) -> None:
-        self._context, self._services = context, services
+    def __init__(self, context: TaskContext, services: Services, orders: Orders) -> None:
+        self._context, self._services, self._orders = context, services, orders
 
     @property
     def limits(self) -> Limits:
@@ -52,3 +54,8 @@ class Shared:
         """What the agent says of itself, under the attempt's right to change what its agent remembers."""
         place = Place(self._services.store, self._services.settings)
         return AgentState(place, self._context.agent, self._context.opened_locks().execution.agent)
+
+    @property
+    def config(self) -> SharedConfig:
+        """What operators have published, as the worker knows it."""
+        return SharedConfig(self._services, known=lambda: self._orders.desired)

@@ -325,7 +325,7 @@ class RecordedContext(TaskContext):
                 lease_ms=15_000,
             ),
             workspace=lambda context: attempt_workspace(context, recording.services),
-            around=lambda context: Shared(context, recording.services),
+            around=lambda context: Shared(context, recording.services, Orders()),
         )
         self._recording = recording
 

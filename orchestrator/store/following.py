@@ -1,0 +1,54 @@
+"""Reads a stream as it grows, from any place on."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.core.errors import ServerUnavailable
+from orchestrator.core.pauses import Pauses
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from orchestrator.store.store import Store
+
+BEGINNING: Final = "0-0"
+END: Final = "$"
+_PAGE: Final = 500
+_BLOCK_S: Final = 5.0
+
+
+async def follow_stream(
+    store: Store, key: str, *, after: str, idle_s: float | None, name: str
+) -> AsyncGenerator[tuple[bytes, Sequence[bytes]]]:
+    """Give the entries of a stream behind `after` as they come, over a connection of one's own.
+
+    Ends when nothing has come for `idle_s`, if that is given. A connection that breaks is opened again; nothing is left
+    out and nothing given twice.
+    """
+    block_s = _BLOCK_S if idle_s is None else min(idle_s, _BLOCK_S)
+    link, pauses, heard_s = store.blocking_link(block_s, name=name), Pauses(), time.monotonic()
+    try:
+        while True:
+            try:
+                if after == END:
+                    last = await link.execute("XREVRANGE", key, "+", "-", "COUNT", 1)
+                    after = last[0][0].decode() if last else BEGINNING
+                reply = await link.execute(
+                    "XREAD", "COUNT", _PAGE, "BLOCK", max(1, round(block_s * 1000)), "STREAMS", key, after
+                )
+            except ServerUnavailable:
+                await anyio.sleep(pauses.next_s())
+                continue
+            pauses.reset()
+            for entry, fields in reply[0][1] if reply else ():
+                yield entry, fields
+                after, heard_s = entry.decode(), time.monotonic()
+            if idle_s is not None and time.monotonic() - heard_s >= idle_s:
+                return
+    finally:
+        with anyio.CancelScope(shield=True):
+            await link.close()
