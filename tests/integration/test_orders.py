@@ -170,7 +170,6 @@ async def test_a_forged_start_lets_nothing_start(team: LocalTeam, scope: dict[st
     now_ms = int((await store.execute("TIME"))[0]) * 1000
     forged = Issued(VERSION, new_task_id(), encode_command(Start(**scope)), "eve", "", now_ms, now_ms + 60_000, 0)
     wrong = Signer("another secret of sixteen letters", "", place=keys.root).sign(pack_issued(forged))
-    await store.execute("XADD", keys.control, "*", "c", pack_issued(forged), "s", wrong)
     await store.execute("HSET", keys.desired, slot, f"0-{wrong}".encode() + pack_issued(forged))
     await store.execute("HINCRBY", keys.desired, "seq", 1)
     handle = await submit(team)
@@ -179,6 +178,8 @@ async def test_a_forged_start_lets_nothing_start(team: LocalTeam, scope: dict[st
         return int(await store.execute("HGET", keys.stats("TOTAL"), "assigned") or 0) > 0
 
     await wait_for(let_through, "the script to hand it out: nothing in Redis holds it back")
+    # Not before: the supervisor, too, hears of it, and mends what is in force.
+    await store.execute("XADD", keys.control, "*", "c", pack_issued(forged), "s", wrong)
     await anyio.sleep(0.3)
     assert editor.begun == []
     assert await words(team, forged.id) == {}
