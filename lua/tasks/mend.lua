@@ -32,6 +32,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include flush_waiting
 --@include drop_ready
 --@include leave_queue
+--@include held_scopes
 --@include bury
 --@include take_back
 --@include go_back
@@ -148,9 +149,10 @@ local function check_turn(row, lane)
 end
 
 -- Whether a stop holds a task back, beside its queue.
-local function is_held(id)
+local function is_held(id, task)
   if not usable(types, held_key, 'set') or types[held_key] == 'none' then return false end
-  local scopes = redis.call('SRANDMEMBER', held_key, 1000)
+  local found = redis.call('HMGET', pool .. ':task:' .. id, 'skill', 'env')
+  local scopes = held_scopes(task.queue, found[1], found[2])
   for i = 1, #scopes do
     if score_in(held_key .. ':' .. scopes[i], id) then return true end
   end
@@ -164,7 +166,7 @@ local function check_waiting(row, id, task)
     local queue_key = pool .. ':queue:' .. task.queue
     local addressed = string.match(task.queue, '^agent:(.*)$')
     if not score_in(queue_key, id) and not (addressed and score_in(pool .. ':parked:' .. addressed, id))
-      and not is_held(id) then
+      and not is_held(id, task) then
       local mend = may_mend(id, task) and usable(types, queue_key, 'zset')
       if mend then
         -- Where it came from, if it was assigned before: it may only stand further ahead than it would have.

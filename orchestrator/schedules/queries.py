@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.core.errors import InvalidInput, NotFound, StoreError
+from orchestrator.core.errors import InvalidInput, NotFound, ServerRefused, StoreError
 from orchestrator.schedules.model import Outcome, Stored, to_schedule
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ async def schedule(store: Store, name: str) -> Schedule:
 
 
 async def schedules(store: Store) -> list[Schedule]:
-    """All schedules, by next fire time; one whose definition cannot be read is left out (`orc keys check` finds it)."""
+    """All schedules, by next fire time; one that cannot be read is left out (`orc keys check` finds it)."""
     known = await names(store)
     found: list[Schedule] = []
     for first in range(0, len(known), _AT_ONCE):
@@ -72,9 +72,13 @@ async def server_ms(store: Store) -> int:
 async def _records(store: Store, wanted: Sequence[str]) -> list[Stored | None]:
     replies = await store.pipeline([("HMGET", store.keys.schedule(name), *_FIELDS) for name in wanted])
     for reply in replies:
-        if isinstance(reply, StoreError):
+        if isinstance(reply, StoreError) and not isinstance(reply, ServerRefused):
             raise reply
-    return [_record(name, reply) for name, reply in zip(wanted, replies, strict=True)]
+    # What is no hash is no schedule, and keeps nobody from seeing the others; `orc keys check` names it.
+    return [
+        None if isinstance(reply, StoreError) else _record(name, reply)
+        for name, reply in zip(wanted, replies, strict=True)
+    ]
 
 
 def _record(name: str, reply: Any) -> Stored | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.durations import from_instant_ms
@@ -106,7 +107,8 @@ def _order(order: OrderFacts, found: Findings) -> Why:
     verb, _, scope = order.slot.partition(":")
     kind, _, name = scope.partition(":")
     what = "everything" if scope == "all" else f"{kind} {name!r}"
-    command = f"orc {kind}s resume {name}" if verb == "pause" else "orc start" + (f" --{kind} {name}" if name else "")
+    typed = shlex.quote(name)
+    command = f"orc {kind}s resume {typed}" if verb == "pause" else "orc start" + (f" --{kind} {typed}" if name else "")
     since = f" since {_moment(order.since_ms, found)}" if order.since_ms else ""
     done = "paused" if verb == "pause" else "stopped"
     text = f"{what} is {done}{since} by {order.actor}{_because(order.reason)}; `{command}` ends that"

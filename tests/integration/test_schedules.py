@@ -323,6 +323,17 @@ async def test_one_that_cannot_be_read(stand: Stand) -> None:
     assert await stand.counts("broken") == {"fired": 1}
 
 
+async def test_one_that_is_none(stand: Stand) -> None:
+    """Another type in the place of one keeps nobody from seeing the others."""
+    for name in ("broken", "fine"):
+        await stand.schedules.add(name, "nobody", every=60)
+    key = stand.services.keys.schedule("broken")
+    await stand.services.store.execute("SET", key, "x", "EX", 60)
+    assert [each.name for each in await stand.schedules.list()] == ["fine"]
+    with pytest.raises(NotFound):
+        await stand.schedules.get("broken")
+
+
 # -------------------------------------------------------------------------------------------------------- changes
 
 

@@ -516,14 +516,14 @@ async def test_looking_is_one_round_trip(team: LocalTeam) -> None:
         ({}, "`orc start`"),
         ({"agent": "ed"}, "`orc start --agent ed`"),
         ({"skill": "sum"}, "`orc start --skill sum`"),
-        ({"session": "101"}, "`orc start --session 101`"),
+        ({"session": "my talk"}, "`orc start --session 'my talk'`"),
     ],
 )
 async def test_stopped(team: LocalTeam, scope: dict[str, Any], command: str) -> None:
     """A stopped task says who stopped what, when and why, and what ends that; then it runs."""
     await team.work(worker_of("ed", "sum"))
     await team.orc.admin.stop(**scope, reason="tea break", actor="ann@desk")
-    handle = await team.orc.submit("sum", session="101")
+    handle = await team.orc.submit("sum", session="my talk")
     found = await comes_to(handle, Cause.STOPPED)
     assert (found.actor, found.reason) == ("ann@desk", "tea break")
     assert found.since is not None

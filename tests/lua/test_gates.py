@@ -216,6 +216,30 @@ def test_held_task_is_cancelled(pool: Pool) -> None:
     assert pool.execute("EXISTS", pool.keys.held_scopes) == 0
 
 
+def test_leaving_costs_the_same_beside_many_stops(pool: Pool) -> None:
+    """However many sessions are stopped: a task that leaves its queue is looked for where it can be."""
+    pool.register()
+
+    def cancel_one() -> int:
+        task = of_session("none")
+        pool.put(task)
+        before = pool.commands()
+        pool.cancel(task.id)
+        return pool.commands() - before
+
+    def hold(name: str) -> None:
+        order(pool, "stop", session=name)
+        pool.put(of_session(name))
+        assert given(pool) == []
+
+    hold("first")
+    cancel_one()  # now the server knows the script
+    few = cancel_one()
+    for n in range(40):
+        hold(f"other-{n}")
+    assert cancel_one() == few
+
+
 def test_held_task_is_in_its_place(pool: Pool) -> None:
     """The reconciler finds nothing wrong with what is held; a list of stops that was lost comes back."""
     pool.register()
