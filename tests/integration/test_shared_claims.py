@@ -13,6 +13,7 @@ from redis.exceptions import WatchError
 from benchmarks import sources
 from orchestrator import Orchestrator
 from orchestrator.testing.proxy import FaultProxy
+from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import local_settings
 
 if TYPE_CHECKING:
@@ -202,3 +203,23 @@ async def test_events_are_trimmed(ws: Workspace) -> None:
     revisions = [event.revision async for event in ws.events("0-0", block=0)]
     assert revisions == list(range(revisions[0], 501))
     assert 100 <= len(revisions) <= 200
+
+
+async def test_many_states_are_one_round_trip(redis_server: RedisServer, prefix: str) -> None:
+    """The states of fifty agents are all asked for before the first answer has come."""
+    names = [f"agent-{number}" for number in range(WRITERS)]
+    async with FaultProxy(redis_server.url) as proxy, Orchestrator(settings=local_settings(proxy.url, prefix)) as orc:
+        await orc.agents.set_state(names[7], {"status": "busy"})
+        asked = len(proxy.commands("HMGET"))
+        proxy.blackhole(up=False)
+        async with anyio.create_task_group() as group:
+
+            async def read() -> None:
+                assert (await orc.agents.states(names, "status"))[names[7]] == {"status": "busy"}
+
+            def all_asked() -> bool:
+                return len(proxy.commands("HMGET")) == asked + WRITERS
+
+            group.start_soon(read)
+            await wait_for(all_asked, "all questions")
+            proxy.heal()
