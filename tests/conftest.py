@@ -7,6 +7,7 @@ import inspect
 import secrets
 import signal
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio.lowlevel
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import redis
 
 OLD_LINE = "7."
+SCRIPT_TESTS = Path(__file__).parent / "lua"
 FAILED = pytest.StashKey[bool]()
 OLD_SKIPPED = "needs a redis-server 7.x on the PATH"
 
@@ -86,9 +88,11 @@ def prefix(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterato
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests marked `both_servers` once on each server."""
+    """Run tests marked `both_servers` once on each server; whole teams on the old one only with what is `slow`."""
     if metafunc.definition.get_closest_marker("both_servers") and "redis_server" in metafunc.fixturenames:
-        metafunc.parametrize("redis_server", ["newest", "old"], ids=["newest", "redis7"], indirect=True)
+        rare = [] if metafunc.definition.path.is_relative_to(SCRIPT_TESTS) else [pytest.mark.slow]
+        servers = [pytest.param("newest", id="newest"), pytest.param("old", id="redis7", marks=rare)]
+        metafunc.parametrize("redis_server", servers, indirect=True)
 
 
 def pytest_report_header() -> list[str]:

@@ -54,6 +54,7 @@ def client(shared: RedisServer) -> Iterator[redis.Redis]:
         yield client
 
 
+@pytest.mark.slow
 def test_on_a_server_of_its_own(terminal: Terminal) -> None:
     """Without a URL it starts a server that is gone afterwards, with all processes; every figure is there."""
     done = terminal.process("bench", "--tasks", "200", "--processes", "1", "-o", "json", timeout_s=90)
@@ -74,6 +75,7 @@ def test_a_pool_in_use_is_refused(terminal: Terminal, shared: RedisServer, clien
     assert set(client.keys()) == OTHERS
 
 
+@pytest.mark.slow
 def test_ctrl_c(terminal: Terminal, shared: RedisServer, client: redis.Redis) -> None:
     """Given up in the middle, it ends its processes and removes its pool, though the keys are many."""
     terminal.environ["ORC_REDIS__URL"] = shared.url

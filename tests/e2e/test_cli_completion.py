@@ -74,6 +74,7 @@ def test_bash(terminal: Terminal, line: list[str], expected: list[str]) -> None:
     assert sorted(word for word in found if word) == expected
 
 
+@pytest.mark.slow
 @needs("fish")
 @pytest.mark.parametrize(
     ("line", "expected"),
@@ -88,6 +89,7 @@ def test_fish(terminal: Terminal, line: str, expected: str) -> None:
     assert all(row.partition("\t")[2] for row in found if row.startswith(expected))
 
 
+@pytest.mark.slow
 @needs("zsh")
 @pytest.mark.parametrize(
     ("way", "line", "expected"),

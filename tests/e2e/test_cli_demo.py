@@ -100,6 +100,7 @@ def test_wrong_tree(terminal: Terminal, arguments: list[str], code: int, said: s
     assert not left_running(terminal)
 
 
+@pytest.mark.slow
 def test_interrupted_demo(terminal: Terminal) -> None:
     """Ctrl-C on a terminal: exit code 130, and nothing is left running. Until then the team is shown at work."""
     screen, keyboard = pty.openpty()
@@ -126,6 +127,7 @@ def test_interrupted_demo(terminal: Terminal) -> None:
     assert not left_running(terminal)
 
 
+@pytest.mark.slow
 def test_demo_on_given_server(terminal: Terminal) -> None:
     """With a data directory or URL the demo keeps to keys of its own."""
     terminal.environ["ORC_DATA_DIR"] = str(terminal.folder / "data")

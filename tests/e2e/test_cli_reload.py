@@ -100,6 +100,7 @@ def test_edits(terminal: Terminal) -> None:
         wait_until(lambda: not terminal.processes(), lambda: f"an end of {terminal.processes()}", PATIENCE_S)
 
 
+@pytest.mark.slow
 def test_worker_run_alone(terminal: Terminal) -> None:
     """`orc worker run --reload` does the same; source that is broken at the start is waited for, not given up."""
     assert terminal.orc("up", "--reload").code == 2

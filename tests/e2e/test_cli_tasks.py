@@ -336,6 +336,7 @@ def test_watch_draws_a_bar_on_a_terminal(terminal: Terminal) -> None:
     assert "succeeded" in text.rpartition("\x1b[K")[2]
 
 
+@pytest.mark.slow
 def test_many_waiters_at_once(terminal: Terminal) -> None:
     """Commands side by side do not disturb each other."""
     started_s = time.monotonic()

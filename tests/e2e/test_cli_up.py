@@ -63,6 +63,7 @@ def test_ctrl_c_finishes_what_runs(terminal: Terminal) -> None:
         assert redis.wait_exit() == 0
 
 
+@pytest.mark.slow
 def test_second_ctrl_c_hurries(terminal: Terminal) -> None:
     """A second Ctrl-C does not wait for what runs; the task is given back without an attempt."""
     with terminal.start("up", "my_agents:agent") as up:
@@ -83,6 +84,7 @@ def test_second_ctrl_c_hurries(terminal: Terminal) -> None:
     assert not terminal.processes()
 
 
+@pytest.mark.slow
 def test_killed_up_leaves_nothing(terminal: Terminal) -> None:
     """After kill -9 of `orc up` supervisor, workers and Redis end by themselves; what ran is not lost."""
     with terminal.start("up", "my_agents:agent", "--processes", "2") as up:
@@ -97,6 +99,7 @@ def test_killed_up_leaves_nothing(terminal: Terminal) -> None:
         assert up.wait_exit(20) == 0
 
 
+@pytest.mark.slow
 def test_nohup(terminal: Terminal) -> None:
     """Started with `nohup` it outlives its terminal; without, it stops in order."""
     (terminal.folder / "nohup.sh").write_text(f'trap "" HUP; exec {ORC} up\n')
@@ -115,7 +118,9 @@ def test_nohup(terminal: Terminal) -> None:
     assert not terminal.processes()
 
 
-@pytest.mark.parametrize("part", ["supervisor run", "-m workers", "store.keeper"])
+@pytest.mark.parametrize(
+    "part", ["store.keeper", *[pytest.param(part, marks=pytest.mark.slow) for part in ("supervisor run", "-m workers")]]
+)
 def test_killed_part_comes_back(terminal: Terminal, part: str) -> None:
     """A part that is killed is started again, and work goes on."""
     with terminal.start("up", "my_agents:agent") as up:

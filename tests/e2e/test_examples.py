@@ -47,6 +47,7 @@ def test_ten_line_agent(terminal: dict[str, str]) -> None:
     assert printed == '"Hello, Ada! This was attempt 1."\n'
 
 
+@pytest.mark.slow
 def test_rate_limited(terminal: dict[str, str]) -> None:
     """Fifteen starts at five a second need the rest of three windows: two seconds at least."""
     printed = run(terminal, sys.executable, "rate_limited.py")
@@ -71,6 +72,7 @@ def test_outbox(terminal: dict[str, str]) -> None:
     ), printed
 
 
+@pytest.mark.slow
 def test_two_editors(terminal: dict[str, str]) -> None:
     """What a thawed process writes is refused, whoever has the lock by then; the document holds every edit once."""
     lines = [line.partition(" ")[2].strip() for line in run(terminal, sys.executable, "two_editors.py").splitlines()]

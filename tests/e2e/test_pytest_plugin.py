@@ -161,6 +161,7 @@ def test_what_a_test_leaves_behind_fails_it(project: Project) -> None:
         assert words in output, words
 
 
+@pytest.mark.slow
 def test_each_process_has_a_server(project: Project) -> None:
     """With xdist, test processes do not see each other; their servers end with them."""
     project.write(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.testing.servers import RedisServer
 
 
-@pytest.fixture(params=["newest", "redis7"])
+@pytest.fixture(params=["newest", pytest.param("redis7", marks=pytest.mark.slow)])
 def binary(request: pytest.FixtureRequest) -> ServerBinary:
     """The program of a server that the test starts and harms itself: the newest and an old one in turn."""
     found = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")

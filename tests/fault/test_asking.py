@@ -39,6 +39,7 @@ async def asks(handle: TaskHandle[Any], number: int) -> None:
     await wait_for(waits, f"question {number}", 15)
 
 
+@pytest.mark.slow
 async def test_all_processes_die_while_it_asks(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
     """Worker, host and supervisor are killed between ask and answer: the task waits on, and goes on with new ones."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)

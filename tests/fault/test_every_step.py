@@ -346,6 +346,7 @@ async def test_a_supervisor_is_frozen_at_every_call(stage: Stage) -> None:
     await sweep(stage, "supervisor", SUPERVISOR_CALLS - {"agents/resign"}, turns=1, freeze=True)
 
 
+@pytest.mark.slow
 async def test_a_host_is_killed_at_every_call(stage: Stage) -> None:
     """Its worker has died before: whether or not it could give back what that held, each task ends once."""
     steps = [Step("host", call, turn, where) for call in HOST_CALLS for turn in (1, 2) for where in WHERES]

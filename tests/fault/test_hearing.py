@@ -192,6 +192,7 @@ async def test_a_hearing_connection_that_is_cut_again_and_again_costs_nothing(
         assert len(worker.proxy.commands("XREAD")) > 10, "nothing was cut"
 
 
+@pytest.mark.slow
 async def test_a_frozen_worker_is_listed_and_answers_when_it_thaws(
     redis_server: RedisServer, prefix: str, notebook: Notebook, gate: Path
 ) -> None:

@@ -77,6 +77,7 @@ async def test_children_that_a_full_server_refuses_cost_no_attempt(prefix: str, 
             assert leftovers(team.direct, team.keys) == []
 
 
+@pytest.mark.slow
 async def test_a_worker_out_of_reach_for_longer_than_its_lease_changes_nothing(
     make_team: Callable[..., Team], notebook: Notebook
 ) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from orchestrator.testing.commands import named
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.aftermath import leftovers
@@ -42,6 +44,7 @@ async def test_an_entry_that_was_taken_meanwhile_is_not_started(make_team: Calla
         assert leftovers(team.direct, team.keys) == []
 
 
+@pytest.mark.slow
 async def test_what_the_last_read_swallowed_goes_back_before_a_worker_leaves(make_team: Callable[..., Team]) -> None:
     """The answers to its reads are lost and it is told to stop: it asks, so a peer need not wait for a lease."""
     async with make_team(lease_s=10.0) as team:

@@ -120,7 +120,7 @@ async def test_killed_worker_frees_its_session(redis_server: RedisServer, prefix
             assert time.monotonic() - killed_s < 8
 
 
-@pytest.mark.parametrize("how", ["cut", "swallow"])
+@pytest.mark.parametrize("how", ["cut", pytest.param("swallow", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("what", ["reply", "command"])
 async def test_lost_replies_and_commands(redis_server: RedisServer, prefix: str, what: str, how: Loss) -> None:
     """Every third script of three contenders is lost on its way: two never have the lock at once, its numbers rise."""

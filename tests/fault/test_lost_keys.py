@@ -38,7 +38,10 @@ MADE_AGAIN = (
     "stats:TOTAL",
 )
 """What the next beat, call or entry brings back."""
-PUT_BACK = ("queues", "queue:skill:pause", "scheduled", "inbox:scribe")
+PUT_BACK = (
+    "inbox:scribe",
+    *[pytest.param(key, marks=pytest.mark.slow) for key in ("queues", "queue:skill:pause", "scheduled")],
+)
 """Where tasks were: only their records tell that they are missing."""
 
 

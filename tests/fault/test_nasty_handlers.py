@@ -59,6 +59,7 @@ async def nasty_team(settings: Settings, notebook: Notebook) -> AsyncIterator[tu
             yield orc, host
 
 
+@pytest.mark.slow
 async def test_nasty_handlers_end_as_promised_and_the_worker_goes_on(
     redis_server: RedisServer, prefix: str, notebook: Notebook
 ) -> None:

@@ -28,7 +28,9 @@ def reads(agent: str) -> Callable[[Command], bool]:
     return lambda command: command.name == "XREADGROUP" and command.arguments[-2].endswith(f":{agent}".encode())
 
 
-@pytest.mark.parametrize("how", ["cut", "reset", "truncate", "swallow"])
+@pytest.mark.parametrize(
+    "how", ["cut", *[pytest.param(how, marks=pytest.mark.slow) for how in ("reset", "truncate", "swallow")]]
+)
 async def test_a_lost_read_comes_back_well_below_a_lease(
     how: Loss, make_team: Callable[..., Team], notebook: Notebook
 ) -> None:
@@ -51,6 +53,7 @@ async def test_a_lost_read_comes_back_well_below_a_lease(
         assert leftovers(team.direct, team.keys) == []
 
 
+@pytest.mark.slow
 async def test_what_a_ghost_of_its_reader_takes_is_found_without_a_lease(
     make_team: Callable[..., Team], notebook: Notebook
 ) -> None:

@@ -25,7 +25,7 @@ def all_but_reads(command: Command) -> bool:
     return any_work(command) and command.name not in {"XREADGROUP", "XREAD"}
 
 
-@pytest.mark.parametrize("how", LOSSES)
+@pytest.mark.parametrize("how", [LOSSES[0], *[pytest.param(how, marks=pytest.mark.slow) for how in LOSSES[1:]]])
 @pytest.mark.parametrize("what", ["reply", "command"])
 async def test_everything_may_be_lost_once(what: str, how: Loss, make_team: Callable[..., Team], gate: Path) -> None:
     """Each task ends once, as it should, no attempt runs twice, and nothing is left behind."""

@@ -74,6 +74,7 @@ async def test_the_clock_steps_an_hour(  # noqa: PLR0917 - fixtures
             assert leftovers(team.direct, team.keys) == []
 
 
+@pytest.mark.slow
 async def test_the_clock_goes_back_and_forth_under_load(
     binary: ServerBinary, clock: SteppingClock, prefix: str, notebook: Notebook
 ) -> None:

@@ -88,7 +88,9 @@ def check_all(team: Team, handles: dict[str, TaskHandle[Any]], reruns: int = 0) 
     assert (counted["submitted"], counted["succeeded"]) == (TASKS, TASKS)
 
 
-@pytest.mark.parametrize("actor", ["client", "supervisor", "worker"])
+@pytest.mark.parametrize(
+    "actor", ["worker", *[pytest.param(name, marks=pytest.mark.slow) for name in ("client", "supervisor")]]
+)
 async def test_connections_of_one_actor_are_cut_under_load(actor: str, make_team: Callable[..., Team]) -> None:
     """All connections of one actor end again and again; each task still ends once."""
     async with make_team(lease_s=15.0) as team:
@@ -118,7 +120,9 @@ async def test_scripts_are_flushed_under_load(make_team: Callable[..., Team]) ->
         assert any(record.arguments[0] == b"LOAD" for record in worker.proxy.commands("SCRIPT")), "nobody missed one"
 
 
-@pytest.mark.parametrize(("fsync", "clean"), [("always", False), ("everysec", True)])
+@pytest.mark.parametrize(
+    ("fsync", "clean"), [("always", False), pytest.param("everysec", True, marks=pytest.mark.slow)]
+)
 async def test_redis_is_killed_and_restarted_under_load(
     fsync: str,
     clean: bool,  # noqa: FBT001 - parametrized

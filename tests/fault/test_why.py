@@ -80,6 +80,7 @@ async def shop(redis_server: RedisServer, prefix: str, notebook: Notebook) -> As
             yield shop
 
 
+@pytest.mark.slow
 async def test_silent_worker(shop: Shop, gate: Path) -> None:
     """A task whose worker stands still is in silent hands until its lease runs out; then another worker has it."""
     ((worker, pid),) = (await shop.open()).items()
@@ -123,6 +124,7 @@ async def test_cancelled_on_a_silent_worker(shop: Shop, gate: Path) -> None:
     assert found.text.endswith("ago): too slow")
 
 
+@pytest.mark.slow
 async def test_nobody_reads_the_inbox(shop: Shop, gate: Path) -> None:
     """A task in an inbox whose workers stand still is unread; once they are gone it is back in its queue."""
     ((worker, pid),) = (await shop.open(slots=2)).items()

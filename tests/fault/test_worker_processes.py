@@ -173,6 +173,7 @@ async def test_sigterm_lets_running_tasks_finish(open_pool: Callable[..., Any], 
         pool.check()
 
 
+@pytest.mark.slow
 async def test_a_second_sigterm_ends_at_once(open_pool: Callable[..., Any], gate: Path) -> None:
     """Tasks that run are given back without an attempt counted, long before the drain would end."""
     async with open_pool(processes=2, drain_s=60.0) as pool:
@@ -196,6 +197,7 @@ async def test_a_second_sigterm_ends_at_once(open_pool: Callable[..., Any], gate
         pool.check()
 
 
+@pytest.mark.slow
 async def test_sigterm_before_a_worker_listens_is_an_orderly_end(
     redis_server: RedisServer, prefix: str, notebook: Notebook
 ) -> None:
@@ -236,6 +238,7 @@ async def test_a_frozen_worker_loses_its_tasks_and_notices(open_pool: Callable[.
         pool.check()
 
 
+@pytest.mark.slow
 async def test_a_host_that_was_stopped_goes_on(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
     """Stopped for longer than it would have slept, it still watches its workers, and ends in order when told to."""
     settings = make_settings(redis_server.url, prefix, stuck_after_s=5.0)
@@ -266,6 +269,7 @@ async def test_workers_end_by_themselves_when_their_host_is_killed(open_pool: Ca
         pool.check()
 
 
+@pytest.mark.slow
 async def test_a_standby_takes_over_from_a_killed_supervisor(
     redis_server: RedisServer, prefix: str, notebook: Notebook
 ) -> None:

@@ -456,7 +456,7 @@ async def test_after_the_rotation(pool: Pool) -> None:
 
 
 @signed
-@pytest.mark.parametrize("how", ["forged", "true"])
+@pytest.mark.parametrize("how", ["forged", pytest.param("true", marks=pytest.mark.slow)])
 async def test_ten_thousand_commands(pool: Pool, how: str) -> None:
     """A burst is refused or capped; the pool works on meanwhile, a stop passes at once, and no memory fills."""
     issued, packed, _ = await pool.issue("pause-agent", agent="other")

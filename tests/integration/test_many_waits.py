@@ -36,6 +36,7 @@ def resident_bytes() -> int:
     return pages * resource.getpagesize()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory from /proc")
 async def test_ten_thousand_waits(
     team: LocalTeam, redis_client: redis.Redis, record_property: Callable[[str, object], None]

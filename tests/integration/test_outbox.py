@@ -149,7 +149,9 @@ def orc(settings: Settings) -> Iterator[Orchestrator]:
         yield client
 
 
-@pytest.mark.parametrize("where", KILLS)
+@pytest.mark.parametrize(
+    "where", [pytest.param(where, marks=[pytest.mark.slow] * where.startswith("before it")) for where in KILLS]
+)
 def test_a_relay_that_is_killed(where: str, shop: Shop, orc: Orchestrator) -> None:
     """The next one sends the rest; every order is one task, is marked with it, and is shipped once."""
     at, tasks, marks = KILLS[where]

@@ -53,7 +53,7 @@ EVERY_MS = 5000
 OVERDUE_MS = LEASE_MS + 2 * min(5000, LEASE_MS // 3)
 """Nobody has renewed for so long: everybody takes such an entry back, `adopt` and `recover`."""
 
-EXAMPLES = int(os.environ.get("ORC_TEST_EXAMPLES", "40"))
+FEW, EXAMPLES = 12, int(os.environ.get("ORC_TEST_EXAMPLES", "40"))
 MUST_FIRE = [
     *[
         "submit",
@@ -872,12 +872,15 @@ def report(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.timeout(400)  # a failure is made small first, which takes its time
-def test_scripts_follow_the_model(redis_server: RedisServer, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("examples", [FEW, pytest.param(EXAMPLES, marks=pytest.mark.slow)], ids=["few", "many"])
+def test_scripts_follow_the_model(
+    redis_server: RedisServer, prefix: str, capsys: pytest.CaptureFixture[str], examples: int
+) -> None:
     """Whatever clients, supervisors and workers do, and however often, the scripts keep their promises."""
     run_state_machine_as_test(
         machine_on(redis_server, prefix),
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=examples,
             stateful_step_count=40,
             deadline=None,
             suppress_health_check=list(HealthCheck),

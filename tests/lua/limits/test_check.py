@@ -95,7 +95,7 @@ def test_a_clock_that_steps_back(limiter: Limiter) -> None:
 
 
 def test_two_windows_of_one_name(limiter: Limiter) -> None:
-    """A short and a long window of one name count each for themselves: the short one forgets nothing of the long one."""
+    """A short and a long window of one name count each for themselves: the short one forgets nothing of the other."""
     allowed = 0
     for _ in range(600):
         allowed += limiter.check(window_us=1_000_000)[0] == "allowed" == limiter.check(window_us=3_600_000_000)[0]

@@ -189,7 +189,7 @@ def walk(expression: str, zone: str, begin: datetime, end: datetime) -> list[dat
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(expression=EXPRESSIONS, place=st.sampled_from(list(AROUND)))
 @example(expression="*/15 4 * * *", place=LORD_HOWE)
 @example(expression="0 0 * * 0", place="America/Santiago")
