@@ -44,7 +44,8 @@ STATE_OF_LETTER = {state.value[0]: state for state in _FINAL}
 """Events and replies carry the first letter of a final state."""
 
 
-class Envelope(msgspec.Struct, frozen=True, array_like=True):
+# What travels with every task holds nothing that could lead back to it, so the garbage collector need not look at it.
+class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What travels with a task and never changes: our fields, and the arguments as JSON bytes that nobody rewrites.
 
     Attributes:
@@ -88,7 +89,7 @@ def encode_plain(skill_and_args: tuple[str, bytes]) -> bytes:
     return _pack(skill_and_args)
 
 
-class Delivery(msgspec.Struct, frozen=True):
+class Delivery(msgspec.Struct, frozen=True, gc=False):
     """One attempt as an inbox hands it to a worker.
 
     Attributes:
@@ -128,7 +129,7 @@ class VerdictKind(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """The end of one attempt.
 
     Attributes:

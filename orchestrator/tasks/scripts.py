@@ -44,7 +44,7 @@ class Firing(msgspec.Struct, frozen=True, array_like=True):
     missed: int
 
 
-class SubmitRow(msgspec.Struct, frozen=True, array_like=True):
+class SubmitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One task to accept, in the column order of `lua/tasks/submit.lua`; this is all that a usual one sends.
 
     `envelope` is opaque; the id tells who hears of the end (`core.ids.TaskIds`).
