@@ -6,6 +6,7 @@ ours: only then does the attempt go on (protocol rule 18).
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -130,10 +131,13 @@ class ExecutionLock:
         Raises:
             Fenced: it is lost. Final.
         """
-        if not present and self._fenced is None:
+        # First the question, then the lock: other changes of the same attempt may be on their way, and would pass.
+        if not present and self._fenced is None and await self._attempt.owns():
+            owned_s = time.monotonic()
             rows = [(claim.lock, claim.value, self._attempt.lease_ms)]
             ((kept, present),) = await self._store.call(scripts.renew(self._keys, rows=rows))
-            if kept and await self._attempt.owns():
+            late = time.monotonic() - owned_s > self._attempt.lease_ms / 2000
+            if kept and (not late or await self._attempt.owns()):
                 return claim
         self.lose(present)
         assert self._fenced is not None

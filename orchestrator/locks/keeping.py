@@ -66,6 +66,10 @@ class Kept:
         if watched:
             self._watch()
 
+    def lapsed(self, now_s: float) -> bool:
+        """Whether a renewal would take it anew. A lock that is watched is given up before."""
+        return not self._watched and now_s >= self.deadline_s
+
     @property
     def margin_s(self) -> float:
         """So long before the deadline the owner is told, to be out in time."""
@@ -138,22 +142,28 @@ class Keeper:
 
     def due_in_s(self) -> float | None:
         """When something is to be renewed next; None: nothing is kept."""
+        now_s = time.monotonic()
         with self._guard:
-            due_s = min((kept.due_s for kept in self._kept.values()), default=None)
-        return None if due_s is None else max(0.0, due_s - time.monotonic())
+            due_s = min((kept.due_s for kept in self._kept.values() if not kept.lapsed(now_s)), default=None)
+        return None if due_s is None else max(0.0, due_s - now_s)
 
-    def batches(self, *, early_s: float = 0.0) -> list[tuple[Call[list[tuple[bool, str]]], list[Kept]]]:
+    def batches(
+        self, *, early_s: float = 0.0, lapsed: bool = False
+    ) -> list[tuple[Call[list[tuple[bool, str]]], list[Kept]]]:
         """The calls that renew what is due, one per slot, and which locks each is for. From any thread.
 
         Args:
             early_s: what is due so soon counts as due.
+            lapsed: in place of that the execution locks whose time is over, which takes them again if nobody has had
+                them. Only for attempts of which Redis has just said that they own their tasks: whoever stood still
+                would get its lock back otherwise, and could change what its task shared, although that has ended.
         """
         by_scope: dict[ScopeKeys, list[Kept]] = {}
         now_s = time.monotonic()
         with self._guard:
             everything = list(self._kept.values())
         for kept in everything:
-            if kept.due_s > now_s + early_s:
+            if kept.lapsed(now_s) is not lapsed or (not lapsed and kept.due_s > now_s + early_s):
                 continue
             if kept.wanted is None or kept.wanted():
                 by_scope.setdefault(kept.claim.keys, []).append(kept)

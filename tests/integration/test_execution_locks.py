@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,10 @@ import pytest
 
 from orchestrator import Cause, Fenced, LockLost, TaskFailed, TaskState
 from orchestrator.locks import scripts
+from orchestrator.locks.execution import Attempt, ExecutionLocks
+from orchestrator.locks.keeping import Keeper
 from orchestrator.locks.model import new_nonce
+from orchestrator.locks.waiting import WaitingRoom
 from orchestrator.services import SyncStore
 from orchestrator.store.keys import ScopeKeys
 from tests.helpers.guards import keys_of
@@ -245,6 +249,37 @@ async def test_lapsed_lock_that_nobody_had_goes_on(team: LocalTeam, redis_client
     await team.work(agent)
     assert await (await team.orc.submit("work", {"others": False}, session="s")).result(PATIENCE_S)
     assert not await (await team.orc.submit("work", {"others": True}, session="s")).result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("owned", [True, False])
+async def test_lapsed_lock_is_renewed_for_an_owner_only(team: LocalTeam, *, owned: bool) -> None:
+    """A lock whose time is over is taken again behind the leases, for the owner of the task; who lost it stays out."""
+    store, keeper, lost = team.services.store, Keeper(), list[str]()
+
+    async def owns() -> bool:
+        return True
+
+    attempt = Attempt(
+        task=(await team.orc.submit("work")).id, generation="7", agent="ed", session="s", lease_ms=100, owns=owns,
+        lost=lost.append, renewed=lambda: owned,
+    )  # fmt: skip
+    locks = ExecutionLocks(
+        attempt, mode="task", prefix=team.services.keys.prefix, store=store, room=WaitingRoom(store), keeper=keeper
+    )
+    claim = await locks.session.claim()
+
+    async def gone() -> bool:
+        return await store.execute("EXISTS", claim.keys.key(claim.lock)) == 0
+
+    await wait_for(gone, "the lock has lapsed", PATIENCE_S)
+    assert keeper.batches(early_s=math.inf) == []
+    assert keeper.due_in_s() is None
+    behind = keeper.batches(lapsed=True)
+    assert [len(group) for _, group in behind] == ([1] if owned else [])
+    for call, group in behind:
+        keeper.settle(group, await store.call(call), time.monotonic())
+    assert await gone() is not owned
+    assert lost == []
 
 
 async def test_lost_lock_stops_the_handler(team: LocalTeam) -> None:

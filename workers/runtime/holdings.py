@@ -60,6 +60,8 @@ class Held(msgspec.Struct, eq=False):
     allowed_s: float = 0.0
     """The limit that ended it, when that was `late` or `silent`."""
 
+    disowned: bool = False
+    """Redis has told the pulse that it is lost; the loop may not have heard yet."""
     lock_owner: str = ""
     """Who has its execution lock, when that was lost."""
 
@@ -73,8 +75,9 @@ class Held(msgspec.Struct, eq=False):
         return self.why != ""
 
     def forget_handler(self) -> None:
-        """Let go of what the handler ran with. In a circle it would wait for the garbage collector, which doubles the
-        processor time of a short task.
+        """Let go of what the handler ran with.
+
+        In a circle it would wait for the garbage collector, which doubles the processor time of a short task.
         """
         self.context = self.unstopped = self.leave = self.let_next_in = self.scope = None
 

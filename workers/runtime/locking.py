@@ -47,7 +47,7 @@ class Locking:
             lease_ms=lease_ms,
             owns=owns,
             lost=held.lock_lost,
-            renewed=lambda: held.why != "lost",
+            renewed=lambda: held.why != "lost" and not held.disowned,
         )
         execution = ExecutionLocks(
             attempt, mode=mode, prefix=keys.prefix, store=self._services.store, room=self._room, keeper=self.keeper

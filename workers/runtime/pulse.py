@@ -175,8 +175,8 @@ class Pulse:
             # After a failure not at once again.
             self._locks_s = now_s + self._guarded(self._keep_locks, store)
 
-    def _keep_locks(self, store: SyncStore, early_s: float = 0.01) -> bool:
-        batches = self._keeper.batches(early_s=early_s)
+    def _keep_locks(self, store: SyncStore, early_s: float = 0.01, *, lapsed: bool = False) -> bool:
+        batches = self._keeper.batches(early_s=early_s, lapsed=lapsed)
         asked_s = time.monotonic()
         for (_, locks), answers in zip(batches, store.call_all([call for call, _ in batches]), strict=True):
             self._keeper.settle(locks, answers, asked_s)
@@ -224,6 +224,8 @@ class Pulse:
         self._keep_locks(store, early_s=math.inf)
         for agent in self._agents:
             self._renew(store, agent.name)
+        # After the leases: only an attempt that still owns its task gets a lock back whose time is over.
+        self._keep_locks(store, lapsed=True)
         backlogs = [(agent.name, self._tempos[agent.name].backlog) for agent in self._agents]
         call = registry.beat(self._services.keys, worker=self._worker, backlogs=backlogs, alive_s=self._alive_s)
         answer = store.call(call)
@@ -243,6 +245,7 @@ class Pulse:
         pending, statuses = store.call(scripts.renew(self._services.keys, worker=self._worker, agent=agent, rows=rows))
         for one, status in zip(held, statuses, strict=True):
             if status is LeaseStatus.LOST and self._holdings.get(agent, one.delivery.entry) is one:
+                one.disowned = True
                 self._loop.call_soon_threadsafe(one.stop, "lost")
             elif status is LeaseStatus.CANCELLED:
                 self._loop.call_soon_threadsafe(one.stop, "cancelled")
