@@ -173,7 +173,7 @@ def _no_skill(found: Findings) -> Why | None:
             lacking = agent.offers.live - agent.offers.having
             return Why(
                 cause=Cause.SKILL_PARTIAL,
-                text=f"{lacking} of {agent.offers.live} live workers of agent {agent.name!r} lack the skill "
+                text=f"parked: {lacking} of {agent.offers.live} live workers of agent {agent.name!r} lack the skill "
                 f"{found.skill!r} ({', '.join(agent.offers.lacking)}); it starts when all have it: replace these",
                 skill=found.skill,
                 queue=found.queue,
@@ -183,15 +183,15 @@ def _no_skill(found: Findings) -> Why | None:
     if found.addressed is not None:
         return Why(
             cause=Cause.SKILL_MISSING,
-            text=f"agent {found.addressed!r} does not have the skill {found.skill!r}; start workers of it that do, "
-            "or submit it for another agent",
+            text=f"parked: agent {found.addressed!r} does not have the skill {found.skill!r}; start workers of it that "
+            "do, or submit it for another agent",
             skill=found.skill,
             queue=found.queue,
             agent=found.addressed,
         )
     draining = ", ".join(repr(agent.name) for agent in found.agents)
     still = f" ({draining} has, but takes nothing new)" if draining else ""
-    text = f"no live agent has the skill {found.skill!r}{still}; {START_ONE} that has"
+    text = f"parked: no live agent has the skill {found.skill!r}{still}; {START_ONE} that has"
     return Why(cause=Cause.NO_AGENT, text=text, skill=found.skill, queue=found.queue)
 
 

@@ -102,7 +102,7 @@ async def ended(team: LocalTeam) -> TaskHandle[Any]:
 async def test_why(team: LocalTeam, orc: Orc) -> None:
     """The table is one line that begins with the state; programs get the cause and what belongs to it alone."""
     task = (await team.orc.submit("nobody_can")).id
-    text = "no live agent has the skill 'nobody_can'; start one with `orc worker run` that has"
+    text = "parked: no live agent has the skill 'nobody_can'; start one with `orc worker run` that has"
     assert await orc("why", task) == Done(0, f"ready: {text}\n", "")
     known = {"id": task, "state": "ready", "cause": "no_agent", "text": text, "skill": "nobody_can"}
     known["queue"] = "skill:nobody_can"

@@ -172,7 +172,7 @@ async def test_no_agent(team: LocalTeam) -> None:
     handle = await team.orc.submit("work")
     found = await comes_to(handle, Cause.NO_AGENT)
     assert (found.skill, found.queue) == ("work", "skill:work")
-    assert found.text == "no live agent has the skill 'work'; start one with `orc worker run` that has"
+    assert found.text == "parked: no live agent has the skill 'work'; start one with `orc worker run` that has"
     await team.work(worker_of("writer", "work"))
     await runs(handle)
 
@@ -225,7 +225,7 @@ async def test_agent_lacks_the_skill(team: LocalTeam) -> None:
     handle = await team.orc.submit("work", agent="editor")
     found = await comes_to(handle, Cause.SKILL_MISSING)
     assert (found.agent, found.skill) == ("editor", "work")
-    assert found.text.startswith("agent 'editor' does not have the skill 'work'")
+    assert found.text.startswith("parked: agent 'editor' does not have the skill 'work'")
     await team.stop(old)
     await team.work(worker_of("editor", "other", "work"))
     await runs(handle)
@@ -241,7 +241,7 @@ async def test_some_workers_lack_the_skill(team: LocalTeam, agent: str | None) -
     found = await comes_to(handle, Cause.SKILL_PARTIAL)
     assert found.workers is not None
     assert set(found.workers) == {worker.id for worker in old}
-    assert found.text.startswith("2 of 3 live workers of agent 'editor' lack the skill 'work' (")
+    assert found.text.startswith("parked: 2 of 3 live workers of agent 'editor' lack the skill 'work' (")
     for worker in old:
         await team.stop(worker)
     await runs(handle)

@@ -68,7 +68,7 @@ async def test_a_draining_worker_finishes_what_runs_and_takes_nothing_new(team: 
     gate.opened.set()
     assert await running.result(PATIENCE_S) == 1
     await team.stop(worker)
-    assert (await later.status()).why.startswith("no live agent has the skill 'work'")
+    assert (await later.status()).why.startswith("parked: no live agent has the skill 'work'")
     await team.work(gate.agent)
     assert await later.result(PATIENCE_S) == 1
 
