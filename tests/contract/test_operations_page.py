@@ -1,0 +1,35 @@
+"""`docs/operations.md` shows each command that steers with an example that the command line takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.unit.cli.test_commands import COMMANDS
+
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+GROUPS: Final = {"control", "agents", "limits", "workers", "queues", "dead", "schedules"}
+STEERING: Final = [
+    *[" ".join(words) for words in COMMANDS if words[0] in GROUPS and len(words) > 1 and words[1] != "top"],
+    "stop",
+    "start",
+    *[f"tasks {verb}" for verb in ("answer", "cancel", "retry", "delete", "why")],
+]
+
+
+def examples() -> list[str]:
+    """What the page says to type, in sentences and in blocks."""
+    blocks = re.findall(r"^\$ (orc .*)$", PAGE, flags=re.MULTILINE)
+    return [*re.findall(r"`(orc [^`]+)`", PAGE), *blocks]
+
+
+@pytest.mark.parametrize("command", sorted(STEERING))
+def test_shown(command: str) -> None:
+    """There is an example of it."""
+    words = ["orc", *command.split()]
+    shown = [shlex.split(each.replace("…", "")) for each in examples()]
+    assert [each for each in shown if each[: len(words)] == words], f"show `orc {command}` in docs/operations.md"
