@@ -18,7 +18,7 @@ from tests.helpers.local_team import PATIENCE_S, local_settings, run_local_team
 from workers import Agent
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from tests.helpers.local_team import LocalTeam
 
@@ -92,12 +92,18 @@ async def heard_of_published(way: str, proxy: FaultProxy, redis_server: RedisSer
         return await listener.stops()
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_published_stops_are_lost(way: str) -> None:
-    """Who listens hears it (the twin). Who works, is cut off or just starts does not, and never will."""
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    """A server whose settings the test may change."""
     with RedisServer() as server:
-        async with FaultProxy(server.url) as proxy:
-            assert await heard_of_published(way, proxy, server) == (way == "listening")
+        yield server
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_published_stops_are_lost(way: str, own_server: RedisServer) -> None:
+    """Who listens hears it (the twin). Who works, is cut off or just starts does not, and never will."""
+    async with FaultProxy(own_server.url) as proxy:
+        assert await heard_of_published(way, proxy, own_server) == (way == "listening")
 
 
 @pytest.mark.parametrize("way", WAYS)
