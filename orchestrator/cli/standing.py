@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from orchestrator.control.desired import Desired, Standing
     from orchestrator.services import Services
 
+SHOWN = 20
+"""Orders on the screen of everything: it stays one screen, however many sessions are stopped."""
 _WORDS = {"stop": "stopped", "pause": "paused", "limit": "limited", "log": "log level set"}
 
 
@@ -42,9 +44,11 @@ def print_orders(rows: Sequence[Mapping[str, Any]]) -> None:
     shown = [
         [output.clean(str(row[name])) for name in ("slot", "state")]
         + [output.ago(row["since"]), output.clean(row["actor"]), output.clean(row["reason"]) or "-"]
-        for row in rows
+        for row in rows[:SHOWN]
     ]
     output.write(output.table(shown, ("slot", "state", "since", "by", "reason")))
+    if len(rows) > SHOWN:
+        output.write(f"and {len(rows) - SHOWN} more; -o json has all\n")
 
 
 def _order(one: Standing) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from orchestrator.cli import output
 from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option
-from orchestrator.cli.standing import read_standing
+from orchestrator.cli.standing import SHOWN, read_standing
 from orchestrator.core.errors import InvalidInput
 
 stop_commands = Commands(
@@ -110,5 +110,7 @@ async def start(
         code = await send_and_show(services, command, options, common)
     others = sorted(one.removeprefix("stop:") for one in before if one.startswith("stop:") and one != slot)
     if others:
-        output.say(f"still stopped: {output.clean(', '.join(others))}; `orc start` with the same scope ends each")
+        more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        named = output.clean(", ".join(others[:SHOWN])) + more
+        output.say(f"still stopped: {named}; `orc start` with the same scope ends each")
     return code

@@ -18,7 +18,7 @@ from orchestrator.control.records import without_replays
 from orchestrator.control.scopes import slot_of
 from orchestrator.control.signing import signer_of
 from orchestrator.control.truth import see_to_truth
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger, set_level
 from orchestrator.core.pauses import Pauses
 
@@ -110,7 +110,12 @@ class Controller:
         self._jobs.set(desired.jobs)
         # Only a stop of sessions or skills lays tasks aside: at rest there is nothing to look for.
         if desired.seq != self._looked_at or self._may_hold:
-            left = await self._release(desired)
+            try:
+                left = await self._release(desired)
+            except ServerRefused as refusal:
+                # Damaged data of what is held must not keep the supervisor from hearing and answering.
+                _log.error("held_not_released", error=str(refusal), meaning="see `orc keys check`")
+                left = True
             self._may_hold = left or any(slot.startswith(HOLDING) for slot in desired.standing)
             self._looked_at = desired.seq
 

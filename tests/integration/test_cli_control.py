@@ -242,6 +242,17 @@ async def test_hints(orc: Orc, worker: Worker) -> None:
     ]
 
 
+async def test_many_stops(team: LocalTeam, orc: Orc, worker: Worker) -> None:
+    """However many sessions are stopped, the screen of everything and the hint stay short; programs get all."""
+    for n in range(23):
+        await team.orc.admin.stop(session=f"s{n:02}")
+    done = await orc("status")
+    assert done.out.count("stop:session:") == 20
+    assert "and 3 more; -o json has all\n" in done.out
+    assert len((await orc("status", "-o", "json")).json()["orders"]) == 23
+    assert "session:s19 and 3 more; `orc start`" in (await orc("start")).err
+
+
 @pytest.mark.parametrize("settings", [{"control__secret": SECRET}], indirect=True)
 async def test_without_the_secret(team: LocalTeam, orc: Orc, worker: Worker) -> None:
     """Who lacks the secret hears that all refuse: exit code 4, and nothing is stopped."""

@@ -9,10 +9,10 @@ import anyio
 import pytest
 
 from orchestrator import TaskCancelled
-from orchestrator.control.commands import Start, Stop, encode_command
+from orchestrator.control.commands import CancelTasks, Start, Stop, encode_command
 from orchestrator.control.signing import Signer
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.issued import VERSION, Issued, pack_issued
+from orchestrator.core.issued import VERSION, InForce, Issued, pack_in_force, pack_issued
 from orchestrator.tasks.model import TaskState
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import PATIENCE_S
@@ -275,3 +275,33 @@ async def test_a_flood_harms_nobody(team: LocalTeam, kind: str) -> None:
     info = await running.info()
     assert (info.state, info.attempts, info.deaths) == (TaskState.READY, 0, ())
     await store.execute("DEL", keys.control)
+
+
+@pytest.mark.parametrize("damage", ["held", "nonce", "seq", "jobs"])
+async def test_damage_silences_nobody(team: LocalTeam, damage: str) -> None:
+    """What somebody has written over keys of the control stream keeps neither supervisor nor workers from answering."""
+    store, keys = team.services.store, team.services.keys
+    worker = await team.work(Editor().agent)
+    if damage == "held":
+        await store.execute("SET", keys.held_scopes, "x", "EX", 60)
+    elif damage == "nonce":
+        issued = Issued(VERSION, new_task_id(), encode_command(Stop()), "eve", "", 1, 2**50, 0)
+        await store.execute("RPUSH", keys.nonce(issued.id), "x")
+        await store.execute("EXPIRE", keys.nonce(issued.id), 60)
+        await store.execute("XADD", keys.control, "*", "c", pack_issued(issued), "s", "")
+    elif damage == "seq":
+        await store.execute("HSET", keys.desired, "seq", "9" * 5000, "epoch", "many")
+    else:
+        issued = Issued(VERSION, new_task_id(), encode_command(CancelTasks(count=0).selecting([])), "eve", "", 1, 2, 0)
+        await store.execute("HSET", keys.receipts(issued.id), "supervisor", "x progress y/z", "eve", "x y z")
+        await store.execute("EXPIRE", keys.receipts(issued.id), 60)
+        job = pack_in_force(InForce("-", issued, pack_issued(issued), ""))
+        await store.execute("HSET", keys.desired, f"do:{issued.id}", job)
+        await team.orc.admin.pause_agent("other")  # somebody looks
+        await says(team, issued.id, "supervisor", "done")
+    stop = await team.orc.admin.stop(now=True)
+    for sender in (worker.id, "supervisor"):
+        await says(team, stop.id, sender, "done")
+    found = await stop.receipts(timeout=PATIENCE_S)
+    assert (found.missing, found.busy) == ((), ())
+    await store.execute("DEL", keys.held_scopes)
