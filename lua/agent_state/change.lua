@@ -15,6 +15,7 @@ local most  = tonumber(ARGV[5])         -- int: fields that there may be
 --@include fenced_by
 --@include whole
 
+local largest = 9007199254740991
 local state_key = scope .. ':state'
 local first = answered(scope, op)
 if first then return {'duplicate', unpack(cmsgpack.unpack(first))} end
@@ -32,9 +33,11 @@ for i = 1, #rows do
     local sum = tonumber(value)
     if stored[i] then
       if not string.match(stored[i], '^-?%d+$') then return {'number', field} end
-      sum = sum + tonumber(stored[i])
+      local held = tonumber(stored[i])
+      if held > largest or held < -largest then return {'number', field} end
+      sum = sum + held
     end
-    if sum > 9007199254740991 or sum < -9007199254740991 then return {'number', field} end
+    if sum > largest or sum < -largest then return {'number', field} end
     -- Not -0.
     value = sum == 0 and '0' or whole(sum)
     numbers[i] = value

@@ -28,10 +28,9 @@ local function close_workspace(scope, ws, changes, answer)
   redis.call('HSET', meta_key, unpack(counts))
   for part, number in pairs(ws.parts) do redis.call('HSET', parts_key, part, number) end
   redis.call('HSET', op_key, ws.op, cmsgpack.pack({ws.rev, unpack(answer)}))
-  if ws.turned then
-    redis.call('PEXPIRE', op_key, ws.window_ms * 2)
-    if ws.outdated then redis.call('UNLINK', scope .. ':op:' .. ws.outdated) end
-  end
+  -- Also when somebody has deleted it: no key stays without a lifetime.
+  if ws.turned or ws.new_ops then redis.call('PEXPIRE', op_key, ws.window_ms * 2) end
+  if ws.outdated then redis.call('UNLINK', scope .. ':op:' .. ws.outdated) end
   if ws.moved then
     redis.call('PEXPIREAT', meta_key, ws.dies)
     for _, key in ipairs(ws.keys) do redis.call('PEXPIREAT', key, ws.dies) end

@@ -26,8 +26,10 @@ local function open_workspace(scope, kind, caller, terms, suffixes, override)
   ws.floor, ws.top, ws.tail = tonumber(found[7] or 0), tonumber(found[8] or 0), tonumber(found[9] or 0)
   ws.had_items, ws.had_bytes, ws.marks = ws.items, ws.bytes, {ws.floor, ws.top, ws.tail}
   ws.since = tonumber(found[12] or 0)
+  local ops = redis.call('HLEN', scope .. ':op:' .. ws.window)
+  ws.new_ops = ops == 0
   -- A window of op ids is full or old: the next one begins, under a name that was never used.
-  if ws.now_ms >= ws.since + ws.window_ms or redis.call('HLEN', scope .. ':op:' .. ws.window) >= ws.max_ops then
+  if ws.now_ms >= ws.since + ws.window_ms or ops >= ws.max_ops then
     ws.turned, ws.outdated, ws.older = true, ws.older, ws.window
     ws.window = string.format('%.0f', math.max(tonumber(ws.window) + 1, math.floor(ws.now_ms / 1000)))
     ws.since = ws.now_ms
@@ -36,6 +38,7 @@ local function open_workspace(scope, kind, caller, terms, suffixes, override)
   ws.fresh, ws.dies = tonumber(found[3] or 0), tonumber(found[4] or 0)
   ws.moved = ws.now_ms >= ws.fresh + ws.ttl_ms / 8
   for i = 1, #suffixes do ws.keys[i] = scope .. suffixes[i] end
+  if ws.json then ws.keys[#ws.keys + 1] = scope .. ':ws:json' end
   if ws.moved then
     ws.fresh = ws.now_ms
     ws.dies = math.floor(math.min(ws.now_ms + ws.ttl_ms * 9 / 8, ws.born + ws.life_ms))
@@ -48,5 +51,7 @@ local function open_workspace(scope, kind, caller, terms, suffixes, override)
   for _, key in ipairs({scope .. ':ws:ev', parts_key}) do ws.keys[#ws.keys + 1] = key end
   local touched_keys = ws.keys
   redis.call('EXISTS', unpack(touched_keys))
+  -- Every change adds to it at its end, where nothing may fail any more: a key of another type is refused here.
+  redis.call('XLEN', scope .. ':ws:ev')
   return ws
 end

@@ -17,6 +17,7 @@ local dir_key, info_key = scope .. ':dir', scope .. ':dir:info'
 local ws, answer = open_workspace(scope, 'join', caller, terms, {':dir', ':dir:info'}, now_arg)
 if not ws then return answer end
 local deadline = redis.call('ZSCORE', dir_key, member)
+redis.call('HEXISTS', info_key, member)
 local was_there = deadline and tonumber(deadline) > ws.now_ms
 local outdated = redis.call('ZRANGE', dir_key, '-inf', whole(ws.now_ms), 'BYSCORE', 'LIMIT', 0, 100)
 if lease_ms > 0 and not deadline and redis.call('ZCARD', dir_key) - #outdated >= ws.max_parts then

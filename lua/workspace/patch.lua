@@ -27,7 +27,7 @@ local part = 'agent:' .. owner .. ':kv'
 local doc_key = scope .. ':ws:doc'
 if private then doc_key = scope .. ':agent:' .. owner .. ':kv' end
 local ws, answer = open_workspace(
-  scope, private and 'scratch' or 'patch', caller, terms, {private and ':' .. part or ':ws:doc'}, now_arg)
+  scope, private and 'scratch:' .. owner or 'patch', caller, terms, {private and ':' .. part or ':ws:doc'}, now_arg)
 if not ws then return answer end
 if private then
   local number = number_part(scope, ws, part)
@@ -64,7 +64,9 @@ for i = 1, #rows do
       local sum = tonumber(value)
       if before then
         if not string.match(before, '^-?%d+$') then return {'number', path} end
-        sum = sum + tonumber(before)
+        local held = tonumber(before)
+        if held > most or held < -most then return {'number', path} end
+        sum = sum + held
       end
       if sum > most or sum < -most then return {'number', path} end
       if sum == 0 then sum = 0 end

@@ -75,8 +75,12 @@ class Changes:
         if not isinstance(by, int) or isinstance(by, bool) or not -_MAX_STEP <= by <= _MAX_STEP:
             raise InvalidInput(f"by must be a whole number up to 2^53, not {by!r:.80}")
         row = FieldRow(check_text("field", field), "bump", str(by).encode())
-        (number,) = await self._send(agent, [row], op_id)
-        return int(number)
+        numbers = await self._send(agent, [row], op_id)
+        if len(numbers) != 1 or not numbers[0]:
+            raise InvalidInput(
+                f"op_id {op_id!r} names another change of agent {agent!r}, which has been made; nothing was changed"
+            )
+        return int(numbers[0])
 
     async def _send(self, agent: str, rows: Sequence[FieldRow], op_id: str | None) -> tuple[str, ...]:
         keys, authority = self.place.keys(agent), self._authority

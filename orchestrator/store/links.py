@@ -216,10 +216,7 @@ class Link:
             return []
         packed = b"".join(pack(command) for command in commands)
         replies = await self._exchange(packed, len(commands), what=commands[0][0])
-        return [
-            translate(reply, what=str(command[0]), sent=True) if isinstance(reply, hiredis.ReplyError) else reply
-            for command, reply in zip(commands, replies, strict=True)
-        ]
+        return [_judged(str(command[0]), reply) for command, reply in zip(commands, replies, strict=True)]
 
     async def _exchange(self, packed: bytes, owed: int, *, what: Argument) -> list[Any]:
         wire = self._wire
@@ -330,3 +327,10 @@ def pack(command: Sequence[Argument]) -> bytes:
     """A command as Redis reads it."""
     packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub wants one type for all
     return packed
+
+
+def _judged(what: str, reply: Any) -> Any:
+    """A reply with each error in it as a `StoreError`; what EXEC answers is a list of replies."""
+    if isinstance(reply, hiredis.ReplyError):
+        return translate(reply, what=what, sent=True)
+    return [_judged(what, part) for part in reply] if what == "EXEC" and isinstance(reply, list) else reply

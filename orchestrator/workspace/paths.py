@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 MAX_NUMBER: Final = 2**53 - 1
 """The server counts in doubles: beyond this, neighbours would be the same number."""
+MAX_GIVEN_VERSION: Final = 2**52
+"""So that versions can rise behind one that a caller gave."""
 
 
 async def change_paths(
@@ -46,6 +48,8 @@ async def change_paths(
                 return Patched(version, answer.rest[2], duplicate=True, versions={path: version})
             raise VersionConflict(path, version, f"one below {newer_than}")
         raise VersionConflict(path, version, f"{expected[path]}")
+    if answer.status == "duplicate" and len(answer.rest) != 2 * len(rows):
+        raise _named_another(changes, op_id)
     versions = dict(zip(wanted, answer.rest[::2], strict=True))
     return Patched(max(versions.values()), answer.revision, answer.status == "duplicate", versions)
 
@@ -60,7 +64,16 @@ async def increment(changes: Changes, path: str, by: int, op_id: str | None) -> 
         raise InvalidInput(
             f"path {path!r} holds no whole number, or its sum would pass {MAX_NUMBER}; nothing was changed"
         )
+    if len(answer.rest) != 2 or not answer.rest[1]:
+        raise _named_another(changes, op_id)
     return Counted(answer.rest[0], answer.revision, answer.status == "duplicate", int(answer.rest[1]))
+
+
+def _named_another(changes: Changes, op_id: str | None) -> InvalidInput:
+    return InvalidInput(
+        f"op_id {op_id!r} names another change of session {changes.place.keys.id!r}, which has been made; nothing was "
+        "changed: name each change apart, as f'{ctx.task_id}/step'"
+    )
 
 
 async def _send(changes: Changes, rows: list[PathRow], op_id: str | None, owner: str) -> Answer:
@@ -88,9 +101,9 @@ def check_path(changes: Changes, path: str) -> str:
 
 def _row(changes: Changes, path: str, value: Json | Delete, expected: int | None, newer_than: int | None) -> PathRow:
     check_path(changes, path)
-    for number in (expected, newer_than):
-        if number is not None and (not isinstance(number, int) or not 0 <= number <= MAX_NUMBER):
-            raise InvalidInput(f"a version is a whole number from 0 to {MAX_NUMBER}, not {number!r:.80}")
+    for number, most in ((expected, MAX_NUMBER), (newer_than, MAX_GIVEN_VERSION)):
+        if number is not None and (not isinstance(number, int) or not 0 <= number <= most):
+            raise InvalidInput(f"a version is a whole number from 0 to {most}, not {number!r:.80}")
     condition, number = "any", 0
     if expected is not None:
         condition, number = "is", expected

@@ -126,8 +126,10 @@ async def read_snapshot(store: Store, keys: ScopeKeys) -> Snapshot:
         ]
         replies = await store.pipeline(commands)
         for reply in replies:
-            if isinstance(reply, StoreError):
-                raise reply
+            # What EXEC answers is a list itself.
+            for part in reply if isinstance(reply, list) else (reply,):
+                if isinstance(part, StoreError):
+                    raise part
         revision, names, paths, states, events, *contents = replies[-1]
         shared = sorted(name.decode() for name in names if name.startswith((_LOG.encode(), _SET.encode())))
         if shared == parts:

@@ -269,7 +269,7 @@ async def test_lapsed_lock_is_renewed_for_an_owner_only(team: LocalTeam, *, owne
     claim = await locks.session.claim()
 
     async def gone() -> bool:
-        return await store.execute("EXISTS", claim.keys.key(claim.lock)) == 0
+        return bool(await store.execute("EXISTS", claim.keys.key(claim.lock)) == 0)
 
     await wait_for(gone, "the lock has lapsed", PATIENCE_S)
     assert keeper.batches(early_s=math.inf) == []
@@ -277,7 +277,8 @@ async def test_lapsed_lock_is_renewed_for_an_owner_only(team: LocalTeam, *, owne
     behind = keeper.batches(lapsed=True)
     assert [len(group) for _, group in behind] == ([1] if owned else [])
     for call, group in behind:
-        keeper.settle(group, await store.call(call), time.monotonic())
+        answers = await store.call(call)
+        keeper.settle(group, answers, time.monotonic())
     assert await gone() is not owned
     assert lost == []
 

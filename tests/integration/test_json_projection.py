@@ -74,6 +74,8 @@ async def test_written_along(json_server: RedisServer, ws: Workspace) -> None:
         assert client.pttl(f"{root}json") == pytest.approx(client.pttl(f"{root}doc"), abs=1000)
         await ws.clear()
         assert client.exists(f"{root}json") == 0
+        await ws.set("title", "y")
+        assert client.pttl(f"{root}json") == pytest.approx(client.pttl(f"{root}doc"), abs=1000)
 
 
 @pytest.mark.parametrize("path", ['a"b', "a\\b"])

@@ -18,6 +18,7 @@ from orchestrator import (
     LockLost,
     NotFound,
     OrchestratorError,
+    ServerRefused,
     StateConflict,
     VersionConflict,
     WorkspaceFull,
@@ -413,3 +414,25 @@ async def test_broken_connections(ws: Workspace, redis_client: redis.Redis) -> N
     assert sorted(entries) == [(writer, number) for writer in range(20) for number in range(40)]
     assert (await ws.get("count"))["count"].value == 800
     assert broken >= 10
+
+
+async def test_one_name_for_two_changes(team: LocalTeam) -> None:
+    """An op_id that has named another change is refused in words, and nothing is changed a second time."""
+    async with team.orc.workspace("s").edit(agent="ed") as ws:
+        await ws.patch({"a": 1, "b": 2}, op_id="x")
+        for again in (ws.set("c", 1, op_id="x"), ws.incr("c", op_id="x")):
+            with pytest.raises(InvalidInput, match="op_id 'x' names another change of session 's'"):
+                await again
+        assert set(await ws.get()) == {"a", "b"}
+    await team.orc.agents.set_state("ed", {"status": "idle"}, op_id="x")
+    with pytest.raises(InvalidInput, match="op_id 'x' names another change of agent 'ed'"):
+        await team.orc.agents.bump("ed", "count", op_id="x")
+
+
+async def test_foreign_key_in_a_snapshot(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """A key of another type under a workspace: its snapshot says what Redis said."""
+    async with team.orc.workspace("s").edit() as ws:
+        await ws.append("l", 1)
+        redis_client.set(f"{team.settings.prefix}:{{session:s}}:ws:ev", "foreign", ex=100)
+        with pytest.raises(ServerRefused, match="WRONGTYPE"):
+            await ws.snapshot()

@@ -93,16 +93,17 @@ def test_sent_twice(agent: Agent) -> None:
         ([put("new", 1), bump("text", 1)], ("number", ("text",))),
         ([put("new", 1), bump("float", 1)], ("number", ("float",))),
         ([put("new", 1), bump("most", 1)], ("number", ("most",))),
+        ([put("new", 1), bump("beyond", -1)], ("number", ("beyond",))),
         ([put("text", "x"), put("new", 1)], ("full", ())),
     ],
 )
 def test_refused(agent: Agent, rows: list[FieldRow], answer: tuple[str, tuple[str, ...]]) -> None:
     """What is no whole number, a sum that would not be exact, or a field too many: none of the rows is written."""
-    agent.change(put("text", "a"), put("float", 1.5), put("most", MOST))
+    agent.change(put("text", "a"), put("float", 1.5), put("most", MOST), put("beyond", MOST + 2))
     before = agent.snapshot()
-    assert agent.change(*rows, most=3) == answer
+    assert agent.change(*rows, most=4) == answer
     assert agent.snapshot() == before
-    assert agent.change(put("text", "b"), most=3).status == "ok"
+    assert agent.change(put("text", "b"), most=4).status == "ok"
 
 
 def test_the_lock_that_is_shown(agent: Agent) -> None:

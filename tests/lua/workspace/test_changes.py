@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orchestrator.core.errors import ServerRefused
 from tests.lua.workspace.space import As, Space
 
 if TYPE_CHECKING:
@@ -57,6 +58,23 @@ def test_sent_twice(lived_in: Space, change: Callable[..., Answer]) -> None:
     with lived_in.unchanged():
         again = change(lived_in, op="mine")
     assert (again.status, again.revision, again.rest) == ("duplicate", first.revision, first.rest)
+
+
+@each_change
+def test_foreign_keys(lived_in: Space, change: Callable[..., Answer]) -> None:
+    """Where somebody put another type under a key, a change is made as a whole, or refused as a whole."""
+    names = [name for name in lived_in.names() if ":exec:" not in name]
+    held = {name: lived_in.execute("DUMP", name) for name in names}
+    for victim in names:
+        lived_in.execute("SET", victim, "foreign", "EX", 1000)
+        before = {name: lived_in.execute("DUMP", name) for name in lived_in.names()}
+        try:
+            change(lived_in, op=victim)
+        except ServerRefused:
+            assert {name: lived_in.execute("DUMP", name) for name in lived_in.names()} == before, victim
+        lived_in.execute("DEL", *[name for name in lived_in.names() if ":exec:" not in name])
+        for name, dump in held.items():
+            lived_in.execute("RESTORE", name, 1_000_000, dump)
 
 
 @each_change
@@ -172,6 +190,7 @@ def test_many_rows(space: Space, count: int) -> None:
         (b"-9007199254740990", b"-1", b"-9007199254740991"),
         (b"9007199254740991", b"1", None),
         (b"9223372036854775808", b"-1", None),
+        (b"9007199254740993", b"-2", None),
         (b"1.0", b"1", None),
         (b"1e3", b"1", None),
         (b'"1"', b"1", None),
@@ -196,6 +215,14 @@ def test_scratches_are_private(space: Space) -> None:
     for owner in ("", "ada", "bob"):
         assert space.patch(("p", "set", b"1"), owner=owner).rest == (1, b"")
     assert space.hash("agent:ada:kv") == space.hash("agent:bob:kv") == space.hash("ws:doc")
+
+
+def test_scratches_remember_apart(space: Space) -> None:
+    """Two agents may name changes of their scratches alike: each is made, once."""
+    for owner in ("ada", "bob"):
+        assert space.patch(("p",), owner=owner, op="first").status == "ok"
+        assert space.patch(("p",), owner=owner, op="first").status == "duplicate"
+        assert space.hash(f"agent:{owner}:kv")
 
 
 def test_append(space: Space) -> None:

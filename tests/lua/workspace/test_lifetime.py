@@ -119,6 +119,15 @@ def test_windows_have_a_lifetime(space: Space) -> None:
     assert 1_190_000 < int(space.execute("PTTL", window)) <= 1_200_000
 
 
+def test_every_key_that_was_lost_gets_its_lifetime(space: Space) -> None:
+    """Whichever key somebody deletes: the changes that make it again give it a lifetime."""
+    everything(space)
+    for lost in [name for name in space.names() if ":exec:" not in name]:
+        space.execute("DEL", lost)
+        everything(space)
+        assert [name for name in space.names() if int(space.execute("PTTL", name)) < 0] == [], lost
+
+
 def test_one_name_for_two_kinds_of_change(space: Space) -> None:
     """The same id for another kind of change is another change: each answers in its own form."""
     assert space.append("l", b"1", op="mine").rest == (1, 0)
