@@ -71,7 +71,6 @@ CALLED: Final = (
     "SADD KEY m",
     "SISMEMBER KEY m",
     "SMISMEMBER KEY m",
-    "SRANDMEMBER KEY 1",
     "SREM KEY m",
     "TTL KEY",
     "TYPE KEY",

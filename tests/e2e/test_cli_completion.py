@@ -51,14 +51,19 @@ def said(command: list[str], folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        (["orc", "ta"], ["tasks"]),
         (["orchestrator", "do"], ["doctor"]),
         (["orc", "tasks", "s"], ["show", "submit"]),
-        (["orc", "tasks", "submit", "--prio"], ["--priority"]),
-        (["orc", "doctor", "--stri"], ["--strict"]),
         (["orc", "status", "-o", "js"], ["json", "jsonl"]),
-        (["orc", "completion", ""], ["bash", "fish", "zsh"]),
-        (["orc", "nonsense"], []),
+        *[
+            pytest.param(line, expected, marks=pytest.mark.slow)
+            for line, expected in (
+                (["orc", "ta"], ["tasks"]),
+                (["orc", "tasks", "submit", "--prio"], ["--priority"]),
+                (["orc", "doctor", "--stri"], ["--strict"]),
+                (["orc", "completion", ""], ["bash", "fish", "zsh"]),
+                (["orc", "nonsense"], []),
+            )
+        ],
     ],
     ids=" ".join,
 )

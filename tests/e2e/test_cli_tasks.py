@@ -310,7 +310,7 @@ def test_interrupted_watch(terminal: Terminal) -> None:
     """Ctrl-C ends the watching with exit code 130 and no traceback; the task goes on."""
     task = submit(terminal, "talk", "-a", "to=4", "-a", "seconds=0.5")
     with terminal.start("tasks", "watch", task) as watching:
-        wait_until(lambda: "output" in watching.output, "the first output", 10.0)
+        wait_until(lambda: "output" in watching.output, lambda: f"the first output; so far: {watching.output}", 10.0)
         watching.signal(signal.SIGINT)
         assert watching.wait_exit() == 130
         assert watching.output.endswith("interrupted\n")

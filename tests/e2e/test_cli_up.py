@@ -137,7 +137,7 @@ def test_killed_part_comes_back(terminal: Terminal, part: str) -> None:
 @pytest.mark.parametrize(
     ("app", "said"),
     [
-        ("my_agents:nobody", "my_agents.py has no 'nobody'; it has agent"),
+        pytest.param("my_agents:nobody", "my_agents.py has no 'nobody'; it has agent", marks=pytest.mark.slow),
         ("broken:agent", "cannot be imported: RuntimeError: on purpose"),
     ],
 )
@@ -151,6 +151,7 @@ def test_wrong_app(terminal: Terminal, app: str, said: str) -> None:
     assert not terminal.processes()
 
 
+@pytest.mark.slow
 def test_worker_run_alone(terminal: Terminal) -> None:
     """Supervisor and workers run as services of their own, on a server that somebody else holds."""
     with terminal.start("redis", "run") as redis:

@@ -62,6 +62,7 @@ def test_parent_children(terminal: dict[str, str]) -> None:
     assert printed == "6 words, counted in attempt 2\n3 children, executed 3 times\n"
 
 
+@pytest.mark.slow
 def test_outbox(terminal: dict[str, str]) -> None:
     """What was committed is sent once and runs; what was rolled back is not sent."""
     printed = run(terminal, sys.executable, "outbox.py")

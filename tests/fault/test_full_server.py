@@ -64,7 +64,7 @@ async def test_working_and_deleting_make_room(binary: ServerBinary, prefix: str,
         async with Team(server, prefix, notebook) as team:
             await team.start_supervisor()
             async with team.open_client() as orc:
-                room = int(team.direct.info("memory")["used_memory"]) + 600_000
+                room = int(team.direct.info("memory")["used_memory"]) + 2_000_000
                 team.direct.config_set("maxmemory", str(room))
                 handles: list[TaskHandle[Any]] = []
 
