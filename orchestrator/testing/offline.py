@@ -11,6 +11,7 @@ from orchestrator.store.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
+    from orchestrator.store.links import Link
     from orchestrator.tasks.scripts import SubmitRow
 
 OPAQUE_MARK_BYTES: Final = len(bytes(opaque(b"")))
@@ -30,6 +31,10 @@ class NoStore(Store):
     async def pipeline(self, commands: Any) -> NoReturn:
         """Refuse commands."""
         raise _refusal(commands[0][0])
+
+    def blocking_link(self, block_s: float, *, name: str = "block") -> Link:  # noqa: ARG002
+        """Refuse to wait: what never comes would be waited for without end."""
+        raise _refusal(name)
 
 
 def _refusal(what: object) -> OrchestratorError:

@@ -44,6 +44,10 @@ class _LoneStore(NoStore):
         self._held: dict[tuple[str, str], str] = {}
         self._fences = itertools.count(1)
 
+    def blocking_link(self, block_s: float, *, name: str = "block") -> Any:
+        """A link that never opens: who waits for a lock is woken by nobody, and looks by itself."""
+        return super(NoStore, self).blocking_link(block_s, name=name)
+
     async def call(self, call: Any, *, patience_s: float = 0.0) -> Any:
         """Run a script of locks; refuse any other."""
         scope = call.args.get("scope")

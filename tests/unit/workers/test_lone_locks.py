@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator import InvalidInput, LockBusy
+from orchestrator import InvalidInput, LockBusy, OrchestratorError
 from workers import Agent, TaskContext
 from workers.testing import make_context, run_skill
 
@@ -59,3 +59,21 @@ def test_lock_of_a_skill_is_checked() -> None:
     """A misspelt lock= is refused when the skill is declared."""
     with pytest.raises(InvalidInput, match="lock must be one of task, session, agent"):
         agent.skill(lock="sesion")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("wait", [0, 0.05])
+async def test_a_held_lock_is_waited_for(wait: float) -> None:
+    """Who waits for what the handler itself holds is told after its time that it is busy."""
+    ctx = make_context(session="s")
+    async with ctx.locks.hold("n"):
+        with pytest.raises(LockBusy):
+            async with ctx.locks.hold("n", wait=wait):
+                pytest.fail("it is held")
+
+
+async def test_shared_state_needs_a_team() -> None:
+    """What is shared needs a server: reading, changing and waiting for more all say what to use."""
+    ctx = make_context(session="s")
+    for asked in (ctx.workspace.get(), ctx.workspace.clear(), ctx.agent_state.get(), anext(ctx.workspace.events())):
+        with pytest.raises(OrchestratorError, match=r"run a whole team for this: workers\.testing\.Team"):
+            await asked
