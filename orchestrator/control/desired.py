@@ -7,6 +7,7 @@ proved before stays in force (`lua/control/prove.lua`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.control.commands import Command, LogLevel, SetLogLevel, decode_command
@@ -22,6 +23,8 @@ PROVED: Final = "proved:"
 CONFIG: Final = "config:"
 SKEW_MS: Final = 5000
 """As in `lua/control/append.lua`: a command may say that it was issued so much later than it was accepted."""
+KEPT_SLOTS: Final = 20_000
+"""Of so many slots it is remembered what they say: all of them are read after each change of one."""
 COUNTED_DIGITS: Final = 15
 """As in `lua/includes/count_desired.lua`: nobody counts further than that."""
 _SORTS: Final = ("stop:", "pause:", "drain:", "limit:", "log:", CONFIG, "do:", PROVED)
@@ -150,6 +153,7 @@ def _judge_slot(slot: str, value: bytes | None, proved: bytes | None, signer: Si
     return found if found is None or before is None or found.issued.issued_ms >= before.issued.issued_ms else None
 
 
+@lru_cache(maxsize=KEPT_SLOTS)
 def read_slot(slot: str, value: bytes | None, signer: Signer) -> InForce | None:
     """What stands in a slot, if it is whole, truly signed, and says what belongs there; else None."""
     if value is None:

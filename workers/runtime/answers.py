@@ -31,7 +31,7 @@ KEPT_ROWS: Final = 10_000
 """Receipts that wait for Redis; older ones are dropped."""
 
 KNOWN: Final = 10_000
-"""Commands that are remembered as answered."""
+"""Commands that are remembered as answered, beside those that stand: these are met again with each change."""
 
 REFUSALS_A_MINUTE: Final = 100
 """Whoever floods the stream with garbage gets no receipt for each piece of it from each worker."""
@@ -63,23 +63,24 @@ class Answers:
         judged = [read_entry(entry, fields, self._signer) for entry, fields in entries]
         told = [one for one in judged if one.problem or (one.command is not None and self._is_for_us(one.command))]
         replies = [store.execute(*command) for command in nonces(self._keys, told)]
+        in_force = self._in_force()
         for one in refuse_replays(told, replies):
             if one.problem:
                 self._refuse(one)
             elif one.command is not None and one.id not in self._known:
-                self._acknowledge(one.id, one.command)
+                self._acknowledge(one.id, one.command, in_force=one.id in in_force)
 
     def standing(self) -> None:
         """Acknowledge what is in force and has not been answered, also by a worker that started after the command."""
         for found in list(self._orders.desired.standing.values()):
             if found.issued.id not in self._known and self._is_for_us(command := found.command):
-                self._acknowledge(found.issued.id, command)
+                self._acknowledge(found.issued.id, command, in_force=True)
 
     def settle(self) -> None:
         """Say of what nothing is left here."""
         if not self._open:
             return
-        in_force = {found.issued.id for found in self._orders.desired.standing.values()}
+        in_force = self._in_force()
         for id_, command in list(self._open.items()):
             if id_ not in in_force:
                 self._close(id_, "it is over")
@@ -103,12 +104,15 @@ class Answers:
             return getattr(command, "worker", None) == self._worker
         return command.audience == "everybody"
 
-    def _acknowledge(self, id_: str, command: Command) -> None:
+    def _in_force(self) -> set[str]:
+        """The commands that stand now."""
+        return {found.issued.id for found in self._orders.desired.standing.values()}
+
+    def _acknowledge(self, id_: str, command: Command, *, in_force: bool) -> None:
         self._known[id_] = None
-        if len(self._known) > KNOWN:
+        if len(self._known) > KNOWN + len(self._orders.desired.standing):
             self._known.popitem(last=False)
         _log.info("command_heard", command=id_, kind=command.kind, worker=self._worker)
-        in_force = any(found.issued.id == id_ for found in self._orders.desired.standing.values())
         if isinstance(command, Stop | DrainWorker | StopWorker) and in_force and not self._nothing_left(command):
             self._open[id_] = command
             running = sum(held.running for held in self._left(command))

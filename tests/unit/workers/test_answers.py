@@ -1,0 +1,51 @@
+"""What a worker says of commands that stand: once each, however many there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.control.commands import Stop, encode_command
+from orchestrator.control.desired import Desired, Standing
+from orchestrator.control.signing import Signer
+from orchestrator.core.issued import VERSION, Issued
+from orchestrator.store.keys import PoolKeys
+from workers.runtime import answers
+from workers.runtime.answers import Answers
+from workers.runtime.holdings import Holdings
+from workers.runtime.orders import Orders
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class Sink:
+    """Counts the receipts that are sent."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+
+    def call(self, call: Any) -> None:
+        """Take a batch."""
+        self.rows += 1
+
+
+def standing(count: int) -> Desired:
+    """So many sessions are stopped."""
+    stops = [Stop(session=f"s{n}") for n in range(count)]
+    issued = [Issued(VERSION, f"id-{n}", encode_command(stop), "ann", "", 1, 2, 0) for n, stop in enumerate(stops)]
+    slots = [stop.orders[0].slot for stop in stops]
+    return Desired(standing={slot: Standing(slot, "-", one) for slot, one in zip(slots, issued, strict=True)})
+
+
+def test_more_stand_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is answered once, not again with each change of the state."""
+    monkeypatch.setattr(answers, "KNOWN", 3)
+    orders, sink, keys = Orders(), Sink(), PoolKeys("a:b:c", "p")
+    said = Answers(keys=keys, worker="w", holdings=Holdings(grace_s=1), orders=orders, signer=Signer("", "", keys.root))
+    orders.desired = standing(10)
+    said.standing()
+    said.send(sink)  # type: ignore[arg-type]
+    assert sink.rows == 1
+    said.standing()
+    said.send(sink)  # type: ignore[arg-type]
+    assert sink.rows == 1
