@@ -33,10 +33,13 @@ end
 local fine = expects == 'any' or (expects == 'absent' and not stored)
 for i = 1, #rows do fine = fine or (expects == 'one' and rows[i][1] == from) end
 if not fine then return {'state', from, version} end
-local entry = whole(version + 1) .. ' ' .. ws.agent .. ' ' .. to .. ' ' .. text
+-- After a clear its versions go on, as those of paths.
+local next_version = (stored and version or ws.floor) + 1
+ws.top = math.max(ws.top, next_version)
+local entry = whole(next_version) .. ' ' .. ws.agent .. ' ' .. to .. ' ' .. text
 ws.items, ws.bytes = ws.items + 1, ws.bytes + #id + #entry
 local fits, full = has_room(ws)
 if not fits then return {'full', full} end
 redis.call('HSET', task_key, id, entry)
-local change = {id, version + 1, to, from, shown(text, ws.event_bytes), shown(before, ws.event_bytes)}
-return close_workspace(scope, ws, change, {version + 1})
+local change = {id, next_version, to, from, shown(text, ws.event_bytes), shown(before, ws.event_bytes)}
+return close_workspace(scope, ws, change, {next_version})

@@ -170,8 +170,10 @@ class Model:
         version, state, _ = self.content.states.get(id_, (0, "", ""))
         if expect is not None and (state not in expect if expect else version):
             raise Refused("state", state.encode(), version)
-        self.content.states[id_] = (version + 1, to, text.decode())
-        return True, (version + 1,)
+        version = (version or self.content.floor) + 1
+        self.content.top = max(self.content.top, version)
+        self.content.states[id_] = (version, to, text.decode())
+        return True, (version,)
 
     def publish(
         self, owner: str, entry: str, agent: str, *, path: str, log: str, cap: int

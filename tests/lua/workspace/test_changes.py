@@ -336,6 +336,7 @@ def test_clear(lived_in: Space) -> None:
     assert lived_in.counts() == (0, 0)
     assert lived_in.patch(("there",)).rest == (2, b"")
     assert lived_in.append("l", b"1").rest == (2, 0)
+    assert lived_in.transition("job", "open").rest == (2,)
 
 
 def test_previous_values(space: Space) -> None:
