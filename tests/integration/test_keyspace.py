@@ -52,7 +52,7 @@ async def _use_everything(team: LocalTeam) -> None:
     await team.orc.submit("work", {"how": "fail"})
     await team.orc.submit_many([Submission("nobody"), Submission("nobody", agent="absent"), Submission("x", delay=60)])
     parked = await team.orc.submit("unknown", agent="busy")
-    assert (await parked.status()).why.startswith("agent 'busy' does not have")
+    assert (await parked.status()).why.startswith("parked: agent 'busy' does not have")
     await team.orc.submit("work")
 
 

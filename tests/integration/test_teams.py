@@ -233,7 +233,9 @@ async def test_a_run_that_can_never_start_is_told_at_once(make: Callable[..., Te
     """A skill that nobody has fails the test without a wait, with the name and the cause."""
     async with make(agent) as team:
         with anyio.fail_after(2):
-            with pytest.raises(AssertionError, match=r"can never start:\n  ad\(a=1\) \[ready\]: no live agent has"):
+            with pytest.raises(
+                AssertionError, match=r"can never start:\n  ad\(a=1\) \[ready\]: parked: no live agent has"
+            ):
                 await team.run("ad", {"a": 1}, within=30)
             with pytest.raises(AssertionError, match=r"add\(\) agent='nobody' \[ready\]: "):
                 await team.run("add", agent="nobody", within=30)
