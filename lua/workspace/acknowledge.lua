@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Remove directives that an agent has carried out.
 -- answers: ok revision, how many were removed | duplicate (the same) | fenced value
 -- repeat: answers duplicate, with what the first call answered

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- Empty a session's workspace: document, states, logs, sets, scratches, directory and directives. Events stay, and
 -- versions go on, so that nobody takes the new for the old.
 -- answers: ok revision | duplicate (the same) | fenced value

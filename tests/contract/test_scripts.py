@@ -52,6 +52,7 @@ INCLUDES = sorted((LUA / "includes").glob("*.lua"))
 READ_ONLY = {"locks/look", "tasks/why", "workspace/present", "workspace/tail"}
 _SHARED_STATE = {name for name in all_scripts() if name.startswith("workspace/")} - READ_ONLY
 _SHARED_STATE |= {"agent_state/change", "boards/add"}
+_SHARED_STATE -= {"workspace/clear", "workspace/acknowledge"}  # they make room
 FULL_SERVER_REFUSES = {"schedules/put", "tasks/submit", "tasks/emit", "tasks/revive"} | _SHARED_STATE
 """What a full server must refuse: new and revived tasks, what handlers write. The rest passes, so that it drains."""
 
