@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator import LockError, Orchestrator, ServerUnavailable
+from orchestrator import LockError, Orchestrator, ServerUnavailable, TaskCancelled
 from orchestrator.locks import scripts
 from orchestrator.locks.model import TakeStatus, new_nonce
 from orchestrator.store.keys import PoolKeys, ScopeKeys
@@ -118,6 +119,50 @@ async def test_killed_worker_frees_its_session(redis_server: RedisServer, prefix
             assert other != first
             assert await hanging.result(15) != first
             assert time.monotonic() - killed_s < 8
+
+
+def parent_of(pid: int) -> int:
+    """The process that started another one."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.slow
+async def test_thawed_attempt_writes_nothing(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+    """A host with an attempt that writes freezes, its task is ended elsewhere, it thaws: nothing of it lands any more."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
+    with ExitStack() as stack:
+        stack.enter_context(staff.supervisor(settings))
+        for _ in range(2):
+            stack.enter_context(
+                staff.host(settings, notebook, processes=1, agents="tests.helpers.session_agents:agent")
+            )
+        async with Orchestrator(settings=settings) as orc:
+            task = await orc.submit("write", session="s")
+            shared = orc.workspace("s")
+
+            async def writes() -> bool:
+                return len(await shared.log("written", last=3)) == 3
+
+            await wait_for(writes, "it writes", 15)
+            progress = (await task.status()).progress
+            assert progress is not None
+            # The host too: it would notice, and replace it.
+            worker = int(progress.done)
+            pids = [parent_of(worker), worker]
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                await task.cancel()
+                with pytest.raises(TaskCancelled):
+                    await task.result(40)
+                before = (await shared.snapshot(), await orc.agents.state("ed"))
+            finally:
+                for pid in pids:
+                    os.kill(pid, signal.SIGCONT)
+            # It has all the time that it needs for thousands of writes, if they passed.
+            await (await orc.submit("pid", session="s")).result(15)
+            await anyio.sleep(2)
+            assert (await shared.snapshot(), await orc.agents.state("ed")) == before
 
 
 @pytest.mark.parametrize("how", ["cut", pytest.param("swallow", marks=pytest.mark.slow)])

@@ -1,4 +1,4 @@
-"""Agents whose tasks have their session to themselves: the first attempt of `hang` never ends."""
+"""Agents whose tasks share a session: some have it to themselves, and the first attempt of `hang` never ends."""
 
 from __future__ import annotations
 
@@ -24,3 +24,15 @@ async def hang(ctx: TaskContext) -> int:
 async def pid() -> int:
     """Say where it ran."""
     return os.getpid()
+
+
+@agent.skill
+async def write(ctx: TaskContext) -> None:
+    """Write all the time, wherever an attempt may write."""
+    if ctx.attempt > 1:
+        return
+    await ctx.progress(os.getpid())
+    while True:
+        written = await ctx.workspace.append("written", os.getpid())
+        await ctx.workspace.scratch.set("written", written.revision)
+        await ctx.agent_state.bump("written")
