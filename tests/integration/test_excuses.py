@@ -47,6 +47,7 @@ async def test_an_attempt_that_lets_fenced_out_ends_without_a_verdict(
 
     # Its beat must not be the first to notice.
     worker = await team.work(agent, worker__heartbeat_s=5.0)
+    await wait_for(lambda: worker._pulse._hearing, "its first beat")
     handle = await team.orc.submit("overtaken")
     await wait_for(lambda: "attempt_fenced" in caplog.text, "the log to tell of it")
     assert len(worker._holdings) == 0
