@@ -1,11 +1,12 @@
 -- End a change of a session's workspace: note the event if there are `changes`, the counts, the op id and the lifetime,
 -- and answer ok, the revision, and `answer`. Of the counts only those are written that have changed.
+--@include note_event
+--@include whole
 local function close_workspace(scope, ws, changes, answer)
   local meta_key, parts_key, op_key = scope .. ':meta', scope .. ':ws:parts', scope .. ':op:' .. ws.window
   if changes then
     ws.rev = ws.rev + 1
-    redis.call('XADD', scope .. ':ws:ev', 'MAXLEN', '~', ws.max_events, '*',
-      'k', ws.kind, 'r', ws.rev, 'a', ws.agent, 'c', cmsgpack.pack(changes))
+    note_event(scope, ws, changes)
   end
   local counts = {'rev', ws.rev, 'items', ws.items, 'bytes', ws.bytes}
   local function note(name, value)
@@ -15,6 +16,8 @@ local function close_workspace(scope, ws, changes, answer)
   if ws.marks[1] ~= ws.floor then note('floor', ws.floor) end
   if ws.marks[2] ~= ws.top then note('top', ws.top) end
   if ws.marks[3] ~= ws.tail then note('tail', ws.tail) end
+  if changes then note('noted', whole(ws.noted)) end
+  if ws.placed then note('places', table.concat(ws.places, ' ')) end
   if ws.turned then
     note('op', ws.window)
     note('older', ws.older)

@@ -13,7 +13,7 @@ local function open_workspace(scope, kind, caller, terms, suffixes, override)
   }
   local meta_key, parts_key = scope .. ':meta', scope .. ':ws:parts'
   local found = redis.call('HMGET', meta_key,
-    'rev', 'born', 'fresh', 'dies', 'items', 'bytes', 'floor', 'top', 'tail', 'op', 'older', 'since')
+    'rev', 'born', 'fresh', 'dies', 'items', 'bytes', 'floor', 'top', 'tail', 'op', 'older', 'since', 'noted', 'places')
   ws.window, ws.older = found[10] or '0', found[11] or '0'
   local first = redis.call('HGET', scope .. ':op:' .. ws.window, ws.op)
     or redis.call('HGET', scope .. ':op:' .. ws.older, ws.op)
@@ -26,6 +26,11 @@ local function open_workspace(scope, kind, caller, terms, suffixes, override)
   ws.floor, ws.top, ws.tail = tonumber(found[7] or 0), tonumber(found[8] or 0), tonumber(found[9] or 0)
   ws.had_items, ws.had_bytes, ws.marks = ws.items, ws.bytes, {ws.floor, ws.top, ws.tail}
   ws.since = tonumber(found[12] or 0)
+  ws.noted, ws.places = tonumber(found[13] or 0), {}
+  for id, before in string.gmatch(found[14] or '', '(%d+%-%d+) (%d+)') do
+    ws.places[#ws.places + 1] = id
+    ws.places[#ws.places + 1] = before
+  end
   local ops = redis.call('HLEN', scope .. ':op:' .. ws.window)
   ws.new_ops = ops == 0
   -- A window of op ids is full or old: the next one begins, under a name that was never used.

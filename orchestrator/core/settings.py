@@ -174,7 +174,8 @@ class WorkspaceSettings(_Section):
         default=100_000, description="Paths, log entries, members and states that one workspace holds."
     )
     max_bytes: Annotated[int, Field(ge=1, le=2**40)] = Field(
-        default=64 * 1024 * 1024, description="Bytes that they take; more are refused."
+        default=64 * 1024 * 1024,
+        description="Bytes that they take; more are refused. Its events take as many again at most, the oldest go.",
     )
     max_parts: Annotated[int, Field(ge=1, le=500)] = Field(
         default=500, description="Logs, sets, scratches and inboxes that one workspace holds, all together."

@@ -84,6 +84,7 @@ CALLED: Final = (
     "XGROUP DELCONSUMER KEY g c",
     "XINFO CONSUMERS KEY g",
     "XINFO GROUPS KEY",
+    "XTRIM KEY MINID 0",
     "ZADD KEY 0 m",
     "ZCOUNT KEY 0 1",
     "ZINCRBY KEY 1 m",

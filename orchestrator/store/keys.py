@@ -187,7 +187,12 @@ SCOPE_KEYS: Final = (
         "fence", "string", "the highest fence number given out: at least the server's time in us", "30 days, sliding"
     ),
     KeyKind("locks", "zset", "locks by the ms at which they lapse", _DAY),
-    KeyKind("meta", "hash", "rev, born, fresh, dies, items, bytes, floor, top, tail, op, older, since", _WORKSPACE),
+    KeyKind(
+        "meta",
+        "hash",
+        "rev, born, fresh, dies, items, bytes, floor, top, tail, op, older, since, noted, places",
+        _WORKSPACE,
+    ),
     KeyKind("op:W", "hash", "op ids of one window and what they were answered", "two windows of `workspace.dedup_s`"),
     KeyKind("ws:doc", "hash", "shared document: path -> version agent JSON", _WORKSPACE),
     KeyKind("ws:json", "ReJSON-RL", "the same as one JSON document, if `workspace.json_projection`", _WORKSPACE),
@@ -201,7 +206,7 @@ SCOPE_KEYS: Final = (
         "ws:ev",
         "stream",
         "what changed: k kind, r revision, a agent, c changes, MessagePack",
-        _WORKSPACE + "; capped at about `workspace.max_events`",
+        _WORKSPACE + "; capped at about `workspace.max_events` and at `workspace.max_bytes`",
     ),
     KeyKind("dir", "zset", "agents of the session by the ms at which their lease ends", _WORKSPACE),
     KeyKind("dir:info", "hash", "what they say of themselves, JSON", _WORKSPACE),

@@ -353,6 +353,58 @@ def test_previous_values(space: Space) -> None:
     ]
 
 
+@pytest.mark.parametrize("space", [{"max_bytes": 200_000}], indirect=True)
+def test_bytes_of_events(space: Space) -> None:
+    """Events together take no more than the workspace may; small ones in between do not keep large ones."""
+    sizes = []
+    for number in range(200):
+        rows = [(f"p{number % 7}.{row}", "set", b"1" * (10 + number % 5 * 500)) for row in range(5)]
+        space.patch(*rows)
+        for mode in ("add", "remove") * 3:
+            space.members("s", mode, "x")
+        sizes.append(sum(event_sizes(space)))
+    assert max(sizes) <= 200_000
+    assert min(sizes[50:]) > 160_000
+    revisions = [event.revision for event in space.events()]
+    assert revisions == list(range(revisions[0], int(space.hash("meta")["rev"]) + 1))
+    assert int(space.hash("meta")["noted"]) > 1_000_000
+    assert len(space.execute("HGET", space.keys.key("meta"), "places")) < 1000
+
+
+@pytest.mark.parametrize("space", [{"max_bytes": 20_000}], indirect=True)
+def test_one_event_above_the_cap(space: Space) -> None:
+    """An event that is larger than all may be stays alone, whole; the next one takes its place."""
+    space.members("s", "add", "x")
+    space.patch(*[(f"p{row}", "set", b"1" * 3000) for row in range(6)])
+    large = [(f"p{row}", "set", b"2" * 3000) for row in range(6)]
+    for _ in range(2):
+        space.patch(*large)
+        (event,) = space.events()
+        assert all(change.told and change.value and change.previous for change in event.changes)
+    space.members("s", "remove", "x")
+    assert [event.kind for event in space.events()] == ["remove"]
+
+
+@pytest.mark.parametrize("space", [{"max_bytes": 20_000}], indirect=True)
+def test_a_lower_cap_of_events(space: Space) -> None:
+    """A cap that is lowered holds from the next change on; events from before they were counted go first."""
+    for _ in range(5):
+        space.patch(("p", "set", b"1" * 1500))
+    space.execute("HDEL", space.keys.key("meta"), "noted", "places")
+    for _ in range(5):
+        space.patch(("p", "set", b"1" * 1500))
+    assert len(space.events()) == 10
+    space.settings = space.settings.model_copy(update={"max_bytes": 7000})
+    space.patch(("p", "set", b"1" * 1500))
+    assert [event.revision for event in space.events()] == [10, 11]
+
+
+def event_sizes(space: Space) -> list[int]:
+    """Bytes of each event's fields."""
+    events = space.execute("XRANGE", space.keys.key("ws:ev"), "-", "+")
+    return [sum(map(len, flat[5::2])) for _, flat in events]
+
+
 @pytest.mark.parametrize("space", [{"max_items": 3}], indirect=True)
 def test_full_of_items(space: Space) -> None:
     """A workspace that holds its items refuses more of any kind; what replaces or removes passes."""
