@@ -128,7 +128,7 @@ def parent_of(pid: int) -> int:
 
 @pytest.mark.slow
 async def test_thawed_attempt_writes_nothing(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
-    """A host with an attempt that writes freezes, its task is ended elsewhere, it thaws: nothing of it lands any more."""
+    """A host with an attempt that writes freezes, its task is ended elsewhere, it thaws: nothing more of it lands."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
     with ExitStack() as stack:
         stack.enter_context(staff.supervisor(settings))
