@@ -24,6 +24,15 @@ if TYPE_CHECKING:
 
 LEASE_S = 1.0
 FROZEN_S = 2.0
+LINKS = {
+    "client:replies",
+    "pulse:hearing",
+    "supervisor:control",
+    "supervisor:doorbell",
+    "worker:inbox:clerk",
+    "worker:inbox:scribe",
+}
+"""What is opened last; the rest is there by then."""
 
 
 def freeze(server: RedisServer) -> None:
@@ -77,6 +86,7 @@ async def test_no_more_connections(binary: ServerBinary, prefix: str, notebook: 
             member = await team.start_worker()
             async with team.open_client() as orc:
                 assert await (await orc.submit("echo", {"n": 0})).result(timeout=4) == 0
+                await wait_for(lambda: _names(team) >= LINKS, "the last connection to be opened")
                 count = _connected(team)
                 team.direct.config_set("maxclients", str(count + 3))
                 with ExitStack() as strangers:
@@ -106,6 +116,11 @@ async def test_no_more_connections(binary: ServerBinary, prefix: str, notebook: 
 
 def _connected(team: Team) -> int:
     return int(team.direct.info("clients")["connected_clients"])
+
+
+def _names(team: Team) -> set[str]:
+    clients: list[dict[str, str]] = team.direct.client_list()
+    return {each["name"] for each in clients}
 
 
 def _grace_ms(team: Team) -> int:
