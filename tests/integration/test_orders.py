@@ -215,7 +215,7 @@ async def test_a_drained_worker_stays_and_can_go_on(team: LocalTeam) -> None:
     first.gate.set()
     await says(team, order.id, drained.id, "done")
     assert await slots() == b"0"
-    await team.orc.admin.drain_worker(peer.id)
+    await says(team, (await team.orc.admin.drain_worker(peer.id)).id, peer.id, "done")
     waits = await submit(team)
     resumed = await team.orc.admin.resume_worker(drained.id)
     assert await waits.result(PATIENCE_S) == 1
