@@ -29,9 +29,14 @@ OLD_SKIPPED = "needs a redis-server 7.x on the PATH"
 
 
 def pytest_configure() -> None:
-    """Let the programs that tests start hear Ctrl-C, also when the tests run in the background of a script."""
+    """Let the programs that tests start hear Ctrl-C and hang-ups, also when the tests run behind `nohup` or `&`.
+
+    What is ignored here would be ignored in them; what has a handler here has its usual effect there.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(scope="session")
