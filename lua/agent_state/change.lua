@@ -13,7 +13,7 @@ local most  = tonumber(ARGV[5])         -- int: fields that there may be
 --@include answered
 --@include remember
 --@include fenced_by
---@include whole
+--@include integer
 
 local largest = 9007199254740991
 local state_key = scope .. ':state'
@@ -39,7 +39,7 @@ for i = 1, #rows do
     end
     if sum > largest or sum < -largest then return {'number', field} end
     -- Not -0.
-    value = sum == 0 and '0' or whole(sum)
+    value = sum == 0 and '0' or integer(sum)
     numbers[i] = value
   end
   if not stored[i] then new = new + 1 end

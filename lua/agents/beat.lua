@@ -8,7 +8,7 @@ local rows    = cmsgpack.unpack(ARGV[2])  -- rows: agent backlog
 local alive_s = tonumber(ARGV[3])         -- int: the worker counts as alive so long without a beat
 local now_arg = ARGV[4]                   -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include recount
 --@include usable
 
@@ -28,11 +28,11 @@ for i = 1, #rows do
   end
 end
 redis.call('EXPIRE', worker_key, alive_s + 3600)
-redis.call('ZADD', pool .. ':workers', whole(now_ms), worker)
+redis.call('ZADD', pool .. ':workers', integer(now_ms), worker)
 for i = 1, #rows do
   local agent, backlog = rows[i][1], rows[i][2]
   local agent_key = pool .. ':agent:' .. agent
-  redis.call('ZADD', pool .. ':agents', whole(now_ms), agent)
+  redis.call('ZADD', pool .. ':agents', integer(now_ms), agent)
   redis.call('EXPIRE', agent_key, 86400)
   redis.call('EXPIRE', agent_key .. ':workers', 86400)
   local slots, wish, skills = string.match(redis.call('HGET', agent_key .. ':workers', worker), '^(%d+) (%d+) ?(.*)$')

@@ -7,13 +7,13 @@ local alive_s = tonumber(ARGV[1])   -- int: a worker counts as alive so long wit
 local limit   = tonumber(ARGV[2])   -- int: at most so many of each
 local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include forget_worker
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
-local silent = redis.call('ZRANGE', pool .. ':workers', '-inf', '(' .. whole(now_ms - alive_s * 1000), 'BYSCORE', 'LIMIT', 0, limit)
+local silent = redis.call('ZRANGE', pool .. ':workers', '-inf', '(' .. integer(now_ms - alive_s * 1000), 'BYSCORE', 'LIMIT', 0, limit)
 for i = 1, #silent do forget_worker(pool, silent[i]) end
-local unused = redis.call('ZRANGE', pool .. ':agents', '-inf', whole(now_ms - 3600000), 'BYSCORE', 'LIMIT', 0, limit)
+local unused = redis.call('ZRANGE', pool .. ':agents', '-inf', integer(now_ms - 3600000), 'BYSCORE', 'LIMIT', 0, limit)
 for i = 1, #unused do
   local agent = unused[i]
   local inbox_key = pool .. ':inbox:' .. agent

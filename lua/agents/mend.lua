@@ -12,16 +12,16 @@ local repair  = ARGV[2]                   -- str: 1 = mend what is found
 local limit   = tonumber(ARGV[3])         -- int: look at so many agents of a skill at most
 local now_arg = ARGV[4]                   -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include usable
 --@include recount
---@include tally
+--@include increment_counters
 
 local now = now_us(now_arg)
 local agents_key, workers_key = pool .. ':agents', pool .. ':workers'
 local types, answers, mended = {}, {}, 0
 local shared = {[agents_key] = 'zset', [workers_key] = 'zset', [pool .. ':queues'] = 'set', [pool .. ':doorbell'] = 'stream',
-  [pool .. ':stats:TOTAL'] = 'hash', [pool .. ':stats:' .. whole(math.floor(now / 60000000))] = 'hash'}
+  [pool .. ':stats:TOTAL'] = 'hash', [pool .. ':stats:' .. integer(math.floor(now / 60000000))] = 'hash'}
 local sound = true
 for key, type in pairs(shared) do sound = usable(types, key, type) and sound end
 if not sound then return answers end
@@ -51,7 +51,7 @@ local function check_agent(row, agent)
     end
   end
   if #workers > 0 and not redis.call('ZSCORE', agents_key, agent) then
-    if may_repair then redis.call('ZADD', agents_key, whole(math.floor(now / 1000)), agent) end
+    if may_repair then redis.call('ZADD', agents_key, integer(math.floor(now / 1000)), agent) end
     note(row, 'unlisted-agent')
   end
   local skills = redis.call('HGET', agent_key, 'skills') or ''
@@ -88,5 +88,5 @@ end
 for i = 1, #rows do
   if rows[i][1] == 'agent' then check_agent(i, rows[i][2]) else check_skill(i, rows[i][2]) end
 end
-if mended > 0 then tally(pool, now, {mended = mended}) end
+if mended > 0 then increment_counters(pool, now, {mended = mended}) end
 return answers

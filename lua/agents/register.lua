@@ -16,7 +16,7 @@ local alive_s     = tonumber(ARGV[10])        -- int: the worker counts as alive
 local terms       = ARGV[11]                  -- str: skill=max_attempts/max_deaths, blank-separated
 local now_arg     = ARGV[12]                  -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include recount
 --@include in_force
 
@@ -34,14 +34,14 @@ for i = 1, #definitions do
   local name = definitions[i][1]
   -- An operator's rate stays; this one counts again when that is taken back.
   if in_force(pool, 'limit:' .. name) then name = '=' .. name end
-  redis.call('HSET', pool .. ':limits', name, whole(definitions[i][2]) .. ' ' .. whole(definitions[i][3]))
+  redis.call('HSET', pool .. ':limits', name, integer(definitions[i][2]) .. ' ' .. integer(definitions[i][3]))
 end
-redis.call('HSETNX', worker_key, 'started_ms', whole(now_ms))
+redis.call('HSETNX', worker_key, 'started_ms', integer(now_ms))
 for i = 1, #about do redis.call('HSET', worker_key, about[i][1], about[i][2]) end
 redis.call('HSET', worker_key, 'agent:' .. agent, slots)
 redis.call('EXPIRE', worker_key, alive_s + 3600)
-redis.call('ZADD', pool .. ':workers', whole(now_ms), worker)
-redis.call('ZADD', pool .. ':agents', whole(now_ms), agent)
+redis.call('ZADD', pool .. ':workers', integer(now_ms), worker)
+redis.call('ZADD', pool .. ':agents', integer(now_ms), agent)
 if limits ~= '' then backlog = '0' end
 redis.call('HSET', agent_key, 'limits', limits, 'lease_ms', lease_ms, 'terms', terms)
 redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)

@@ -18,18 +18,18 @@ local per_minute   = tonumber(ARGV[10])        -- int: at most so many commands
 local token        = ARGV[11]                  -- str: of this sender and this time, to know its own repeat
 local now_arg      = ARGV[12]                  -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include in_force
 --@include count_desired
 --@include set_limit
 --@include usable
---@include ring
+--@include notify_supervisor
 
 local skew_ms, remember_s = 5000, 3600
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local control_key, desired_key, nonce_key = pool .. ':control', pool .. ':desired', pool .. ':nonce:' .. id
-local rate_key = pool .. ':control:' .. whole(math.floor(now_ms / 60000))
+local rate_key = pool .. ':control:' .. integer(math.floor(now_ms / 60000))
 
 local function stored_epoch()
   local counted = tonumber(string.match(redis.call('HGET', desired_key, 'epoch') or '', '^%d+$') or 0)
@@ -70,7 +70,7 @@ for i = 1, #orders do
   local session = string.sub(slot, 1, 13) == 'stop:session:'
   local limit = string.match(slot, '^limit:(.*)$')
   if slot == 'epoch' then
-    redis.call('HSET', desired_key, 'epoch', whole(math.max(epoch, stored_epoch()) + 1))
+    redis.call('HSET', desired_key, 'epoch', integer(math.max(epoch, stored_epoch()) + 1))
   elseif mark ~= '' then
     redis.call('HSET', desired_key, slot, '1' .. mark .. stored)
     if session and not was then count_desired(pool, 'sessions', 1) end
@@ -84,10 +84,10 @@ end
 if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) end
 if #orders > 0 or job == '1' then count_desired(pool, 'seq', 1) end
 -- An order holds also where it cannot be announced: everybody reads the state again soon.
-entry = whole(now_ms) .. '-0'
+entry = integer(now_ms) .. '-0'
 if usable({}, control_key, 'stream') then
   entry = redis.call('XADD', control_key, 'MAXLEN', '~', 10000, '*', 'c', packed, 's', signature)
 end
 redis.call('SET', nonce_key, entry .. ' ' .. token, 'EX', remember_s + math.ceil((not_after_ms - now_ms) / 1000))
-if #orders > 0 then ring(pool, 'agents') end
+if #orders > 0 then notify_supervisor(pool, 'agents') end
 return {'accepted', entry}

@@ -12,7 +12,7 @@ local sessions = ARGV[3]                   -- str: how many sessions are stopped
 --@include in_force
 --@include count_desired
 --@include set_limit
---@include ring
+--@include notify_supervisor
 
 local desired_key = pool .. ':desired'
 local undone = 0
@@ -48,6 +48,6 @@ end
 for i = 1, #rows do prove(rows[i]) end
 if undone > 0 or sessions ~= '' then
   count_desired(pool, 'seq', 1)
-  ring(pool, 'agents')
+  notify_supervisor(pool, 'agents')
 end
 return undone

@@ -8,10 +8,10 @@ local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: command sender word detail
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include usable
 
-local now_text = whole(math.floor(now_us(now_arg) / 1000))
+local now_text = integer(math.floor(now_us(now_arg) / 1000))
 local types, noted = {}, 0
 
 local function is_news(receipts_key, command, sender, word)

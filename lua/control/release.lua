@@ -8,7 +8,7 @@ local slot  = ARGV[2]            -- str: the slot of its stop
 local limit = tonumber(ARGV[3])  -- int: at most so many (500)
 --@include in_force
 --@include skill_queue
---@include line_up
+--@include enqueue
 --@include put_ready
 
 if in_force(pool, slot) then return {0, 0} end
@@ -20,7 +20,7 @@ for i = 1, #found, 2 do
   ids[#ids + 1] = id
   local task = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'env')
   if task[1] == 'ready' then
-    line_up(ready, task[2] or skill_queue(task[3]), found[i + 1], id)
+    enqueue(ready, task[2] or skill_queue(task[3]), found[i + 1], id)
     moved = moved + 1
   end
 end

@@ -9,11 +9,11 @@ local word    = ARGV[3]  -- str: done, failed or refused
 local detail  = ARGV[4]  -- str: in words
 local now_arg = ARGV[5]  -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 
 local desired_key, receipts_key = pool .. ':desired', pool .. ':receipts:' .. id
 if redis.call('HEXISTS', desired_key, 'do:' .. id) == 0 then return 0 end
-redis.call('HSET', receipts_key, sender, whole(math.floor(now_us(now_arg) / 1000)) .. ' ' .. word .. ' ' .. detail)
+redis.call('HSET', receipts_key, sender, integer(math.floor(now_us(now_arg) / 1000)) .. ' ' .. word .. ' ' .. detail)
 redis.call('EXPIRE', receipts_key, 604800)
 redis.call('HDEL', desired_key, 'do:' .. id, 'proved:do:' .. id)
 redis.call('UNLINK', pool .. ':selection:' .. id)

@@ -4,7 +4,7 @@
 --@include lifetime
 --@include skill_queue
 --@include leave_ready
---@include tell_worker
+--@include notify_worker
 --@include end_task
 --@include has_ended
 local function cancel_task(pool, ending, cancelling, id, reason)
@@ -21,7 +21,7 @@ local function cancel_task(pool, ending, cancelling, id, reason)
     if worker then
       -- Asking again without a reason takes no reason away.
       if reason ~= '' or not found[12] then redis.call('HSET', task_key, 'cancel', reason) end
-      tell_worker(pool, worker, 'cancel', id, found[7])
+      notify_worker(pool, worker, 'cancel', id, found[7])
       return 'signalled', state
     end
   end

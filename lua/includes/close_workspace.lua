@@ -1,7 +1,7 @@
 -- End a change of a session's workspace: note the event if there are `changes`, the counts, the op id and the lifetime,
 -- and answer ok, the revision, and `answer`. Of the counts only those are written that have changed.
 --@include note_event
---@include whole
+--@include integer
 local function close_workspace(scope, ws, changes, answer)
   local meta_key, parts_key, op_key = scope .. ':meta', scope .. ':ws:parts', scope .. ':op:' .. ws.window
   if changes then
@@ -16,7 +16,7 @@ local function close_workspace(scope, ws, changes, answer)
   if ws.marks[1] ~= ws.floor then note('floor', ws.floor) end
   if ws.marks[2] ~= ws.top then note('top', ws.top) end
   if ws.marks[3] ~= ws.tail then note('tail', ws.tail) end
-  if changes then note('noted', whole(ws.noted)) end
+  if changes then note('noted', integer(ws.noted)) end
   if ws.placed then note('places', table.concat(ws.places, ' ')) end
   if ws.turned then
     note('op', ws.window)

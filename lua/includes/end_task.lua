@@ -3,8 +3,8 @@
 -- flat list of further fields to store, `result` that of a success, which has none. What is shared by a batch (replies, events, counters) is gathered in `ending` and
 -- written by `flush_endings`.
 --@include listener
---@include tell
---@include hand_over
+--@include append_event
+--@include pass_lane
 local reply_inline_bytes = 65536
 local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
   local task_key = pool .. ':task:' .. id
@@ -45,7 +45,7 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
     for i = 1, result and 0 or #fields, 2 do
       if fields[i] == 'reason' then reason = fields[i + 1] end
     end
-    tell(pool, id, task.gen, attempt, state, reason)
+    append_event(pool, id, task.gen, attempt, state, reason)
   end
-  if task.lane then hand_over(pool, ending, task.lane, id) end
+  if task.lane then pass_lane(pool, ending, task.lane, id) end
 end

@@ -3,7 +3,7 @@
 --@include has_room
 --@include number_part
 --@include shown
---@include whole
+--@include integer
 local function extend_log(scope, ws, name, texts, cap)
   local part = 'ws:log:' .. name
   local log_key = scope .. ':' .. part
@@ -18,7 +18,7 @@ local function extend_log(scope, ws, name, texts, cap)
   end
   local entries, change = {}, {name, number + 1, dropped}
   for i = 1, #texts do
-    entries[i] = whole(number + i) .. ' ' .. whole(ws.now_ms) .. ' ' .. ws.agent .. ' ' .. texts[i]
+    entries[i] = integer(number + i) .. ' ' .. integer(ws.now_ms) .. ' ' .. ws.agent .. ' ' .. texts[i]
     ws.bytes = ws.bytes + #entries[i]
     change[3 + i] = shown(texts[i], ws.event_bytes)
   end

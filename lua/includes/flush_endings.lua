@@ -1,6 +1,6 @@
 -- Write what the ended tasks of one call share: whose turn in a lane came, one event, one reply entry per waiting client, the counters.
 --@include flush_turns
---@include tally
+--@include increment_counters
 local function flush_endings(pool, ending)
   flush_turns(pool, ending)
   if #ending.events > 0 then
@@ -11,5 +11,5 @@ local function flush_endings(pool, ending)
     redis.call('XADD', replies_key, 'MAXLEN', '~', 1000, '*', unpack(replies))
     redis.call('EXPIRE', replies_key, 3600)
   end
-  tally(pool, ending.now, ending.counts)
+  increment_counters(pool, ending.now, ending.counts)
 end

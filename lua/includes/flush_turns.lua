@@ -1,10 +1,10 @@
 -- Put the tasks into their queues whose turn in a lane came in this call.
---@include line_up
+--@include enqueue
 --@include put_ready
 local function flush_turns(pool, ending)
   if not next(ending.turns) then return end
   local ready = {}
-  for id, turn in pairs(ending.turns) do line_up(ready, turn[1], turn[2], id) end
+  for id, turn in pairs(ending.turns) do enqueue(ready, turn[1], turn[2], id) end
   ending.turns = {}
   for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
 end

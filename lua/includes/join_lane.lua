@@ -1,6 +1,6 @@
 -- Put a task that becomes ready behind the others of its lane, unless it has its place there already. Answers whether it
--- has the turn and goes into its queue; else its state is `waiting`, and `hand_over` wakes it.
---@include whole
+-- has the turn and goes into its queue; else its state is `waiting`, and `pass_lane` wakes it.
+--@include integer
 local function join_lane(pool, lane, id, now)
   local lane_key = pool .. ':lane:' .. lane
   local rank = redis.call('ZRANK', lane_key, id)
@@ -9,6 +9,6 @@ local function join_lane(pool, lane, id, now)
   local last = redis.call('ZRANGE', lane_key, -1, -1, 'WITHSCORES')
   local score = now
   if last[2] and tonumber(last[2]) >= now then score = tonumber(last[2]) + 1 end
-  redis.call('ZADD', lane_key, whole(score), id)
+  redis.call('ZADD', lane_key, integer(score), id)
   return not last[1]
 end

@@ -1,7 +1,7 @@
 -- Add an event to a session's workspace and drop the oldest while their bytes are above the cap of the workspace; the
 -- newest always stays. Nothing is read for it: `ws.noted` counts the bytes of all events so far, `ws.places` has every
 -- so often the id of an event and what was counted before it. The first of them is the oldest event that is kept.
---@include whole
+--@include integer
 local function note_event(scope, ws, changes)
   local events_key, places = scope .. ':ws:ev', ws.places
   local packed = cmsgpack.pack(changes)
@@ -13,7 +13,7 @@ local function note_event(scope, ws, changes)
   -- further than it must.
   if #places == 0 or ws.noted - tonumber(places[#places]) > ws.max_bytes / 16 then
     places[#places + 1] = id
-    places[#places + 1] = whole(before)
+    places[#places + 1] = integer(before)
     ws.placed = true
   end
   local first = 1

@@ -1,13 +1,13 @@
 -- Write into a schedule that a fire time has led to this task. `firing` is: schedule, the fire time that it waited for
 -- (empty: a person fired it), the one that is fired (later, when others were missed), the next one, how many were missed.
---@include whole
---@include move_on
+--@include integer
+--@include set_next_fire
 local function note_firing(pool, now_ms, firing, id)
   local name, due, fired, next_ms, missed = unpack(firing)
   local schedule_key = pool .. ':schedule:' .. name
-  if due == '' then fired = whole(now_ms) end
-  redis.call('HSET', schedule_key, 'task', id, 'last', fired, 'at', whole(now_ms))
+  if due == '' then fired = integer(now_ms) end
+  redis.call('HSET', schedule_key, 'task', id, 'last', fired, 'at', integer(now_ms))
   redis.call('HINCRBY', schedule_key, 'fired', 1)
   if missed > 0 then redis.call('HINCRBY', schedule_key, 'missed', missed) end
-  if due ~= '' then move_on(pool, name, next_ms) end
+  if due ~= '' then set_next_fire(pool, name, next_ms) end
 end

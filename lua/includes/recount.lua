@@ -1,6 +1,6 @@
 -- Derive what an agent can do from its live workers: slots are summed, skills are those that all of them have (so that a
 -- rolling upgrade never hands a task to a worker that lacks its skill), the backlog is the smallest wish.
---@include ring
+--@include notify_supervisor
 local function recount(pool, agent)
   local agent_key = pool .. ':agent:' .. agent
   local before = redis.call('HGET', agent_key, 'skills') or ''
@@ -39,5 +39,5 @@ local function recount(pool, agent)
       redis.call('UNLINK', parked_key)
     end
   end
-  ring(pool, 'agents')
+  notify_supervisor(pool, 'agents')
 end

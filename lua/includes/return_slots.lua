@@ -1,6 +1,6 @@
 -- Give back the rate-limit slots of a grant that never became a start. If it was the last of its limit, its time stays
 -- behind: older grants were forgotten by it, so a clock that steps back behind it must not count by its own time.
---@include ring
+--@include notify_supervisor
 local function return_slots(pool, agent, id, generation)
   local limits = redis.call('HGET', pool .. ':agent:' .. agent, 'limits')
   if not limits or limits == '' then return end
@@ -16,5 +16,5 @@ local function return_slots(pool, agent, id, generation)
     end
     redis.call('ZREM', limit_key, grant)
   end
-  ring(pool, 'agent:' .. agent)
+  notify_supervisor(pool, 'agent:' .. agent)
 end

@@ -1,6 +1,6 @@
 -- What the tasks that end in one call share.
---@include whole
+--@include integer
 local function start_endings(now)
-  return {now = now, now_text = whole(math.floor(now / 1000)), counts = {}, replies = {}, events = {}, inline_bytes = 0,
+  return {now = now, now_text = integer(math.floor(now / 1000)), counts = {}, replies = {}, events = {}, inline_bytes = 0,
     turns = {}}
 end

@@ -7,8 +7,8 @@ local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock nonce
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include now_us
 --@include nonce_of
---@include hand_on
---@include let_go
+--@include pass_lock
+--@include unlock
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}
@@ -19,11 +19,11 @@ for i = 1, #rows do
   local holder = redis.call('GET', lock_key)
   local waited = redis.call('ZREM', waiters_key, nonce) == 1
   if holder and nonce_of(holder) == nonce then
-    let_go(scope, lock, now_ms)
+    unlock(scope, lock, now_ms)
     answers[i] = 'released'
   else
     -- The one that leaves may have been given the token: it goes to another one.
-    if waited and (not holder or holder == 'next') then hand_on(scope, lock, now_ms) end
+    if waited and (not holder or holder == 'next') then pass_lock(scope, lock, now_ms) end
     answers[i] = 'not_held'
   end
 end

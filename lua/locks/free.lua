@@ -6,7 +6,7 @@ local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock task generation
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include now_us
---@include let_go
+--@include unlock
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}
@@ -17,7 +17,7 @@ for i = 1, #rows do
   local of_task, of_generation
   if holder then of_task, of_generation = string.match(holder, '^%d+:([^:]+):(%d+):%x+$') end
   if of_task == task and of_generation == generation then
-    let_go(scope, lock, now_ms)
+    unlock(scope, lock, now_ms)
     answers[i] = 'released'
   else
     answers[i] = 'not_held'

@@ -7,13 +7,13 @@ local lock    = ARGV[1]            -- str: one lock; empty: all
 local limit   = tonumber(ARGV[2])  -- int: at most so many (500)
 local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local locks_key = scope .. ':locks'
 local found, answers = {lock}, {}
 if lock == '' then
-  found = redis.call('ZRANGE', locks_key, whole(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, limit)
+  found = redis.call('ZRANGE', locks_key, integer(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, limit)
 end
 for i = 1, #found do
   local lock_key = scope .. ':' .. found[i]
@@ -23,7 +23,7 @@ for i = 1, #found do
     answers[#answers + 1] = found[i]
     answers[#answers + 1] = holder
     answers[#answers + 1] = redis.call('PTTL', lock_key)
-    answers[#answers + 1] = redis.call('ZCOUNT', waiters_key, whole(now_ms), '+inf')
+    answers[#answers + 1] = redis.call('ZCOUNT', waiters_key, integer(now_ms), '+inf')
   end
 end
 return answers

@@ -9,7 +9,7 @@ local aside   = cmsgpack.unpack(ARGV[1])  -- rows: name
 local limit   = tonumber(ARGV[2])         -- int: look at so many at most, and stop behind 1 MiB of definitions
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include usable
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
@@ -17,8 +17,8 @@ local due_key = pool .. ':schedules'
 local types, passed_by = {}, {}
 for i = 1, #aside do passed_by[aside[i][1]] = true end
 
-local names = redis.call('ZRANGE', due_key, '-inf', whole(now_ms), 'BYSCORE', 'LIMIT', 0, limit + #aside)
-local answers, bytes, wait_ms = {whole(now_ms), -1}, 0, -1
+local names = redis.call('ZRANGE', due_key, '-inf', integer(now_ms), 'BYSCORE', 'LIMIT', 0, limit + #aside)
+local answers, bytes, wait_ms = {integer(now_ms), -1}, 0, -1
 for i = 1, #names do
   local name = names[i]
   if not passed_by[name] then
@@ -48,7 +48,7 @@ end
 if #names == limit + #aside then
   wait_ms = 0
 elseif wait_ms < 0 then
-  local later = redis.call('ZRANGE', due_key, '(' .. whole(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+  local later = redis.call('ZRANGE', due_key, '(' .. integer(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   if later[2] and later[2] ~= 'inf' then wait_ms = tonumber(later[2]) - now_ms end
 end
 answers[2] = wait_ms

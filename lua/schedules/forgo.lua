@@ -8,9 +8,9 @@ local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: name due next missed outcome error
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include firing_over
---@include move_on
+--@include set_next_fire
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}
@@ -20,11 +20,11 @@ for i = 1, #rows do
   answers[i] = 'stale'
   if not firing_over(pool, {name, due}) then
     answers[i] = 'ok'
-    if problem ~= '' then redis.call('HSET', schedule_key, 'error', problem, 'error_at', whole(now_ms)) end
+    if problem ~= '' then redis.call('HSET', schedule_key, 'error', problem, 'error_at', integer(now_ms)) end
     if next_ms ~= due then
       if outcome ~= 'missed' then redis.call('HINCRBY', schedule_key, outcome, 1) end
       if missed > 0 then redis.call('HINCRBY', schedule_key, 'missed', missed) end
-      move_on(pool, name, next_ms)
+      set_next_fire(pool, name, next_ms)
     end
   end
 end

@@ -9,16 +9,16 @@ local rows    = cmsgpack.unpack(ARGV[1])  -- rows: name
 local repair  = ARGV[2]                   -- str: 1 = mend what is found
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include usable
---@include move_on
---@include tally
+--@include set_next_fire
+--@include increment_counters
 
 local now = now_us(now_arg)
 local due_key = pool .. ':schedules'
 local types, answers, mended = {}, {}, 0
 local shared = {[due_key] = 'zset', [pool .. ':doorbell'] = 'stream', [pool .. ':stats:TOTAL'] = 'hash',
-  [pool .. ':stats:' .. whole(math.floor(now / 60000000))] = 'hash'}
+  [pool .. ':stats:' .. integer(math.floor(now / 60000000))] = 'hash'}
 local sound = true
 for key, type in pairs(shared) do sound = usable(types, key, type) and sound end
 if not sound then return answers end
@@ -44,7 +44,7 @@ local function check(name)
   local place = found[3] and 'inf' or found[2]
   if score and tonumber(score) == tonumber(place) or score == place then return nil end
   if may_repair then
-    if found[3] then redis.call('ZADD', due_key, 'inf', name) else move_on(pool, name, found[2]) end
+    if found[3] then redis.call('ZADD', due_key, 'inf', name) else set_next_fire(pool, name, found[2]) end
   end
   return 'lost-schedule'
 end
@@ -57,5 +57,5 @@ for i = 1, #rows do
     if may_repair then mended = mended + 1 end
   end
 end
-if mended > 0 then tally(pool, now, {mended = mended}) end
+if mended > 0 then increment_counters(pool, now, {mended = mended}) end
 return answers

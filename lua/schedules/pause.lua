@@ -6,12 +6,12 @@ local pool    = KEYS[1]  -- key: root of the pool's slot
 local name    = ARGV[1]  -- str: of the schedule
 local now_arg = ARGV[2]  -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 
 local schedule_key, due_key = pool .. ':schedule:' .. name, pool .. ':schedules'
 local found = redis.call('HMGET', schedule_key, 'plan', 'paused')
 if not found[1] then return 'unknown' end
 if found[2] then return 'already' end
-redis.call('HSET', schedule_key, 'paused', whole(math.floor(now_us(now_arg) / 1000)))
+redis.call('HSET', schedule_key, 'paused', integer(math.floor(now_us(now_arg) / 1000)))
 redis.call('ZADD', due_key, 'inf', name)
 return 'done'

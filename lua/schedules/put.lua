@@ -9,7 +9,7 @@ local digest  = ARGV[3]             -- str: of the definition
 local before  = ARGV[4]             -- str: digest that the caller saw; empty: there was none
 local next_ms = ARGV[5]             -- str: next fire time, or inf; empty: it keeps its own, and what intervals count from
 local anchor  = ARGV[6]             -- str: where intervals count from, ms
---@include move_on
+--@include set_next_fire
 
 local schedule_key, due_key = pool .. ':schedule:' .. name, pool .. ':schedules'
 local found = redis.call('HMGET', schedule_key, 'digest', 'next', 'paused')
@@ -22,6 +22,6 @@ if found[3] then
   redis.call('HSET', schedule_key, 'next', next_ms)
   redis.call('ZADD', due_key, 'inf', name)
 else
-  move_on(pool, name, next_ms)
+  set_next_fire(pool, name, next_ms)
 end
 return 'ok'

@@ -11,14 +11,14 @@ local reason     = ARGV[5]                   -- str: how it died, kept as eviden
 local dead_ttl_s = tonumber(ARGV[6])         -- int: dead letters are kept at least so long
 local now_arg    = ARGV[7]                   -- time: test override, microseconds
 --@include now_us
---@include whole
---@include raise
+--@include integer
+--@include next_generation
 --@include start_waiting
 --@include flush_waiting
---@include go_back
---@include take_out
---@include take_back
---@include died_with
+--@include requeue_task
+--@include remove_entries
+--@include reclaim_task
+--@include co_running
 --@include return_slots
 --@include start_endings
 --@include flush_endings
@@ -43,18 +43,18 @@ end
 for i = 1, #pending do
   local entry, id = pending[i][1], ids[i]
   if id ~= '' then
-    local evidence = whole(now_ms) .. ' ' .. worker .. ' ' .. reason .. died_with(ids, nil, i)
-    local task = take_back(pool, ending, agent, entry, id, true, deaths_allowed, dead_ttl_s, evidence)
+    local evidence = integer(now_ms) .. ' ' .. worker .. ' ' .. reason .. co_running(ids, nil, i)
+    local task = reclaim_task(pool, ending, agent, entry, id, true, deaths_allowed, dead_ttl_s, evidence)
     if task then
       if not task.died then return_slots(pool, agent, id, task.gen) end
-      go_back(pool, waiting, id, task, whole(raise(task.gen, now_ms)), now, 'its worker died before it began')
+      requeue_task(pool, waiting, id, task, integer(next_generation(task.gen, now_ms)), now, 'its worker died before it began')
       answers[#answers + 1] = id
       answers[#answers + 1] = task.gen
     end
   end
 end
 flush_waiting(pool, waiting)
-if #leave > 0 then take_out(pool, agent, leave) end
+if #leave > 0 then remove_entries(pool, agent, leave) end
 answers[1] = #leave
 if #leave > 0 then ending.counts.abandoned = #leave end
 flush_endings(pool, ending)

@@ -16,21 +16,21 @@ local max_deaths = cmsgpack.unpack(ARGV[7])  -- rows: skill deaths
 local dead_ttl_s = tonumber(ARGV[8])         -- int: dead letters are kept at least so long
 local now_arg    = ARGV[9]                   -- time: test override, microseconds
 --@include now_us
---@include whole
---@include raise
---@include take_out
---@include take_back
---@include died_with
---@include go_back
+--@include integer
+--@include next_generation
+--@include remove_entries
+--@include reclaim_task
+--@include co_running
+--@include requeue_task
 --@include start_waiting
 --@include flush_waiting
 --@include return_slots
 --@include limit_room
 --@include take_slots
---@include tell
+--@include append_event
 --@include start_endings
 --@include flush_endings
---@include agent_barred
+--@include agent_blocked
 --@include stopped_scope
 --@include any_session_stopped
 
@@ -54,7 +54,7 @@ if search and (stepped_back or now_ms - looked > lease_ms / 3) then grace = now_
 local may_take = search and now_ms >= grace
 
 local orders = redis.call('EXISTS', pool .. ':desired') == 1
-local barred, sessions = orders and agent_barred(pool, agent), orders and any_session_stopped(pool)
+local barred, sessions = orders and agent_blocked(pool, agent), orders and any_session_stopped(pool)
 
 -- Whether a task may not start now, for all that its limits allow.
 local function stopped(task)
@@ -104,28 +104,28 @@ end
 
 local function consider(i)
   local entry, died, id = candidates[i][1], candidates[i][2], ids[i]
-  local evidence = whole(now_ms) .. ' ' .. from[i] .. ' lease ran out' .. (died and died_with(ids, from, i) or '')
-  local task = id ~= '' and take_back(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
+  local evidence = integer(now_ms) .. ' ' .. from[i] .. ' lease ran out' .. (died and co_running(ids, from, i) or '')
+  local task = id ~= '' and reclaim_task(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
   if not task then
     leave[#leave + 1] = entry
     return
   end
   died = task.died
-  local generation = whole(raise(task.gen, now_ms))
+  local generation = integer(next_generation(task.gen, now_ms))
   if not died then return_slots(pool, agent, id, task.gen) end
   if stopped(task) then
-    go_back(pool, waiting, id, task, generation, now, 'is stopped')
+    requeue_task(pool, waiting, id, task, generation, now, 'is stopped')
     leave[#leave + 1] = entry
     return
   end
   if (died and task.recent >= 2) or (limits ~= '' and limit_room(pool, limits, now, 1) < 1) then
-    go_back(pool, waiting, id, task, generation, now, 'waits for a rate limit')
+    requeue_task(pool, waiting, id, task, generation, now, 'waits for a rate limit')
     leave[#leave + 1] = entry
     return
   end
   redis.call('HSET', pool .. ':task:' .. id, 'gen', generation)
   if limits ~= '' then take_slots(pool, limits, now, {id .. ':' .. generation}) end
-  if task.out and died then tell(pool, id, generation, task.fails + task.deaths + 1, 'assigned', agent) end
+  if task.out and died then append_event(pool, id, generation, task.fails + task.deaths + 1, 'assigned', agent) end
   claim[#claim + 1] = entry
   local envelope = task.env
   if #envelope > inline_bytes then envelope = '' end
@@ -144,7 +144,7 @@ for i = 1, #candidates do
   end
 end
 if search then
-  redis.call('HSET', agent_key, 'looked', whole(now_ms), 'grace', whole(grace), 'rest', rest and '1' or '0')
+  redis.call('HSET', agent_key, 'looked', integer(now_ms), 'grace', integer(grace), 'rest', rest and '1' or '0')
   redis.call('EXPIRE', agent_key, 86400, 'NX')
 end
 if #claim > renewed then ending.counts.adopted = #claim - renewed end
@@ -153,6 +153,6 @@ if #claim > 0 then
   redis.call('XCLAIM', inbox_key, 'workers', worker, 0, unpack(claim))
 end
 flush_waiting(pool, waiting)
-if #leave > 0 then take_out(pool, agent, leave) end
+if #leave > 0 then remove_entries(pool, agent, leave) end
 flush_endings(pool, ending)
 return answers

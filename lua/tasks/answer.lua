@@ -14,17 +14,17 @@ local actor      = ARGV[4]             -- str: who answers
 local max_wait_s = tonumber(ARGV[5])   -- int: a task that nobody runs is kept this long
 local now_arg    = ARGV[6]             -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include rank_of
 --@include skill_queue
 --@include put_ready
---@include tell
---@include tally
+--@include append_event
+--@include increment_counters
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local task_key = pool .. ':task:' .. id
-local ask, answer, note = 'ask:' .. whole(number), 'answer:' .. whole(number), 'answered:' .. whole(number)
+local ask, answer, note = 'ask:' .. integer(number), 'answer:' .. integer(number), 'answered:' .. integer(number)
 local found = redis.call('HMGET', task_key, 'state', 'asks', ask, answer, note, 'queue', 'rank', 'env', 'at', 'idem',
   'out', 'gen', 'fails', 'deaths')
 local state, question, given, answered = found[1], found[3], found[4], found[5]
@@ -32,7 +32,7 @@ if not state then return {'unknown'} end
 if given == value then return {'already', answered} end
 if given then return {'other', answered, given} end
 if question and answered then return {'late', answered} end
-if state ~= 'asking' or found[2] ~= whole(number) then return {'unasked', state, found[2] or '0'} end
+if state ~= 'asking' or found[2] ~= integer(number) then return {'unasked', state, found[2] or '0'} end
 
 local function fits(options)
   if #options == 0 then return true end
@@ -47,16 +47,16 @@ local asked = cmsgpack.unpack(string.sub(question, string.match(question, '^%d+ 
 if not fits(asked[2]) then return {'unfit'} end
 
 local queue = found[6] or skill_queue(found[8])
-local score = string.match(found[9] or '', ' (%d+)$') or whole(rank_of(found[7]) + now_ms)
-redis.call('HSET', task_key, 'state', 'ready', answer, value, note, whole(now_ms) .. ' ' .. actor)
+local score = string.match(found[9] or '', ' (%d+)$') or integer(rank_of(found[7]) + now_ms)
+redis.call('HSET', task_key, 'state', 'ready', answer, value, note, integer(now_ms) .. ' ' .. actor)
 redis.call('EXPIRE', task_key, max_wait_s)
 if found[10] then redis.call('EXPIRE', pool .. ':idem:' .. found[10], max_wait_s) end
 put_ready(pool, queue, {score, id})
 redis.call('ZREM', pool .. ':asking', id)
 if found[11] then
   -- JSON has no line end of its own.
-  local told = whole(number) .. ' ' .. value .. '\n' .. actor
-  tell(pool, id, found[12], tonumber(found[13] or 0) + tonumber(found[14] or 0) + 1, 'answered', told)
+  local told = integer(number) .. ' ' .. value .. '\n' .. actor
+  append_event(pool, id, found[12], tonumber(found[13] or 0) + tonumber(found[14] or 0) + 1, 'answered', told)
 end
-tally(pool, now, {answered = 1})
+increment_counters(pool, now, {answered = 1})
 return {'answered'}

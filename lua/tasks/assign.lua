@@ -8,18 +8,18 @@ local agent   = ARGV[1]             -- str: agent
 local limit   = tonumber(ARGV[2])   -- int: at most so many (500)
 local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include lifetime
 --@include limit_room
 --@include take_slots
 --@include drop_ready
 --@include start_endings
 --@include end_task
---@include tell
---@include forgiven
+--@include append_event
+--@include forgiven_failures
 --@include flush_endings
 --@include in_force
---@include agent_barred
+--@include agent_blocked
 --@include stopped_scope
 --@include any_session_stopped
 
@@ -32,7 +32,7 @@ local slots = tonumber(spec[1] or 0)
 if slots == 0 then return {0, 0, 0, now} end
 local backlog, limits = tonumber(spec[2]), spec[4]
 local orders = redis.call('EXISTS', pool .. ':desired') == 1
-if orders and agent_barred(pool, agent) then return {0, 0, 0, now} end
+if orders and agent_blocked(pool, agent) then return {0, 0, 0, now} end
 local sessions = orders and any_session_stopped(pool)
 
 local queues, skilled = {'agent:' .. agent}, {}
@@ -43,7 +43,7 @@ end
 
 local room = slots * (1 + backlog) - redis.call('XLEN', inbox_key)
 -- A marked agent rings when its entries fall below its slots plus half the backlog (protocol rule 6).
-local ring_below = whole(math.ceil(slots * (1 + backlog / 2)))
+local ring_below = integer(math.ceil(slots * (1 + backlog / 2)))
 local want, next_free = math.min(room, limit), 0
 if want > 0 and limits ~= '' then
   -- It has no backlog. Half its slots in a call, so that its workers run the one half while the other one is fetched.
@@ -149,7 +149,7 @@ for i = 1, math.min(#heads / 2, each) do
     if attempt == 1 then
       entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'e', envelope)
     elseif task.revived then
-      local fails = forgiven(task.revived)
+      local fails = forgiven_failures(task.revived)
       -- Last, so that workers that know of no revivals read the rest.
       entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope,
         'f', fails)
@@ -157,7 +157,7 @@ for i = 1, math.min(#heads / 2, each) do
       entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope)
     end
     redis.call('HSET', task_key, 'state', 'assigned', 'at', agent .. ' ' .. entry .. ' ' .. score)
-    if task.out then tell(pool, id, generation, attempt, 'assigned', agent) end
+    if task.out then append_event(pool, id, generation, attempt, 'assigned', agent) end
     if limits ~= '' then grants[#grants + 1] = id .. ':' .. generation end
     if task.by then expiring[#expiring + 1] = id end
     assigned = assigned + 1

@@ -7,10 +7,10 @@ local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: id
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 
 local stub_s = 300
-local now_text = whole(math.floor(now_us(now_arg) / 1000))
+local now_text = integer(math.floor(now_us(now_arg) / 1000))
 local dead_key = pool .. ':dead'
 local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
 

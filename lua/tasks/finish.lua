@@ -16,21 +16,21 @@ local dead_ttl_s = tonumber(ARGV[2])         -- int: dead letters are kept at le
 local max_wait_s = tonumber(ARGV[3])         -- int: a task that goes back is kept this long
 local now_arg    = ARGV[4]                   -- time: test override, microseconds
 --@include now_us
---@include whole
---@include raise
+--@include integer
+--@include next_generation
 --@include lifetime
 --@include rank_of
 --@include skill_queue
---@include came_from
---@include line_up
+--@include original_score
+--@include enqueue
 --@include start_waiting
 --@include flush_waiting
---@include bury
---@include take_out
+--@include index_dead
+--@include remove_entries
 --@include return_slots
 --@include start_endings
 --@include end_task
---@include tell
+--@include append_event
 --@include flush_endings
 --@include count_done
 
@@ -60,7 +60,7 @@ end
 
 local function leave_attempt(task_key, row, task)
   local id, verdict = row[1], row[5]
-  local generation = whole(raise(row[2], now_ms))
+  local generation = integer(next_generation(row[2], now_ms))
   local delay_ms, at_ms, reason = row[7] or 0, row[8] or 0, row[9] or ''
   local due = 0
   if delay_ms > 0 then due = now_ms + delay_ms end
@@ -69,7 +69,7 @@ local function leave_attempt(task_key, row, task)
   if verdict == 'ask' then state = 'asking' elseif due > now_ms then state = 'scheduled' end
   local fields = {'state', state, 'gen', generation, 'was', row[2]}
   if state == 'scheduled' then
-    fields[7], fields[8], fields[9], fields[10] = 'left', verdict, 'due', whole(due)
+    fields[7], fields[8], fields[9], fields[10] = 'left', verdict, 'due', integer(due)
   end
   local attempt = tonumber(task.fails or 0) + tonumber(task.deaths or 0) + 1
   if verdict == 'retry' then
@@ -78,9 +78,9 @@ local function leave_attempt(task_key, row, task)
   end
   if state == 'asking' then
     -- Without a deadline it is due never: a time that is left of an earlier wait is none of this question.
-    local number, until_ms = whole(row[10] or 1), whole(due)
+    local number, until_ms = integer(row[10] or 1), integer(due)
     fields[7], fields[8], fields[9], fields[10] = 'asks', number, 'due', until_ms
-    fields[11], fields[12] = 'ask:' .. number, whole(now_ms) .. ' ' .. until_ms .. ' ' .. row[6]
+    fields[11], fields[12] = 'ask:' .. number, integer(now_ms) .. ' ' .. until_ms .. ' ' .. row[6]
   end
   if reason ~= '' or verdict == 'snooze' then fields[#fields + 1], fields[#fields + 2] = 'reason', reason end
   redis.call('HSET', task_key, unpack(fields))
@@ -95,19 +95,19 @@ local function leave_attempt(task_key, row, task)
     redis.call('HDEL', task_key, 'by')
   end
   if state == 'scheduled' then
-    waiting.scheduled[#waiting.scheduled + 1] = whole(due)
+    waiting.scheduled[#waiting.scheduled + 1] = integer(due)
     waiting.scheduled[#waiting.scheduled + 1] = id
   elseif state == 'asking' then
-    waiting.asking[#waiting.asking + 1] = due > 0 and whole(due) or '+inf'
+    waiting.asking[#waiting.asking + 1] = due > 0 and integer(due) or '+inf'
     waiting.asking[#waiting.asking + 1] = id
   else
-    local score = whole(rank_of(task.rank) + now_ms)
+    local score = integer(rank_of(task.rank) + now_ms)
     -- Given back: to the very place it came from, ahead of all that waited behind it.
-    if verdict == 'back' or verdict == 'unstarted' then score = came_from(task_key) end
-    line_up(waiting.ready, task.queue or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
+    if verdict == 'back' or verdict == 'unstarted' then score = original_score(task_key) end
+    enqueue(waiting.ready, task.queue or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
   end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
-  if task.out then tell(pool, id, row[2], attempt, again[verdict], state == 'asking' and whole(row[10] or 1) .. ' ' .. row[6] or reason) end
+  if task.out then append_event(pool, id, row[2], attempt, again[verdict], state == 'asking' and integer(row[10] or 1) .. ' ' .. row[6] or reason) end
 end
 
 local function judge(row)
@@ -141,7 +141,7 @@ local function judge(row)
     local attempt = fails + tonumber(task.deaths or 0)
     local fields = {'fails', fails, 'reason', row[9] or '', 'error:' .. attempt, row[6]}
     end_task(pool, ending, id, task, 'dead', lifetime(task.ttl, dead_ttl_s), fields)
-    bury(pool, id, now_ms, dead_ttl_s)
+    index_dead(pool, id, now_ms, dead_ttl_s)
   else
     end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl), {'reason', task.cancel or row[9] or ''})
   end
@@ -153,7 +153,7 @@ for i = 1, #rows do
   if status ~= 'ok' then answers[#answers + 1], answers[#answers + 2] = i, status end
 end
 flush_waiting(pool, waiting)
-for agent, ids in pairs(entries) do take_out(pool, agent, ids) end
+for agent, ids in pairs(entries) do remove_entries(pool, agent, ids) end
 for i = 1, #unstarted do return_slots(pool, unstarted[i][3], unstarted[i][1], unstarted[i][2]) end
 flush_endings(pool, ending)
 count_done(pool, now, done)

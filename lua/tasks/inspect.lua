@@ -9,14 +9,14 @@ local rows    = cmsgpack.unpack(ARGV[1])  -- rows: suffix type keep_s
 local repair  = ARGV[2]                   -- str: 1 = mend what is found
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include usable
---@include tally
+--@include increment_counters
 
 local now = now_us(now_arg)
 local types, answers, mended = {}, {}, 0
 local counters_sound = usable(types, pool .. ':stats:TOTAL', 'hash')
-  and usable(types, pool .. ':stats:' .. whole(math.floor(now / 60000000)), 'hash')
+  and usable(types, pool .. ':stats:' .. integer(math.floor(now / 60000000)), 'hash')
 
 for i = 1, #rows do
   local key, type, keep_s = pool .. ':' .. rows[i][1], rows[i][2], rows[i][3]
@@ -36,5 +36,5 @@ for i = 1, #rows do
     answers[n + 1], answers[n + 2], answers[n + 3] = i, code, done and 1 or 0
   end
 end
-if mended > 0 and counters_sound then tally(pool, now, {mended = mended}) end
+if mended > 0 and counters_sound then increment_counters(pool, now, {mended = mended}) end
 return answers

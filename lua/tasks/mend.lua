@@ -19,25 +19,25 @@ local max_wait_s = tonumber(ARGV[3])         -- int: a task that nobody runs is 
 local dead_ttl_s = tonumber(ARGV[4])         -- int: dead letters are kept at least so long
 local now_arg    = ARGV[5]                   -- time: test override, microseconds
 --@include now_us
---@include whole
---@include raise
+--@include integer
+--@include next_generation
 --@include lifetime
 --@include rank_of
 --@include skill_queue
---@include damage
+--@include corrupt_field
 --@include usable
 --@include reachable
---@include line_up
+--@include enqueue
 --@include start_waiting
 --@include flush_waiting
 --@include drop_ready
 --@include leave_queue
 --@include held_scopes
---@include bury
---@include take_back
---@include go_back
---@include take_out
---@include ring
+--@include index_dead
+--@include reclaim_task
+--@include requeue_task
+--@include remove_entries
+--@include notify_supervisor
 --@include listener
 --@include start_endings
 --@include end_task
@@ -59,7 +59,7 @@ local tidy = {gone = true, ['orphan-output'] = true, ['orphan-key'] = true, ['li
 -- Nothing may fail after the first write: while another type lies where all repairs write, nothing is repaired.
 local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [asking_key] = 'zset', [expiring_key] = 'zset', [dead_key] = 'zset',
   [pool .. ':doorbell'] = 'stream', [pool .. ':events'] = 'stream', [pool .. ':stats:TOTAL'] = 'hash',
-  [pool .. ':stats:' .. whole(math.floor(now / 60000000))] = 'hash'}
+  [pool .. ':stats:' .. integer(math.floor(now / 60000000))] = 'hash'}
 local may_repair = repair == '1'
 for key, type in pairs(shared) do may_repair = usable(types, key, type) and may_repair end
 
@@ -115,7 +115,7 @@ local function check_lane(row, id, task)
       elseif ahead and score <= ahead and redis.call('HGET', pool .. ':task:' .. first[1], 'state') ~= 'waiting' then
         score = ahead + 1
       end
-      redis.call('ZADD', lane_key, whole(score), id)
+      redis.call('ZADD', lane_key, integer(score), id)
       types[lane_key] = 'zset'
       rank = redis.call('ZRANK', lane_key, id)
     end
@@ -143,7 +143,7 @@ local function check_turn(row, lane)
   local mend = may_repair and usable(types, pool .. ':queue:' .. queue, 'zset')
   if mend then
     redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
-    ending.turns[id] = {queue, whole(rank_of(found[3]) + now_ms)}
+    ending.turns[id] = {queue, integer(rank_of(found[3]) + now_ms)}
   end
   note(row, 'lost-turn', mend)
 end
@@ -172,7 +172,7 @@ local function check_waiting(row, id, task)
         -- Where it came from, if it was assigned before: it may only stand further ahead than it would have.
         local score = string.match(task.at or '', ' (%d+)$')
         local since = math.max(number(task.gen), number(task.due) or 0)
-        line_up(waiting.ready, task.queue, score or whole(rank_of(task.rank) + since), id)
+        enqueue(waiting.ready, task.queue, score or integer(rank_of(task.rank) + since), id)
       end
       note(row, 'lost-ready', mend)
     end
@@ -180,7 +180,7 @@ local function check_waiting(row, id, task)
     if not score_in(asking_key, id) then
       local mend, due = may_mend(id, task), number(task.due) or 0
       if mend then
-        waiting.asking[#waiting.asking + 1] = due > 0 and whole(due) or '+inf'
+        waiting.asking[#waiting.asking + 1] = due > 0 and integer(due) or '+inf'
         waiting.asking[#waiting.asking + 1] = id
       end
       note(row, 'lost-asking', mend)
@@ -188,7 +188,7 @@ local function check_waiting(row, id, task)
   elseif not score_in(scheduled_key, id) then
     local mend = may_mend(id, task)
     if mend then
-      waiting.scheduled[#waiting.scheduled + 1] = task.due or whole(now_ms)
+      waiting.scheduled[#waiting.scheduled + 1] = task.due or integer(now_ms)
       waiting.scheduled[#waiting.scheduled + 1] = id
     end
     note(row, 'lost-scheduled', mend)
@@ -213,16 +213,16 @@ local function check_assigned(row, id, task)
   note(row, 'lost-entry', mend)
   if not mend then return end
   if not agent then
-    agent, entry, score = '-', '0-0', whole(rank_of(task.rank) + number(task.gen))
+    agent, entry, score = '-', '0-0', integer(rank_of(task.rank) + number(task.gen))
     redis.call('HSET', pool .. ':task:' .. id, 'at', agent .. ' ' .. entry .. ' ' .. score)
   end
   if lies then
     leave[agent] = leave[agent] or {}
     table.insert(leave[agent], entry)
   end
-  local taken = take_back(pool, ending, agent, entry, id, false, {}, dead_ttl_s, '')
+  local taken = reclaim_task(pool, ending, agent, entry, id, false, {}, dead_ttl_s, '')
   if taken then
-    go_back(pool, waiting, id, taken, whole(raise(taken.gen, now_ms)), now, 'its inbox entry was lost')
+    requeue_task(pool, waiting, id, taken, integer(next_generation(taken.gen, now_ms)), now, 'its inbox entry was lost')
     task.state = 'ready'
   else
     task.state = redis.call('HGET', pool .. ':task:' .. id, 'state')
@@ -251,7 +251,7 @@ local function end_damaged(id, task, field)
   local kept = {idem = task.idem, out = task.out, gen = number(task.gen) and task.gen or '0',
     fails = number(task.fails), deaths = number(task.deaths), lane = task.lane}
   end_task(pool, ending, id, kept, 'dead', lifetime(task.ttl, dead_ttl_s), {'reason', 'its record is damaged: ' .. field})
-  bury(pool, id, now_ms, dead_ttl_s)
+  index_dead(pool, id, now_ms, dead_ttl_s)
   task.state = 'dead'
 end
 
@@ -278,14 +278,14 @@ local function judge(row, id)
   if task.deleted or ended[task.state] then
     local since = task.state == 'dead' and number(task.ended)
     if since and since > now_ms - dead_ttl_s * 1000 and not score_in(dead_key, id) then
-      if may_repair then bury(pool, id, since, dead_ttl_s) end
+      if may_repair then index_dead(pool, id, since, dead_ttl_s) end
       note(row, 'lost-letter', may_repair)
     end
     return task
   end
   task.env = redis.call('HGET', task_key, 'env')
   bytes = bytes + #(task.env or '')
-  local field = damage(task)
+  local field = corrupt_field(task)
   if field then
     local mend = may_mend(id, task) and not task.ended
     if mend then end_damaged(id, task, field) end
@@ -384,7 +384,7 @@ local function check_listed(row, list_key, prefix, queue)
   if listed == there then return end
   if may_repair and there then
     redis.call('SADD', list_key, queue)
-    ring(pool, 'queue:' .. queue)
+    notify_supervisor(pool, 'queue:' .. queue)
   elseif may_repair then
     redis.call('SREM', list_key, queue)
   end
@@ -422,7 +422,7 @@ for place, ids in pairs(misplaced) do
   local queue = string.match(place, '^queue:(.*)$')
   if queue then drop_ready(pool, queue, ids) else redis.call('ZREM', pool .. ':' .. place, unpack(ids)) end
 end
-for agent, entries in pairs(leave) do take_out(pool, agent, entries) end
+for agent, entries in pairs(leave) do remove_entries(pool, agent, entries) end
 for i = 1, #rows do
   if lanes[i] then check_turn(i, lanes[i]) end
 end

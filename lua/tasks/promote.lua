@@ -7,21 +7,21 @@ local pool    = KEYS[1]             -- key: root of the pool's slot
 local limit   = tonumber(ARGV[1])   -- int: at most so many of each kind (500)
 local now_arg = ARGV[2]             -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include put_ready
 --@include leave_ready
---@include line_up
+--@include enqueue
 --@include join_lane
 --@include lifetime
 --@include rank_of
 --@include skill_queue
 --@include start_endings
 --@include end_task
---@include tell
+--@include append_event
 --@include flush_endings
 
 local now = now_us(now_arg)
-local now_text = whole(math.floor(now / 1000))
+local now_text = integer(math.floor(now / 1000))
 local scheduled_key, expiring_key, asking_key = pool .. ':scheduled', pool .. ':expiring', pool .. ':asking'
 local ending = start_endings(now)
 
@@ -55,7 +55,7 @@ for i = 1, #due, 2 do
       redis.call('HSET', pool .. ':task:' .. id, 'state', 'waiting')
     else
       redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
-      line_up(ready, found[2] or skill_queue(found[4]), whole(rank_of(found[3]) + due_ms), id)
+      enqueue(ready, found[2] or skill_queue(found[4]), integer(rank_of(found[3]) + due_ms), id)
     end
     promoted = promoted + 1
   end
@@ -68,10 +68,10 @@ for i = 1, #overdue do
   if found[1] == 'asking' then
     local number, score = found[5] or '0', string.match(found[4] or '', ' (%d+)$') or now_text
     redis.call('HSET', task_key, 'state', 'ready', 'answered:' .. number, now_text)
-    line_up(ready, found[2] or skill_queue(found[3]), score, id)
+    enqueue(ready, found[2] or skill_queue(found[3]), score, id)
     ending.counts.unanswered = (ending.counts.unanswered or 0) + 1
     promoted = promoted + 1
-    if found[6] then tell(pool, id, found[7], tonumber(found[8] or 0) + tonumber(found[9] or 0) + 1, 'unanswered', number) end
+    if found[6] then append_event(pool, id, found[7], tonumber(found[8] or 0) + tonumber(found[9] or 0) + 1, 'unanswered', number) end
   end
 end
 for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end

@@ -13,15 +13,15 @@ local dead_ttl_s = tonumber(ARGV[5])   -- int: dead letters are kept at least so
 local tidy       = ARGV[6]             -- str: 1 = also remove consumers that nobody knows and that hold nothing
 local now_arg    = ARGV[7]             -- time: test override, microseconds
 --@include now_us
---@include whole
---@include raise
+--@include integer
+--@include next_generation
 --@include start_waiting
 --@include flush_waiting
---@include go_back
---@include take_out
---@include take_back
+--@include requeue_task
+--@include remove_entries
+--@include reclaim_task
 --@include skill_queue
---@include died_with
+--@include co_running
 --@include return_slots
 --@include start_endings
 --@include flush_endings
@@ -47,18 +47,18 @@ for skill, deaths in string.gmatch(spec[5] or '', '(%S+)=%d+/(%d+)') do deaths_a
 -- inbox that was empty is not swept, but its workers look.
 local seen = math.max(swept, tonumber(spec[6] or 0))
 if now_ms < swept or now_ms - seen > every_ms + lease_ms / 3 then grace = math.max(grace, now_ms + lease_ms) end
-redis.call('HSET', agent_key, 'swept', whole(now_ms), 'grace', whole(grace))
+redis.call('HSET', agent_key, 'swept', integer(now_ms), 'grace', integer(grace))
 redis.call('EXPIRE', agent_key, 86400, 'NX')
 
 local ending, waiting = start_endings(now), start_waiting()
 local leave, given_back, left = {}, 0, 0
 
 local function give_back(entry, id, died, evidence)
-  local task = take_back(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
+  local task = reclaim_task(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
   leave[#leave + 1] = entry
   if not task then return end
   if not task.died then return_slots(pool, agent, id, task.gen) end
-  go_back(pool, waiting, id, task, whole(raise(task.gen, now_ms)), now, 'no worker had read it')
+  requeue_task(pool, waiting, id, task, integer(next_generation(task.gen, now_ms)), now, 'no worker had read it')
   given_back = given_back + 1
 end
 
@@ -73,7 +73,7 @@ if now_ms >= grace then
     from[i] = overdue[i][2]
   end
   for i = 1, #overdue do
-    local evidence = whole(now_ms) .. ' ' .. from[i] .. ' lease ran out' .. died_with(ids, from, i)
+    local evidence = integer(now_ms) .. ' ' .. from[i] .. ' lease ran out' .. co_running(ids, from, i)
     give_back(overdue[i][1], ids[i], true, evidence)
   end
 end
@@ -95,7 +95,7 @@ if slots == 0 or full then
 end
 
 flush_waiting(pool, waiting)
-if #leave > 0 then take_out(pool, agent, leave) end
+if #leave > 0 then remove_entries(pool, agent, leave) end
 if given_back > 0 then ending.counts.recovered = given_back end
 flush_endings(pool, ending)
 

@@ -11,17 +11,17 @@ local said       = ARGV[3]                   -- str: who and why, kept as eviden
 local max_wait_s = tonumber(ARGV[4])         -- int: a task that nobody runs is kept this long
 local now_arg    = ARGV[5]                   -- time: test override, microseconds
 --@include now_us
---@include whole
---@include raise
+--@include integer
+--@include next_generation
 --@include rank_of
 --@include skill_queue
---@include damage
+--@include corrupt_field
 --@include join_lane
---@include line_up
+--@include enqueue
 --@include start_waiting
 --@include flush_waiting
---@include tell
---@include tally
+--@include append_event
+--@include increment_counters
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -40,17 +40,17 @@ local function revive(id)
   if by == token then return 'revived', state end
   if state == 'succeeded' then return 'refused', state end
   if not may_go_on[state] then return 'already', state end
-  if damage(task) then return 'damaged', state end
+  if corrupt_field(task) then return 'damaged', state end
   local idem_key = found[6] and pool .. ':idem:' .. found[6]
   local holder = idem_key and redis.call('GET', idem_key)
   redis.call('EXISTS', dead_key, out_key)  -- reading probes what will be written (protocol rule 26)
-  local generation = whole(raise(task.gen, now_ms))
+  local generation = integer(next_generation(task.gen, now_ms))
   local number, fails, deaths = tonumber(count) + 1, tonumber(task.fails or 0), tonumber(task.deaths or 0)
   local state_now = 'ready'
   if found[11] and not join_lane(pool, found[11], id, now) then state_now = 'waiting' end
   redis.call('HSET', task_key, 'state', state_now, 'gen', generation, 'was', task.gen,
     'revived', number .. ' ' .. fails .. ' ' .. deaths .. ' ' .. token,
-    'revival:' .. number, whole(now_ms) .. ' ' .. state .. ' ' .. said)
+    'revival:' .. number, integer(now_ms) .. ' ' .. state .. ' ' .. said)
   redis.call('HDEL', task_key, 'ended', 'at', 'by', 'cancel', 'due', 'left')
   -- What nobody answered in time is asked again.
   if found[12] and redis.call('HEXISTS', task_key, 'answer:' .. found[12]) == 0 then
@@ -60,9 +60,9 @@ local function revive(id)
   -- The key may have run out, and a later task may have it now.
   if holder and string.match(holder, '^%S+') == id then redis.call('EXPIRE', idem_key, max_wait_s) end
   if state_now == 'ready' then
-    line_up(waiting.ready, task.queue or skill_queue(task.env), whole(rank_of(found[4]) + now_ms), id)
+    enqueue(waiting.ready, task.queue or skill_queue(task.env), integer(rank_of(found[4]) + now_ms), id)
   end
-  if found[9] then tell(pool, id, generation, fails + deaths + 1, 'revived', said) end
+  if found[9] then append_event(pool, id, generation, fails + deaths + 1, 'revived', said) end
   revived[#revived + 1] = id
   return 'revived', state
 end
@@ -73,6 +73,6 @@ end
 flush_waiting(pool, waiting)
 if #revived > 0 then
   redis.call('ZREM', dead_key, unpack(revived))
-  tally(pool, now, {revived = #revived})
+  increment_counters(pool, now, {revived = #revived})
 end
 return answers

@@ -12,10 +12,10 @@ local limit   = tonumber(ARGV[3])  -- int: look at so many at most; each holds u
 local repair  = ARGV[4]            -- str: 1 = mend what is found
 local now_arg = ARGV[5]            -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include usable
---@include take_out
---@include tally
+--@include remove_entries
+--@include increment_counters
 
 local now = now_us(now_arg)
 local inbox_key, agents_key, agent_key = pool .. ':inbox:' .. agent, pool .. ':agents', pool .. ':agent:' .. agent
@@ -24,7 +24,7 @@ if not usable(types, inbox_key, 'stream') or types[inbox_key] == 'none' then ret
 local mended = 0
 local may_repair = repair == '1' and usable(types, agent_key, 'hash') and usable(types, pool .. ':doorbell', 'stream')
   and usable(types, pool .. ':stats:TOTAL', 'hash')
-  and usable(types, pool .. ':stats:' .. whole(math.floor(now / 60000000)), 'hash')
+  and usable(types, pool .. ':stats:' .. integer(math.floor(now / 60000000)), 'hash')
 
 local function note(entry, code, done)
   local n = #answers
@@ -63,13 +63,13 @@ if not has_group then
   note('', 'no-group', may_repair)
 end
 if usable(types, agents_key, 'zset') and not redis.call('ZSCORE', agents_key, agent) then
-  if may_repair then redis.call('ZADD', agents_key, whole(math.floor(now / 1000)), agent) end
+  if may_repair then redis.call('ZADD', agents_key, integer(math.floor(now / 1000)), agent) end
   note('', 'unlisted-agent', may_repair)
 end
 for i = 1, #found do
   leave[i] = found[i][1]
   note(found[i][1], found[i][2], may_repair)
 end
-if may_repair and #leave > 0 then take_out(pool, agent, leave) end
-if mended > 0 then tally(pool, now, {mended = mended}) end
+if may_repair and #leave > 0 then remove_entries(pool, agent, leave) end
+if mended > 0 then increment_counters(pool, now, {mended = mended}) end
 return answers

@@ -10,7 +10,7 @@ local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: a task that nobody runs is kept this long
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 --@include lifetime
 --@include rank_of
 --@include skill_queue
@@ -21,7 +21,7 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include flush_cancelling
 --@include has_begun
 --@include has_ended
---@include hand_over
+--@include pass_lane
 --@include put_ready
 --@include flush_turns
 --@include flush_endings
@@ -169,7 +169,7 @@ for i = 1, #rows do
   end
 end
 
-local born, usual_keep_s, usual_score = whole(now_ms), whole(max_wait_s), whole(rank_of(nil) + now_ms)
+local born, usual_keep_s, usual_score = integer(now_ms), integer(max_wait_s), integer(rank_of(nil) + now_ms)
 local ending, cancelling = start_endings(now), start_cancelling()
 local ready, scheduled, expiring = {}, {}, {}
 
@@ -187,7 +187,7 @@ end
 local function enter_lane(key, on_busy, id)
   local lane_key, lane = pool .. ':lane:' .. key, lanes[key]
   if lane.stale then
-    hand_over(pool, ending, key, lane.stale)
+    pass_lane(pool, ending, key, lane.stale)
     lane.stale = nil
   end
   if not lane.last then
@@ -200,14 +200,14 @@ local function enter_lane(key, on_busy, id)
     local first = redis.call('ZRANGE', lane_key, 0, 1, 'WITHSCORES')
     if first[3] then
       score = tonumber(first[4]) - 1
-      if tonumber(first[2]) >= score then redis.call('ZADD', lane_key, whole(score - 1), first[1]) end
+      if tonumber(first[2]) >= score then redis.call('ZADD', lane_key, integer(score - 1), first[1]) end
     end
     others[1] = first[1]
   elseif on_busy == 'replace' and not free then
     others = redis.call('ZRANGE', lane_key, 0, -1)
   end
   lane.last = math.max(lane.last, score)
-  redis.call('ZADD', lane_key, whole(score), id)
+  redis.call('ZADD', lane_key, integer(score), id)
   return free, others
 end
 
@@ -229,11 +229,11 @@ for n = 1, #accepted do
   local row, task_key, queue, due = rows[i], task_keys[i], places[i], dues[i]
   local id, rank, ttl_s, start_by, idem = row[1], row[3], row[4], row[9], row[10]
   local state, keep_s, score, in_the_way = 'ready', usual_keep_s, usual_score, nil
-  if rank then score = whole(rank + now_ms) end
+  if rank then score = integer(rank + now_ms) end
   if due then
     state = 'scheduled'
     keep_s = max_wait_s + math.ceil((due - now_ms) / 1000)
-    scheduled[#scheduled + 1] = whole(due)
+    scheduled[#scheduled + 1] = integer(due)
     scheduled[#scheduled + 1] = id
   elseif row[14] then
     local free, others = enter_lane(row[14], row[15], id)
@@ -253,14 +253,14 @@ for n = 1, #accepted do
     -- What most tasks have in common is not stored: it would be a third of a small record.
     if row[5] and queue ~= skill_queue(row[2]) then fields[#fields + 1], fields[#fields + 2] = 'queue', queue end
     if row[6] then fields[#fields + 1], fields[#fields + 2] = 'skill', row[6] end
-    if rank and rank ~= rank_of(nil) then fields[#fields + 1], fields[#fields + 2] = 'rank', whole(rank) end
+    if rank and rank ~= rank_of(nil) then fields[#fields + 1], fields[#fields + 2] = 'rank', integer(rank) end
     if ttl_s and ttl_s ~= lifetime(nil) then fields[#fields + 1], fields[#fields + 2] = 'ttl', ttl_s end
     if start_by then
-      fields[#fields + 1], fields[#fields + 2] = 'by', whole(start_by)
-      expiring[#expiring + 1] = whole(start_by)
+      fields[#fields + 1], fields[#fields + 2] = 'by', integer(start_by)
+      expiring[#expiring + 1] = integer(start_by)
       expiring[#expiring + 1] = id
     end
-    if due then fields[#fields + 1], fields[#fields + 2] = 'due', whole(due) end
+    if due then fields[#fields + 1], fields[#fields + 2] = 'due', integer(due) end
     if row[14] then fields[#fields + 1], fields[#fields + 2] = 'lane', row[14] end
     if idem then
       fields[#fields + 1], fields[#fields + 2] = 'idem', idem

@@ -5,7 +5,7 @@
 -- repeat: changes nothing
 local pool = KEYS[1]                   -- key: root of the pool's slot
 local rows = cmsgpack.unpack(ARGV[1])  -- rows: id
---@include tell
+--@include append_event
 --@include has_ended
 
 local answers = {}
@@ -30,7 +30,7 @@ local function watch(id)
     -- Who waits for the turn of its lane is ready.
     local found, agent = state == 'waiting' and 'ready' or state, ''
     if state == 'assigned' then agent = string.match(task[6], '^%S+') end
-    tell(pool, id, task[2], tonumber(task[4] or 0) + tonumber(task[5] or 0) + 1, found, agent)
+    append_event(pool, id, task[2], tonumber(task[4] or 0) + tonumber(task[5] or 0) + 1, found, agent)
   end
   return 'live', last_entry(out_key)
 end

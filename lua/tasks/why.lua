@@ -22,7 +22,7 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include stopped_scope
 --@include in_force
 --@include session_of
---@include forgiven
+--@include forgiven_failures
 
 local task_key = pool .. ':task:' .. id
 local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
@@ -33,7 +33,7 @@ local now = now_us(now_arg)
 local queue = found[11] or skill_queue(env)
 local skill = found[10] or string.match(queue, '^skill:(.*)$') or ''
 local death = found[7] and redis.call('HGET', task_key, 'death:' .. found[7])
-local fails_forgiven, deaths_forgiven = forgiven(found[15])
+local fails_forgiven, deaths_forgiven = forgiven_failures(found[15])
 local task = {state, found[2], at, found[4], found[5], found[6], found[7], found[8], death, found[9], skill, queue, found[13],
   fails_forgiven, deaths_forgiven}
 local answer = {now, redis.call('GET', pool .. ':leader'), task, {}, {}, {}}

@@ -11,7 +11,7 @@ local lease_ms = tonumber(ARGV[5])         -- int: how long the entry stands; 0 
 local now_arg  = ARGV[6]                   -- time: test override, microseconds
 --@include open_workspace
 --@include close_workspace
---@include whole
+--@include integer
 
 local dir_key, info_key = scope .. ':dir', scope .. ':dir:info'
 local ws, answer = open_workspace(scope, 'join', caller, terms, {':dir', ':dir:info'}, now_arg)
@@ -19,14 +19,14 @@ if not ws then return answer end
 local deadline = redis.call('ZSCORE', dir_key, member)
 redis.call('HEXISTS', info_key, member)
 local was_there = deadline and tonumber(deadline) > ws.now_ms
-local outdated = redis.call('ZRANGE', dir_key, '-inf', whole(ws.now_ms), 'BYSCORE', 'LIMIT', 0, 100)
+local outdated = redis.call('ZRANGE', dir_key, '-inf', integer(ws.now_ms), 'BYSCORE', 'LIMIT', 0, 100)
 if lease_ms > 0 and not deadline and redis.call('ZCARD', dir_key) - #outdated >= ws.max_parts then
   return {'full', 'agents'}
 end
 local change = false
 if lease_ms > 0 then
   redis.call('HSET', info_key, member, text)
-  redis.call('ZADD', dir_key, whole(ws.now_ms + lease_ms), member)
+  redis.call('ZADD', dir_key, integer(ws.now_ms + lease_ms), member)
   if not was_there then change = {member, true} end
 elseif deadline then
   redis.call('ZREM', dir_key, member)

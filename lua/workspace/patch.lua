@@ -18,7 +18,7 @@ local now_arg = ARGV[5]                   -- time: test override, microseconds
 --@include shown
 --@include has_room
 --@include number_part
---@include whole
+--@include integer
 --@include project
 
 local most = 9007199254740991
@@ -70,7 +70,7 @@ for i = 1, #rows do
       end
       if sum > most or sum < -most then return {'number', path} end
       if sum == 0 then sum = 0 end
-      value = whole(sum + 0)
+      value = integer(sum + 0)
       if value == '-0' then value = '0' end
       told = value
     end
@@ -83,7 +83,7 @@ for i = 1, #rows do
       version = ws.floor + 1
     end
     ws.top = math.max(ws.top, version)
-    local entry = whole(version) .. ' ' .. ws.agent .. ' ' .. value
+    local entry = integer(version) .. ' ' .. ws.agent .. ' ' .. value
     ws.items, ws.bytes = ws.items + 1, ws.bytes + #path + #entry
     written[#written + 1] = path
     written[#written + 1] = entry

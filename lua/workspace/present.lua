@@ -6,11 +6,11 @@ local scope   = KEYS[1]            -- key: root of the session's slot
 local limit   = tonumber(ARGV[1])  -- int: at most so many
 local now_arg = ARGV[2]            -- time: test override, microseconds
 --@include now_us
---@include whole
+--@include integer
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local found = redis.call(
-  'ZRANGE', scope .. ':dir', '(' .. whole(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
+  'ZRANGE', scope .. ':dir', '(' .. integer(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, limit, 'WITHSCORES')
 local answers = {}
 for i = 1, #found, 2 do
   answers[#answers + 1] = found[i]

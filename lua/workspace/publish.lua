@@ -18,7 +18,7 @@ local now_arg = ARGV[8]                   -- time: test override, microseconds
 --@include split_value
 --@include shown
 --@include has_room
---@include whole
+--@include integer
 --@include project
 
 local kv_key, doc_key = scope .. ':agent:' .. owner .. ':kv', scope .. ':ws:doc'
@@ -40,7 +40,7 @@ else
   local number, _, before = split_value(stored)
   version = number > 0 and number + 1 or ws.floor + 1
   ws.top = math.max(ws.top, version)
-  local value = whole(version) .. ' ' .. ws.agent .. ' ' .. text
+  local value = integer(version) .. ' ' .. ws.agent .. ' ' .. text
   if stored then ws.items, ws.bytes = ws.items - 1, ws.bytes - #name - #stored end
   ws.items, ws.bytes = ws.items + 1, ws.bytes + #name + #value
   local fits, full = has_room(ws)

@@ -17,7 +17,7 @@ local now_arg = ARGV[8]                   -- time: test override, microseconds
 --@include close_workspace
 --@include has_room
 --@include shown
---@include whole
+--@include integer
 
 local task_key = scope .. ':ws:task'
 local ws, answer = open_workspace(scope, 'transition', caller, terms, {':ws:task'}, now_arg)
@@ -36,7 +36,7 @@ if not fine then return {'state', from, version} end
 -- After a clear its versions go on, as those of paths.
 local next_version = (stored and version or ws.floor) + 1
 ws.top = math.max(ws.top, next_version)
-local entry = whole(next_version) .. ' ' .. ws.agent .. ' ' .. to .. ' ' .. text
+local entry = integer(next_version) .. ' ' .. ws.agent .. ' ' .. to .. ' ' .. text
 ws.items, ws.bytes = ws.items + 1, ws.bytes + #id + #entry
 local fits, full = has_room(ws)
 if not fits then return {'full', full} end

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 EVERYTHING: Final = "*"
 SCHEDULES: Final = "schedules"
-"""What `lua/includes/move_on.lua` rings when another schedule comes first."""
+"""What `lua/includes/set_next_fire.lua` rings when another schedule comes first."""
 REGISTRY: Final = "agents"
 """What `lua/includes/recount.lua` rings when agents or their skills change."""
 READ_COUNT: Final = 1000

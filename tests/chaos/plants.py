@@ -34,8 +34,8 @@ PLANTS: Final = {
         "a verdict that is sent twice counts twice",
     ),
     "lost": Plant(
-        "includes/go_back.lua",
-        "line_up(waiting.ready, task.queue, task.score, id)",
+        "includes/requeue_task.lua",
+        "enqueue(waiting.ready, task.queue, task.score, id)",
         "",
         "a task that is taken from a dead worker goes nowhere",
     ),
@@ -52,7 +52,7 @@ PLANTS: Final = {
         "the least urgent task goes first",
     ),
     "no-lane": Plant(
-        "includes/hand_over.lua",
+        "includes/pass_lane.lua",
         "      break\n    end\n    if state and not has_ended(state) then break end\n",
         "    end\n",
         "when a task of a lane ends, the turn goes to all others at once",
@@ -70,7 +70,7 @@ PLANTS: Final = {
         "an attempt whose task was taken away goes on emitting",
     ),
     "no-evidence": Plant(
-        "includes/take_back.lua",
+        "includes/reclaim_task.lua",
         ", 'death:' .. task.deaths, evidence)",
         ")",
         "a death leaves no evidence",

@@ -57,7 +57,7 @@ class Task:
         score: where it stands in its queue.
         forgiven: failures and deaths from before it was revived.
         token: of the call that revived it last.
-        came_from: the score that it had when it was assigned last.
+        original_score: the score that it had when it was assigned last.
         due: when it leaves `scheduled`, or the deadline of its question (0: none).
         asks: the number of its latest question.
         answers: by question; None: its deadline has passed.
@@ -71,7 +71,7 @@ class Task:
     state: str
     gen: int
     score: int = 0
-    came_from: int | None = None
+    original_score: int | None = None
     due: int = 0
     by: int = 0
     was: int = 0
@@ -307,8 +307,8 @@ class Model:
             self._join(task)
         overdue = [task for task in self.asking() if 0 < task.due <= self.now_ms][:limit]
         for task in overdue:
-            assert task.came_from is not None
-            task.state, task.score, task.answers[task.asks] = "ready", task.came_from, None
+            assert task.original_score is not None
+            task.state, task.score, task.answers[task.asks] = "ready", task.original_score, None
             self.counts["unanswered"] += 1
             self._tell(task, "unanswered")
         waits = [task.due for task in self.scheduled()] + [self.tasks[task_id].by for task_id in self.expiring]
@@ -351,7 +351,7 @@ class Model:
         return Assigned(count, left=remain and count < room, wait_us=0)
 
     def _deliver(self, agent: Agent, task: Task) -> None:
-        task.state, task.came_from = "assigned", task.score
+        task.state, task.original_score = "assigned", task.score
         self._tell(task, "assigned")
         self.expiring.discard(task.id)
         entry = Entry(task.id, task.gen, task.fails + task.deaths + 1, task.deaths, task.forgiven[0])
@@ -437,8 +437,8 @@ class Model:
             return AnswerStatus.UNASKED
         if value not in ASKED.options:
             return AnswerStatus.UNFIT
-        assert task.came_from is not None
-        task.state, task.score, task.answers[number] = "ready", task.came_from, value
+        assert task.original_score is not None
+        task.state, task.score, task.answers[number] = "ready", task.original_score, value
         self.counts["answered"] += 1
         self._tell(task, "answered")
         return AnswerStatus.ANSWERED
@@ -499,7 +499,7 @@ class Model:
         self._tell(task, "revived")
         task.state, task.score = "ready", task.row.rank + self.now_ms
         self._join(task)
-        task.cancel, task.by, task.due, task.came_from = False, 0, 0, None
+        task.cancel, task.by, task.due, task.original_score = False, 0, 0, None
         if not task.answers.get(task.asks):
             task.answers.pop(task.asks, None)
         self.expiring.discard(task.id)
@@ -625,7 +625,7 @@ class Model:
         codes = [f"lost-{'entry' if task.state == 'assigned' else task.state}"]
         if task.state == "ready":
             ranked = task.row.rank + max(task.gen, task.due)
-            task.parked, task.score = False, ranked if task.came_from is None else task.came_from
+            task.parked, task.score = False, ranked if task.original_score is None else task.original_score
         elif task.state == "assigned":
             held = self.entry_of(task_id)
             assert held is not None
@@ -705,9 +705,9 @@ class Model:
         self.counts[state] += 1
         self.ends.append((task.id, state[0]))
         if task.id in self.lanes.get(task.row.lane, []):
-            self._hand_over(task)
+            self._pass_lane(task)
 
-    def _hand_over(self, task: Task) -> None:
+    def _pass_lane(self, task: Task) -> None:
         members = self.lanes[task.row.lane]
         had_turn = members[0] == task.id
         members.remove(task.id)

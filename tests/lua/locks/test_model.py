@@ -219,11 +219,11 @@ class Machine(RuleBasedStateMachine):
         if released:
             fired["released"] += 1
             self.live[lock] = None
-            self.hand_on(lock)
+            self.pass_lock(lock)
         elif waited and (holder is None or holder == NEXT):
-            self.hand_on(lock)
+            self.pass_lock(lock)
 
-    def hand_on(self, lock: str) -> None:
+    def pass_lock(self, lock: str) -> None:
         """Who has it after a release."""
         if self.waiting[lock]:
             self.holder[lock], self.tokens[lock] = NEXT, 1
@@ -249,7 +249,7 @@ class Machine(RuleBasedStateMachine):
         if theirs:
             fired["freed"] += 1
             self.live[owner.lock] = None
-            self.hand_on(owner.lock)
+            self.pass_lock(owner.lock)
 
     @rule(ms=st.integers(-1000, 5000))
     def time_passes(self, ms: int) -> None:

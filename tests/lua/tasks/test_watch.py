@@ -1,4 +1,4 @@
-"""lua/tasks/watch.lua and includes/tell.lua: who follows a task sees its life and its end, and hints of both."""
+"""lua/tasks/watch.lua and its events: a follower receives each step and the end of a task, and hints of both."""
 
 from __future__ import annotations
 

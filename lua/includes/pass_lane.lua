@@ -1,10 +1,10 @@
 -- A member of a lane has ended: it leaves, and if it was the owner the next live one gets the turn (protocol rule 21).
 -- Members whose record is gone or has ended leave with it, so many at most; the reconciler looks after the rest.
---@include whole
+--@include integer
 --@include rank_of
 --@include skill_queue
 --@include has_ended
-local function hand_over(pool, ending, lane, id)
+local function pass_lane(pool, ending, lane, id)
   local lane_key = pool .. ':lane:' .. lane
   local first = redis.call('ZRANGE', lane_key, 0, 1)
   local heir, gone = first[1] == id and first[2], {id}
@@ -14,7 +14,7 @@ local function hand_over(pool, ending, lane, id)
     local state = found[1]
     if state == 'waiting' then
       redis.call('HSET', task_key, 'state', 'ready')
-      local score = whole(rank_of(found[3]) + math.floor(ending.now / 1000))
+      local score = integer(rank_of(found[3]) + math.floor(ending.now / 1000))
       ending.turns[heir] = {found[2] or skill_queue(found[4]), score}
       break
     end

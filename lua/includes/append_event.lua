@@ -1,7 +1,7 @@
 -- Note a step of a task's life in its output stream, and let the stream live as long as the task. Only for tasks that
 -- emit or are followed (those with the field `out`); called when the step and its lifetime are written.
 --@include hint
-local function tell(pool, id, generation, attempt, kind, text)
+local function append_event(pool, id, generation, attempt, kind, text)
   local out_key = pool .. ':out:' .. id
   -- The highest cap that `output.max_chunks` may have: emit trims to the one that is set.
   local entry = redis.call('XADD', out_key, 'MAXLEN', '~', 10000, '*', 'k', kind, 'g', generation, 'a', attempt, 'd', text)

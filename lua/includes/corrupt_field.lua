@@ -1,5 +1,5 @@
 -- What makes the record of a task useless to everybody who meets it: the name of the field, or nil.
-local function damage(task)
+local function corrupt_field(task)
   if not task.state or not string.match(task.state, '^%l+$') then return 'state' end
   if not string.match(task.gen or '', '^%d+$') then return 'gen' end
   for _, name in ipairs({'by', 'fails', 'deaths', 'due'}) do

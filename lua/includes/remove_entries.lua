@@ -1,6 +1,6 @@
 -- Remove entries from an agent's inbox, delivered or not, and ring if somebody waits for the room.
---@include ring
-local function take_out(pool, agent, entries)
+--@include notify_supervisor
+local function remove_entries(pool, agent, entries)
   local inbox_key = pool .. ':inbox:' .. agent
   if redis.REDIS_VERSION_NUM >= 0x00080200 then
     local gone = redis.call('XACKDEL', inbox_key, 'workers', 'IDS', #entries, unpack(entries))
@@ -16,6 +16,6 @@ local function take_out(pool, agent, entries)
   local mark = redis.call('HGET', agent_key, 'mark')
   if mark and redis.call('XLEN', inbox_key) < tonumber(mark) then
     redis.call('HDEL', agent_key, 'mark')
-    ring(pool, 'agent:' .. agent)
+    notify_supervisor(pool, 'agent:' .. agent)
   end
 end

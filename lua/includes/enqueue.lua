@@ -1,5 +1,5 @@
 -- Note a task for its queue: `ready` maps a queue to the flat list that `put_ready` takes.
-local function line_up(ready, queue, score, id)
+local function enqueue(ready, queue, score, id)
   local scored = ready[queue]
   if not scored then
     scored = {}

@@ -1,14 +1,14 @@
 -- Judge one entry that is taken from a worker. Answers the task's fields when it is to go on, else nil: then it has been
 -- ended here, or the entry was of no task; either way the caller removes the entry (protocol rule 8). `died` of the answer
--- tells whether it was a death, `recent` how many there were since it was revived, `forgiven` how many failures before.
+-- tells whether it was a death, `recent` how many there were since it was revived, `forgiven_failures` how many failures before.
 --@include lifetime
---@include bury
+--@include index_dead
 --@include end_task
 --@include keep_alive
---@include tell
+--@include append_event
 --@include skill_queue
---@include forgiven
-local function take_back(pool, ending, agent, entry, id, died, max_deaths, dead_ttl_s, evidence)
+--@include forgiven_failures
+local function reclaim_task(pool, ending, agent, entry, id, died, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
     'cancel', 'env', 'skill', 'out', 'begun', 'revived', 'lane')
@@ -20,7 +20,7 @@ local function take_back(pool, ending, agent, entry, id, died, max_deaths, dead_
   local task = {gen = found[2], queue = found[4] or skill_queue(found[11]), score = score, idem = found[6],
     fails = tonumber(found[7] or 0), deaths = tonumber(found[8] or 0), by = found[9], env = found[11], skill = found[12], out = found[13],
     died = died, lane = found[16]}
-  local fails_forgiven, deaths_forgiven = forgiven(found[15])
+  local fails_forgiven, deaths_forgiven = forgiven_failures(found[15])
   if died then
     task.deaths = task.deaths + 1
     redis.call('HSET', task_key, 'deaths', task.deaths, 'death:' .. task.deaths, evidence)
@@ -32,13 +32,13 @@ local function take_back(pool, ending, agent, entry, id, died, max_deaths, dead_
     end_task(pool, ending, id, task, 'cancelled', lifetime(found[5]), {'reason', found[10]})
   elseif died and task.recent >= (max_deaths[skill] or 3) then
     end_task(pool, ending, id, task, 'dead', lifetime(found[5], dead_ttl_s), {'reason', 'deaths'})
-    bury(pool, id, now_ms, dead_ttl_s)
+    index_dead(pool, id, now_ms, dead_ttl_s)
   elseif task.by and tonumber(task.by) <= now_ms then
     end_task(pool, ending, id, task, 'expired', lifetime(found[5]), {'reason', 'did not start in time'})
   else
     keep_alive(pool, id, task.idem, task.out)
     if died and task.out then
-      tell(pool, id, task.gen, task.fails + task.deaths, 'taken_back', string.match(evidence, '^%S+ (.*)$'))
+      append_event(pool, id, task.gen, task.fails + task.deaths, 'taken_back', string.match(evidence, '^%S+ (.*)$'))
     end
     return task
   end

@@ -1,5 +1,5 @@
 -- Count what happened: `counts` maps a counter's name to what to add. Totals stay, minutes live 3 days.
-local function tally(pool, now, counts)
+local function increment_counters(pool, now, counts)
   if not next(counts) then return end
   local minute_key = pool .. ':stats:' .. string.format('%.0f', math.floor(now / 60000000))
   for name, count in pairs(counts) do

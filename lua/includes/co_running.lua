@@ -1,6 +1,6 @@
 -- Name the tasks that died with one: of `ids`, those that the same worker held (`from`, or all when it is nil). The poison
 -- may be any of them (protocol rule 8).
-local function died_with(ids, from, index)
+local function co_running(ids, from, index)
   local named, more = {}, 0
   for i = 1, #ids do
     if i ~= index and ids[i] ~= '' and (not from or from[i] == from[index]) then
