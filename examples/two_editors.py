@@ -5,7 +5,7 @@
 An edit reads the whole document, thinks, and writes it back: without a lock that loses what others write meanwhile.
 With `lock="session"` only one task of the session edits at a time. But no lock can keep a process that stood still from
 going on later as if nothing had happened: its lock has lapsed by then, and somebody else has had it. What stops it is
-the fence: each change shows the right under which it is made, and the server refuses one that is no longer in force.
+the fence: each change shows the right under which it is made, and the server refuses one that is no longer active.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import OutputChunk as OutputChunk
     from orchestrator.tasks.model import Progress as Progress
     from orchestrator.tasks.model import Question as Question
-    from orchestrator.tasks.model import ReviveStatus as ReviveStatus
+    from orchestrator.tasks.model import RequeueStatus as RequeueStatus
     from orchestrator.tasks.model import TaskEvent as TaskEvent
     from orchestrator.tasks.model import TaskInfo as TaskInfo
     from orchestrator.tasks.model import TaskState as TaskState
@@ -143,7 +143,7 @@ __all__ = [
     "Receipt",
     "Receipts",
     "Replay",
-    "ReviveStatus",
+    "RequeueStatus",
     "Schedule",
     "ScheduleExists",
     "Schedules",
@@ -215,7 +215,7 @@ _HOMES = {
     "Receipt": "orchestrator.control.receipts",
     "Receipts": "orchestrator.control.receipts",
     "Replay": "orchestrator.workspace.model",
-    "ReviveStatus": "orchestrator.tasks.model",
+    "RequeueStatus": "orchestrator.tasks.model",
     "Schedule": "orchestrator.schedules.model",
     "Schedules": "orchestrator.client.timetable",
     "Scratch": "orchestrator.workspace.scratch",

@@ -36,7 +36,7 @@ MAY_FIT_LATER: Final = frozenset(
         "parent_does_not_exist", "path_exists", "path_not_directory", "path_not_file", "path_not_socket",
     }
 )  # fmt: skip
-"""Kinds of misfits that depend on the clock and the files of who looks: the worker may see it otherwise."""
+"""Kinds of invalid that depend on the clock and the files of who looks: the worker may see it otherwise."""
 
 
 class HandlerKind(StrEnum):
@@ -131,7 +131,7 @@ class Skill(Generic[P, T]):
             self._arguments.__pydantic_validator__.validate_json(args, by_alias=True, by_name=True)
         except ValidationError as refused:
             if not any(error["type"] in MAY_FIT_LATER for error in refused.errors(include_url=False)):
-                raise self._misfit(refused) from None
+                raise self._invalid(refused) from None
         except Exception:  # noqa: BLE001 - that says nothing of the arguments
             return
 
@@ -145,7 +145,7 @@ class Skill(Generic[P, T]):
             # The validator itself: what pydantic puts around it costs as much again.
             checked = self._arguments.__pydantic_validator__.validate_json(args, by_alias=True, by_name=True).__dict__
         except ValidationError as refused:
-            raise self._misfit(refused) from None
+            raise self._invalid(refused) from None
         except Exception as broken:
             # Validators and default factories are user code.
             raise InvalidInput(
@@ -156,7 +156,7 @@ class Skill(Generic[P, T]):
             values[self._context_name] = context
         return values
 
-    def _misfit(self, refused: ValidationError) -> InvalidInput:
+    def _invalid(self, refused: ValidationError) -> InvalidInput:
         return InvalidInput(f"arguments do not fit {self.name!r}: {_readable(refused)}")
 
     def dump_result(self, value: T, *, max_bytes: int) -> bytes:
@@ -173,9 +173,9 @@ class Skill(Generic[P, T]):
             return data
         try:
             plain = self._result.dump_python(value, mode="json", warnings="error")
-        except Exception as unfit:
+        except Exception as invalid:
             # Also what serialisers of the user's own raise.
-            raise InvalidInput(f"result of {self.name!r} does not fit its type or JSON: {unfit}") from unfit
+            raise InvalidInput(f"result of {self.name!r} does not fit its type or JSON: {invalid}") from invalid
         return encode_json(f"result of {self.name!r}", plain, max_bytes=max_bytes, max_depth=RESULT_DEPTH)
 
     def read_result(self, data: bytes) -> T:

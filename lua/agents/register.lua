@@ -18,7 +18,7 @@ local now_arg     = ARGV[12]                  -- time: test override, microsecon
 --@include now_us
 --@include integer
 --@include recount
---@include in_force
+--@include is_active
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local defined = {}
@@ -33,7 +33,7 @@ if not has_group then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0', 
 for i = 1, #definitions do
   local name = definitions[i][1]
   -- An operator's rate stays; this one counts again when that is taken back.
-  if in_force(pool, 'limit:' .. name) then name = '=' .. name end
+  if is_active(pool, 'limit:' .. name) then name = '=' .. name end
   redis.call('HSET', pool .. ':limits', name, integer(definitions[i][2]) .. ' ' .. integer(definitions[i][3]))
 end
 redis.call('HSETNX', worker_key, 'started_ms', integer(now_ms))

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
 -- Accept a control command: note that it was seen, change the desired state, announce it; all or nothing. The desired
 -- state changes before anybody hears of it.
--- orders: slot, its mark ('' empties it; slot `epoch` is raised), and of a limit the rate
+-- changes: slot, its mark ('' empties it; slot `epoch` is raised), and of a limit the rate
 -- status: accepted entry | replayed entry | expired | early | stale | busy (too many commands; a stop always passes)
 -- repeat: with the same token accepted and the entry of the first time; with another one replayed; nothing changes
 local pool         = KEYS[1]                   -- key: root of the pool's slot
 local id           = ARGV[1]                   -- str: command
 local packed       = ARGV[2]                   -- str: command as it is signed
 local signature    = ARGV[3]                   -- str: 64 letters, or empty
-local orders       = cmsgpack.unpack(ARGV[4])  -- rows: slot mark starts window_us
+local changes      = cmsgpack.unpack(ARGV[4])  -- rows: slot mark starts window_us
 local job          = ARGV[5]                   -- str: 1 = the supervisor is to do it
 local sealed       = ARGV[6]                   -- str: 1 = signatures are checked: what ends is kept until then
 local issued_ms    = tonumber(ARGV[7])         -- int: when it was issued
@@ -19,7 +19,7 @@ local token        = ARGV[11]                  -- str: of this sender and this t
 local now_arg      = ARGV[12]                  -- time: test override, microseconds
 --@include now_us
 --@include integer
---@include in_force
+--@include is_active
 --@include count_desired
 --@include set_limit
 --@include usable
@@ -40,8 +40,8 @@ local function judge()
   if now_ms > not_after_ms then return 'expired' end
   if issued_ms > now_ms + skew_ms then return 'early' end
   if epoch < stored_epoch() then return 'stale' end
-  for i = 1, #orders do
-    if string.sub(orders[i][1], 1, 5) == 'stop:' and orders[i][2] ~= '' then return 'accepted' end
+  for i = 1, #changes do
+    if string.sub(changes[i][1], 1, 5) == 'stop:' and changes[i][2] ~= '' then return 'accepted' end
   end
   if tonumber(redis.call('GET', rate_key) or 0) >= per_minute then return 'busy' end
   return 'accepted'
@@ -64,9 +64,9 @@ end
 
 if redis.call('INCR', rate_key) == 1 then redis.call('EXPIRE', rate_key, 120) end
 local stored = string.format('%-64s', signature) .. packed
-for i = 1, #orders do
-  local slot, mark = orders[i][1], orders[i][2]
-  local was = in_force(pool, slot)
+for i = 1, #changes do
+  local slot, mark = changes[i][1], changes[i][2]
+  local was = is_active(pool, slot)
   local session = string.sub(slot, 1, 13) == 'stop:session:'
   local limit = string.match(slot, '^limit:(.*)$')
   if slot == 'epoch' then
@@ -74,7 +74,7 @@ for i = 1, #orders do
   elseif mark ~= '' then
     redis.call('HSET', desired_key, slot, '1' .. mark .. stored)
     if session and not was then count_desired(pool, 'sessions', 1) end
-    if limit then set_limit(pool, limit, orders[i][3], orders[i][4]) end
+    if limit then set_limit(pool, limit, changes[i][3], changes[i][4]) end
   else
     if sealed == '1' then redis.call('HSET', desired_key, slot, '0-' .. stored) else redis.call('HDEL', desired_key, slot) end
     if session and was then count_desired(pool, 'sessions', -1) end
@@ -82,12 +82,12 @@ for i = 1, #orders do
   end
 end
 if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) end
-if #orders > 0 or job == '1' then count_desired(pool, 'seq', 1) end
+if #changes > 0 or job == '1' then count_desired(pool, 'seq', 1) end
 -- An order holds also where it cannot be announced: everybody reads the state again soon.
 entry = integer(now_ms) .. '-0'
 if usable({}, control_key, 'stream') then
   entry = redis.call('XADD', control_key, 'MAXLEN', '~', 10000, '*', 'c', packed, 's', signature)
 end
 redis.call('SET', nonce_key, entry .. ' ' .. token, 'EX', remember_s + math.ceil((not_after_ms - now_ms) / 1000))
-if #orders > 0 then notify_supervisor(pool, 'agents') end
+if #changes > 0 then notify_supervisor(pool, 'agents') end
 return {'accepted', entry}

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Note who has heard of commands, obeyed or refused them, and when. That somebody has heard of one, or refuses it, never
+-- Note who has received commands, obeyed or refused them, and when. That somebody has received one, or refuses it, never
 -- replaces what he said of it before: a command that is given twice spoils no receipt. Nor does the progress of a job that
 -- has ended. Of what was never accepted no refusal is noted: whoever floods the stream with forgeries fills no memory.
 -- answers: how many were noted
@@ -17,9 +17,9 @@ local types, noted = {}, 0
 local function is_news(receipts_key, command, sender, word)
   -- How far a job was says whoever still works on it, also one that froze meanwhile and does not know that it has ended.
   if word == 'progress' then return redis.call('HEXISTS', pool .. ':desired', 'do:' .. command) == 1 end
-  if word ~= 'heard' and word ~= 'refused' then return true end
+  if word ~= 'received' and word ~= 'refused' then return true end
   if redis.call('HEXISTS', receipts_key, sender) == 1 then return false end
-  return word == 'heard' or redis.call('EXISTS', pool .. ':nonce:' .. command) == 1
+  return word == 'received' or redis.call('EXISTS', pool .. ':nonce:' .. command) == 1
 end
 
 for i = 1, #rows do

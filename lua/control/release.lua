@@ -1,17 +1,17 @@
 #!lua flags=allow-oom
--- Move tasks that a stop held back to their queues, with the places that they had; not while the stop is in force.
+-- Move tasks that a stop held back to their queues, with the places that they had; not while the stop is active.
 -- answers: moved, left (1: there are more)
 -- repeat: moves those that are left
 local pool  = KEYS[1]            -- key: root of the pool's slot
 local scope = ARGV[1]            -- str: session:S or skill:S, as in the key
 local slot  = ARGV[2]            -- str: the slot of its stop
 local limit = tonumber(ARGV[3])  -- int: at most so many (500)
---@include in_force
+--@include is_active
 --@include skill_queue
 --@include enqueue
 --@include put_ready
 
-if in_force(pool, slot) then return {0, 0} end
+if is_active(pool, slot) then return {0, 0} end
 local held_key, scopes_key = pool .. ':held:' .. scope, pool .. ':held'
 local found = redis.call('ZRANGE', held_key, 0, limit - 1, 'WITHSCORES')
 local ready, ids, moved = {}, {}, 0

@@ -15,6 +15,6 @@ local desired_key, receipts_key = pool .. ':desired', pool .. ':receipts:' .. id
 if redis.call('HEXISTS', desired_key, 'do:' .. id) == 0 then return 0 end
 redis.call('HSET', receipts_key, sender, integer(math.floor(now_us(now_arg) / 1000)) .. ' ' .. word .. ' ' .. detail)
 redis.call('EXPIRE', receipts_key, 604800)
-redis.call('HDEL', desired_key, 'do:' .. id, 'proved:do:' .. id)
+redis.call('HDEL', desired_key, 'do:' .. id, 'verified:do:' .. id)
 redis.call('UNLINK', pool .. ':selection:' .. id)
 return 1

@@ -1,5 +1,5 @@
 -- Whether an agent may be given nothing: everything or the agent is stopped, or it is paused.
---@include in_force
+--@include is_active
 local function agent_blocked(pool, agent)
-  return in_force(pool, 'stop:all') or in_force(pool, 'stop:agent:' .. agent) or in_force(pool, 'pause:agent:' .. agent)
+  return is_active(pool, 'stop:all') or is_active(pool, 'stop:agent:' .. agent) or is_active(pool, 'pause:agent:' .. agent)
 end

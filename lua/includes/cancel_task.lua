@@ -31,7 +31,7 @@ local function cancel_task(pool, ending, cancelling, id, reason)
     leave_ready(pool, ending, found[2] or skill_queue(found[8]), id)
   elseif state == 'scheduled' then
     redis.call('ZREM', pool .. ':scheduled', id)
-  elseif state == 'asking' then
+  elseif state == 'awaiting_input' then
     redis.call('ZREM', pool .. ':asking', id)
   elseif state == 'assigned' then
     local entries = cancelling.entries

@@ -1,6 +1,6 @@
 -- What makes the record of a task useless to everybody who meets it: the name of the field, or nil.
 local function corrupt_field(task)
-  if not task.state or not string.match(task.state, '^%l+$') then return 'state' end
+  if not task.state or not string.match(task.state, '^[%l_]+$') then return 'state' end
   if not string.match(task.gen or '', '^%d+$') then return 'gen' end
   for _, name in ipairs({'by', 'fails', 'deaths', 'due'}) do
     if task[name] and not string.match(task[name], '^%d+$') then return name end

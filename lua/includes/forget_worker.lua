@@ -23,6 +23,6 @@ local function forget_worker(pool, worker)
   redis.call('ZREM', workers_key, worker)
   redis.call('DEL', worker_key)
   if usable({}, pool .. ':desired', 'hash') then
-    redis.call('HDEL', pool .. ':desired', 'drain:worker:' .. worker, 'proved:drain:worker:' .. worker)
+    redis.call('HDEL', pool .. ':desired', 'drain:worker:' .. worker, 'verified:drain:worker:' .. worker)
   end
 end

@@ -1,6 +1,6 @@
 -- Judge one entry that is taken from a worker. Answers the task's fields when it is to go on, else nil: then it has been
 -- ended here, or the entry was of no task; either way the caller removes the entry (protocol rule 8). `died` of the answer
--- tells whether it was a death, `recent` how many there were since it was revived, `forgiven_failures` how many failures before.
+-- tells whether it was a death, `recent` how many there were since it was requeued, `forgiven_failures` how many failures before.
 --@include lifetime
 --@include index_dead
 --@include end_task
@@ -11,7 +11,7 @@
 local function reclaim_task(pool, ending, agent, entry, id, died, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'env', 'skill', 'out', 'begun', 'revived', 'lane')
+    'cancel', 'env', 'skill', 'out', 'begun', 'requeued', 'lane')
   local held_agent, held_entry, score
   if found[3] then held_agent, held_entry, score = string.match(found[3], '^(%S+) (%S+) (%S+)$') end
   if found[1] ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end

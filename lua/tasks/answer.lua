@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- Answer the question that a task waits with, so that it goes on, at the place in its queue that it came from. The first
 -- answer stands.
--- status, of the answer: answered | already who | other who value | late when | unasked state number | unfit | unknown
--- (already: the same one came before. other: another one did. late: none had come by the deadline. unasked: it asks
--- something else, or nothing. unfit: none of its options. Nothing changes then.)
+-- status, of the answer: answered | already who | other who value | late when | not_asking state number | invalid | unknown
+-- (already: the same one came before. other: another one did. late: none had come by the deadline. not_asking: it asks
+-- something else, or nothing. invalid: none of its options. Nothing changes then.)
 -- answers: status, then what it names
 -- repeat: answers already
 local pool       = KEYS[1]             -- key: root of the pool's slot
@@ -32,7 +32,7 @@ if not state then return {'unknown'} end
 if given == value then return {'already', answered} end
 if given then return {'other', answered, given} end
 if question and answered then return {'late', answered} end
-if state ~= 'asking' or found[2] ~= integer(number) then return {'unasked', state, found[2] or '0'} end
+if state ~= 'awaiting_input' or found[2] ~= integer(number) then return {'not_asking', state, found[2] or '0'} end
 
 local function fits(options)
   if #options == 0 then return true end
@@ -44,7 +44,7 @@ end
 
 -- Behind the two times: text, options, default.
 local asked = cmsgpack.unpack(string.sub(question, string.match(question, '^%d+ %d+ ()')))
-if not fits(asked[2]) then return {'unfit'} end
+if not fits(asked[2]) then return {'invalid'} end
 
 local queue = found[6] or skill_queue(found[8])
 local score = string.match(found[9] or '', ' (%d+)$') or integer(rank_of(found[7]) + now_ms)

@@ -18,7 +18,7 @@ local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include append_event
 --@include forgiven_failures
 --@include flush_endings
---@include in_force
+--@include is_active
 --@include agent_blocked
 --@include stopped_scope
 --@include any_session_stopped
@@ -31,9 +31,9 @@ local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limit
 local slots = tonumber(spec[1] or 0)
 if slots == 0 then return {0, 0, 0, now} end
 local backlog, limits = tonumber(spec[2]), spec[4]
-local orders = redis.call('EXISTS', pool .. ':desired') == 1
-if orders and agent_blocked(pool, agent) then return {0, 0, 0, now} end
-local sessions = orders and any_session_stopped(pool)
+local any_active = redis.call('EXISTS', pool .. ':desired') == 1
+if any_active and agent_blocked(pool, agent) then return {0, 0, 0, now} end
+local sessions = any_active and any_session_stopped(pool)
 
 local queues, skilled = {'agent:' .. agent}, {}
 for skill in string.gmatch(spec[3], '%S+') do
@@ -55,7 +55,7 @@ local filled = {}
 for i = 1, #queues do
   local queue = queues[i]
   if redis.call('EXISTS', pool .. ':queue:' .. queue) == 1
-    and not (orders and (in_force(pool, 'stop:' .. queue) or in_force(pool, 'pause:queue:' .. queue))) then
+    and not (any_active and (is_active(pool, 'stop:' .. queue) or is_active(pool, 'pause:queue:' .. queue))) then
     filled[#filled + 1] = queue
   end
 end
@@ -99,9 +99,9 @@ local function read(task_key)
     if found[4] then return found, {lane = found[4]} end
   end
   local found = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
-    'out', 'revived', 'lane')
+    'out', 'requeued', 'lane')
   return found, {fails = found[4], deaths = found[5], by = found[6], ttl = found[7], idem = found[8], skill = found[9],
-    out = found[10], revived = found[11], lane = found[12]}
+    out = found[10], requeued = found[11], lane = found[12]}
 end
 
 local held = {}
@@ -138,7 +138,7 @@ for i = 1, math.min(#heads / 2, each) do
   elseif task.skill and not skilled[task.skill] then
     parked[#parked + 1] = score
     parked[#parked + 1] = id
-  elseif orders and hold_back(id, score, task.skill, found[3]) then
+  elseif any_active and hold_back(id, score, task.skill, found[3]) then
     -- It waits with the others of its stop, so that it keeps nobody waiting here.
   else
     local generation, envelope = found[2], found[3]
@@ -148,9 +148,9 @@ for i = 1, math.min(#heads / 2, each) do
     local entry
     if attempt == 1 then
       entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'e', envelope)
-    elseif task.revived then
-      local fails = forgiven_failures(task.revived)
-      -- Last, so that workers that know of no revivals read the rest.
+    elseif task.requeued then
+      local fails = forgiven_failures(task.requeued)
+      -- Last, so that workers that know of no requeues read the rest.
       entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope,
         'f', fails)
     else

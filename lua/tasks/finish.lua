@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- Store the verdicts of attempts: up to 500 in one call, each judged for itself.
 -- verdicts: succeeded (payload = result) | dead (payload = error) | retry (payload = error, after delay_ms)
---           snooze (after delay_ms or at at_ms, no attempt counted) | back (to the head of its queue, no attempt counted)
---           unstarted (as back; the rate-limit slots return too) | cancelled
+--           snooze (after delay_ms or at at_ms, no attempt counted) | requeue (to the head of its queue, no attempt counted)
+--           released (as requeue; the rate-limit slots return too) | cancelled
 --           | ask (waits for the answer to question `number`, which is the payload, up to delay_ms or at_ms if one is
 --           given; no attempt counted)
 -- A task that somebody asked to cancel does not go back: whatever would send it there ends it as cancelled.
@@ -38,10 +38,10 @@ local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local ending = start_endings(now)
 local counts = ending.counts
-local answers, entries, unstarted, done = {}, {}, {}, {}
+local answers, entries, released, done = {}, {}, {}, {}
 local waiting = start_waiting()
 local terminal = {succeeded = true, dead = true, cancelled = true, expired = true}
-local again = {retry = 'retried', snooze = 'snoozed', back = 'given_back', unstarted = 'given_back', ask = 'asked'}
+local again = {retry = 'retried', snooze = 'snoozed', requeue = 'given_back', released = 'given_back', ask = 'asked'}
 
 -- State and generation of a task, and its other fields.
 local function read(task_key)
@@ -66,7 +66,7 @@ local function leave_attempt(task_key, row, task)
   if delay_ms > 0 then due = now_ms + delay_ms end
   if at_ms > due then due = at_ms end
   local state = 'ready'
-  if verdict == 'ask' then state = 'asking' elseif due > now_ms then state = 'scheduled' end
+  if verdict == 'ask' then state = 'awaiting_input' elseif due > now_ms then state = 'scheduled' end
   local fields = {'state', state, 'gen', generation, 'was', row[2]}
   if state == 'scheduled' then
     fields[7], fields[8], fields[9], fields[10] = 'left', verdict, 'due', integer(due)
@@ -76,7 +76,7 @@ local function leave_attempt(task_key, row, task)
     fields[#fields + 1], fields[#fields + 2] = 'fails', tonumber(task.fails or 0) + 1
     fields[#fields + 1], fields[#fields + 2] = 'error:' .. attempt, row[6]
   end
-  if state == 'asking' then
+  if state == 'awaiting_input' then
     -- Without a deadline it is due never: a time that is left of an earlier wait is none of this question.
     local number, until_ms = integer(row[10] or 1), integer(due)
     fields[7], fields[8], fields[9], fields[10] = 'asks', number, 'due', until_ms
@@ -87,7 +87,7 @@ local function leave_attempt(task_key, row, task)
   local keep_s = max_wait_s + math.ceil(math.max(0, due - now_ms) / 1000)
   redis.call('EXPIRE', task_key, keep_s)
   if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, keep_s) end
-  if task.by and verdict == 'unstarted' then
+  if task.by and verdict == 'released' then
     waiting.expiring[#waiting.expiring + 1] = task.by
     waiting.expiring[#waiting.expiring + 1] = id
   elseif task.by then
@@ -97,17 +97,17 @@ local function leave_attempt(task_key, row, task)
   if state == 'scheduled' then
     waiting.scheduled[#waiting.scheduled + 1] = integer(due)
     waiting.scheduled[#waiting.scheduled + 1] = id
-  elseif state == 'asking' then
+  elseif state == 'awaiting_input' then
     waiting.asking[#waiting.asking + 1] = due > 0 and integer(due) or '+inf'
     waiting.asking[#waiting.asking + 1] = id
   else
     local score = integer(rank_of(task.rank) + now_ms)
     -- Given back: to the very place it came from, ahead of all that waited behind it.
-    if verdict == 'back' or verdict == 'unstarted' then score = original_score(task_key) end
+    if verdict == 'requeue' or verdict == 'released' then score = original_score(task_key) end
     enqueue(waiting.ready, task.queue or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
   end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
-  if task.out then append_event(pool, id, row[2], attempt, again[verdict], state == 'asking' and integer(row[10] or 1) .. ' ' .. row[6] or reason) end
+  if task.out then append_event(pool, id, row[2], attempt, again[verdict], state == 'awaiting_input' and integer(row[10] or 1) .. ' ' .. row[6] or reason) end
 end
 
 local function judge(row)
@@ -127,7 +127,7 @@ local function judge(row)
     entries[row[3]] = ids
   end
   ids[#ids + 1] = row[4]
-  if verdict == 'unstarted' then unstarted[#unstarted + 1] = row end
+  if verdict == 'released' then released[#released + 1] = row end
   if again[verdict] and not task.cancel then
     leave_attempt(task_key, row, task)
     return 'ok'
@@ -154,7 +154,7 @@ for i = 1, #rows do
 end
 flush_waiting(pool, waiting)
 for agent, ids in pairs(entries) do remove_entries(pool, agent, ids) end
-for i = 1, #unstarted do return_slots(pool, unstarted[i][3], unstarted[i][1], unstarted[i][2]) end
+for i = 1, #released do return_slots(pool, released[i][3], released[i][1], released[i][2]) end
 flush_endings(pool, ending)
 count_done(pool, now, done)
 return answers

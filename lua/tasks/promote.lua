@@ -65,7 +65,7 @@ for i = 1, #overdue do
   local id = overdue[i]
   local task_key = pool .. ':task:' .. id
   local found = redis.call('HMGET', task_key, 'state', 'queue', 'env', 'at', 'asks', 'out', 'gen', 'fails', 'deaths')
-  if found[1] == 'asking' then
+  if found[1] == 'awaiting_input' then
     local number, score = found[5] or '0', string.match(found[4] or '', ' (%d+)$') or now_text
     redis.call('HSET', task_key, 'state', 'ready', 'answered:' .. number, now_text)
     enqueue(ready, found[2] or skill_queue(found[3]), score, id)

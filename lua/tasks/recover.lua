@@ -10,7 +10,7 @@ local limit      = tonumber(ARGV[2])   -- int: at most so many entries of each k
 local every_ms   = tonumber(ARGV[3])   -- int: the caller looks this often
 local pulse_ms   = tonumber(ARGV[4])   -- int: workers renew this often, or three times a lease
 local dead_ttl_s = tonumber(ARGV[5])   -- int: dead letters are kept at least so long
-local tidy       = ARGV[6]             -- str: 1 = also remove consumers that nobody knows and that hold nothing
+local clean      = ARGV[6]             -- str: 1 = also remove consumers that nobody knows and that hold nothing
 local now_arg    = ARGV[7]             -- time: test override, microseconds
 --@include now_us
 --@include integer
@@ -99,7 +99,7 @@ if #leave > 0 then remove_entries(pool, agent, leave) end
 if given_back > 0 then ending.counts.recovered = given_back end
 flush_endings(pool, ending)
 
-if tidy == '1' then
+if clean == '1' then
   local consumers = redis.call('XINFO', 'CONSUMERS', inbox_key, 'workers')
   for i = 1, math.min(#consumers, limit) do
     local facts = {}

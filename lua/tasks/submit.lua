@@ -25,7 +25,7 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include put_ready
 --@include flush_turns
 --@include flush_endings
---@include in_force
+--@include is_active
 --@include session_of
 --@include firing_over
 --@include note_firing
@@ -40,7 +40,7 @@ local task_prefix, task_keys = pool .. ':task:', {}
 for i = 1, #rows do task_keys[i] = task_prefix .. rows[i][1] end
 local any_known = redis.call('EXISTS', unpack(task_keys)) > 0
 
-local orders, refusing = redis.call('EXISTS', pool .. ':desired') == 1, {}
+local any_active, refusing = redis.call('EXISTS', pool .. ':desired') == 1, {}
 
 -- The slot of the first order that refuses a new task, or nil: a stop that says so, or the drain of its queue.
 local function refused_by(queue, skill, envelope)
@@ -51,7 +51,7 @@ local function refused_by(queue, skill, envelope)
   for i = 1, #slots do
     local slot = slots[i]
     if refusing[slot] == nil then
-      local mark = in_force(pool, slot) and string.sub(redis.call('HGET', pool .. ':desired', slot), 2, 2)
+      local mark = is_active(pool, slot) and string.sub(redis.call('HGET', pool .. ':desired', slot), 2, 2)
       refusing[slot] = mark == 'r' or mark == 'b'
     end
     if refusing[slot] then return slot end
@@ -135,7 +135,7 @@ local function judge(i, row)
   local due = row[8] or 0
   if row[7] and now_ms + row[7] > due then due = now_ms + row[7] end
   local queue = row[5] or skill_queue(row[2])
-  local refusal = orders and refused_by(queue, row[6], row[2])
+  local refusal = any_active and refused_by(queue, row[6], row[2])
   if refusal then return 'stopped', refusal end
   local waits_in, lane = queue, row[14]
   if due > now_ms then

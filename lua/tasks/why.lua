@@ -4,13 +4,13 @@
 -- answers: nothing (unknown task), else
 --   now_us, leader,
 --   task: state gen at cancel reason fails deaths left death ended skill queue progress forgiven_fails forgiven_deaths,
---   place: scheduled: due_ms, envelope of a retry | asking: due_ms, number, question | ready: rank in its queue, parked (1),
+--   place: scheduled: due_ms, envelope of a retry | awaiting_input: due_ms, number, question | ready: rank in its queue, parked (1),
 --          held by a stop (1) | waiting: rank in its lane, the task that has the turn, its state, lane
 --          | assigned: in the inbox (1), worker, idle_ms, seen_ms, host, pid, registered (1),
 --   agents, each: name seen_ms slots backlog lease_ms grace_ms skilled (1) workers inbox terms limits offers,
 --     limits, each: name, then count window_us used next_us of those that are defined,
 --     offers, if not skilled: live workers, those that have the skill, draining ones that have it, some that lack it,
---   orders, each: slot value, of the stops and pauses that concern it
+--   active, each: slot value, of the stops and pauses that concern it
 -- repeat: looks again
 local pool    = KEYS[1]            -- key: root of the pool's slot
 local id      = ARGV[1]            -- str: task
@@ -20,13 +20,13 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include skill_queue
 --@include next_start
 --@include stopped_scope
---@include in_force
+--@include is_active
 --@include session_of
 --@include forgiven_failures
 
 local task_key = pool .. ':task:' .. id
 local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
-  'skill', 'queue', 'env', 'progress', 'lane', 'revived')
+  'skill', 'queue', 'env', 'progress', 'lane', 'requeued')
 local state, at, env = found[1], found[3], found[12]
 if not state then return {} end
 local now = now_us(now_arg)
@@ -37,14 +37,14 @@ local fails_forgiven, deaths_forgiven = forgiven_failures(found[15])
 local task = {state, found[2], at, found[4], found[5], found[6], found[7], found[8], death, found[9], skill, queue, found[13],
   fails_forgiven, deaths_forgiven}
 local answer = {now, redis.call('GET', pool .. ':leader'), task, {}, {}, {}}
-local place, agents, orders = answer[4], answer[5], answer[6]
-local ordered = redis.call('EXISTS', pool .. ':desired') == 1
+local place, agents, active = answer[4], answer[5], answer[6]
+local any_active = redis.call('EXISTS', pool .. ':desired') == 1
 local looked = 0
 
-local function note_order(slot)
-  if ordered and in_force(pool, slot) then
-    orders[#orders + 1] = slot
-    orders[#orders + 1] = redis.call('HGET', pool .. ':desired', slot)
+local function note_active(slot)
+  if any_active and is_active(pool, slot) then
+    active[#active + 1] = slot
+    active[#active + 1] = redis.call('HGET', pool .. ':desired', slot)
   end
 end
 
@@ -70,8 +70,8 @@ end
 local function look_at(agent, ahead, offered)
   local agent_key = pool .. ':agent:' .. agent
   local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limits', 'lease_ms', 'grace', 'terms')
-  note_order('stop:agent:' .. agent)
-  note_order('pause:agent:' .. agent)
+  note_active('stop:agent:' .. agent)
+  note_active('pause:agent:' .. agent)
   local limits = {}
   for name in string.gmatch(spec[4] or '', '%S+') do limits[#limits + 1] = {name, next_start(pool, name, now, ahead)} end
   local skilled = string.find(' ' .. (spec[3] or '') .. ' ', ' ' .. skill .. ' ', 1, true) and 1 or 0
@@ -111,7 +111,7 @@ if state == 'ready' then
   local addressed = string.match(queue, '^agent:(.*)$')
   place[1] = rank
   place[2] = addressed and redis.call('ZSCORE', pool .. ':parked:' .. addressed, id) and 1 or 0
-  local scope = ordered and stopped_scope(pool, true, skill, env)
+  local scope = any_active and stopped_scope(pool, true, skill, env)
   place[3] = scope and redis.call('ZSCORE', pool .. ':held:' .. scope, id) and 1 or 0
   look_for_agents(rank or 0)
 elseif state == 'waiting' then
@@ -123,7 +123,7 @@ elseif state == 'scheduled' then
   place[1] = redis.call('ZSCORE', pool .. ':scheduled', id)
   place[2] = found[6] and env
   if at then look_at(string.match(at, '^%S+'), 0) end
-elseif state == 'asking' then
+elseif state == 'awaiting_input' then
   place[1], place[2] = redis.call('ZSCORE', pool .. ':asking', id), redis.call('HGET', task_key, 'asks')
   place[3] = redis.call('HGET', task_key, 'ask:' .. place[2])
 elseif state == 'assigned' then
@@ -140,9 +140,9 @@ elseif state == 'assigned' then
   end
   look_at(agent, 0)
 end
-note_order('stop:all')
-note_order('stop:skill:' .. skill)
-note_order('pause:queue:' .. queue)
-local session = ordered and session_of(env)
-if session then note_order('stop:session:' .. session) end
+note_active('stop:all')
+note_active('stop:skill:' .. skill)
+note_active('pause:queue:' .. queue)
+local session = any_active and session_of(env)
+if session then note_active('stop:session:' .. session) end
 return answer

@@ -80,17 +80,17 @@ def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Cal
     return Call("agents/expire", args, lambda reply: [worker.decode() for worker in reply])
 
 
-def mend(
+def repair(
     keys: PoolKeys, *, rows: Sequence[tuple[str, str]], repair: bool, limit: int = 500, now_us: str = ""
 ) -> Call[list[tuple[int, str, bool]]]:
     """Look whether the registry agrees with itself; rows are (agent or skill, its name).
 
-    Answers (index of the row, code, whether mended).
+    Answers (index of the row, code, whether repaired).
     """
 
     def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
         found = zip(*[iter(reply)] * 3, strict=True)
-        return [(row - 1, code.decode(), bool(mended)) for row, code, mended in found]
+        return [(row - 1, code.decode(), bool(repaired)) for row, code, repaired in found]
 
     args: Arguments = {
         "pool": keys.root,
@@ -99,7 +99,7 @@ def mend(
         "limit": limit,
         "now_arg": now_us,
     }
-    return Call("agents/mend", args, parse)
+    return Call("agents/repair", args, parse)
 
 
 def lead(keys: PoolKeys, *, supervisor: str, lease_ms: int) -> Call[bool]:

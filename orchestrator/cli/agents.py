@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli import output
-from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
-from orchestrator.cli.failures import Refused
+from orchestrator.cli.active_commands import active_commands, in_words, read_desired_state
+from orchestrator.cli.command_options import USUAL, CommandOptions, send_and_show
+from orchestrator.cli.failures import CommandAborted
 from orchestrator.cli.inputs import day, duration_s
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
-from orchestrator.cli.standing import in_words, orders, read_standing
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ async def list_(
         if within_s is not None:
             living = await Agents(Place(services.store, services.settings)).active(within_s)
             found = [agent for agent in found if agent.name in living]
-        now = await read_standing(services)
-    rows = [with_orders(agent, now) for agent in found]
+        now = await read_desired_state(services)
+    rows = [with_active_commands(agent, now) for agent in found]
     shown = [agent_cells(row) for row in rows] if common.output == "table" else rows
     columns = agent_columns(rows)
     empty = "no agent is known; run some with `orc up MODULE:AGENT`"
@@ -90,26 +90,29 @@ async def show(name: Annotated[str, positional("AGENT")], /, *, common: Globals 
 
     async with open_services(common.settings(), name="cli") as services:
         agent = await queries.agent(services.store, name)
-        now = await read_standing(services)
-    record = with_orders(agent, now)
-    shown = {**record, "orders": in_words(record["orders"])} if common.output == "table" else record
-    output.show_record(common.output, shown, key="name", skip=("orders",))
+        now = await read_desired_state(services)
+    record = with_active_commands(agent, now)
+    shown = {**record, "active_commands": in_words(record["active_commands"])} if common.output == "table" else record
+    output.show_record(common.output, shown, key="name", skip=("active_commands",))
 
 
-def with_orders(agent: AgentInfo, now: Desired) -> dict[str, Any]:
+def with_active_commands(agent: AgentInfo, now: Desired) -> dict[str, Any]:
     """What is known of an agent, with what holds it back."""
-    return {**asdict(agent), "orders": orders(now, "stop:all", f"stop:agent:{agent.name}", f"pause:agent:{agent.name}")}
+    return {
+        **asdict(agent),
+        "active_commands": active_commands(now, "stop:all", f"stop:agent:{agent.name}", f"pause:agent:{agent.name}"),
+    }
 
 
 def agent_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     """The columns of a table of agents; what holds them back only if something does."""
     columns = ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills")
-    return (*columns, "orders") if any(row["orders"] for row in rows) else columns
+    return (*columns, "active_commands") if any(row["active_commands"] for row in rows) else columns
 
 
 def agent_cells(row: dict[str, Any]) -> dict[str, Any]:
     """A row for a table."""
-    return {**row, "workers": len(row["workers"]), "orders": in_words(row["orders"])}
+    return {**row, "workers": len(row["workers"]), "active_commands": in_words(row["active_commands"])}
 
 
 @commands.command(
@@ -154,7 +157,7 @@ async def pause(
     agent: Annotated[str, positional("AGENT")],
     /,
     *,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Give an agent nothing more, until `orc agents resume`. What it has been given, it does; new tasks wait.
@@ -177,7 +180,7 @@ async def resume(
     agent: Annotated[str, positional("AGENT")],
     /,
     *,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """End the pause of an agent.
@@ -203,7 +206,7 @@ async def limit(
     /,
     *,
     reset: Annotated[bool, option("--reset")] = False,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Give an agent's own limit another rate, from the next start on. `orc limits` is for named limits.
@@ -227,7 +230,7 @@ async def limit(
         if known is not None and "rate" not in known.limits and not reset:
             named_limits = ", ".join(known.limits)
             others = f"; of its other limits ({named_limits}) `orc limits set` changes the rate" if named_limits else ""
-            raise Refused(f"agent {agent!r} has no limit of its own; give it a rate where it is made{others}")
+            raise CommandAborted(f"agent {agent!r} has no limit of its own; give it a rate where it is made{others}")
         return await send_and_show(services, command, options, common)
 
 
@@ -242,7 +245,7 @@ async def known_agent(services: Services, name: str) -> AgentInfo | None:
     return known.get(name)
 
 
-async def _give(kind: str, values: dict[str, Any], options: Commanding, common: Globals) -> int:
+async def _give(kind: str, values: dict[str, Any], options: CommandOptions, common: Globals) -> int:
     from orchestrator.control.commands import make_command
     from orchestrator.services import open_services
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli import output
 from orchestrator.cli.beside import work_beside
-from orchestrator.cli.children import Child, ChildFailed, Part, blocked_signals, end_in_order
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option
+from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, end_in_order
 from orchestrator.cli.up import supervisor_command
 from orchestrator.cli.worker import check_processes, worker_command
 from orchestrator.core.errors import InvalidInput, OrchestratorError

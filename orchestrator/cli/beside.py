@@ -5,16 +5,16 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from orchestrator.cli.children import ChildFailed, end_signals
+from orchestrator.cli.processes import ChildFailed, end_signals
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from orchestrator.cli.children import Child
+    from orchestrator.cli.processes import Child
 
 T = TypeVar("T")
 
-LOOK_EVERY_S: Final = 0.2
+POLL_EVERY_S: Final = 0.2
 
 
 async def work_beside(children: Sequence[Child], work: Callable[[], Awaitable[T]]) -> T | signal.Signals:
@@ -37,16 +37,16 @@ async def work_beside(children: Sequence[Child], work: Callable[[], Awaitable[T]
                 received.append(signal.Signals(number))
                 group.cancel_scope.cancel()
 
-    async def look_after_children() -> None:
+    async def poll_children() -> None:
         while True:
             for child in tuple(children):
-                child.look_after()
-            await anyio.sleep(LOOK_EVERY_S)
+                child.poll()
+            await anyio.sleep(POLL_EVERY_S)
 
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(stop_on_signal)
-            group.start_soon(look_after_children)
+            group.start_soon(poll_children)
             done.append(await work())
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failures:

@@ -6,7 +6,7 @@ from pathlib import Path  # noqa: TC003 - read when arguments are parsed
 from typing import Annotated, Any
 
 from orchestrator.cli import output
-from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
+from orchestrator.cli.command_options import USUAL, CommandOptions, send_and_show
 from orchestrator.cli.inputs import value as read_value
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
@@ -101,7 +101,7 @@ async def publish(
     value: Annotated[str, positional("VALUE")],
     /,
     *,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Let a value be known to all programs of the pool, also to those that start later: `ctx.config.get(KEY)`.
@@ -128,7 +128,7 @@ async def publish(
     """,
 )
 async def withdraw(
-    key: Annotated[str, positional("KEY")], /, *, options: Commanding = USUAL, common: Globals = DEFAULTS
+    key: Annotated[str, positional("KEY")], /, *, options: CommandOptions = USUAL, common: Globals = DEFAULTS
 ) -> int:
     """Let a published value be known no more.
 
@@ -163,7 +163,7 @@ async def published(*, common: Globals = DEFAULTS) -> None:
     output.show_list(common.output, rows, ("key", "value"), key="key", empty="nothing is published")
 
 
-async def _give(command: Any, options: Commanding, common: Globals) -> int:
+async def _give(command: Any, options: CommandOptions, common: Globals) -> int:
     from orchestrator.services import open_services
 
     async with open_services(common.settings(), name="cli") as services:

@@ -6,15 +6,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli import output
-from orchestrator.cli.commanding import USUAL, Commanding, receipt_rows, receipt_table, send_and_show
-from orchestrator.cli.consent import ask
+from orchestrator.cli.command_options import USUAL, CommandOptions, receipt_rows, receipt_table, send_and_show
+from orchestrator.cli.confirm import ask
 from orchestrator.cli.inputs import duration_s
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from orchestrator.control.records import Record
+    from orchestrator.control.records import ControlRecord
     from orchestrator.control.signing import Signer
     from orchestrator.services import Services
 
@@ -47,7 +47,7 @@ async def list_(
     limit: Annotated[int, option("--limit", metavar="N")] = 50,
     common: Globals = DEFAULTS,
 ) -> None:
-    """List the newest commands: who asked for what, when and why, and whether it is in force. Also what was refused.
+    """List the newest commands: who asked for what, when and why, and whether it is active. Also what was refused.
 
     Args:
         actor: Only those of this actor.
@@ -70,7 +70,7 @@ async def list_(
     since_s = duration_s("--since", since)
     start = None if since_s is None else datetime.now(UTC) - timedelta(seconds=since_s)
 
-    def wanted(record: Record) -> bool:
+    def wanted(record: ControlRecord) -> bool:
         return (
             (actor is None or record.actor == actor)
             and (kind is None or record.kind == kind)
@@ -99,13 +99,13 @@ async def list_(
     """,
 )
 async def show(command: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
-    """Show one command: who asked for it, why and when, whether it is in force, who has answered and who has not.
+    """Show one command: who asked for it, why and when, whether it is active, who has answered and who has not.
 
     Args:
         command: Its id.
         common: Global options.
     """
-    from orchestrator.control.receipts import Receipts, look
+    from orchestrator.control.receipts import Receipts, poll
     from orchestrator.control.records import find
     from orchestrator.services import open_services
 
@@ -113,7 +113,7 @@ async def show(command: Annotated[str, positional("ID")], /, *, common: Globals 
         record, asked = await find(services.store, _signer(services), command)
         found = Receipts((), ())
         if asked is not None and not record.problem:
-            found = await look(services.store, record.id, asked, at=record.at)
+            found = await poll(services.store, record.id, asked, at=record.at)
     rows = receipt_rows(found, record.at)
     shown: dict[str, Any] = {**asdict(record), "missing": found.missing, "busy": found.busy}
     if common.output != "table":
@@ -134,12 +134,12 @@ async def show(command: Annotated[str, positional("ID")], /, *, common: Globals 
 def renew(
     *,
     yes: Annotated[bool, option("--yes")] = False,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Refuse from now on every command that was signed before, as after a restore from a backup. Asks first.
 
-    What is in force stays in force.
+    What is active stays active.
 
     Args:
         yes: Do not ask.
@@ -167,7 +167,7 @@ async def log_level(
     /,
     *,
     reset: Annotated[bool, option("--reset")] = False,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Let every supervisor and worker log from this level on: debug, info, warning or error.
@@ -186,7 +186,7 @@ async def log_level(
     return await _give(command, options, common)
 
 
-async def _give(command: Any, options: Commanding, common: Globals) -> int:
+async def _give(command: Any, options: CommandOptions, common: Globals) -> int:
     from orchestrator.services import open_services
 
     async with open_services(common.settings(), name="cli") as services:

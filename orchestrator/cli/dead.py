@@ -7,7 +7,7 @@ from pathlib import Path  # noqa: TC003 - read when arguments are parsed
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from orchestrator.cli import output
-from orchestrator.cli.commanding import USUAL, Commanding
+from orchestrator.cli.command_options import USUAL, CommandOptions
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
 from orchestrator.cli.selections import NO_FILTER, Filtering, row, selecting
@@ -21,7 +21,7 @@ commands = Commands(
     "Look at dead letters, let them run again, export or delete them.",
     examples="""
         orc dead list --group error
-        orc dead retry --skill send --because TimeoutError --reason "the mail server is back"
+        orc dead retry --skill send --reason-contains TimeoutError --reason "the mail server is back"
     """,
 )
 app = commands.app
@@ -79,7 +79,7 @@ async def list_(
     """,
 )
 async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
-    """Show why a task is a dead letter: its reason, arguments, all attempts with tracebacks, deaths, revivals.
+    """Show why a task is a dead letter: its reason, arguments, all attempts with tracebacks, deaths, requeues.
 
     Args:
         task: Its id.
@@ -112,11 +112,11 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
     record |= {name: [_told(line, parts) for line in getattr(info, name)] for name, parts in _NOTES.items()}
     if common.output == "table":
         record |= {name: [_line(note) for note in record[name]] for name in _NOTES}
-    optional = ("session", "tags", "key", "parent", "errors", "deaths", "revivals")
+    optional = ("session", "tags", "key", "parent", "errors", "deaths", "requeues")
     output.show_record(common.output, record, key="id", skip=optional)
 
 
-_NOTES = {"deaths": ("worker", "how"), "revivals": ("state", "who")}
+_NOTES = {"deaths": ("worker", "how"), "requeues": ("state", "who")}
 """What stands behind the time in a piece of evidence: a word, and a text."""
 
 
@@ -145,7 +145,7 @@ def retry(
     dry_run: Annotated[bool, option("--dry-run")] = False,
     yes: Annotated[bool, option("--yes")] = False,
     filtering: Filtering = NO_FILTER,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Let dead letters run again: the same tasks, with ids, keys and histories; failures and deaths count anew.
@@ -162,11 +162,11 @@ def retry(
         options: How to ask.
         common: Global options.
     """
-    from orchestrator.cli.task_bulk import revive
+    from orchestrator.cli.task_bulk import retry_tasks
     from orchestrator.tasks.model import TaskState
 
     chosen = selecting(tasks, filtering, among={TaskState.DEAD}, dry_run=dry_run, yes=yes)
-    return revive(tasks, chosen, options, common)
+    return retry_tasks(tasks, chosen, options, common)
 
 
 @commands.command(
@@ -245,7 +245,7 @@ def delete(
     dry_run: Annotated[bool, option("--dry-run")] = False,
     yes: Annotated[bool, option("--yes")] = False,
     filtering: Filtering = NO_FILTER,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Delete dead letters for good. Asks first.

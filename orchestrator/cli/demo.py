@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli import output
 from orchestrator.cli.beside import work_beside
-from orchestrator.cli.children import Child, ChildFailed, Part, blocked_signals, end_in_order
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
+from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, end_in_order
 from orchestrator.cli.up import supervisor_command
 from orchestrator.cli.worker import check_processes, worker_command
 from orchestrator.core.errors import InvalidInput, OrchestratorError
@@ -180,7 +180,7 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
     """Submit the root task, show how its children come and go, and sum up."""
     import anyio
 
-    from orchestrator.cli.progress import Progress
+    from orchestrator.cli.progress import ProgressDisplay
     from orchestrator.cli.waiting import patiently
     from orchestrator.client.client import Orchestrator
     from orchestrator.core.settings import load_settings
@@ -192,7 +192,7 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
         session = f"audit-{secrets.token_hex(4)}"
         handle = await orc.submit(ROOT_SKILL, {"path": root, "out": str(folder)}, session=session)
         async with anyio.create_task_group() as group:
-            group.start_soon(Progress(orc.services, handle, started_s).run)
+            group.start_soon(ProgressDisplay(orc.services, handle, started_s).run)
             audited: dict[str, Any] = await handle.result()
             group.cancel_scope.cancel()
         seconds = time.monotonic() - started_s

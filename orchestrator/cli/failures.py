@@ -32,7 +32,7 @@ class TryAgain(OrchestratorError):
     exit_code = TRY_AGAIN
 
 
-class Refused(OrchestratorError):
+class CommandAborted(OrchestratorError):
     """What was asked for may not be done as things are."""
 
     exit_code = REFUSED

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli import output
-from orchestrator.cli.consent import ask
+from orchestrator.cli.confirm import ask
 from orchestrator.cli.failures import DONE, FAILED
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option
@@ -50,11 +50,11 @@ def check(
 ) -> int:
     """Look for tasks that are in no place or in two, and for all else that Redis may have lost.
 
-    The supervisor does the same all the time, slowly. Exit code: 0 all is whole, or was mended; 1 something is wrong
-    and was not mended; 4 nobody said yes. What is left behind in the ordinary course of things does not count.
+    The supervisor does the same all the time, slowly. Exit code: 0 all is whole, or was repaired; 1 something is wrong
+    and was not repaired; 4 nobody said yes. What is left behind in the ordinary course of things does not count.
 
     Args:
-        repair: Mend what is found. Asks first.
+        repair: Repair what is found. Asks first.
         yes: Do not ask.
         common: Global options.
     """
@@ -62,24 +62,24 @@ def check(
     import anyio
 
     settings = common.settings()
-    found = anyio.run(partial(_look_through, settings, mend=repair and yes))
-    if repair and not yes and (count := sum(bool(each.trouble.repair) for each in found)):
+    found = anyio.run(partial(_look_through, settings, repair=repair and yes))
+    if repair and not yes and (count := sum(bool(each.damage.repair) for each in found)):
         if common.output == "table":
             _print(_rows(found), common.output)
-        ask(f"mend {count} thing{'s' * (count != 1)}", yes=False)
-        found = anyio.run(partial(_look_through, settings, mend=True))
+        ask(f"repair {count} thing{'s' * (count != 1)}", yes=False)
+        found = anyio.run(partial(_look_through, settings, repair=True))
     rows = _rows(found)
     _print(rows, common.output)
     output.say(_summary(found))
-    return FAILED if any(not row["mended"] and not row["harmless"] for row in rows) else DONE
+    return FAILED if any(not row["repaired"] and not row["harmless"] for row in rows) else DONE
 
 
-async def _look_through(settings: Settings, *, mend: bool) -> list[Finding]:
+async def _look_through(settings: Settings, *, repair: bool) -> list[Finding]:
     from orchestrator.repair.walk import Terms, Walk
     from orchestrator.services import open_services
 
     async with open_services(settings, name="cli") as services:
-        walk = Walk(services.store, Terms.of(settings), repair=mend)
+        walk = Walk(services.store, Terms.of(settings), repair=repair)
         found: list[Finding] = []
         async with aclosing(walk.steps()) as steps:
             async for findings in steps:
@@ -121,21 +121,21 @@ async def report(*, common: Globals = DEFAULTS) -> None:
 
 
 def _rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
-    """One row per code, mended or not; with a few examples."""
+    """One row per code, repaired or not; with a few examples."""
     groups: dict[tuple[str, bool], list[Finding]] = {}
     for finding in found:
-        groups.setdefault((finding.code, finding.mended), []).append(finding)
+        groups.setdefault((finding.code, finding.repaired), []).append(finding)
     return [
         {
             "code": code,
             "count": len(alike),
-            "mended": mended,
-            "harmless": alike[0].trouble.harmless,
-            "found": alike[0].trouble.found,
-            "repair": alike[0].trouble.repair or None,
+            "repaired": repaired,
+            "harmless": alike[0].damage.harmless,
+            "found": alike[0].damage.found,
+            "repair": alike[0].damage.repair or None,
             "examples": [f"{each.subject} {each.place}".rstrip() for each in alike[:SHOWN]],
         }
-        for (code, mended), alike in groups.items()
+        for (code, repaired), alike in groups.items()
     ]
 
 
@@ -145,7 +145,7 @@ def _print(rows: Sequence[dict[str, Any]], form: Form) -> None:
         return
     for row in rows:
         output.write(f"{output.paint(row['code'], '1')}  {row['count']}  {row['found']}\n")
-        done = "mended" if row["mended"] else "a repair"
+        done = "repaired" if row["repaired"] else "a repair"
         output.write(
             f"  {done}: {row['repair'] or 'nothing is done by itself; look at it, then delete or rename it'}\n"
         )
@@ -158,8 +158,8 @@ def _print(rows: Sequence[dict[str, Any]], form: Form) -> None:
 def _summary(found: Sequence[Finding]) -> str:
     if not found:
         return "all is whole"
-    mended = sum(each.mended for each in found)
-    said = [(mended, "mended"), (len(found) - mended, "found")]
+    repaired = sum(each.repaired for each in found)
+    said = [(repaired, "repaired"), (len(found) - repaired, "found")]
     return ", ".join(f"{count} {what}" for count, what in said if count)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli import output
-from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
+from orchestrator.cli.active_commands import active_commands, in_words, read_desired_state
+from orchestrator.cli.command_options import USUAL, CommandOptions, send_and_show
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, positional
-from orchestrator.cli.standing import in_words, orders, read_standing
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -45,28 +45,32 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
 
     async with open_services(common.settings(), name="cli") as services:
         rows = await _rows(services)
-    shown = [{**row, "orders": in_words(row["orders"])} for row in rows] if common.output == "table" else rows
-    columns = ("limit", "rate", "defined", "agents", "orders")
+    shown = (
+        [{**row, "active_commands": in_words(row["active_commands"])} for row in rows]
+        if common.output == "table"
+        else rows
+    )
+    columns = ("limit", "rate", "defined", "agents", "active_commands")
     output.show_list(common.output, shown, columns, key="limit", empty="no limit is known")
 
 
 async def _rows(services: Services) -> list[dict[str, Any]]:
     from orchestrator.agents import queries
 
-    now = await read_standing(services)
+    now = await read_desired_state(services)
     rates = await queries.limits(services.store)
     bound = {agent.name: agent.limits for agent in await queries.agents(services.store)}
 
     def row(name: str) -> dict[str, Any]:
         own = name.removeprefix("@") if name.startswith("@") else None
         agents = [agent for agent, its in bound.items() if (agent == own and "rate" in its) or name in its]
-        found = orders(now, f"limit:{name}")
+        found = active_commands(now, f"limit:{name}")
         return {
             "limit": name,
             "rate": rates[name],
             "defined": rates.get(f"={name}") if found else rates[name],
             "agents": sorted(agents),
-            "orders": found,
+            "active_commands": found,
         }
 
     return [row(name) for name in sorted(rates) if not name.startswith("=")]
@@ -83,7 +87,7 @@ async def set_(
     rate: Annotated[str, positional("RATE")],
     /,
     *,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Give a limit another rate, from the next start on, until `orc limits reset`. It outlives restarts of everything.
@@ -107,7 +111,7 @@ async def reset(
     limit: Annotated[str, positional("LIMIT")],
     /,
     *,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Let a limit have the rate again that agents or settings define.
@@ -120,7 +124,7 @@ async def reset(
     return await _give("reset-limit", {"limit": limit}, options, common)
 
 
-async def _give(kind: str, values: dict[str, Any], options: Commanding, common: Globals) -> int:
+async def _give(kind: str, values: dict[str, Any], options: CommandOptions, common: Globals) -> int:
     from orchestrator.agents import queries
     from orchestrator.control.commands import make_command
     from orchestrator.services import open_services

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli import output
-from orchestrator.cli.consent import ask
+from orchestrator.cli.confirm import ask
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
 
@@ -91,17 +91,17 @@ def release(
 async def _release(scope: str, name: str, reason: str, yes: bool, common: Globals) -> int:  # noqa: FBT001
     from anyio import to_thread
 
-    from orchestrator.cli.failures import DONE, Refused
+    from orchestrator.cli.failures import DONE, CommandAborted
     from orchestrator.client.client import Orchestrator
     from orchestrator.control.commands import RecordLock
 
     async with Orchestrator(settings=common.settings()) as orc:
         locks = orc.locks(scope)
         lock = await _find(locks, name)
-        deed = f"release lock {output.clean(name)} of {output.clean(scope)}, held by {output.clean(lock.holder)}"
-        await to_thread.run_sync(lambda: ask(deed, yes=yes), abandon_on_cancel=True)
+        action = f"release lock {output.clean(name)} of {output.clean(scope)}, held by {output.clean(lock.holder)}"
+        await to_thread.run_sync(lambda: ask(action, yes=yes), abandon_on_cancel=True)
         if not await locks.take_away(lock):
-            raise Refused(f"lock {name!r} is not {lock.holder}'s any more; nothing was changed, look again")
+            raise CommandAborted(f"lock {name!r} is not {lock.holder}'s any more; nothing was changed, look again")
         await orc.admin.give(RecordLock(lock=f"{scope} {name}"[:1000], holder=lock.holder), reason=reason)
     if common.output == "table":
         output.write(f"released; {output.clean(lock.holder)} loses it\n")

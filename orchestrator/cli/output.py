@@ -25,7 +25,7 @@ _COLOURS: Final = {
     "succeeded": "32",
     "running": "36",
     "cancelling": "33",
-    "asking": "35",
+    "awaiting_input": "35",
     "dead": "31",
     "cancelled": "33",
     "expired": "33",

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle
     from orchestrator.services import Services
 
-LOOK_EVERY_S: Final = 0.15
+POLL_EVERY_S: Final = 0.15
 LINE_EVERY_S: Final = 2.0
 ENDED: Final = ("succeeded", "dead", "cancelled", "expired")
 
 
-class Progress:
+class ProgressDisplay:
     """Looks at the counters of the pool until it is cancelled."""
 
     def __init__(self, services: Services, audit: TaskHandle[Any], started_s: float) -> None:
@@ -67,7 +67,7 @@ class Progress:
             while True:
                 await self._look()
                 live.update(self._picture(), refresh=True)
-                await anyio.sleep(LOOK_EVERY_S)
+                await anyio.sleep(POLL_EVERY_S)
 
     async def _look(self) -> None:
         from orchestrator.agents import queries as registry

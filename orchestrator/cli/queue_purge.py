@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Final
 
-from orchestrator.cli.commanding import USUAL, Commanding
-from orchestrator.cli.consent import ask, ask_for_name
+from orchestrator.cli.command_options import USUAL, CommandOptions
+from orchestrator.cli.confirm import ask, ask_for_name
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import option, positional
 from orchestrator.cli.selections import Selecting, carry_out, find, show_dry_run
@@ -35,7 +35,7 @@ def purge(
     *,
     dry_run: Annotated[bool, option("--dry-run")] = False,
     yes: Annotated[bool, option("--yes")] = False,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Cancel all that waits in a queue now; what comes later stays. Needs --reason. Asks first, of many for the name.
@@ -64,10 +64,10 @@ def purge(
     if dry_run:
         return show_dry_run(found, chosen, common)
     many = len(found.tasks)
-    deed = f"cancel {many} task{'' if many == 1 else 's'} that wait{'s' if many == 1 else ''} in {queue}"
+    action = f"cancel {many} task{'' if many == 1 else 's'} that wait{'s' if many == 1 else ''} in {queue}"
     if many > NAME_ABOVE:
-        ask_for_name(deed, queue, yes=yes)
+        ask_for_name(action, queue, yes=yes)
     elif many:
-        ask(deed, yes=yes)
+        ask(action, yes=yes)
     command = PurgeQueue(queue=queue, count=many, filter=chosen.wanted.words)
     return anyio.run(carry_out, command, found, options, common)

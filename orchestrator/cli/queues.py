@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli import output, queue_purge
-from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
+from orchestrator.cli.active_commands import active_commands, in_words, read_desired_state
+from orchestrator.cli.command_options import USUAL, CommandOptions, send_and_show
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, positional
-from orchestrator.cli.standing import in_words, orders, read_standing
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -54,13 +54,13 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
 
 
 def queue_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """The columns of a table of queues; orders only if there are some."""
-    return (*COLUMNS, "orders") if any(row["orders"] for row in rows) else COLUMNS
+    """The columns of a table of queues; active commands only if there are some."""
+    return (*COLUMNS, "active_commands") if any(row["active_commands"] for row in rows) else COLUMNS
 
 
 def queue_cells(row: dict[str, Any]) -> dict[str, Any]:
     """A row for a table."""
-    return {**row, "orders": in_words(row["orders"])}
+    return {**row, "active_commands": in_words(row["active_commands"])}
 
 
 async def queue_rows(services: Services) -> list[dict[str, Any]]:
@@ -68,9 +68,9 @@ async def queue_rows(services: Services) -> list[dict[str, Any]]:
     from orchestrator.agents import queries as agents
     from orchestrator.tasks import queries as tasks
 
-    now = await read_standing(services)
+    now = await read_desired_state(services)
     lengths = {queue: count for queue, count in (await tasks.queue_lengths(services.store)).items() if count}
-    ordered = [slot.partition(":queue:")[2] for slot in now.standing if ":queue:" in slot]
+    ordered = [slot.partition(":queue:")[2] for slot in now.active if ":queue:" in slot]
     lengths |= {queue: 0 for queue in ordered if queue not in lengths}
     known = await agents.agents(services.store)
     heads = await tasks.heads(services.store, [queue for queue, count in lengths.items() if count][:HEADS])
@@ -81,7 +81,7 @@ async def queue_rows(services: Services) -> list[dict[str, Any]]:
         takers = agents.takers(queue, known)
         facts = {"queue": queue, "tasks": count, "agents": takers, "head": head, "cause": cause, "why": why}
         slots = ("stop:all", f"stop:{queue}", f"pause:{queue}", f"pause:queue:{queue}", f"drain:queue:{queue}")
-        return {**facts, "orders": orders(now, *slots)}
+        return {**facts, "active_commands": active_commands(now, *slots)}
 
     return [row(queue, count) for queue, count in lengths.items()]
 
@@ -97,7 +97,7 @@ async def pause(
     queue: Annotated[str, positional("QUEUE")],
     /,
     *,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Take nothing more out of a queue, until `orc queues resume`. New tasks are accepted and wait.
@@ -120,7 +120,7 @@ async def drain(
     queue: Annotated[str, positional("QUEUE")],
     /,
     *,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Refuse new tasks for a queue, until `orc queues resume`. What waits in it is worked off.
@@ -143,7 +143,7 @@ async def resume(
     queue: Annotated[str, positional("QUEUE")],
     /,
     *,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """End the pause and the drain of a queue.
@@ -156,7 +156,7 @@ async def resume(
     return await _give("resume-queue", queue, options, common)
 
 
-async def _give(kind: str, queue: str, options: Commanding, common: Globals) -> int:
+async def _give(kind: str, queue: str, options: CommandOptions, common: Globals) -> int:
     from orchestrator.control.commands import make_command
     from orchestrator.services import open_services
 

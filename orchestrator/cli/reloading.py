@@ -13,16 +13,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.cli.children import Child, ChildFailed, Part, blocked_signals, child_of_this_process, end_in_order
 from orchestrator.cli.failures import CONFIGURATION, DONE, INTERRUPTED, NOBODY_ANSWERED, exit_code_of
 from orchestrator.cli.output import say
+from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, child_of_this_process, end_in_order
 from orchestrator.cli.watching import SourceWatch
 
 if TYPE_CHECKING:
     import signal
     from collections.abc import Iterable, Sequence
 
-    from orchestrator.cli.children import Signals
+    from orchestrator.cli.processes import Signals
 
 DRAIN_S: Final = 2.0
 """How long running tasks get before a reload gives them back; without costing an attempt, so they run again."""
@@ -88,7 +88,7 @@ class Reloader:
         if self._host is None:
             return
         try:
-            self._host.look_after()
+            self._host.poll()
         except ChildFailed as failed:
             self._host = None
             if failed.exit_code == NOBODY_ANSWERED:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from orchestrator.cli import inputs, output
-from orchestrator.cli.consent import ask
+from orchestrator.cli.confirm import ask
 from orchestrator.cli.failures import DONE, joint_exit_code
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.client.timetable import Schedules
     from orchestrator.schedules.model import Schedule
 
-    Deed = Callable[[Schedules, str], Awaitable[dict[str, Any]]]
+    ScheduleAction = Callable[[Schedules, str], Awaitable[dict[str, Any]]]
 
 commands = Commands(
     "schedules",
@@ -330,7 +330,7 @@ async def _opened(common: Globals) -> AsyncIterator[Schedules]:
         yield Schedules(lambda: services)
 
 
-async def _each(names: Sequence[str], do: Deed, common: Globals, key: str = "name") -> int:
+async def _each(names: Sequence[str], do: ScheduleAction, common: Globals, key: str = "name") -> int:
     """Do something with each schedule, and print what; one that is unknown does not keep the others from it."""
     known = _check_names(names)
     rows: list[dict[str, Any]] = []
@@ -389,8 +389,8 @@ def _check_names(names: Sequence[str]) -> list[str]:
 
 def _check_plan(common: Globals, skill: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
     """Refuse what cannot be meant before a server is asked."""
-    from orchestrator.client.scheduling import draw_up
-    from orchestrator.client.submission import Door
+    from orchestrator.client.scheduling import build_plan
+    from orchestrator.client.submission import SubmissionValidator
     from orchestrator.core.ids import TaskIds
 
-    draw_up(Door(common.settings(), ids=TaskIds(listens=False)), skill, arguments, **options)
+    build_plan(SubmissionValidator(common.settings(), ids=TaskIds(listens=False)), skill, arguments, **options)

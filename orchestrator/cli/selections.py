@@ -24,7 +24,7 @@ from orchestrator.core.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from orchestrator.cli.commanding import Commanding
+    from orchestrator.cli.command_options import CommandOptions
     from orchestrator.cli.options import Globals
     from orchestrator.client.admin import Sent
     from orchestrator.control.commands import Command
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from orchestrator.tasks.records import TaskRecord
     from orchestrator.tasks.selecting import Selection, TaskFilter
 
-LOOK_EVERY_S: Final = 0.05
+POLL_EVERY_S: Final = 0.05
 NOBODY: Final = "nobody leads"
 SAY_EVERY_S: Final = 2.0
 
 _CODES: Final = {
-    "revived": DONE,
+    "requeued": DONE,
     "still-open": DONE,
     "cancelled": DONE,
     "told-to-stop": DONE,
@@ -50,7 +50,7 @@ _CODES: Final = {
     "not-ended": REFUSED,
     "unknown": NOT_FOUND,
 }
-"""What the ends that `supervisor.deeds` counts mean for the exit code."""
+"""What the ends that `supervisor.bulk_actions` counts mean for the exit code."""
 
 
 @option_group("Filter: all that is said must hold")
@@ -70,7 +70,7 @@ class Filtering:
     tag: Annotated[str | None, option("--tag", metavar="TAG")] = None
     """With this label."""
 
-    because: Annotated[str | None, option("--because", metavar="TEXT")] = None
+    reason_contains: Annotated[str | None, option("--reason-contains", metavar="TEXT")] = None
     """Whose reason contains this text, in upper or lower case."""
 
     error: Annotated[str | None, option("--error", metavar="TEXT")] = None
@@ -107,7 +107,7 @@ class Filtering:
             session=self.session,
             tag=self.tag,
             states=tuple(states),
-            reason=self.because,
+            reason=self.reason_contains,
             error=self.error,
             since=inputs.moment_or_ago("--since", self.since),
             until=inputs.moment_or_ago("--until", self.until),
@@ -211,7 +211,7 @@ def row(task: TaskRecord) -> dict[str, Any]:
     }
 
 
-def deed(verb: str, found: Selection, selecting: Selecting) -> str:
+def describe_action(verb: str, found: Selection, selecting: Selecting) -> str:
     """What is about to be done, for the question."""
     return f"{verb} {_count(found)} (filter: {output.clean(selecting.wanted.words)})"
 
@@ -240,7 +240,7 @@ class JobState:
         return joint_exit_code(_CODES[end] for end, number in self.ends if number) if self.ends else DONE
 
 
-async def carry_out(command: Command, found: Selection, options: Commanding, common: Globals) -> int:
+async def carry_out(command: Command, found: Selection, options: CommandOptions, common: Globals) -> int:
     """Give a job to the supervisor, wait for its end, and print the outcome.
 
     Returns:
@@ -290,7 +290,7 @@ async def _wait(services: Services, sent: Sent, total: int, timeout_s: float | N
         if now_s - said_s >= SAY_EVERY_S and state.word == "progress":
             said_s = now_s
             output.hint(f"{state.detail} of {total} are done with")
-        await anyio.sleep(LOOK_EVERY_S)
+        await anyio.sleep(POLL_EVERY_S)
 
 
 def job_state(found: Receipts) -> JobState:
@@ -302,7 +302,7 @@ def job_state(found: Receipts) -> JobState:
         if receipt.sender == SUPERVISOR and receipt.word == "progress":
             at, ends = read_progress(receipt.detail)
             return JobState(receipt.word, str(at), tuple(ends.items()))
-        if receipt.sender == SUPERVISOR and receipt.word != "heard":
+        if receipt.sender == SUPERVISOR and receipt.word != "received":
             ends = read_words(receipt.detail) if receipt.word == "done" else Counter()
             return JobState(receipt.word, receipt.detail, tuple(ends.items()))
     return JobState("stored")

@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli import output
+from orchestrator.cli.active_commands import active_commands, print_active_commands, read_desired_state
 from orchestrator.cli.failures import NOBODY_ANSWERED, error_line
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands
-from orchestrator.cli.standing import orders, print_orders, read_standing
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -36,7 +36,7 @@ class Status:
     agents: list[dict[str, Any]]
     workers: list[dict[str, Any]]
     queues: list[dict[str, Any]]
-    orders: list[dict[str, Any]]
+    active_commands: list[dict[str, Any]]
     tasks: dict[str, int]
 
 
@@ -77,7 +77,7 @@ async def _ask(services: Services) -> Status:
         agents=[asdict(agent) for agent in await registry.agents(store)],
         workers=[asdict(worker) for worker in await registry.workers(store)],
         queues=await queue_rows(services),
-        orders=orders(await read_standing(services)),
+        active_commands=active_commands(await read_desired_state(services)),
         tasks=await tasks.counters(store),
     )
 
@@ -97,9 +97,9 @@ def _print_screen(found: Status) -> None:
         ("tasks", ", ".join(f"{found.tasks[name]} {name}" for name in _in_order(found.tasks)) or "none yet"),
     ]
     output.write("".join(f"{output.paint(name.ljust(10), '1')}  {output.clean(text)}\n" for name, text in facts))
-    if found.orders:
+    if found.active_commands:
         output.write("\n")
-        print_orders(found.orders)
+        print_active_commands(found.active_commands)
     agents = [{**agent, "workers": len(agent["workers"])} for agent in found.agents]
     _print_table(agents, ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills"), title="agent")
     _print_table(found.workers, ("id", "pid", "last_seen_at", "agents"), title="worker")

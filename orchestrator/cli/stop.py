@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 from orchestrator.cli import output
-from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
+from orchestrator.cli.active_commands import SHOWN, read_desired_state
+from orchestrator.cli.command_options import USUAL, CommandOptions, send_and_show
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option
-from orchestrator.cli.standing import SHOWN, read_standing
 from orchestrator.core.errors import InvalidInput
 
 stop_commands = Commands(
@@ -45,7 +45,7 @@ async def stop(
     now: Annotated[bool, option("--now")] = False,
     refuse: Annotated[bool, option("--refuse")] = False,
     wait: Annotated[bool, option("--wait")] = False,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Start nothing more: at all, or of one agent, session or skill. It holds until `orc start`, whatever restarts.
@@ -84,7 +84,7 @@ async def start(
     agent: Agent = None,
     session: Session = None,
     skill: Skill = None,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """End the stop of the same scope: `orc start` ends `orc stop`, `orc start --agent A` ends `orc stop --agent A`.
@@ -103,8 +103,8 @@ async def start(
 
     command = make_command("start", {"agent": agent, "session": session, "skill": skill})
     async with open_services(common.settings(), name="cli") as services:
-        before = (await read_standing(services)).standing
-        slot = command.orders[0].slot
+        before = (await read_desired_state(services)).active
+        slot = command.changes[0].slot
         if slot not in before:
             output.say(f"nothing changes: {slot.removeprefix('stop:').replace(':', ' ', 1)} was not stopped")
         code = await send_and_show(services, command, options, common)

@@ -22,7 +22,7 @@ def add_to(commands: Commands) -> None:
     commands.command(
         "answer",
         examples="""
-            orc tasks list --state asking
+            orc tasks list --state awaiting_input
             orc tasks answer 0192f0c1-… yes
             orc tasks answer 0192f0c1-… '{"row": 7}' --question 2
         """,

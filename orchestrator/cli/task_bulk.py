@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from orchestrator.cli import output
-from orchestrator.cli.consent import ask
+from orchestrator.cli.confirm import ask
 from orchestrator.cli.failures import DONE, NOT_FOUND, REFUSED, error_line, joint_exit_code
-from orchestrator.cli.selections import carry_out, deed, find, show_dry_run
+from orchestrator.cli.selections import carry_out, describe_action, find, show_dry_run
 from orchestrator.core.errors import CommandRefused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.cli.commanding import Commanding
+    from orchestrator.cli.command_options import CommandOptions
     from orchestrator.cli.options import Globals
     from orchestrator.cli.selections import Selecting
     from orchestrator.services import Services
@@ -66,7 +66,7 @@ def show_rows(rows: Sequence[Row], common: Globals) -> int:
 
 
 async def record(
-    services: Services, deed: Literal["cancel", "revive", "delete"], rows: Sequence[Row], reason: str
+    services: Services, action: Literal["cancel", "retry", "delete"], rows: Sequence[Row], reason: str
 ) -> None:
     """Keep in the record of commands with which tasks it was done, by whom and why."""
     from orchestrator.control.commands import RecordTasks
@@ -75,7 +75,7 @@ async def record(
     done = [row.id for row in rows if row.exit_code == DONE]
     try:
         for first in range(0, len(done), RECORDED):
-            command = RecordTasks(deed=deed, tasks=tuple(done[first : first + RECORDED]))
+            command = RecordTasks(action=action, tasks=tuple(done[first : first + RECORDED]))
             patience_s = services.settings.redis.command_timeout_s
             await send(services.store, services.settings, command, reason=reason, patience_s=patience_s)
     except CommandRefused as refused:
@@ -85,23 +85,23 @@ async def record(
 # --------------------------------------------------------------------------------------------------------------- by ids
 
 
-def revive(tasks: Sequence[str], selecting: Selecting | None, options: Commanding, common: Globals) -> int:
+def retry_tasks(tasks: Sequence[str], selecting: Selecting | None, options: CommandOptions, common: Globals) -> int:
     """Let tasks run again. Blocks; answers the exit code."""
     import anyio
 
     if selecting is None:
-        return anyio.run(_revive, checked(tasks), options, common)
-    from orchestrator.control.commands import ReviveTasks
+        return anyio.run(_retry_by_ids, checked(tasks), options, common)
+    from orchestrator.control.commands import RetryTasks
 
     found = find(selecting, common)
     if selecting.dry_run:
         return show_dry_run(found, selecting, common)
-    ask(deed("retry", found, selecting), yes=selecting.yes or not found.tasks, final=False)
-    command = ReviveTasks(count=len(found.tasks), filter=selecting.wanted.words)
+    ask(describe_action("retry", found, selecting), yes=selecting.yes or not found.tasks, final=False)
+    command = RetryTasks(count=len(found.tasks), filter=selecting.wanted.words)
     return anyio.run(carry_out, command, found, options, common)
 
 
-async def _revive(ids: Sequence[str], options: Commanding, common: Globals) -> int:
+async def _retry_by_ids(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
     from orchestrator.control.sending import this_actor
     from orchestrator.services import open_services
     from orchestrator.tasks import steering
@@ -109,21 +109,21 @@ async def _revive(ids: Sequence[str], options: Commanding, common: Globals) -> i
     settings = common.settings()
     async with open_services(settings, name="cli") as services:
         said = f"{this_actor()}: {options.reason}" if options.reason else this_actor()
-        done = await steering.revive(
+        done = await steering.retry(
             services.store,
             ids,
             said=said,
             max_wait_s=round(settings.queue.max_wait_s),
             patience_s=settings.redis.command_timeout_s,
         )
-        rows = [_revived(id_, *done[id_]) for id_ in ids]
-        await record(services, "revive", [row for row in rows if row.status == "revived"], options.reason)
+        rows = [_requeued(id_, *done[id_]) for id_ in ids]
+        await record(services, "retry", [row for row in rows if row.status == "requeued"], options.reason)
     return show_rows(rows, common)
 
 
-def _revived(id_: str, status: model.ReviveStatus, state: model.TaskState | None) -> Row:
+def _requeued(id_: str, status: model.RequeueStatus, state: model.TaskState | None) -> Row:
     match status:
-        case "revived":
+        case "requeued":
             return Row(id_, status, state, "runs again")
         case "already":
             return Row(id_, status, state, f"has not ended, it is {state}")
@@ -134,7 +134,7 @@ def _revived(id_: str, status: model.ReviveStatus, state: model.TaskState | None
     return Row(id_, status, None, UNKNOWN, NOT_FOUND)
 
 
-def cancel(selecting: Selecting, options: Commanding, common: Globals) -> int:
+def cancel(selecting: Selecting, options: CommandOptions, common: Globals) -> int:
     """Cancel what a filter means. Blocks; answers the exit code."""
     import anyio
 
@@ -143,13 +143,13 @@ def cancel(selecting: Selecting, options: Commanding, common: Globals) -> int:
     found = find(selecting, common)
     if selecting.dry_run:
         return show_dry_run(found, selecting, common)
-    ask(deed("cancel", found, selecting), yes=selecting.yes or not found.tasks)
+    ask(describe_action("cancel", found, selecting), yes=selecting.yes or not found.tasks)
     command = CancelTasks(count=len(found.tasks), filter=selecting.wanted.words)
     return anyio.run(carry_out, command, found, options, common)
 
 
 def delete(
-    tasks: Sequence[str], selecting: Selecting | None, options: Commanding, common: Globals, *, yes: bool
+    tasks: Sequence[str], selecting: Selecting | None, options: CommandOptions, common: Globals, *, yes: bool
 ) -> int:
     """Delete ended tasks. Blocks; answers the exit code."""
     import anyio
@@ -163,12 +163,12 @@ def delete(
     found = find(selecting, common)
     if selecting.dry_run:
         return show_dry_run(found, selecting, common)
-    ask(deed("delete", found, selecting), yes=yes or not found.tasks)
+    ask(describe_action("delete", found, selecting), yes=yes or not found.tasks)
     command = DeleteTasks(count=len(found.tasks), filter=selecting.wanted.words)
     return anyio.run(carry_out, command, found, options, common)
 
 
-async def _delete(ids: Sequence[str], options: Commanding, common: Globals) -> int:
+async def _delete(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
     from orchestrator.services import open_services
     from orchestrator.tasks import steering
 

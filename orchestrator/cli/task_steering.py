@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from orchestrator.cli import output
-from orchestrator.cli.commanding import USUAL, Commanding
+from orchestrator.cli.command_options import USUAL, CommandOptions
 from orchestrator.cli.failures import NOT_FOUND, TIMED_OUT
 from orchestrator.cli.inputs import duration_s
 from orchestrator.cli.options import DEFAULTS, Globals
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from orchestrator.cli.waiting import Ended as End
     from orchestrator.tasks import model
 
-Open = Literal["scheduled", "ready", "assigned", "running", "cancelling", "asking"]
-Revivable = Literal["dead", "cancelled", "expired"]
+Open = Literal["scheduled", "ready", "assigned", "running", "cancelling", "awaiting_input"]
+Retryable = Literal["dead", "cancelled", "expired"]
 Ended = Literal["succeeded", "dead", "cancelled", "expired"]
 
 
@@ -125,7 +125,7 @@ def cancel(
     if chosen is not None:
         if wait:
             raise InvalidInput("--wait is for ids; by filter it is waited until all are told to stop")
-        return cancel_by_filter(chosen, Commanding(reason, no_wait, timeout), common)
+        return cancel_by_filter(chosen, CommandOptions(reason, no_wait, timeout), common)
     if timeout is not None and not wait:
         raise InvalidInput("--timeout says how long to --wait")
     return anyio.run(_cancel, checked(tasks), reason, wait, timeout, common)
@@ -157,11 +157,11 @@ async def _cancel(ids: Sequence[str], reason: str, wait: bool, timeout: str | No
 
 def retry(
     *tasks: Annotated[str, positional("ID")],
-    state: Annotated[tuple[Revivable, ...], option("--state", metavar="STATE", many=True)] = (),
+    state: Annotated[tuple[Retryable, ...], option("--state", metavar="STATE", many=True)] = (),
     dry_run: Annotated[bool, option("--dry-run")] = False,
     yes: Annotated[bool, option("--yes")] = False,
     filtering: Filtering = NO_FILTER,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Let tasks run again that ended without a result: the same tasks, with ids, keys and histories.
@@ -181,12 +181,12 @@ def retry(
         options: How to ask.
         common: Global options.
     """
-    from orchestrator.cli.task_bulk import revive
+    from orchestrator.cli.task_bulk import retry_tasks
     from orchestrator.tasks.model import TaskState
-    from orchestrator.tasks.selecting import REVIVABLE
+    from orchestrator.tasks.selecting import RETRYABLE
 
-    among = REVIVABLE if state else {TaskState.DEAD}
-    return revive(
+    among = RETRYABLE if state else {TaskState.DEAD}
+    return retry_tasks(
         tasks, selecting(tasks, filtering, among=among, states=state, dry_run=dry_run, yes=yes), options, common
     )
 
@@ -197,7 +197,7 @@ def delete(
     dry_run: Annotated[bool, option("--dry-run")] = False,
     yes: Annotated[bool, option("--yes")] = False,
     filtering: Filtering = NO_FILTER,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Delete ended tasks for good: result, errors, output, idempotency key. Asks first.

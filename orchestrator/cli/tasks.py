@@ -16,7 +16,16 @@ if TYPE_CHECKING:
 
 OnBusy = Literal["enqueue", "reject", "interrupt", "replace"]
 State = Literal[
-    "scheduled", "ready", "assigned", "running", "cancelling", "asking", "succeeded", "dead", "cancelled", "expired"
+    "scheduled",
+    "ready",
+    "assigned",
+    "running",
+    "cancelling",
+    "awaiting_input",
+    "succeeded",
+    "dead",
+    "cancelled",
+    "expired",
 ]
 
 commands = Commands(

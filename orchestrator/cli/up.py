@@ -7,16 +7,16 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Final
 
 from orchestrator.cli import output
-from orchestrator.cli.children import Child, ChildFailed, Part, blocked_signals, end_in_order
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
+from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, end_in_order
 from orchestrator.cli.worker import worker_command
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     import signal
 
-    from orchestrator.cli.children import Signals
+    from orchestrator.cli.processes import Signals
     from orchestrator.core.settings import Settings
     from orchestrator.services import Attachment
 
@@ -104,7 +104,7 @@ def _watch(children: list[Child], redis: Attachment | None, signals: Signals) ->
     import time
 
     while True:
-        due = [due_s for child in children if (due_s := child.look_after()) is not None]
+        due = [due_s for child in children if (due_s := child.poll()) is not None]
         if redis is not None and not redis.kept():
             output.say("redis went away; it is started again")
             _hold_redis().close()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S: Final = 30.0
 """How long Redis may be silent while somebody waits: a restart takes less."""
-LOOK_EVERY_S: Final = 2.0
+POLL_EVERY_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ async def _watch(orc: Orchestrator, of: TaskHandle[Any] | None) -> None:
     heard_s, told = time.monotonic(), False
     causes: set[Cause] = set()
     while True:
-        await anyio.sleep(LOOK_EVERY_S)
+        await anyio.sleep(POLL_EVERY_S)
         try:
             await orc.services.store.execute("PING")
             heard_s, told = time.monotonic(), False

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli import output
-from orchestrator.cli.commanding import USUAL, Commanding, send_and_show
+from orchestrator.cli.active_commands import active_commands, in_words, read_desired_state
+from orchestrator.cli.command_options import USUAL, CommandOptions, send_and_show
 from orchestrator.cli.options import DEFAULTS, Globals
 from orchestrator.cli.parsing import Commands, option, positional
-from orchestrator.cli.standing import in_words, orders, read_standing
 from orchestrator.core.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
@@ -48,12 +48,12 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
 
     async with open_services(common.settings(), name="cli") as services:
         found = await queries.workers(services.store)
-        now = await read_standing(services)
-    rows = [with_orders(worker, now) for worker in found]
+        now = await read_desired_state(services)
+    rows = [with_active_commands(worker, now) for worker in found]
     columns: tuple[str, ...] = ("id", "host", "pid", "version", "last_seen_at", "agents")
-    if common.output == "table" and any(row["orders"] for row in rows):
-        columns = (*columns, "orders")
-        rows = [{**row, "orders": in_words(row["orders"])} for row in rows]
+    if common.output == "table" and any(row["active_commands"] for row in rows):
+        columns = (*columns, "active_commands")
+        rows = [{**row, "active_commands": in_words(row["active_commands"])} for row in rows]
     empty = "no worker lives; start some with `orc up MODULE:AGENT` or `orc worker run MODULE:AGENT`"
     output.show_list(common.output, rows, columns, key="id", empty=empty)
 
@@ -76,9 +76,9 @@ async def show(worker: Annotated[str, positional("WORKER")], /, *, common: Globa
     from orchestrator.services import open_services
 
     async with open_services(common.settings(), name="cli") as services:
-        record = with_orders(await _find(services, worker), await read_standing(services))
-    shown = {**record, "orders": in_words(record["orders"])} if common.output == "table" else record
-    output.show_record(common.output, shown, key="id", skip=("orders",))
+        record = with_active_commands(await _find(services, worker), await read_desired_state(services))
+    shown = {**record, "active_commands": in_words(record["active_commands"])} if common.output == "table" else record
+    output.show_record(common.output, shown, key="id", skip=("active_commands",))
 
 
 @commands.command(
@@ -93,7 +93,7 @@ async def drain(
     /,
     *,
     wait: Annotated[bool, option("--wait")] = False,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Give a worker nothing more, until `orc workers resume`; it finishes what it has, and stays.
@@ -117,7 +117,7 @@ async def resume(
     worker: Annotated[str, positional("WORKER")],
     /,
     *,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """End the drain of a worker.
@@ -141,7 +141,7 @@ async def stop(
     /,
     *,
     wait: Annotated[bool, option("--wait")] = False,
-    options: Commanding = USUAL,
+    options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
     """Let a worker finish what it has and end, as after SIGTERM; its host starts no other in its place.
@@ -155,9 +155,9 @@ async def stop(
     return await _give("stop-worker", worker, options, common, wait=wait)
 
 
-def with_orders(worker: WorkerInfo, now: Desired) -> dict[str, Any]:
+def with_active_commands(worker: WorkerInfo, now: Desired) -> dict[str, Any]:
     """What is known of a worker, with what it is told to do."""
-    return {**asdict(worker), "orders": orders(now, f"drain:worker:{worker.id}")}
+    return {**asdict(worker), "active_commands": active_commands(now, f"drain:worker:{worker.id}")}
 
 
 async def _find(services: Services, typed: str) -> WorkerInfo:
@@ -178,7 +178,7 @@ async def _find(services: Services, typed: str) -> WorkerInfo:
     return found[0]
 
 
-async def _give(kind: str, worker: str, options: Commanding, common: Globals, *, wait: bool = False) -> int:
+async def _give(kind: str, worker: str, options: CommandOptions, common: Globals, *, wait: bool = False) -> int:
     from orchestrator.control.commands import make_command
     from orchestrator.services import open_services
 

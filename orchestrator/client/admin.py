@@ -11,7 +11,7 @@ from orchestrator.control.commands import (
     Command,
     DeleteTasks,
     PurgeQueue,
-    ReviveTasks,
+    RetryTasks,
     make_command,
 )
 from orchestrator.control.sending import send
@@ -19,7 +19,7 @@ from orchestrator.core.durations import from_instant_ms, to_seconds
 from orchestrator.core.ids import check_task_id
 from orchestrator.core.payload import encode_json
 from orchestrator.tasks.model import TaskState
-from orchestrator.tasks.selecting import DEFAULT_LIMIT, ENDED, OPEN, REVIVABLE, TaskFilter, select
+from orchestrator.tasks.selecting import DEFAULT_LIMIT, ENDED, OPEN, RETRYABLE, TaskFilter, select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -36,7 +36,7 @@ READY: Final = frozenset({TaskState.READY})
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A command that was accepted: it is in force, or will be done.
+    """A command that was accepted: it is active, or will be done.
 
     Attributes:
         id: of the command, as `orc control show` takes it.
@@ -56,7 +56,7 @@ class Sent:
 
         Args:
             timeout: seconds or a timedelta, after which it returns what there is; None: no time-out.
-            until_done: wait until nothing is left to be done, not only until all have heard of it. Of a job always.
+            until_done: wait until nothing is left to be done, not only until all have received it. Of a job always.
         """
         services = self._services()
         timeout_s = None if timeout is None else to_seconds("timeout", timeout)
@@ -188,7 +188,7 @@ class Admin:
         """Refuse from now on what was signed before, as after a restore from a backup that has forgotten commands."""
         return await self._give("renew-epoch", {}, reason, actor)
 
-    async def revive(
+    async def retry(
         self,
         tasks: Sequence[str] | TaskFilter,
         *,
@@ -206,8 +206,8 @@ class Admin:
             reason: why; kept with each task.
             actor: who.
         """
-        ids, words, more = await self._selected(tasks, DEAD, REVIVABLE, limit)
-        sent = await self.give(ReviveTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
+        ids, words, more = await self._selected(tasks, DEAD, RETRYABLE, limit)
+        sent = await self.give(RetryTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
         return replace(sent, more=more)
 
     async def cancel(
@@ -218,7 +218,7 @@ class Admin:
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
-        """Cancel tasks: of a filter those that wait or run. Arguments and answer as of `revive`."""
+        """Cancel tasks: of a filter those that wait or run. Arguments and answer as of `retry`."""
         ids, words, more = await self._selected(tasks, OPEN, OPEN, limit)
         sent = await self.give(CancelTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
         return replace(sent, more=more)
@@ -231,7 +231,7 @@ class Admin:
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
-        """Delete ended tasks for good: of a filter dead letters, unless it names states. Otherwise as `revive`."""
+        """Delete ended tasks for good: of a filter dead letters, unless it names states. Otherwise as `retry`."""
         ids, words, more = await self._selected(tasks, DEAD, ENDED, limit)
         sent = await self.give(DeleteTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
         return replace(sent, more=more)

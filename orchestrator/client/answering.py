@@ -11,7 +11,7 @@ from orchestrator.core.ids import check_task_id
 from orchestrator.core.log import get_logger
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import AnswerStatus, TaskState
-from orchestrator.tasks.questions import fitting, unpack_stored
+from orchestrator.tasks.questions import match_option, unpack_stored
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -42,7 +42,7 @@ async def answer(
         number = int(asks or 1)
     field = f"ask:{number}"
     stored = await store.ask(lambda: store.execute("HGET", store.keys.task(id_), field), patience_s=patience_s)
-    text = fitting(value, () if stored is None else unpack_stored(stored).options)
+    text = match_option(value, () if stored is None else unpack_stored(stored).options)
     max_wait_s = round(services.settings.queue.max_wait_s)
     call = scripts.answer(store.keys, id_=id_, number=number, value=text, actor=actor, max_wait_s=max_wait_s)
     found = await store.call(call, patience_s=patience_s)
@@ -68,11 +68,11 @@ def _refusal(id_: str, number: int, text: str, found: Answered) -> Exception:
             return AnswerRefused(f"question {number} of task {id_} was answered by {who}: {found.value.decode()}")
         case AnswerStatus.LATE:
             return AnswerRefused(f"question {number} of task {id_} was not answered in time; it goes on without")
-        case AnswerStatus.UNFIT:
+        case AnswerStatus.INVALID:
             return InvalidInput(f"the answer {text} is none of the options of question {number}")
         case AnswerStatus.UNKNOWN:
             return NotFound(f"task {id_} does not exist, or its retention has passed")
-    if found.state is not TaskState.ASKING:
+    if found.state is not TaskState.AWAITING_INPUT:
         asked = f"it has asked {found.asks} question{'' if found.asks == 1 else 's'} so far and is {found.state}"
         return AnswerRefused(f"task {id_} does not wait for the answer to question {number}: {asked}")
     return AnswerRefused(f"task {id_} has not asked question {number}; it waits with question {found.asks}")

@@ -78,7 +78,7 @@ class Batcher:
             if not answer.done():  # else its caller was cancelled before anything was sent
                 batch.append((row, answer))
         if batch:
-            size = len(next(_fitting([row for row, _ in batch])))
+            size = len(next(_split_to_fit([row for row, _ in batch])))
             self._pending.extendleft(reversed(batch[size:]))
             del batch[size:]
         return batch
@@ -140,7 +140,7 @@ class Sending:
 
     async def send(self, rows: Sequence[SubmitRow]) -> None:
         """Send the next chunk when there is room; not at all once one has failed."""
-        for part in _fitting(rows):
+        for part in _split_to_fit(rows):
             # Two on their way may overtake each other, so what has an order goes alone.
             room = 2 if any(isinstance(row, UnusualRow) and row.lane for row in part) else 1
             for _ in range(room):
@@ -171,12 +171,12 @@ class Sending:
         return chain.from_iterable(self._outcomes)
 
 
-def _fitting(rows: Sequence[SubmitRow]) -> Iterator[Sequence[SubmitRow]]:
+def _split_to_fit(rows: Sequence[SubmitRow]) -> Iterator[Sequence[SubmitRow]]:
     """Cut what would be too much for one call."""
     if len(rows) > 1 and len(pack_rows(rows)) > BATCH_BYTES:
         middle = len(rows) // 2
-        yield from _fitting(rows[:middle])
-        yield from _fitting(rows[middle:])
+        yield from _split_to_fit(rows[:middle])
+        yield from _split_to_fit(rows[middle:])
     else:
         yield rows
 

@@ -20,12 +20,12 @@ from orchestrator.client.replies import Replies
 from orchestrator.client.shared_config import SharedConfig
 from orchestrator.client.submission import (
     Arguments,
-    Door,
     Duration,
     NamedSkill,
     OnBusy,
     Parent,
     Submission,
+    SubmissionValidator,
     SubmitOptions,
     TypedSkill,
 )
@@ -132,7 +132,7 @@ class Orchestrator:
     async def _serve(self, services: Services, opened: asyncio.Future[None]) -> None:
         ids = TaskIds(listens=True)
         self._services = services
-        self._door = Door(services.settings, ids=ids)
+        self._validator = SubmissionValidator(services.settings, ids=ids)
         self._batcher = Batcher(services)
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
@@ -229,7 +229,7 @@ class Orchestrator:
         """Submit one task; see `Submission` for the arguments. Concurrent calls travel together.
 
         Raises:
-            InvalidInput: refused at the door; nothing was sent.
+            InvalidInput: refused by validation; nothing was sent.
             KeyConflict, QueueFull, LaneBusy, Stopped: refused by the server; nothing was stored.
             ServerUnavailable: no answer, even after repeating; `outcome_unknown` tells whether it may have arrived, and
                 `task_ids` has its id then.
@@ -257,7 +257,7 @@ class Orchestrator:
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
         """Submit what a `Submission` says, as a child of `parent` if given."""
         services = self._here()
-        row = self._door.row(task, parent)
+        row = self._validator.row(task, parent)
         # Known before it is sent: its reply may be read before the answer to the submit.
         handle = self._handle(row.id, own=True, skill=task.skill)
         try:
@@ -279,11 +279,11 @@ class Orchestrator:
         """
         services = self._here()
         listed = list(tasks)
-        drafts = [self._door.check(task, parent) for task in listed]
+        drafts = [self._validator.check(task, parent) for task in listed]
         handles: list[TaskHandle[Any]] = []
         async with self._batcher.sending() as sending:
             for start in range(0, len(drafts), CHUNK_ROWS):
-                rows = [self._door.number(draft) for draft in drafts[start : start + CHUNK_ROWS]]
+                rows = [self._validator.number(draft) for draft in drafts[start : start + CHUNK_ROWS]]
                 handles += [
                     self._handle(row.id, own=True, skill=task.skill)
                     for row, task in zip(rows, listed[start : start + CHUNK_ROWS], strict=True)

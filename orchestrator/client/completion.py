@@ -51,21 +51,21 @@ async def _ends(
         for handle in ended:
             yield handle
         if waiting and timeout_s == 0:
-            await replies.look(list(waiting))
+            await replies.poll(list(waiting))
         while waiting:
             if not ends.ids:
                 with anyio.move_on_after(max(0.0, until_s - time.monotonic())):
                     await ends.wait()
             if not ends.ids:
-                raise TimeoutError(_overdue(len(waiting), len(handles), timeout_s, replies.trouble))
+                raise TimeoutError(_overdue(len(waiting), len(handles), timeout_s, replies.last_failure))
             yield waiting.pop(ends.ids.popleft())
     finally:
         replies.forget(handles, ends)
 
 
-def _overdue(left: int, of: int, timeout_s: float, trouble: StoreError | None) -> str:
-    if trouble is not None:
-        return f"the ends of {left} of {of} tasks are not known after {timeout_s:g} s: {trouble}"
+def _overdue(left: int, of: int, timeout_s: float, failure: StoreError | None) -> str:
+    if failure is not None:
+        return f"the ends of {left} of {of} tasks are not known after {timeout_s:g} s: {failure}"
     return f"{left} of {of} tasks have not ended after {timeout_s:g} s; they go on, ask again"
 
 

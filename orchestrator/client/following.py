@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks.output import Place, StreamEntry
 
-LOOK_EVERY_S: Final = 5.0
+POLL_EVERY_S: Final = 5.0
 ASK_CHUNK: Final = 500
 PAGE_ENTRIES: Final = 32
 """A reader holds no more than this at a time; of the largest chunks that is 2 MiB."""
@@ -93,7 +93,7 @@ class Following:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._look_every_s = min(LOOK_EVERY_S, services.settings.redis.command_timeout_s)
+        self._poll_every_s = min(POLL_EVERY_S, services.settings.redis.command_timeout_s)
         self._hints = services.store.hints(name="following", heard=self._heard, ended=self._unsubscribed)
         self._channel_stem = services.keys.out("")
         self._tasks: dict[str, _Followed] = {}
@@ -121,7 +121,7 @@ class Following:
                     more = len(page) == PAGE_ENTRIES
                     for entry in reader.take(page):
                         yield entry
-                        # What stands behind an end is the life of a task that was revived.
+                        # What stands behind an end is the life of a task that was requeued.
                         ended = entry.final
                 if ended:
                     return
@@ -200,7 +200,7 @@ class Following:
         """Keep readers informed, until cancelled."""
         try:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._look_after_silent)
+                group.start_soon(self._poll_silent)
                 await self._ask_and_subscribe()
         finally:
             with anyio.CancelScope(shield=True):
@@ -263,8 +263,7 @@ class Following:
                 raise
             except StoreError as refused:
                 self._may_subscribe = False
-                late = f"output is seen up to {self._look_every_s:g} s late; let this user subscribe to its channels"
-                _log.warning("hints_refused", error=str(refused), meaning=late)
+                _log.warning("hints_refused", error=str(refused))
                 return set()
             for id_ in fresh:
                 if (task := self._tasks.get(id_)) is not None:
@@ -273,10 +272,10 @@ class Following:
                     self._left.add(id_)
         return fresh
 
-    async def _look_after_silent(self) -> None:
+    async def _poll_silent(self) -> None:
         while True:
             await self._somebody.wait()
-            await anyio.sleep(self._look_every_s)
+            await anyio.sleep(self._poll_every_s)
             if not self._tasks:
                 self._somebody = anyio.Event()
                 await self._hints.close()
@@ -285,7 +284,7 @@ class Following:
                 await self._hints.check()
             except StoreError as failure:
                 _log.warning("following_interrupted", error=str(failure))
-            silent_since_s = time.monotonic() - self._look_every_s
+            silent_since_s = time.monotonic() - self._poll_every_s
             for id_, followed in self._tasks.items():
                 if followed.heard_s <= silent_since_s:
                     self._ask_about(id_)

@@ -12,7 +12,7 @@ from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks import queries, scripts
-from orchestrator.tasks.model import CancelStatus, ReviveStatus, TaskState
+from orchestrator.tasks.model import CancelStatus, RequeueStatus, TaskState
 from orchestrator.tasks.output import as_chunk, as_event, check_place
 from orchestrator.tasks.queries import Outcome
 
@@ -68,7 +68,7 @@ class TaskHandle(Generic[T_co]):
     async def result(self, timeout: Duration | None = None, *, as_: type[Any] | None = None) -> Any:
         """Wait for the end of the task and return its result.
 
-        Whoever asks once more after a failure waits again if the task was revived meanwhile (`retry`).
+        Whoever asks once more after a failure waits again if the task was requeued meanwhile (`retry`).
 
         Args:
             timeout: seconds or timedelta; None waits as long as it takes, also while Redis is away; 0 asks once. The
@@ -89,23 +89,23 @@ class TaskHandle(Generic[T_co]):
     async def _end(self, timeout: Duration | None) -> None:
         timeout_s = None if timeout is None else to_seconds("timeout", timeout)
         if self._told:
-            await self._ask_whether_revived()
+            await self._ask_whether_requeued()
         if self.before_wait is not None and self.outcome is None and timeout_s != 0:
             await self.before_wait()
         if self.outcome is None and timeout_s == 0:
-            await self._replies.look([self.id])
+            await self._replies.poll([self.id])
         elif self.outcome is None:
             with anyio.move_on_after(timeout_s):
                 await self._replies.wait(self)
         if self.outcome is None:
-            trouble = self._replies.trouble
+            failure = self._replies.last_failure
             raise TimeoutError(
                 f"task {self.id} has not ended after {timeout_s:g} s; it goes on, ask again"
-                if trouble is None
-                else f"the end of task {self.id} is not known after {timeout_s:g} s: {trouble}"
+                if failure is None
+                else f"the end of task {self.id} is not known after {timeout_s:g} s: {failure}"
             )
 
-    async def _ask_whether_revived(self) -> None:
+    async def _ask_whether_requeued(self) -> None:
         # Without an answer the end stands that was seen.
         with suppress(OrchestratorError):
             found = (await queries.outcomes(self._services.store, [self.id])).get(self.id)
@@ -223,7 +223,7 @@ class TaskHandle(Generic[T_co]):
 
         return (await answer(self._services, self.id, value, number=question, actor=actor)).status
 
-    async def retry(self, reason: str = "") -> ReviveStatus:
+    async def retry(self, reason: str = "") -> RequeueStatus:
         """Let it run again after it has ended without a result: the same task, with its id, key and history.
 
         Failures and deaths count from now on. What is already told stays told; a new `result()` waits again.
@@ -232,13 +232,13 @@ class TaskHandle(Generic[T_co]):
             reason: kept with the task.
 
         Returns:
-            `REVIVED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (nobody could work with its
+            `REQUEUED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (nobody could work with its
             record), `UNKNOWN`.
         """
         from orchestrator.control.sending import this_actor  # it loads pydantic, which plain clients do without
 
         actor = this_actor()
-        call = scripts.revive(
+        call = scripts.retry(
             self._services.keys,
             ids=[self.id],
             token=os.urandom(8).hex(),
@@ -246,7 +246,7 @@ class TaskHandle(Generic[T_co]):
             max_wait_s=round(self._services.settings.queue.max_wait_s),
         )
         ((status, _),) = await self._services.store.call(call, patience_s=self._patience_s)
-        if status in {ReviveStatus.REVIVED, ReviveStatus.ALREADY}:
+        if status in {RequeueStatus.REQUEUED, RequeueStatus.ALREADY}:
             self.outcome, self._told = None, False
         return status
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from orchestrator.services import Services
 
-LOOK_EVERY_S: Final = 5.0
-FOREIGN_LOOK_EVERY_S: Final = 0.25
+POLL_EVERY_S: Final = 5.0
+FOREIGN_POLL_EVERY_S: Final = 0.25
 """A task that another process submitted replies to that process; we look, at `LOOK_CHUNK` of them in turn."""
 FRESH_S: Final = 1.0
 """A task that was submitted longer ago than this is looked up at once when somebody begins to wait for it."""
@@ -92,13 +92,13 @@ class Replies:
     """Settles handles as their tasks end.
 
     Attributes:
-        trouble: why Redis does not tell at the moment, or None.
+        last_failure: why Redis does not tell at the moment, or None.
     """
 
     def __init__(self, services: Services, *, client: str) -> None:
         self._services, self._client = services, client
         self._loop = asyncio.get_running_loop()
-        self._block_s = min(LOOK_EVERY_S, services.settings.redis.command_timeout_s)
+        self._block_s = min(POLL_EVERY_S, services.settings.redis.command_timeout_s)
         # Every submit adds one. A WeakValueDictionary with its callbacks would be a fifth of the client's work.
         self._own: dict[str, ref[Awaited]] = {}
         self._sweep_at = SWEEP_AT
@@ -106,12 +106,12 @@ class Replies:
         self._waiting: dict[str, list[Waiter]] = {}
         self._waiting_own: set[str] = set()
         self._waiting_foreign: dict[str, None] = {}  # whose turn it is comes first
-        self._unlooked: set[str] = set()
+        self._unpolled: set[str] = set()
         self._closed = False
         self._own_wait = anyio.Event()
         self._look_now = anyio.Event()
         self._cursor = "0"
-        self.trouble: StoreError | None = None
+        self.last_failure: StoreError | None = None
 
     # --------------------------------------------------------------------------------------------------- handles
 
@@ -191,7 +191,7 @@ class Replies:
                 self._waiting_foreign.setdefault(id_)
             if not own or _age_s(id_) > FRESH_S:
                 # It may have ended before anybody listened: another client's reply, or one that was trimmed since.
-                self._unlooked.add(id_)
+                self._unpolled.add(id_)
                 looks = True
         if self._waiting_own:
             self._own_wait.set()
@@ -217,7 +217,7 @@ class Replies:
         self._waiting.pop(id_, None)
         self._waiting_own.discard(id_)
         self._waiting_foreign.pop(id_, None)
-        self._unlooked.discard(id_)
+        self._unpolled.discard(id_)
 
     def fail_all(self, failure: OrchestratorError) -> None:
         """Let nobody wait for a client that has closed, now or later."""
@@ -230,7 +230,7 @@ class Replies:
     async def run(self) -> None:
         """Read replies and look after those who wait, until cancelled."""
         async with anyio.create_task_group() as group:
-            group.start_soon(self._look_after_waiting)
+            group.start_soon(self._poll_waiting)
             await self._read()
 
     async def _read(self) -> None:
@@ -253,7 +253,7 @@ class Replies:
                     await self._look(list(self._waiting))
                     continue
                 pauses.reset()
-                self.trouble = None
+                self.last_failure = None
                 for entry, fields in reply[0][1] if reply else ():
                     self._cursor = entry.decode()
                     await self._take(fields)
@@ -275,7 +275,7 @@ class Replies:
 
     # ----------------------------------------------------------------------------------------------------- looks
 
-    async def look(self, ids: Sequence[str]) -> None:
+    async def poll(self, ids: Sequence[str]) -> None:
         """Ask Redis now for those of `ids` that have ended.
 
         Raises:
@@ -286,7 +286,7 @@ class Replies:
         refusals: list[StoreError] = []
         for start in range(0, len(ids), LOOK_CHUNK):
             found = await queries.outcomes(self._services.store, ids[start : start + LOOK_CHUNK])
-            self.trouble = None
+            self.last_failure = None
             for id_, outcome in found.items():
                 self._settle(id_, outcome)
             refusals += [outcome for outcome in found.values() if isinstance(outcome, StoreError)]
@@ -296,14 +296,14 @@ class Replies:
     async def _look(self, ids: Sequence[str]) -> bool:
         """Do the same, and say whether Redis answered."""
         try:
-            await self.look(ids)
+            await self.poll(ids)
         except StoreError as failure:
             _log.debug("results_not_read", error=str(failure))
-            self.trouble = failure
+            self.last_failure = failure
             return False
         return True
 
-    async def _look_after_waiting(self) -> None:
+    async def _poll_waiting(self) -> None:
         looked_s = time.monotonic()
         while True:
             pause_s = self._pause_s(looked_s)
@@ -313,7 +313,7 @@ class Replies:
             now_s = time.monotonic()
             if pause_s is None:
                 looked_s = now_s  # nobody waited until now
-            unlooked, self._unlooked = self._unlooked, set()
+            unlooked, self._unpolled = self._unpolled, set()
             turn = list(islice(self._waiting_foreign, LOOK_CHUNK))
             if now_s - looked_s >= self._block_s:
                 looked_s = now_s
@@ -321,7 +321,7 @@ class Replies:
             else:
                 ids = list({*unlooked, *turn})
             if not await self._look(ids):
-                self._unlooked |= unlooked & self._waiting.keys()
+                self._unpolled |= unlooked & self._waiting.keys()
             for id_ in [id_ for id_ in turn if id_ in self._waiting_foreign]:
                 del self._waiting_foreign[id_]
                 self._waiting_foreign[id_] = None
@@ -331,7 +331,7 @@ class Replies:
         if not self._waiting:
             return None
         rest_s = max(0.0, looked_s + self._block_s - time.monotonic())
-        return min(rest_s, FOREIGN_LOOK_EVERY_S) if self._unlooked or self._waiting_foreign else rest_s
+        return min(rest_s, FOREIGN_POLL_EVERY_S) if self._unpolled or self._waiting_foreign else rest_s
 
     def _settle(self, id_: str, outcome: Outcome | StoreError) -> None:
         handle = self._known(id_)

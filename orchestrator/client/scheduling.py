@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from enum import StrEnum
 
-    from orchestrator.client.submission import Arguments, Door, Duration, NamedSkill
+    from orchestrator.client.submission import Arguments, Duration, NamedSkill, SubmissionValidator
     from orchestrator.tasks.scripts import SubmitAnswer
 
 E = TypeVar("E", bound="StrEnum")
@@ -27,7 +27,7 @@ PREVIEW_MAX: Final = 1000
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """When a schedule fires, and what its tasks are like; see `draw_up`."""
+    """When a schedule fires, and what its tasks are like; see `build_plan`."""
 
     cron: str | None
     zone: str
@@ -44,8 +44,8 @@ class ScheduleOptions(TypedDict, total=False):
     catch_up: str
 
 
-def draw_up(
-    door: Door,
+def build_plan(
+    validator: SubmissionValidator,
     skill: str | NamedSkill,
     args: Arguments = None,
     *,
@@ -66,7 +66,7 @@ def draw_up(
     """Check the definition of a schedule.
 
     Args:
-        door: checks the tasks that it will submit.
+        validator: checks the tasks that it will submit.
         skill: name of the handler, or the `Skill` itself.
         args: JSON object of its arguments, or a pydantic model.
         cron: five fields: minute, hour, day of the month, month, day of the week.
@@ -93,7 +93,7 @@ def draw_up(
     name = skill if isinstance(skill, str) else skill.name
     plan = Plan(
         skill=name,
-        args=msgspec.Raw(door.arguments(name, args)),
+        args=msgspec.Raw(validator.arguments(name, args)),
         cron=None if cron is None else _one_line(cron),
         zone=check_zone(zone),
         every_ms=None if every is None else to_ms("every", every),
@@ -101,7 +101,7 @@ def draw_up(
         session=session,
         lane=lane,
         priority=priority,
-        tags=tags if isinstance(tags, str) else tuple(tags),  # type: ignore[arg-type]  # the door refuses a text
+        tags=tags if isinstance(tags, str) else tuple(tags),  # type: ignore[arg-type]  # the validator refuses a text
         timeout_s=None if timeout is None else to_seconds("timeout", timeout),
         max_attempts=max_attempts,
         result_ttl_s=None if result_ttl is None else to_seconds("result_ttl", result_ttl),
@@ -109,12 +109,12 @@ def draw_up(
         catch_up=_choice("catch_up", catch_up, CatchUp),
     )
     plan.timing(0)
-    door.check(replace_skill(submission(plan, key="schedule:check:0"), skill))
+    validator.check(replace_skill(submission(plan, key="schedule:check:0"), skill))
     return plan
 
 
 def replace_skill(task: Submission, skill: str | NamedSkill) -> Submission:
-    """The same task with the `Skill` itself, if the caller has it: the door can check the arguments then."""
+    """The same task with the `Skill` itself, if the caller has it: the validator can check the arguments then."""
     return task if isinstance(skill, str) else replace(task, skill=skill)
 
 
@@ -135,7 +135,7 @@ def submission(plan: Plan, *, key: str | None) -> Submission:
     )
 
 
-def firing_row(door: Door, plan: Plan, firing: Firing) -> UnusualRow:
+def firing_row(validator: SubmissionValidator, plan: Plan, firing: Firing) -> UnusualRow:
     """The row for `tasks/submit` that fires a schedule.
 
     Its task shows `schedule:NAME:FIRE_MS` as its key. That it is submitted once is seen to by the firing itself.
@@ -143,7 +143,7 @@ def firing_row(door: Door, plan: Plan, firing: Firing) -> UnusualRow:
     Raises:
         InvalidInput: the settings here do not allow such a task (any more).
     """
-    row = door.row(submission(plan, key=f"schedule:{firing.schedule}:{firing.fired}"))
+    row = validator.row(submission(plan, key=f"schedule:{firing.schedule}:{firing.fired}"))
     assert isinstance(row, UnusualRow)
     return replace(row, firing=firing, idem=None, digest=None)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control.commands import PublishConfig, WithdrawConfig
-from orchestrator.control.desired import CONFIG, PROVED, read_desired
+from orchestrator.control.desired import CONFIG, VERIFIED, read_desired
 from orchestrator.control.entries import read_entry
 from orchestrator.control.records import without_replays
 from orchestrator.control.signing import signer_of
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from orchestrator.control.desired import Desired
-    from orchestrator.control.entries import Heard
+    from orchestrator.control.entries import ControlEntry
     from orchestrator.control.signing import Signer
     from orchestrator.services import Services
 
@@ -81,7 +81,7 @@ class SharedConfig:
         slot = CONFIG + check_name("config key", key)
         if self._known is not None:
             return _values(self._known()).get(key, default)
-        names = (slot, PROVED + slot)
+        names = (slot, VERIFIED + slot)
         desired_key = self._services.keys.desired
         found = await self._ask("HMGET", desired_key, *names)
         pairs = [(name.encode(), value) for name, value in zip(names, found, strict=True) if value is not None]
@@ -118,22 +118,24 @@ class SharedConfig:
         entries = follow_stream(store, self._services.keys.control, after=after, idle_s=idle_s, name="config")
         try:
             async for entry, fields in entries:
-                heard = read_entry(entry.decode(), fields, signer)
-                if heard.problem or not isinstance(heard.command, PublishConfig | WithdrawConfig):
+                received = read_entry(entry.decode(), fields, signer)
+                if received.problem or not isinstance(received.command, PublishConfig | WithdrawConfig):
                     continue
-                one = await self._unless_replayed(heard)
+                one = await self._unless_replayed(received)
                 if one.problem or one.issued is None:
                     continue
-                command, withdrawn = heard.command, isinstance(heard.command, WithdrawConfig)
+                command, withdrawn = received.command, isinstance(received.command, WithdrawConfig)
                 value = decode_json(command.value.encode()) if isinstance(command, PublishConfig) else None
-                at = from_instant_ms(int(heard.entry.partition("-")[0]))
-                yield ConfigChange(heard.entry, command.key, value, withdrawn, one.issued.actor, one.issued.reason, at)
+                at = from_instant_ms(int(received.entry.partition("-")[0]))
+                yield ConfigChange(
+                    received.entry, command.key, value, withdrawn, one.issued.actor, one.issued.reason, at
+                )
         finally:
             await entries.aclose()
 
-    async def _unless_replayed(self, heard: Heard) -> Heard:
+    async def _unless_replayed(self, received: ControlEntry) -> ControlEntry:
         store = self._services.store
-        (one,) = await store.ask(lambda: without_replays(store, [heard]), patience_s=self._patience_s)
+        (one,) = await store.ask(lambda: without_replays(store, [received]), patience_s=self._patience_s)
         return one
 
     @property
@@ -150,8 +152,8 @@ class SharedConfig:
 
 def _values(desired: Desired) -> dict[str, Any]:
     found = {}
-    for key, standing in desired.config.items():
-        command = standing.command
+    for key, active in desired.config.items():
+        command = active.command
         if isinstance(command, PublishConfig):
             found[key] = decode_json(command.value.encode())
     return found

@@ -1,4 +1,4 @@
-"""What a caller asks for, checked at the door and laid out as a row for the submit script."""
+"""What a caller asks for, validated and laid out as a row for the submit script."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ Draft: TypeAlias = tuple[str, bytes] | UnusualRow
 """A submission that was checked: skill and arguments of a usual one, else its row without an id."""
 
 
-class Door:
+class SubmissionValidator:
     """Turns submissions into rows; refuses what cannot be meant before anything is sent."""
 
     def __init__(self, settings: Settings, *, ids: TaskIds) -> None:
@@ -305,9 +305,9 @@ def _mapping(title: str, args: Arguments) -> Mapping[str, Any]:
     if hasattr(args, "model_dump"):
         try:
             dumped = args.model_dump(mode="json")
-        except Exception as unfit:
+        except Exception as invalid:
             # Also what serialisers of the user's own raise.
-            raise InvalidInput(f"{title} cannot be sent: {unfit}") from unfit
+            raise InvalidInput(f"{title} cannot be sent: {invalid}") from invalid
         if isinstance(dumped, dict):
             return dumped
     raise InvalidInput(f"{title} must be a mapping or a pydantic model, not {type(args).__name__}")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from msgspec.structs import replace
 
-from orchestrator.client.scheduling import draw_up, refusal, submission
-from orchestrator.client.submission import Door
+from orchestrator.client.scheduling import build_plan, refusal, submission
+from orchestrator.client.submission import SubmissionValidator
 from orchestrator.control.commands import RecordSchedule
 from orchestrator.control.sending import send
 from orchestrator.core.durations import from_instant_ms
@@ -73,11 +73,11 @@ class Schedules:
         """
         services = self._services()
         check_name("schedule", name)
-        plan = draw_up(_door(services), skill, args, **options)
+        plan = build_plan(_validator(services), skill, args, **options)
         done = await book.add(services.store, name, plan, replace=replace, patience_s=_patience_s(services))
         if done is not book.Added.SAME:
-            deed = "add" if done is book.Added.ADDED else "replace"
-            await self._record(deed, name, f"{plan.skill}, {plan.when}", reason, actor)
+            action = "add" if done is book.Added.ADDED else "replace"
+            await self._record(action, name, f"{plan.skill}, {plan.when}", reason, actor)
         return done.value
 
     async def pause(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
@@ -110,7 +110,7 @@ class Schedules:
         """
         services = self._services()
         found = await self._stored(services, check_name("schedule", name))
-        row = _door(services).row(submission(decode_plan(found.plan), key=None))
+        row = _validator(services).row(submission(decode_plan(found.plan), key=None))
         if not isinstance(row, UnusualRow):
             row = UnusualRow(row.id, row.envelope)
         queue = services.settings.queue
@@ -161,17 +161,17 @@ class Schedules:
             raise await queries.unknown(services.store, name)
         return found
 
-    async def _record(self, deed: Any, name: str, detail: str, reason: str, actor: str | None) -> None:
+    async def _record(self, action: Any, name: str, detail: str, reason: str, actor: str | None) -> None:
         services = self._services()
-        command = RecordSchedule(deed=deed, schedule=name, detail=detail[:2000])
+        command = RecordSchedule(action=action, schedule=name, detail=detail[:2000])
         try:
             await send(services.store, services.settings, command, actor=actor, reason=reason)
         except (CommandRefused, StoreError) as failure:
-            _log.warning("schedule_change_not_recorded", schedule=name, deed=deed, error=str(failure))
+            _log.warning("schedule_change_not_recorded", schedule=name, action=action, error=str(failure))
 
 
-def _door(services: Services) -> Door:
-    return Door(services.settings, ids=TaskIds(listens=False))
+def _validator(services: Services) -> SubmissionValidator:
+    return SubmissionValidator(services.settings, ids=TaskIds(listens=False))
 
 
 def _patience_s(services: Services) -> float:

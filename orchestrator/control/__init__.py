@@ -1,1 +1,1 @@
-"""Control: what operators ask for, how it is signed, stored and announced, and what is in force now."""
+"""Control: what operators ask for, how it is signed, stored and announced, and what is active now."""

@@ -1,7 +1,7 @@
 """Every command that an operator can give, as data: one model per kind, told apart by `kind`.
 
 The command line, `orc.admin` and the JSON schema are made from these; whoever obeys matches on them. A command changes
-what is in force (`orders`), or it is a job for the supervisor (`job`), or it only records what was done (neither).
+what is active (`changes`), or it is a job for the supervisor (`job`), or it only records what was done (neither).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from orchestrator.core.payload import decode_json
 from orchestrator.core.rates import parse_rate
 
 
-class Order(NamedTuple):
+class DesiredChange(NamedTuple):
     """One change of the desired state.
 
     Attributes:
         slot: field of the hash `desired`, as `stop:agent:editor`.
         mark: second letter of its value: `r` refuses new tasks, `n` interrupts what runs, `b` does both, `s` ends the
-            process, `-` none of it; empty: the slot is emptied, what was in force ends.
+            process, `-` none of it; empty: the slot is emptied, what was active ends.
     """
 
     slot: str
@@ -94,7 +94,7 @@ class _Command(BaseModel):
     kind: str
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """The changes of the desired state."""
         return ()
 
@@ -140,10 +140,10 @@ class Stop(_Scoped):
     refuse: bool = Field(default=False, description="Refuse new tasks too; otherwise they are accepted and wait.")
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Fill the slot of its scope."""
         mark = {(False, False): "-", (True, False): "n", (False, True): "r", (True, True): "b"}[self.now, self.refuse]
-        return (Order(f"stop:{self.scope}", mark),)
+        return (DesiredChange(f"stop:{self.scope}", mark),)
 
 
 class Start(_Scoped):
@@ -152,9 +152,9 @@ class Start(_Scoped):
     kind: Literal["start"] = "start"
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Empty the slot of its scope."""
-        return (Order(f"stop:{self.scope}", ""),)
+        return (DesiredChange(f"stop:{self.scope}", ""),)
 
 
 class PauseAgent(_Command):
@@ -164,9 +164,9 @@ class PauseAgent(_Command):
     agent: AgentName
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Fill its slot."""
-        return (Order(f"pause:agent:{self.agent}", "-"),)
+        return (DesiredChange(f"pause:agent:{self.agent}", "-"),)
 
 
 class ResumeAgent(_Command):
@@ -176,9 +176,9 @@ class ResumeAgent(_Command):
     agent: AgentName
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Empty its slot."""
-        return (Order(f"pause:agent:{self.agent}", ""),)
+        return (DesiredChange(f"pause:agent:{self.agent}", ""),)
 
 
 class PauseQueue(_Command):
@@ -188,9 +188,9 @@ class PauseQueue(_Command):
     queue: QueueName
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Fill its slot."""
-        return (Order(f"pause:queue:{self.queue}", "-"),)
+        return (DesiredChange(f"pause:queue:{self.queue}", "-"),)
 
 
 class DrainQueue(_Command):
@@ -200,9 +200,9 @@ class DrainQueue(_Command):
     queue: QueueName
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Fill its slot."""
-        return (Order(f"drain:queue:{self.queue}", "r"),)
+        return (DesiredChange(f"drain:queue:{self.queue}", "r"),)
 
 
 class ResumeQueue(_Command):
@@ -212,9 +212,9 @@ class ResumeQueue(_Command):
     queue: QueueName
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Empty both slots."""
-        return (Order(f"pause:queue:{self.queue}", ""), Order(f"drain:queue:{self.queue}", ""))
+        return (DesiredChange(f"pause:queue:{self.queue}", ""), DesiredChange(f"drain:queue:{self.queue}", ""))
 
 
 class SetLimit(_Command):
@@ -225,9 +225,9 @@ class SetLimit(_Command):
     rate: RateText
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Fill its slot; `append` puts the rate over the one that agents or settings define."""
-        return (Order(f"limit:{self.limit}", "-"),)
+        return (DesiredChange(f"limit:{self.limit}", "-"),)
 
 
 class ResetLimit(_Command):
@@ -237,9 +237,9 @@ class ResetLimit(_Command):
     limit: LimitName
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Empty its slot."""
-        return (Order(f"limit:{self.limit}", ""),)
+        return (DesiredChange(f"limit:{self.limit}", ""),)
 
 
 class DrainWorker(_Command):
@@ -251,9 +251,9 @@ class DrainWorker(_Command):
     worker: WorkerName
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Fill its slot."""
-        return (Order(f"drain:worker:{self.worker}", "-"),)
+        return (DesiredChange(f"drain:worker:{self.worker}", "-"),)
 
 
 class ResumeWorker(_Command):
@@ -265,9 +265,9 @@ class ResumeWorker(_Command):
     worker: WorkerName
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Empty its slot."""
-        return (Order(f"drain:worker:{self.worker}", ""),)
+        return (DesiredChange(f"drain:worker:{self.worker}", ""),)
 
 
 class StopWorker(_Command):
@@ -279,9 +279,9 @@ class StopWorker(_Command):
     worker: WorkerName
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Fill the slot of its drain."""
-        return (Order(f"drain:worker:{self.worker}", "s"),)
+        return (DesiredChange(f"drain:worker:{self.worker}", "s"),)
 
 
 class SetLogLevel(_Command):
@@ -293,9 +293,9 @@ class SetLogLevel(_Command):
     level: LogLevel
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Fill the slot."""
-        return (Order("log:level", "-"),)
+        return (DesiredChange("log:level", "-"),)
 
 
 class ResetLogLevel(_Command):
@@ -306,9 +306,9 @@ class ResetLogLevel(_Command):
     kind: Literal["reset-log-level"] = "reset-log-level"
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Empty the slot."""
-        return (Order("log:level", ""),)
+        return (DesiredChange("log:level", ""),)
 
 
 class PublishConfig(_Command):
@@ -321,9 +321,9 @@ class PublishConfig(_Command):
     value: JsonText = Field(max_length=8192, description="As JSON text.")
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Fill its slot."""
-        return (Order(f"config:{self.key}", "-"),)
+        return (DesiredChange(f"config:{self.key}", "-"),)
 
 
 class WithdrawConfig(_Command):
@@ -335,9 +335,9 @@ class WithdrawConfig(_Command):
     key: ConfigKey
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Empty its slot."""
-        return (Order(f"config:{self.key}", ""),)
+        return (DesiredChange(f"config:{self.key}", ""),)
 
 
 class RenewEpoch(_Command):
@@ -346,16 +346,16 @@ class RenewEpoch(_Command):
     kind: Literal["renew-epoch"] = "renew-epoch"
 
     @property
-    def orders(self) -> tuple[Order, ...]:
+    def changes(self) -> tuple[DesiredChange, ...]:
         """Raise the epoch."""
-        return (Order("epoch", "+"),)
+        return (DesiredChange("epoch", "+"),)
 
 
 # ----------------------------------------------------------------------------------------------------------------- jobs
 
 
 class Job(_Command):
-    """Something done to tasks that were selected before; `orders` keeps it in `desired` until it is done."""
+    """Something done to tasks that were selected before; `changes` keeps it in `desired` until it is done."""
 
     job: ClassVar[bool] = True
 
@@ -384,10 +384,10 @@ class CancelTasks(Job):
     kind: Literal["cancel-tasks"] = "cancel-tasks"
 
 
-class ReviveTasks(Job):
+class RetryTasks(Job):
     """Let the selected dead letters run again."""
 
-    kind: Literal["revive-tasks"] = "revive-tasks"
+    kind: Literal["retry-tasks"] = "retry-tasks"
 
 
 class DeleteTasks(Job):
@@ -413,10 +413,10 @@ class _Record(_Command):
 
 
 class RecordTasks(_Record):
-    """Tasks named by their ids were cancelled, revived or deleted."""
+    """Tasks named by their ids were cancelled, requeued or deleted."""
 
     kind: Literal["tasks"] = "tasks"
-    deed: Literal["cancel", "revive", "delete"]
+    action: Literal["cancel", "retry", "delete"]
     tasks: tuple[TaskId, ...] = Field(min_length=1, max_length=500)
 
 
@@ -432,7 +432,7 @@ class RecordSchedule(_Record):
     """A schedule was changed or triggered."""
 
     kind: Literal["schedule"] = "schedule"
-    deed: Literal["add", "replace", "pause", "resume", "trigger", "delete"]
+    action: Literal["add", "replace", "pause", "resume", "trigger", "delete"]
     schedule: ScheduleName
     detail: str = Field(default="", max_length=2000, description="What it says from now on, in words.")
 
@@ -464,7 +464,7 @@ Command: TypeAlias = Annotated[
     | WithdrawConfig
     | RenewEpoch
     | CancelTasks
-    | ReviveTasks
+    | RetryTasks
     | DeleteTasks
     | PurgeQueue
     | RecordTasks
@@ -493,8 +493,8 @@ def decode_command(data: bytes) -> Command:
     """
     try:
         return _adapter.validate_json(data)
-    except ValidationError as misfit:
-        raise InvalidInput(f"not a command: {_first(misfit)}") from None
+    except ValidationError as invalid:
+        raise InvalidInput(f"not a command: {_first(invalid)}") from None
 
 
 def make_command(kind: str, values: Mapping[str, Any]) -> Command:
@@ -507,12 +507,12 @@ def make_command(kind: str, values: Mapping[str, Any]) -> Command:
         return _adapter.validate_python(
             {"kind": kind, **{key: value for key, value in values.items() if value is not None}}
         )
-    except ValidationError as misfit:
-        raise InvalidInput(_first(misfit)) from None
+    except ValidationError as invalid:
+        raise InvalidInput(_first(invalid)) from None
 
 
-def _first(misfit: ValidationError) -> str:
-    error = misfit.errors(include_url=False, include_input=False, include_context=False)[0]
+def _first(invalid: ValidationError) -> str:
+    error = invalid.errors(include_url=False, include_input=False, include_context=False)[0]
     place = ".".join(str(part) for part in error["loc"] if str(part) not in KINDS)
     message = error["msg"].removeprefix("Value error, ")
     return f"{place}: {message}" if place else message

@@ -1,7 +1,7 @@
 """The desired state as a value: what is stopped, paused, drained. Pure; whoever holds one asks it before each start.
 
 Where commands are signed, only what carries a true signature counts: of a slot that somebody else has changed, what was
-proved before stays in force (`lua/control/prove.lua`).
+verified before stays active (`lua/control/verify.lua`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.control.commands import Command, LogLevel, SetLogLevel, decode_command
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.issued import InForce, Issued, read_in_force
+from orchestrator.core.issued import Issued, SlotValue, read_slot_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from orchestrator.control.signing import Signer
 
-PROVED: Final = "proved:"
+VERIFIED: Final = "verified:"
 CONFIG: Final = "config:"
 SKEW_MS: Final = 5000
 """As in `lua/control/append.lua`: a command may say that it was issued so much later than it was accepted."""
@@ -27,18 +27,18 @@ KEPT_SLOTS: Final = 20_000
 """Of so many slots it is remembered what they say: all of them are read after each change of one."""
 COUNTED_DIGITS: Final = 15
 """As in `lua/includes/count_desired.lua`: nobody counts further than that."""
-_SORTS: Final = ("stop:", "pause:", "drain:", "limit:", "log:", CONFIG, "do:", PROVED)
+_SORTS: Final = ("stop:", "pause:", "drain:", "limit:", "log:", CONFIG, "do:", VERIFIED)
 """Slots that mean something to this version and to the gates in its scripts."""
 _INTERRUPTS: Final = frozenset("nb")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """An order that is in force.
+class ActiveCommand:
+    """A command that is active.
 
     Attributes:
         slot: its place, as `stop:agent:editor`.
-        mark: see `commands.Order`.
+        mark: see `commands.DesiredChange`.
         issued: who asked for it, why and when.
     """
 
@@ -64,12 +64,12 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What is in force.
+    """What is active.
 
     Attributes:
         seq: raised by every change.
         epoch: commands of an earlier one are refused.
-        standing: the orders by slot.
+        active: the active commands by slot.
         jobs: what the supervisor is to do, the oldest first.
         config: the configuration values that are published, by their keys.
         doubtful: slots whose entry is damaged or not truly signed.
@@ -77,14 +77,14 @@ class Desired:
 
     seq: int = 0
     epoch: int = 0
-    standing: Mapping[str, Standing] = field(default_factory=dict)
-    jobs: Sequence[Standing] = ()
-    config: Mapping[str, Standing] = field(default_factory=dict)
+    active: Mapping[str, ActiveCommand] = field(default_factory=dict)
+    jobs: Sequence[ActiveCommand] = ()
+    config: Mapping[str, ActiveCommand] = field(default_factory=dict)
     doubtful: frozenset[str] = frozenset()
 
-    def stop_of(self, *, agent: str, skill: str | None = None, session: str | None = None) -> Standing | None:
+    def stop_of(self, *, agent: str, skill: str | None = None, session: str | None = None) -> ActiveCommand | None:
         """The stop that forbids to start such a task, the widest first; None: it may start."""
-        if not self.standing:
+        if not self.active:
             return None
         for slot in (
             "stop:all",
@@ -92,32 +92,32 @@ class Desired:
             skill is not None and f"stop:skill:{skill}",
             session is not None and f"stop:session:{session}",
         ):
-            if slot and slot in self.standing:
-                return self.standing[slot]
+            if slot and slot in self.active:
+                return self.active[slot]
         return None
 
-    def interrupts(self, *, agent: str, skill: str, session: str | None) -> Standing | None:
+    def interrupts(self, *, agent: str, skill: str, session: str | None) -> ActiveCommand | None:
         """The stop that interrupts such a task while it runs; None: it may go on."""
         for slot in ("stop:all", f"stop:agent:{agent}", f"stop:skill:{skill}", f"stop:session:{session}"):
-            found = self.standing.get(slot)
+            found = self.active.get(slot)
             if found is not None and found.interrupts:
                 return found
         return None
 
-    def drain_of(self, worker: str) -> Standing | None:
-        """The order that lets a worker drain."""
-        return self.standing.get(f"drain:worker:{worker}")
+    def drain_of(self, worker: str) -> ActiveCommand | None:
+        """The command that lets a worker drain."""
+        return self.active.get(f"drain:worker:{worker}")
 
     @property
     def log_level(self) -> LogLevel | None:
         """The level that all log from; None: as their settings say."""
-        found = self.standing.get("log:level")
+        found = self.active.get("log:level")
         command = found.command if found else None
         return command.level if isinstance(command, SetLogLevel) else None
 
 
 NOTHING: Final = Desired()
-"""Nothing is in force."""
+"""Nothing is active."""
 
 
 def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
@@ -125,41 +125,43 @@ def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
     fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
     seq, epoch = read_number(fields.pop("seq", b"0")), read_number(fields.pop("epoch", b"0"))
     fields.pop("sessions", None)
-    slots = {name.removeprefix(PROVED) for name in fields}
-    standing: dict[str, Standing] = {}
+    slots = {name.removeprefix(VERIFIED) for name in fields}
+    active: dict[str, ActiveCommand] = {}
     doubtful: set[str] = set()
     for slot in sorted(slots):
-        found = _judge_slot(slot, fields.get(slot), fields.get(PROVED + slot), signer)
+        found = _judge_slot(slot, fields.get(slot), fields.get(VERIFIED + slot), signer)
         if found is None and is_of_later_version(slot, fields.get(slot, b""), signer):
             continue
         if found is None and (slot in fields or signer.wanted):
             doubtful.add(slot)
-            found = read_slot(slot, fields.get(PROVED + slot), signer)
-        if found is not None and not found.lifted:
-            standing[slot] = Standing(slot, found.mark, found.issued)
-    jobs = [standing.pop(slot) for slot in list(standing) if slot.startswith("do:")]
-    config = {slot.removeprefix(CONFIG): standing.pop(slot) for slot in list(standing) if slot.startswith(CONFIG)}
-    return Desired(seq, epoch, standing, tuple(jobs), config, frozenset(doubtful))
+            found = read_slot(slot, fields.get(VERIFIED + slot), signer)
+        if found is not None and not found.ended:
+            active[slot] = ActiveCommand(slot, found.mark, found.issued)
+    jobs = [active.pop(slot) for slot in list(active) if slot.startswith("do:")]
+    config = {slot.removeprefix(CONFIG): active.pop(slot) for slot in list(active) if slot.startswith(CONFIG)}
+    return Desired(seq, epoch, active, tuple(jobs), config, frozenset(doubtful))
 
 
-def _judge_slot(slot: str, value: bytes | None, proved: bytes | None, signer: Signer) -> InForce | None:
-    """What stands in a slot, as `read_slot`; None also when it is older than what was proved.
+def _judge_slot(slot: str, value: bytes | None, verified: bytes | None, signer: Signer) -> SlotValue | None:
+    """What stands in a slot, as `read_slot`; None also when it is older than what was verified.
 
-    Then it was put there again, or two people gave orders at the same moment: the supervisor finds out
-    (`orchestrator.control.truth`), and until it has what was proved goes on.
+    Then it was put there again, or two people gave commands at the same moment: the supervisor finds out
+    (`orchestrator.control.verification`), and until it has what was verified goes on.
     """
     found = read_slot(slot, value, signer)
-    before = read_slot(slot, proved, signer) if found is not None and proved is not None and proved != value else None
+    before = (
+        read_slot(slot, verified, signer) if found is not None and verified is not None and verified != value else None
+    )
     return found if found is None or before is None or found.issued.issued_ms >= before.issued.issued_ms else None
 
 
 @lru_cache(maxsize=KEPT_SLOTS)
-def read_slot(slot: str, value: bytes | None, signer: Signer) -> InForce | None:
+def read_slot(slot: str, value: bytes | None, signer: Signer) -> SlotValue | None:
     """What stands in a slot, if it is whole, truly signed, and says what belongs there; else None."""
     if value is None:
         return None
     try:
-        found = read_in_force(value)
+        found = read_slot_value(value)
         if not signer.accepts(found.packed, found.signature):
             return None
         command = decode_command(found.issued.command)
@@ -167,8 +169,8 @@ def read_slot(slot: str, value: bytes | None, signer: Signer) -> InForce | None:
         return None
     if slot.startswith("do:"):
         return found if command.job and slot == f"do:{found.issued.id}" else None
-    mark = "" if found.lifted else found.mark
-    return found if (slot, mark) in command.orders else None
+    mark = "" if found.ended else found.mark
+    return found if (slot, mark) in command.changes else None
 
 
 def is_of_later_version(slot: str, value: bytes, signer: Signer) -> bool:
@@ -176,7 +178,7 @@ def is_of_later_version(slot: str, value: bytes, signer: Signer) -> bool:
     if slot.startswith(_SORTS):
         return False
     try:
-        found = read_in_force(value)
+        found = read_slot_value(value)
     except InvalidInput:
         return False
     return signer.accepts(found.packed, found.signature)

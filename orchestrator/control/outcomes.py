@@ -10,7 +10,7 @@ COUNT_DIGITS: Final = 15
 
 
 def in_words(ends: Counter[str]) -> str:
-    """The detail of the last receipt: `1990 revived, 10 unknown`."""
+    """The detail of the last receipt: `1990 requeued, 10 unknown`."""
     return ", ".join(f"{count} {name}" for name, count in ends.most_common()) or NOTHING
 
 
@@ -21,7 +21,7 @@ def read_words(detail: str) -> Counter[str]:
 
 
 def progress(at: int, total: int, ends: Counter[str]) -> str:
-    """The detail of a receipt while it goes on: `500/2000 500 revived`."""
+    """The detail of a receipt while it goes on: `500/2000 500 requeued`."""
     return f"{at}/{total} {in_words(ends)}"
 
 

@@ -1,4 +1,4 @@
-"""Who has heard of a command and what came of it, and who has not answered yet. Reads only."""
+"""Who has received a command and what came of it, and who has not answered yet. Reads only."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEPT: Final = timedelta(days=7)
 _FINAL: Final = frozenset({"done", "failed", "refused"})
 INSTANT_DIGITS: Final = 13
 """No instant before the year 2286 has more, in ms."""
-_LOOK_EVERY_S: Final = 0.02
+_POLL_EVERY_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Receipt:
 
     Attributes:
         sender: the worker or supervisor.
-        word: `heard`; `progress` of a job; `done` when nothing is left to do; `failed` or `refused`.
+        word: `received`; `progress` of a job; `done` when nothing is left to do; `failed` or `refused`.
         detail: in words; empty when there is nothing to say.
         at: when, by the server's clock.
     """
@@ -78,7 +78,7 @@ class Receipts:
         return not self.missing and not self.busy
 
 
-async def look(store: Store, id_: str, command: Command, *, at: datetime) -> Receipts:
+async def poll(store: Store, id_: str, command: Command, *, at: datetime) -> Receipts:
     """Who has answered; and who has not, of those that live and were there when the command was given.
 
     Args:
@@ -92,7 +92,7 @@ async def look(store: Store, id_: str, command: Command, *, at: datetime) -> Rec
         await store.pipeline([("HGETALL", keys.receipts(id_)), ("ZRANGE", keys.workers, 0, -1), ("GET", keys.leader)])
     )
     answered = _parse(reply)
-    heard = {receipt.sender for receipt in answered}
+    received = {receipt.sender for receipt in answered}
     live = {name.decode(errors="replace") for name in workers}
     busy = [one.sender for one in answered if not one.final and (one.sender == SUPERVISOR or one.sender in live)]
     asked: set[str] = set()
@@ -103,9 +103,9 @@ async def look(store: Store, id_: str, command: Command, *, at: datetime) -> Rec
     missing: list[str] = []
     # After that time receipts are forgotten, and nobody can tell who did not answer.
     if datetime.now(UTC) - at < KEPT:
-        missing = await _there_at(store, sorted(asked - heard), at)
+        missing = await _there_at(store, sorted(asked - received), at)
         awaits_supervisor = command.audience in {"everybody", "supervisor"} and (command.job or leader is not None)
-        missing += [SUPERVISOR] if awaits_supervisor and SUPERVISOR not in heard else []
+        missing += [SUPERVISOR] if awaits_supervisor and SUPERVISOR not in received else []
     return Receipts(answered, tuple(missing), tuple(busy))
 
 
@@ -134,10 +134,10 @@ async def wait(
     """Wait until all have answered, or until all is done; at the time-out (None: there is none) what there is."""
     end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        found = await look(store, id_, command, at=at)
+        found = await poll(store, id_, command, at=at)
         if (found.done if until_done or command.job else found.complete) or time.monotonic() >= end_s:
             return found
-        await anyio.sleep(_LOOK_EVERY_S)
+        await anyio.sleep(_POLL_EVERY_S)
 
 
 def read_receipt(text: bytes) -> tuple[int, str, str] | None:

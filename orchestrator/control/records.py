@@ -1,4 +1,4 @@
-"""The record of commands: who asked for what, when and why, and whether it is in force. Reads only."""
+"""The record of commands: who asked for what, when and why, and whether it is active. Reads only."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control.desired import Desired, read_desired
-from orchestrator.control.entries import Heard, nonces, read_entry, refuse_replays
+from orchestrator.control.entries import ControlEntry, nonces, read_entry, refuse_replays
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
 
@@ -31,7 +31,7 @@ _PROBLEMS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ControlRecord:
     """One command as it was given.
 
     Attributes:
@@ -41,7 +41,7 @@ class Record:
         words: the command on one line.
         actor: who; empty: unreadable.
         reason: why.
-        state: `in force`, `to be done` (a job), `given` (nothing of it stands any more), `refused`.
+        state: `active`, `to be done` (a job), `given` (nothing of it stands any more), `refused`.
         problem: why it was refused; empty: it was not.
         entry: of the stream.
     """
@@ -58,7 +58,7 @@ class Record:
 
 
 async def desired(store: Store, signer: Signer) -> Desired:
-    """What is in force."""
+    """What is active."""
     return read_desired(await store.execute("HGETALL", store.keys.desired), signer)
 
 
@@ -68,8 +68,8 @@ async def records(
     *,
     limit: int,
     since: datetime | None = None,
-    wanted: Callable[[Record], bool] = lambda _: True,
-) -> list[Record]:
+    wanted: Callable[[ControlRecord], bool] = lambda _: True,
+) -> list[ControlRecord]:
     """The newest commands, those that were refused among them, newest first.
 
     Args:
@@ -81,13 +81,13 @@ async def records(
     """
     now = await desired(store, signer)
     from_ms = "-" if since is None else str(max(0, int(since.timestamp() * 1000)))
-    found: list[Record] = []
+    found: list[ControlRecord] = []
     refused = await _refused(store, signer, since=from_ms)
     found += [record for record in (_record(one, now) for one in refused.values()) if wanted(record)]
     given = 0
     async for page in _pages(store, signer, since=from_ms):
-        for heard in page:
-            if heard.entry not in refused and given < limit and wanted(record := _record(heard, now)):
+        for received in page:
+            if received.entry not in refused and given < limit and wanted(record := _record(received, now)):
                 found.append(record)
                 given += 1
         if given >= limit:
@@ -95,17 +95,17 @@ async def records(
     return sorted(found, key=lambda record: record.at, reverse=True)[:limit]
 
 
-async def without_replays(store: Store, heard: Sequence[Heard]) -> list[Heard]:
+async def without_replays(store: Store, received: Sequence[ControlEntry]) -> list[ControlEntry]:
     """The same entries, those refused that were given before."""
-    asked = nonces(store.keys, heard)
+    asked = nonces(store.keys, received)
     replies = await store.pipeline(asked) if asked else []
     for reply in replies:
         if isinstance(reply, StoreError):
             raise reply
-    return refuse_replays(heard, replies)
+    return refuse_replays(received, replies)
 
 
-async def find(store: Store, signer: Signer, id_: str) -> tuple[Record, Command | None]:
+async def find(store: Store, signer: Signer, id_: str) -> tuple[ControlRecord, Command | None]:
     """One command by its id, or by that of its entry: that which was accepted, if others have the same id.
 
     Raises:
@@ -118,57 +118,57 @@ async def find(store: Store, signer: Signer, id_: str) -> tuple[Record, Command 
         one for one in refused.values() if id_ in (one.id, one.entry)
     ]
     # Newest first: of several with one id the first was accepted.
-    for heard in [*true[::-1], *others]:
-        return _record(heard, await desired(store, signer)), heard.command
+    for received in [*true[::-1], *others]:
+        return _record(received, await desired(store, signer)), received.command
     raise NotFound(f"no command {id_}, or it is so long ago that the record does not reach back to it")
 
 
-async def _pages(store: Store, signer: Signer, *, since: str) -> AsyncIterator[list[Heard]]:
+async def _pages(store: Store, signer: Signer, *, since: str) -> AsyncIterator[list[ControlEntry]]:
     """The entries of the control stream, judged, newest first."""
     before = "+"
     while True:
         page = await store.execute("XREVRANGE", store.keys.control, before, since, "COUNT", PAGE)
-        heard = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
-        yield await without_replays(store, heard)
+        received = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
+        yield await without_replays(store, received)
         if len(page) < PAGE:
             return
         before = f"({page[-1][0].decode()}"
 
 
-async def _refused(store: Store, signer: Signer, *, since: str) -> dict[str, Heard]:
+async def _refused(store: Store, signer: Signer, *, since: str) -> dict[str, ControlEntry]:
     """What was refused, by its entry in the control stream; by that in the other one, if it never got there."""
-    found: dict[str, Heard] = {}
+    found: dict[str, ControlEntry] = {}
     for entry, fields in await store.execute("XREVRANGE", store.keys.refused_control, "+", since):
-        heard, named = _refusal(entry.decode(), fields, signer)
-        found[named] = heard
+        received, named = _refusal(entry.decode(), fields, signer)
+        found[named] = received
     return found
 
 
-def _refusal(entry: str, fields: Sequence[bytes], signer: Signer) -> tuple[Heard, str]:
+def _refusal(entry: str, fields: Sequence[bytes], signer: Signer) -> tuple[ControlEntry, str]:
     said: dict[bytes, Any] = dict(zip(fields[::2], fields[1::2], strict=False))
     why = said.get(b"r", b"").decode(errors="replace")
     named = said.get(b"e", b"").decode(errors="replace")
     return replace(read_entry(entry, fields, signer), problem=_PROBLEMS.get(why, why) or "?"), named or entry
 
 
-def _record(heard: Heard, now: Desired) -> Record:
-    standing = {one.issued.id for one in (*now.standing.values(), *now.config.values())}
-    if heard.problem:
+def _record(received: ControlEntry, now: Desired) -> ControlRecord:
+    active = {one.issued.id for one in (*now.active.values(), *now.config.values())}
+    if received.problem:
         state = "refused"
-    elif heard.id in standing:
-        state = "in force"
-    elif heard.id in {job.issued.id for job in now.jobs}:
+    elif received.id in active:
+        state = "active"
+    elif received.id in {job.issued.id for job in now.jobs}:
         state = "to be done"
     else:
         state = "given"
-    return Record(
-        id=heard.id,
-        at=from_instant_ms(int(heard.entry.partition("-")[0])),
-        kind=heard.command.kind if heard.command else "",
-        words=heard.command.words if heard.command else "(unreadable)",
-        actor=heard.issued.actor if heard.issued else "",
-        reason=heard.issued.reason if heard.issued else "",
+    return ControlRecord(
+        id=received.id,
+        at=from_instant_ms(int(received.entry.partition("-")[0])),
+        kind=received.command.kind if received.command else "",
+        words=received.command.words if received.command else "(unreadable)",
+        actor=received.issued.actor if received.issued else "",
+        reason=received.issued.reason if received.issued else "",
         state=state,
-        problem=heard.problem,
-        entry=heard.entry,
+        problem=received.problem,
+        entry=received.entry,
     )

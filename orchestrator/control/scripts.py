@@ -26,14 +26,14 @@ class AppendStatus(StrEnum):
     BUSY = "busy"
 
 
-class Appended(NamedTuple):
+class AppendReply(NamedTuple):
     """`entry` is that of the stream; of a replayed command that of the first time; else empty."""
 
     status: AppendStatus
     entry: str
 
 
-class OrderRow(NamedTuple):
+class ChangeRow(NamedTuple):
     """A change of the desired state, in the column order of `lua/control/append.lua`; the last two are of a limit."""
 
     slot: str
@@ -42,7 +42,7 @@ class OrderRow(NamedTuple):
     window_us: int | None = None
 
     @classmethod
-    def of(cls, slot: str, mark: str, rate: Rate | None) -> OrderRow:
+    def of(cls, slot: str, mark: str, rate: Rate | None) -> ChangeRow:
         """A change of the desired state; `rate` of a limit that is set."""
         return cls(slot, mark, rate.count, rate.window_us) if rate else cls(slot, mark)
 
@@ -53,23 +53,23 @@ def append(
     issued: Issued,
     packed: bytes,
     signature: str,
-    orders: Sequence[OrderRow],
+    changes: Sequence[ChangeRow],
     job: bool,
     per_minute: int,
     token: str,
     now_us: str = "",
-) -> Call[Appended]:
+) -> Call[AppendReply]:
     """Accept a command, change the desired state, announce it."""
 
-    def parse(reply: list[bytes]) -> Appended:
-        return Appended(AppendStatus(reply[0].decode()), reply[1].decode())
+    def parse(reply: list[bytes]) -> AppendReply:
+        return AppendReply(AppendStatus(reply[0].decode()), reply[1].decode())
 
     args: Arguments = {
         "pool": keys.root,
         "id": issued.id,
         "packed": packed,
         "signature": signature,
-        "orders": pack_rows(orders),
+        "changes": pack_rows(changes),
         "job": "1" if job else "",
         "sealed": "1" if signature else "",
         "issued_ms": issued.issued_ms,
@@ -82,7 +82,7 @@ def append(
     return Call("control/append", args, parse)
 
 
-class Proof(StrEnum):
+class Verification(StrEnum):
     """What becomes of a slot."""
 
     TRUE = "true"
@@ -90,21 +90,23 @@ class Proof(StrEnum):
     OVER = "over"
 
 
-class ProofRow(NamedTuple):
-    """A slot as it was read, in the column order of `lua/control/prove.lua`.
+class VerificationRow(NamedTuple):
+    """A slot as it was read, in the column order of `lua/control/verify.lua`.
 
-    Of a false one the rate of the limit that comes back, and what does: without it, what was proved.
+    Of a false one the rate of the limit that comes back, and what does: without it, what was verified.
     """
 
     slot: str
     value: bytes
-    proof: Proof
+    verification: Verification
     starts: int | None = None
     window_us: int | None = None
     again: bytes | None = None
 
 
-def prove(keys: PoolKeys, *, rows: Sequence[ProofRow], seq: bytes = b"", sessions: int | None = None) -> Call[int]:
+def verify(
+    keys: PoolKeys, *, rows: Sequence[VerificationRow], seq: bytes = b"", sessions: int | None = None
+) -> Call[int]:
     """Note which slots carry true signatures, undo the others, drop what is over; how many are not what they were.
 
     Args:
@@ -121,11 +123,11 @@ def prove(keys: PoolKeys, *, rows: Sequence[ProofRow], seq: bytes = b"", session
         "seq": seq,
         "sessions": "" if sessions is None else sessions,
     }
-    return Call("control/prove", args, int)
+    return Call("control/verify", args, int)
 
 
 class ReceiptRow(NamedTuple):
-    """What one worker or supervisor says of one command: heard, done, refused, failed or progress."""
+    """What one worker or supervisor says of one command: received, done, refused, failed or progress."""
 
     command: str
     sender: str
@@ -148,7 +150,7 @@ class RefusedRow(NamedTuple):
 
 
 def refuse(keys: PoolKeys, *, rows: Sequence[RefusedRow]) -> Call[int]:
-    """Record up to 500 refused entries; how many were recorded."""
+    """ControlRecord up to 500 refused entries; how many were recorded."""
     packed = pack_rows([(row.entry, opaque(row.packed), opaque(row.signature), row.why) for row in rows])
     return Call("control/refuse", {"pool": keys.root, "rows": packed}, int)
 

@@ -37,8 +37,8 @@ _REFUSALS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """A command that is in force or will be done.
+class AcceptedCommand:
+    """A command that is active or will be done.
 
     Attributes:
         id: of the command.
@@ -67,7 +67,7 @@ async def send(
     reason: str = "",
     tasks: Sequence[str] = (),
     patience_s: float = 0.0,
-) -> Accepted:
+) -> AcceptedCommand:
     """Give a command.
 
     Args:
@@ -110,7 +110,7 @@ async def send(
         issued=issued,
         packed=packed,
         signature=signer.sign(packed),
-        orders=[scripts.OrderRow.of(slot, mark, rate) for slot, mark in command.orders],
+        changes=[scripts.ChangeRow.of(slot, mark, rate) for slot, mark in command.changes],
         job=command.job,
         per_minute=settings.control.per_minute,
         token=os.urandom(8).hex(),
@@ -120,7 +120,7 @@ async def send(
         raise CommandRefused(
             issued.id, answer.status, f"command {command.kind} was refused: {_REFUSALS[answer.status]}"
         )
-    return Accepted(issued.id, answer.entry)
+    return AcceptedCommand(issued.id, answer.entry)
 
 
 async def _clock_and_epoch(store: Store) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 OrchestratorError
 ├── ConfigError                    settings, files, command line (exit 78)
-├── InvalidInput (ValueError)      refused at the door; nothing was sent (exit 2)
+├── InvalidInput (ValueError)      refused by validation; nothing was sent (exit 2)
 ├── NotFound (LookupError)         no such task, agent, worker (exit 3)
 ├── StoreError                     Redis did not do what was asked
 │   ├── ServerUnavailable          no answer, or "try again later" (exit 69)
@@ -58,7 +58,7 @@ class ConfigError(OrchestratorError):
 
 
 class InvalidInput(OrchestratorError, ValueError):
-    """A value was refused at the door; nothing was sent."""
+    """A value was refused by validation; nothing was sent."""
 
     exit_code = 2
 

@@ -48,22 +48,22 @@ class Issued(msgspec.Struct, frozen=True, array_like=True):
         return f"{self.actor}: {self.reason}" if self.reason else self.actor
 
 
-class InForce(msgspec.Struct, frozen=True):
-    """A field of `desired`: what is in force, and the command that put it there.
+class SlotValue(msgspec.Struct, frozen=True):
+    """A field of `desired`: what is active, and the command that put it there.
 
     Attributes:
-        mark: what is special about it, see `orchestrator.control.commands.Order`.
+        mark: what is special about it, see `orchestrator.control.commands.DesiredChange`.
         issued: the command.
         packed: the command as it was signed.
         signature: hexadecimal; empty: not signed.
-        lifted: it is not in force any more; kept, because its signature is to be checked.
+        ended: it is not active any more; kept, because its signature is to be checked.
     """
 
     mark: str
     issued: Issued
     packed: bytes
     signature: str
-    lifted: bool = False
+    ended: bool = False
 
 
 _decode = msgspec.msgpack.Decoder(Issued).decode
@@ -93,8 +93,8 @@ def unpack_issued(packed: bytes) -> Issued:
     return issued
 
 
-def read_in_force(value: bytes) -> InForce:
-    """Read a field of `desired`: in force (1 or 0), mark, signature or 64 blanks, command.
+def read_slot_value(value: bytes) -> SlotValue:
+    """Read a field of `desired`: active (1 or 0), mark, signature or 64 blanks, command.
 
     Raises:
         InvalidInput: it is damaged.
@@ -103,9 +103,9 @@ def read_in_force(value: bytes) -> InForce:
     if len(head) < 2 + _SIGNATURE_CHARS or not head.isascii():
         raise InvalidInput("a damaged entry of the desired state")
     flags = head.decode()
-    return InForce(flags[1], unpack_issued(packed), packed, flags[2:].strip(), lifted=flags[0] != "1")
+    return SlotValue(flags[1], unpack_issued(packed), packed, flags[2:].strip(), ended=flags[0] != "1")
 
 
-def pack_in_force(found: InForce) -> bytes:
+def pack_slot_value(found: SlotValue) -> bytes:
     """The field of `desired` that says this."""
-    return f"{0 if found.lifted else 1}{found.mark}{found.signature:<{_SIGNATURE_CHARS}}".encode() + found.packed
+    return f"{0 if found.ended else 1}{found.mark}{found.signature:<{_SIGNATURE_CHARS}}".encode() + found.packed

@@ -1,4 +1,4 @@
-"""JSON at the door: what goes in comes back equal, what cannot is refused. Bytes made here are never rewritten."""
+"""JSON validation: what goes in comes back equal, what cannot is refused. Bytes made here are never rewritten."""
 
 from __future__ import annotations
 

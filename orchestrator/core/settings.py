@@ -227,7 +227,7 @@ class SupervisorSettings(_Section):
     """The loops of the daemon."""
 
     sweep_s: Seconds = Field(
-        default=5.0, description="Seconds between two full passes, which mend what a lost wake-up left undone."
+        default=5.0, description="Seconds between two full passes, which repair what a lost wake-up left undone."
     )
     leader_lease_s: Seconds = Field(
         default=10.0, description="Seconds until another supervisor takes over from one that fell silent."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ConfigError, ServerRefused, ServerUnavailable, StoreError
 from orchestrator.doctor import (
+    active_commands,
     clock,
     configuration,
     connections,
@@ -16,7 +17,6 @@ from orchestrator.doctor import (
     inboxes,
     leftovers,
     machine,
-    orders,
     queues,
     rights,
     scripts,
@@ -56,7 +56,7 @@ _SERVER: Final = (
 )
 _POOL: Final = (
     ("supervisor", team.check_supervisor),
-    ("orders", orders.check_orders),
+    ("active-commands", active_commands.check_active_commands),
     ("workers", team.check_workers),
     ("skills", queues.check_skills),
     ("parked", queues.check_parked),

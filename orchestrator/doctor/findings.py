@@ -184,9 +184,9 @@ _TABLE: Final = (
         "`orc supervisor run`, or `orc up`.",
     ),
     Topic(
-        "orders",
-        "Something is stopped, paused or drained; or an order is not truly signed, or with a secret that is to go.",
-        "`orc start`, `orc agents resume`, `orc queues resume`; give orders again before a secret goes.",
+        "active-commands",
+        "Something is stopped, paused or drained; or an active command is not signed, or with an old secret.",
+        "`orc start`, `orc agents resume`, `orc queues resume`; give commands again before a secret goes.",
     ),
     Topic(
         "workers",

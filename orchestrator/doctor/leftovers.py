@@ -40,12 +40,12 @@ async def check_leftovers(subject: Subject, *, budget_s: float = WALK_S) -> list
 
 
 def _places(found: list[Damage], far: str) -> list[Finding]:
-    lost = [each for each in found if each.trouble.repair and each.code != "no-lifetime"]
-    strange = [each for each in found if not each.trouble.repair]
+    lost = [each for each in found if each.damage.repair and each.code != "no-lifetime"]
+    strange = [each for each in found if not each.damage.repair]
     findings = []
-    if harmful := [each for each in lost if not each.trouble.harmless]:
+    if harmful := [each for each in lost if not each.damage.harmless]:
         findings.append(problem("lost-tasks", f"{_named(harmful)} in {far}", _FIX))
-    if harmless := [each for each in lost if each.trouble.harmless]:
+    if harmless := [each for each in lost if each.damage.harmless]:
         findings.append(warning("lost-tasks", f"{_named(harmless)} in {far}", _FIX))
     if strange:
         findings.append(warning("lost-tasks", f"{_named(strange)} in {far}", _BY_HAND))

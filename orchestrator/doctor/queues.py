@@ -72,7 +72,7 @@ async def check_caps(subject: Subject) -> list[Finding]:
 async def _ready(store: Store) -> dict[str, int]:
     """Queues of ready tasks that are not empty; what is scheduled waits for its time alone."""
     lengths = await tasks.queue_lengths(store)
-    return {queue: count for queue, count in lengths.items() if count and queue not in {"scheduled", "asking"}}
+    return {queue: count for queue, count in lengths.items() if count and queue not in {"scheduled", "awaiting_input"}}
 
 
 def _tasks(count: int) -> str:

@@ -104,7 +104,7 @@ class Keeper:
     """What this process keeps.
 
     Attributes:
-        poke: called with the time at which something is due, when that is before `wakes_s`; in the loop.
+        trigger: called with the time at which something is due, when that is before `wakes_s`; in the loop.
         wakes_s: when whoever renews looks next by itself.
     """
 
@@ -112,9 +112,9 @@ class Keeper:
         self._kept: dict[int, Kept] = {}
         self._numbers = itertools.count()
         self._guard = threading.Lock()
-        self._poked = anyio.Event()
+        self._triggered = anyio.Event()
         self._timer: asyncio.TimerHandle | None = None
-        self.poke: Callable[[float], None] = self._wake_at
+        self.trigger: Callable[[float], None] = self._wake_at
         self.wakes_s = math.inf
 
     def add(self, kept: Kept) -> int:
@@ -123,7 +123,7 @@ class Keeper:
         with self._guard:
             self._kept[number] = kept
         if kept.due_s < self.wakes_s:
-            self.poke(kept.due_s)
+            self.trigger(kept.due_s)
         return number
 
     def _wake_at(self, due_s: float) -> None:
@@ -131,7 +131,7 @@ class Keeper:
         self.wakes_s = due_s
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(max(0.0, due_s - time.monotonic()), self._poked.set)
+        self._timer = asyncio.get_running_loop().call_later(max(0.0, due_s - time.monotonic()), self._triggered.set)
 
     def remove(self, number: int) -> None:
         """Renew it no longer; it may be told of a loss once more."""
@@ -187,8 +187,8 @@ class Keeper:
         """Renew what is due, for as long as this is not cancelled."""
         try:
             while True:
-                await self._poked.wait()
-                self._poked, self.wakes_s = anyio.Event(), math.inf
+                await self._triggered.wait()
+                self._triggered, self.wakes_s = anyio.Event(), math.inf
                 batches = self.batches(early_s=0.05)
                 async with anyio.create_task_group() as group:
                     for call, locks in batches:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.store.links import Link
     from orchestrator.store.store import Store
 
-LOOK_EVERY_S: Final = 1.0
+POLL_EVERY_S: Final = 1.0
 BLOCK_S: Final = 30.0
 IDLE_LINKS: Final = 8
 LEAVE_S: Final = 2.0
@@ -106,7 +106,7 @@ class WaitingRoom:
         except ServerUnavailable:
             return await self._insist(call)
         except StoreError as failure:
-            _log.warning("lock_left", lock=lock, error=str(failure), meaning="it lapses by itself")
+            _log.warning("lock_left", lock=lock, error=str(failure))
             return None
         except BaseException:
             # Cancelled on the way: to be out of it is worth a moment all the same.
@@ -119,9 +119,9 @@ class WaitingRoom:
             try:
                 return (await self._store.call(call, patience_s=LEAVE_S))[0] or None
             except StoreError as failure:
-                _log.warning("lock_left", error=str(failure), meaning="it lapses by itself")
+                _log.warning("lock_left", error=str(failure))
                 return None
-        _log.warning("lock_left", error="no answer in time", meaning="it lapses by itself")
+        _log.warning("lock_left", error="no answer in time")
         return None
 
     async def _get(self, keys: ScopeKeys, lock: str, *, ttl_ms: int, wait_s: float, ask: Ask) -> Got:
@@ -133,7 +133,7 @@ class WaitingRoom:
             while (left_s := until_s - time.monotonic()) > 0:
                 # A lock that nobody renews is looked at when it lapses.
                 lapses_s = max(0.01, got.taken.left_ms / 1000 + 0.005)
-                woken = await seat.wait(min(left_s, LOOK_EVERY_S, lapses_s))
+                woken = await seat.wait(min(left_s, POLL_EVERY_S, lapses_s))
                 got = await self._ask(ask, until_s, woken=woken, ttl_ms=ttl_ms)
                 if got.taken.status is not TakeStatus.HELD:
                     break

@@ -97,7 +97,7 @@ class Walk:
             if cursor == b"0":
                 break
         # Who has the turn of a lane is known when all its members were found.
-        async for found in self._mend(list(self._lanes)):
+        async for found in self._check_tasks(list(self._lanes)):
             yield found
 
     async def _look_at(self, names: Sequence[bytes]) -> AsyncIterator[list[Finding]]:
@@ -107,11 +107,11 @@ class Walk:
         rows = [(key.name, _WITH_TASK[key.kind].encode()) for key in sorted_out if key.kind in _WITH_TASK]
         rows += [(b"", b"idem:" + key.name) for key in sorted_out if key.kind == "idem:KEY"]
         rows += [(b"", key.suffix) for key in sorted_out if key.kind in _LISTED]
-        async for found in self._mend(rows):
+        async for found in self._check_tasks(rows):
             yield found
-        async for found in self._mend_registry(sorted_out):
+        async for found in self._check_registry(sorted_out):
             yield found
-        async for found in self._mend_schedules([key.name for key in sorted_out if key.kind == "schedule:NAME"]):
+        async for found in self._check_schedules([key.name for key in sorted_out if key.kind == "schedule:NAME"]):
             yield found
         self._lanes |= dict.fromkeys((b"", key.suffix) for key in sorted_out if key.kind == "lane:KEY")
         for key in sorted_out:
@@ -124,14 +124,16 @@ class Walk:
     async def _look_from_outside(self, keys: Sequence[_Key]) -> AsyncIterator[list[Finding]]:
         """Types and lifetimes; of records, output and idempotency keys the lifetime is judged with the tasks."""
         if strange := [key for key in keys if not key.kind]:
-            yield [Finding("foreign", key.text, "", mended=False) for key in strange]
+            yield [Finding("foreign", key.text, "", repaired=False) for key in strange]
         known = [key for key in keys if key.kind and key.kind != "task:ID"]
         for first in range(0, len(known), ROWS_AT_ONCE):
             batch = known[first : first + ROWS_AT_ONCE]
             rows = [(key.suffix, key.type, self._keep_s(key)) for key in batch]
-            found = await self._store.call(tasks.inspect(self._store.keys, rows=rows, repair=self._repair))
+            found = await self._store.call(tasks.check_keys(self._store.keys, rows=rows, repair=self._repair))
             yield [
-                Finding(code, batch[row].text, f"not a {batch[row].type}" if code == "wrong-type" else "", mended=done)
+                Finding(
+                    code, batch[row].text, f"not a {batch[row].type}" if code == "wrong-type" else "", repaired=done
+                )
                 for row, code, done in found
             ]
 
@@ -140,13 +142,13 @@ class Walk:
 
     # Tasks -----------------------------------------------------------------------------------------------------------
 
-    async def _mend(self, rows: Sequence[tuple[bytes, bytes]]) -> AsyncIterator[list[Finding]]:
+    async def _check_tasks(self, rows: Sequence[tuple[bytes, bytes]]) -> AsyncIterator[list[Finding]]:
         waiting = [list(rows[first : first + ROWS_AT_ONCE]) for first in range(0, len(rows), ROWS_AT_ONCE)]
         while waiting:
             batch = waiting.pop(0)
             try:
                 judged = await self._store.call(
-                    tasks.mend(
+                    tasks.repair(
                         self._store.keys,
                         rows=batch,
                         repair=self._repair,
@@ -157,7 +159,7 @@ class Walk:
             except ServerRefused as refusal:
                 # One of them cannot be judged: find it, and pass it by.
                 if len(batch) == 1:
-                    yield [Finding("unreadable", _subject(*batch[0]), str(refusal), mended=False)]
+                    yield [Finding("unreadable", _subject(*batch[0]), str(refusal), repaired=False)]
                 else:
                     half = len(batch) // 2
                     waiting[:0] = [batch[:half], batch[half:]]
@@ -167,8 +169,8 @@ class Walk:
             lost = [batch[row][0] for row, code, _ in judged.found if code == "lost-lane"]
             self._lanes |= dict.fromkeys((id_, b"lane") for id_ in lost)
             yield [
-                Finding(code, _subject(*batch[row]), _text(batch[row][1]), mended=mended)
-                for row, code, mended in judged.found
+                Finding(code, _subject(*batch[row]), _text(batch[row][1]), repaired=repaired)
+                for row, code, repaired in judged.found
             ]
 
     async def _look_through_index(self, key: _Key) -> AsyncIterator[list[Finding]]:
@@ -179,7 +181,7 @@ class Walk:
                 return
             cursor, listed = reply
             self.places_seen += len(listed) // 2
-            async for found in self._mend([(id_, key.suffix) for id_ in listed[::2]]):
+            async for found in self._check_tasks([(id_, key.suffix) for id_ in listed[::2]]):
                 yield found
             if cursor == b"0":
                 return
@@ -191,7 +193,7 @@ class Walk:
             if reply is None:
                 return
             cursor, names = reply
-            async for found in self._mend([(b"", b"queue:" + name) for name in names]):
+            async for found in self._check_tasks([(b"", b"queue:" + name) for name in names]):
                 yield found
             if cursor == b"0":
                 return
@@ -202,19 +204,22 @@ class Walk:
         agent = key.proper_name()
         after = "0-0"
         while agent and after:
-            call = tasks.sift(self._store.keys, agent=agent, after=after, limit=ENTRIES_AT_ONCE, repair=self._repair)
+            call = tasks.check_inbox(
+                self._store.keys, agent=agent, after=after, limit=ENTRIES_AT_ONCE, repair=self._repair
+            )
             try:
-                sifted = await self._store.call(call)
+                checked = await self._store.call(call)
             except ServerRefused as refusal:
-                yield [Finding("unreadable", key.text, str(refusal), mended=False)]
+                yield [Finding("unreadable", key.text, str(refusal), repaired=False)]
                 return
-            self.places_seen += ENTRIES_AT_ONCE if sifted.after else 0
-            after = sifted.after
+            self.places_seen += ENTRIES_AT_ONCE if checked.after else 0
+            after = checked.after
             yield [
-                Finding(code, f"{key.text} {entry}".rstrip(), "", mended=mended) for entry, code, mended in sifted.found
+                Finding(code, f"{key.text} {entry}".rstrip(), "", repaired=repaired)
+                for entry, code, repaired in checked.found
             ]
 
-    async def _mend_registry(self, keys: Sequence[_Key]) -> AsyncIterator[list[Finding]]:
+    async def _check_registry(self, keys: Sequence[_Key]) -> AsyncIterator[list[Finding]]:
         agents = [key.proper_name() for key in keys if key.kind in {"agent:A", "agent:A:workers"}]
         skills = [key.proper_name() for key in keys if key.kind == "skills:S"]
         named = [("agent", name) for name in agents if name] + [("skill", name) for name in skills if name]
@@ -222,11 +227,11 @@ class Walk:
         for first in range(0, len(rows), ENTRIES_AT_ONCE):
             batch = rows[first : first + ENTRIES_AT_ONCE]
             try:
-                found = await self._store.call(registry.mend(self._store.keys, rows=batch, repair=self._repair))
+                found = await self._store.call(registry.repair(self._store.keys, rows=batch, repair=self._repair))
             except ServerRefused as refusal:
-                yield [Finding("unreadable", " ".join(batch[0]), str(refusal), mended=False)]
+                yield [Finding("unreadable", " ".join(batch[0]), str(refusal), repaired=False)]
                 continue
-            yield [Finding(code, " ".join(batch[row]), "", mended=mended) for row, code, mended in found]
+            yield [Finding(code, " ".join(batch[row]), "", repaired=repaired) for row, code, repaired in found]
 
     # Schedules -------------------------------------------------------------------------------------------------------
 
@@ -237,16 +242,18 @@ class Walk:
             if reply is None:
                 return
             cursor, listed = reply
-            async for found in self._mend_schedules(listed[::2]):
+            async for found in self._check_schedules(listed[::2]):
                 yield found
             if cursor == b"0":
                 return
 
-    async def _mend_schedules(self, names: Sequence[bytes]) -> AsyncIterator[list[Finding]]:
+    async def _check_schedules(self, names: Sequence[bytes]) -> AsyncIterator[list[Finding]]:
         for first in range(0, len(names), ROWS_AT_ONCE):
             batch = names[first : first + ROWS_AT_ONCE]
-            found = await self._store.call(schedules.mend(self._store.keys, rows=batch, repair=self._repair))
-            yield [Finding(code, f"schedule {_text(batch[row])}", "", mended=mended) for row, code, mended in found]
+            found = await self._store.call(schedules.repair(self._store.keys, rows=batch, repair=self._repair))
+            yield [
+                Finding(code, f"schedule {_text(batch[row])}", "", repaired=repaired) for row, code, repaired in found
+            ]
 
     async def _execute(self, *command: Any) -> Any:
         """The answer to a command; None when Redis refuses it, as of a key whose type is wrong."""

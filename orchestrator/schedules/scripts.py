@@ -127,12 +127,14 @@ def forgo(keys: PoolKeys, *, rows: Sequence[ForgoRow], now_us: str = "") -> Call
     return Call("schedules/forgo", args, lambda reply: [ForgoStatus(status.decode()) for status in reply])
 
 
-def mend(keys: PoolKeys, *, rows: Sequence[bytes], repair: bool, now_us: str = "") -> Call[list[tuple[int, str, bool]]]:
-    """Look whether schedules are listed as their records say; answers (index of the row, code, whether mended)."""
+def repair(
+    keys: PoolKeys, *, rows: Sequence[bytes], repair: bool, now_us: str = ""
+) -> Call[list[tuple[int, str, bool]]]:
+    """Look whether schedules are listed as their records say; answers (index of the row, code, whether repaired)."""
 
     def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
         found = zip(*[iter(reply)] * 3, strict=True)
-        return [(row - 1, code.decode(), bool(mended)) for row, code, mended in found]
+        return [(row - 1, code.decode(), bool(repaired)) for row, code, repaired in found]
 
     args: dict[str, str | bytes | int] = {
         "pool": keys.root,
@@ -140,7 +142,7 @@ def mend(keys: PoolKeys, *, rows: Sequence[bytes], repair: bool, now_us: str = "
         "repair": "1" if repair else "0",
         "now_arg": now_us,
     }
-    return Call("schedules/mend", args, parse)
+    return Call("schedules/repair", args, parse)
 
 
 def _put_status(reply: bytes) -> PutStatus:

@@ -122,7 +122,7 @@ def fires(timing: Timing, after_ms: int) -> Iterator[int]:
         found = timing.after(found)
 
 
-# ----------------------------------------------------------------------------------------------------- at the door
+# ------------------------------------------------------------------------------------------------- validation
 
 
 def check_cron(expression: str, zone: str) -> Cron:

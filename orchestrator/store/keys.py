@@ -138,7 +138,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "desired",
         "hash",
-        "in force: per slot 1 (0: lifted), its mark, signature, command; `proved:` copies; `seq`, `epoch`, `sessions`",
+        "active: per slot 1 (0: ended), its mark, signature, command; `verified:` copies; `seq`, `epoch`, `sessions`",
         "permanent",
         permanent=True,
     ),
@@ -360,7 +360,7 @@ class PoolKeys:
 
     @property
     def desired(self) -> str:
-        """What is in force."""
+        """What is active."""
         return f"{self.root}:desired"
 
     def nonce(self, command: str) -> str:
@@ -368,7 +368,7 @@ class PoolKeys:
         return f"{self.root}:nonce:{command}"
 
     def receipts(self, command: str) -> str:
-        """Who has heard of a command, and what came of it."""
+        """Who has received a command, and what came of it."""
         return f"{self.root}:receipts:{command}"
 
     def selection(self, command: str) -> str:
@@ -376,7 +376,7 @@ class PoolKeys:
         return f"{self.root}:selection:{command}"
 
     @property
-    def held_scopes(self) -> str:
+    def suspended_scopes(self) -> str:
         """The scopes of the stops that hold ready tasks."""
         return f"{self.root}:held"
 

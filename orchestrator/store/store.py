@@ -1,4 +1,4 @@
-"""The two doors to Redis: `Store` for asyncio, `SyncStore` for threads. They run script calls and read-only commands.
+"""The two clients of Redis: `Store` for asyncio, `SyncStore` for threads. They run script calls and read-only commands.
 
 Calls are sent once. With `patience_s` a call is repeated while Redis does not answer; every script of ours is safe to
 send twice, so an unknown outcome may be repeated too.

@@ -18,18 +18,18 @@ from orchestrator.tasks.queries import any_ready
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
-    from orchestrator.supervisor.bell import Bell
+    from orchestrator.supervisor.wakeups import Wakeup
 
 AGAIN_S: Final = 1.0
-"""What Redis refused is tried again so soon: damaged data is mended meanwhile."""
+"""What Redis refused is tried again so soon: damaged data is repaired meanwhile."""
 _log = get_logger(__name__)
 
 
 class Assigner:
     """Calls `assign` for the touched agents; wakes by itself when a rate limit reopens."""
 
-    def __init__(self, services: Services, bell: Bell, *, trouble: Bell) -> None:
-        self._services, self._bell, self._trouble = services, bell, trouble
+    def __init__(self, services: Services, wakeup: Wakeup, *, repair_requested: Wakeup) -> None:
+        self._services, self._wakeup, self._repair_requested = services, wakeup, repair_requested
         self._pauses = Pauses()
         self._batch = services.settings.supervisor.batch
         self._agents: dict[str, set[str]] = {}
@@ -39,28 +39,28 @@ class Assigner:
     async def run(self) -> None:
         """Assign until cancelled."""
         while True:
-            rings = await self._bell.wait(self._until_next_s())
+            changed = await self._wakeup.wait(self._until_next_s())
             try:
-                await self._assign_all(await self._touched(rings))
+                await self._assign_all(await self._touched(changed))
                 self._pauses.reset()
             except StoreError as failure:
                 _log.warning("assign_interrupted", error=str(failure))
                 await anyio.sleep(self._pauses.next_s())
-                self._bell.ring(EVERYTHING, REGISTRY)
+                self._wakeup.notify(EVERYTHING, REGISTRY)
 
     def _until_next_s(self) -> float | None:
         return max(0.0, min(self._opens_s.values()) - time.monotonic()) if self._opens_s else None
 
-    async def _touched(self, rings: set[str]) -> deque[str]:
+    async def _touched(self, changed: set[str]) -> deque[str]:
         # A sweep over empty queues costs one call, however many agents there are.
-        if REGISTRY in rings or (EVERYTHING in rings and await any_ready(self._services.store)):
+        if REGISTRY in changed or (EVERYTHING in changed and await any_ready(self._services.store)):
             self._agents = await skills_by_agent(self._services.store)
             self._opens_s = {agent: at_s for agent, at_s in self._opens_s.items() if agent in self._agents}
             return deque(self._agents)
         now_s = time.monotonic()
         touched = dict.fromkeys(agent for agent, at_s in self._opens_s.items() if at_s <= now_s)
-        for ring in sorted(rings):
-            kind, _, name = ring.removeprefix("queue:").partition(":")
+        for change in sorted(changed):
+            kind, _, name = change.removeprefix("queue:").partition(":")
             if kind == "agent":
                 touched[name] = None
             elif kind == "skill":
@@ -78,10 +78,10 @@ class Assigner:
             except ServerRefused as refusal:
                 # Damaged data of one agent must not keep the others waiting.
                 if agent not in self._refused:
-                    _log.error("assign_refused", agent=agent, error=str(refusal), meaning="the pool is looked through")
+                    _log.error("assign_refused", agent=agent, error=str(refusal))
                 self._refused.add(agent)
                 self._opens_s[agent] = time.monotonic() + AGAIN_S
-                self._trouble.ring(agent)
+                self._repair_requested.notify(agent)
                 continue
             self._refused.discard(agent)
             if done.wait_us:

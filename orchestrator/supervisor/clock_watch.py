@@ -35,8 +35,8 @@ class ClockWatch:
             except StoreError:
                 await anyio.sleep(self._every_s)
                 continue
-            heard_s = time.monotonic()
-            self._note(server_s - (asked_s + heard_s) / 2, within_s=(heard_s - asked_s) / 2)
+            answered_s = time.monotonic()
+            self._note(server_s - (asked_s + answered_s) / 2, within_s=(answered_s - asked_s) / 2)
             await anyio.sleep(self._every_s)
 
     def _note(self, ahead_s: float, *, within_s: float) -> None:
@@ -45,8 +45,4 @@ class ClockWatch:
         # A slow answer leaves room for doubt about when the server looked at its clock.
         if abs(step_s) <= STEP_S + within_s:
             return
-        if step_s > 0:
-            meaning = "leases ran out and rate windows opened early; holders get one lease of grace"
-        else:
-            meaning = "rate windows stay closed, and scheduled tasks wait, until the clock has caught up"
-        _log.warning("server_clock_stepped", seconds=round(step_s, 1), meaning=meaning)
+        _log.warning("server_clock_stepped", seconds=round(step_s, 1))

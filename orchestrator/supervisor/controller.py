@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.control import scripts
-from orchestrator.control.entries import READ_COUNT, Heard, read_entry
+from orchestrator.control.entries import READ_COUNT, ControlEntry, read_entry
 from orchestrator.control.receipts import SUPERVISOR
 from orchestrator.control.records import without_replays
 from orchestrator.control.scopes import slot_of
 from orchestrator.control.signing import signer_of
-from orchestrator.control.truth import see_to_truth
+from orchestrator.control.verification import verify_desired_state
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger, set_level
 from orchestrator.core.pauses import Pauses
@@ -51,7 +51,7 @@ class Controller:
         self._level: Level | None = None
         self._looked_at: int | None = None
         self._may_hold = False
-        self._seeing = anyio.Lock()
+        self._applying = anyio.Lock()
 
     async def run(self) -> None:
         """Hear and obey until cancelled."""
@@ -63,9 +63,9 @@ class Controller:
         while True:
             await anyio.sleep(self._services.settings.supervisor.sweep_s)
             try:
-                await self._see_to_it()
+                await self._apply_desired_state()
             except StoreError as failure:
-                _log.warning("control_not_swept", error=str(failure))
+                _log.warning("control_sweep_failed", error=str(failure))
 
     async def _listen(self) -> None:
         control_key = self._services.keys.control
@@ -76,9 +76,9 @@ class Controller:
             while True:
                 try:
                     if cursor is None:
-                        # The position first, the state after it: what is given in between is heard.
+                        # The position first, the state after it: what is given in between is received.
                         last = await link.execute("XREVRANGE", control_key, "+", "-", "COUNT", CATCH_UP)
-                        await self._see_to_it()
+                        await self._apply_desired_state()
                         # What was given while nobody led is answered by whoever leads next.
                         await self._answer(await self._unanswered(last[::-1]))
                         cursor = last[0][0].decode() if last else "0-0"
@@ -88,7 +88,7 @@ class Controller:
                     if reply:
                         entries = reply[0][1]
                         # The state changed before the stream told of it, and stands whatever came through the stream.
-                        await self._see_to_it()
+                        await self._apply_desired_state()
                         await self._answer([read_entry(id_.decode(), fields, self._signer) for id_, fields in entries])
                         cursor = entries[-1][0].decode()
                     pauses.reset()
@@ -99,65 +99,65 @@ class Controller:
         finally:
             await link.close()
 
-    async def _see_to_it(self) -> None:
-        async with self._seeing:
-            await self._obey(await see_to_truth(self._services.store, self._signer))
+    async def _apply_desired_state(self) -> None:
+        async with self._applying:
+            await self._obey(await verify_desired_state(self._services.store, self._signer))
 
     async def _obey(self, desired: Desired) -> None:
         if desired.log_level != self._level:
             self._level = desired.log_level
             set_level(desired.log_level or self._services.settings.logging.level)
         self._jobs.set(desired.jobs)
-        # Only a stop of sessions or skills lays tasks aside: at rest there is nothing to look for.
+        # Only a stop of sessions or skills suspends tasks: at rest there is nothing to look for.
         if desired.seq != self._looked_at or self._may_hold:
             try:
                 left = await self._release(desired)
             except ServerRefused as refusal:
                 # Damaged data of what is held must not keep the supervisor from hearing and answering.
-                _log.error("held_not_released", error=str(refusal), meaning="see `orc keys check`")
+                _log.error("held_release_failed", error=str(refusal))
                 left = True
-            self._may_hold = left or any(slot.startswith(HOLDING) for slot in desired.standing)
+            self._may_hold = left or any(slot.startswith(HOLDING) for slot in desired.active)
             self._looked_at = desired.seq
 
     async def _release(self, desired: Desired) -> bool:
-        """Let go what stops held back that are not in force any more; whether there was any such stop, or is."""
+        """Let go what stops held back that are not active any more; whether there was any such stop, or is."""
         store, keys = self._services.store, self._services.keys
-        scopes = [name.decode() for name in await store.execute("SMEMBERS", keys.held_scopes)]
+        scopes = [name.decode() for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
         for scope in scopes:
             slot = slot_of(scope)
-            left = slot not in desired.standing
+            left = slot not in desired.active
             while left:
                 call = scripts.release(keys, scope=scope, slot=slot, limit=RELEASE_BATCH)
                 moved, left = await store.call(call)
                 if moved:
-                    _log.info("held_tasks_released", scope=scope, count=moved)
+                    _log.info("suspended_tasks_released", scope=scope, count=moved)
         return bool(scopes)
 
-    async def _unanswered(self, entries: list[Any]) -> list[Heard]:
+    async def _unanswered(self, entries: list[Any]) -> list[ControlEntry]:
         """Those of these entries that no supervisor has answered yet."""
-        heard = [read_entry(id_.decode(), fields, self._signer) for id_, fields in entries]
+        received = [read_entry(id_.decode(), fields, self._signer) for id_, fields in entries]
         keys = self._services.keys
-        true = [one for one in heard if not one.problem]
+        true = [one for one in received if not one.problem]
         known = await self._services.store.pipeline([("HEXISTS", keys.receipts(one.id), SUPERVISOR) for one in true])
         return [one for one, answered in zip(true, known, strict=True) if answered == 0]
 
-    async def _answer(self, heard: list[Heard]) -> None:
-        if not heard:
+    async def _answer(self, received: list[ControlEntry]) -> None:
+        if not received:
             return
         store, keys = self._services.store, self._services.keys
         rows: list[scripts.ReceiptRow] = []
         refused: list[scripts.RefusedRow] = []
-        for one in await without_replays(store, heard):
+        for one in await without_replays(store, received):
             if one.problem:
                 rows.append(scripts.ReceiptRow(one.id, SUPERVISOR, "refused", one.problem))
                 refused.append(
                     scripts.RefusedRow(one.entry, one.packed[:REFUSED_BYTES], one.signature[:64], one.problem)
                 )
             elif one.issued is not None and one.command is not None:
-                _log.info("command_heard", command=one.id, kind=one.command.kind, actor=one.issued.actor)
+                _log.info("command_received", command=one.id, kind=one.command.kind, actor=one.issued.actor)
                 if one.command.audience in _OURS:
                     # Of a job `Jobs` says what comes of it.
-                    rows.append(scripts.ReceiptRow(one.id, SUPERVISOR, "heard" if one.command.job else "done"))
+                    rows.append(scripts.ReceiptRow(one.id, SUPERVISOR, "received" if one.command.job else "done"))
         if rows:
             await store.call(scripts.receipt(keys, rows=rows))
         if refused:

@@ -11,7 +11,6 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
 from orchestrator.services import open_services
 from orchestrator.supervisor.assigner import Assigner
-from orchestrator.supervisor.bell import Bell
 from orchestrator.supervisor.clock_watch import ClockWatch
 from orchestrator.supervisor.controller import Controller
 from orchestrator.supervisor.doorbell import Doorbell
@@ -22,6 +21,7 @@ from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
 from orchestrator.supervisor.scheduler import Scheduler
+from orchestrator.supervisor.wakeups import Wakeup
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
@@ -51,18 +51,18 @@ async def supervise(services: Services) -> None:
     leader = Leader(services, supervisor=supervisor)
 
     async def work() -> None:
-        assign_bell, promote_bell, schedule_bell, trouble = Bell(), Bell(), Bell(), Bell()
-        doorbell = Doorbell(services, assigner=assign_bell, promoter=promote_bell, scheduler=schedule_bell)
+        assign_wakeup, promote_wakeup, schedule_wakeup, repair_requested = Wakeup(), Wakeup(), Wakeup(), Wakeup()
+        doorbell = Doorbell(services, assigner=assign_wakeup, promoter=promote_wakeup, scheduler=schedule_wakeup)
         jobs = Jobs(services)
         async with anyio.create_task_group() as loops:
             loops.start_soon(doorbell.run)
             loops.start_soon(doorbell.sweep)
-            loops.start_soon(Assigner(services, assign_bell, trouble=trouble).run)
-            loops.start_soon(Promoter(services, promote_bell, trouble=trouble).run)
-            loops.start_soon(Scheduler(services, schedule_bell, trouble=trouble).run)
+            loops.start_soon(Assigner(services, assign_wakeup, repair_requested=repair_requested).run)
+            loops.start_soon(Promoter(services, promote_wakeup, repair_requested=repair_requested).run)
+            loops.start_soon(Scheduler(services, schedule_wakeup, repair_requested=repair_requested).run)
             loops.start_soon(Janitor(services).run)
-            loops.start_soon(Recoverer(services, trouble=trouble).run)
-            loops.start_soon(Reconciler(services, trouble).run)
+            loops.start_soon(Recoverer(services, repair_requested=repair_requested).run)
+            loops.start_soon(Reconciler(services, repair_requested).run)
             loops.start_soon(ClockWatch(services).run)
             loops.start_soon(jobs.run)
             loops.start_soon(Controller(services, jobs=jobs).run)

@@ -1,7 +1,7 @@
 """Reads the pool's doorbell and tells the loops what changed.
 
-A ring is a hint (protocol rule 5): at the start, after every gap in reading, and every few seconds the loops are told
-to look at everything.
+A notification is a hint (protocol rule 5): at the start, after every gap in reading, and every few seconds the loops
+are told to look at everything.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from orchestrator.core.pauses import Pauses
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
-    from orchestrator.supervisor.bell import Bell
+    from orchestrator.supervisor.wakeups import Wakeup
 
 EVERYTHING: Final = "*"
 SCHEDULES: Final = "schedules"
-"""What `lua/includes/set_next_fire.lua` rings when another schedule comes first."""
+"""What `lua/includes/set_next_fire.lua` notifies when another schedule comes first."""
 REGISTRY: Final = "agents"
-"""What `lua/includes/recount.lua` rings when agents or their skills change."""
+"""What `lua/includes/recount.lua` notifies when agents or their skills change."""
 READ_COUNT: Final = 1000
 """As many as the stream is sure to keep: a full answer means that others may have been trimmed away unread."""
 _log = get_logger(__name__)
 
 
 class Doorbell:
-    """Hears rings; tells the assigner of queues and agents, the promoter of due tasks, the scheduler of schedules."""
+    """Reads notifications; tells the assigner of queues, the promoter of due tasks, the scheduler of schedules."""
 
-    def __init__(self, services: Services, *, assigner: Bell, promoter: Bell, scheduler: Bell) -> None:
+    def __init__(self, services: Services, *, assigner: Wakeup, promoter: Wakeup, scheduler: Wakeup) -> None:
         self._services, self._assigner, self._promoter = services, assigner, promoter
         self._told = {"scheduled": promoter, SCHEDULES: scheduler}
         self._scheduler = scheduler
@@ -48,12 +48,12 @@ class Doorbell:
             while True:
                 try:
                     if cursor is None:
-                        # The position first, the full pass after it: what rings in between is heard.
+                        # The position first, the full pass after it: what is notified in between is read.
                         last = await link.execute("XREVRANGE", doorbell_key, "+", "-", "COUNT", 1)
                         cursor = last[0][0].decode() if last else "0-0"
-                        self._assigner.ring(REGISTRY)
-                        self._scheduler.ring(SCHEDULES)
-                        self._look_at_everything()
+                        self._assigner.notify(REGISTRY)
+                        self._scheduler.notify(SCHEDULES)
+                        self._notify_all()
                     reply = await link.execute(
                         "XREAD", "COUNT", READ_COUNT, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor
                     )
@@ -63,29 +63,29 @@ class Doorbell:
                     await anyio.sleep(pauses.next_s())
                     continue
                 pauses.reset()
-                rings = reply[0][1] if reply else ()
-                if len(rings) == READ_COUNT:
-                    self._assigner.ring(REGISTRY)
-                    self._scheduler.ring(SCHEDULES)
-                    self._look_at_everything()
-                for entry, fields in rings:
+                entries = reply[0][1] if reply else ()
+                if len(entries) == READ_COUNT:
+                    self._assigner.notify(REGISTRY)
+                    self._scheduler.notify(SCHEDULES)
+                    self._notify_all()
+                for entry, fields in entries:
                     cursor = entry.decode()
                     self._tell(fields[1].decode())
-                # Whoever was rung for sends its call before the next read is sent.
+                # A loop that was notified sends its call before the next read is sent.
                 await checkpoint()
         finally:
             await link.close()
 
     async def sweep(self) -> None:
-        """Every few seconds look at everything: mends a ring that was lost or trimmed away."""
+        """Every few seconds look at everything: makes up for a notification that was lost or trimmed away."""
         while True:
             await anyio.sleep(self._services.settings.supervisor.sweep_s)
-            self._look_at_everything()
+            self._notify_all()
 
     def _tell(self, what: str) -> None:
-        self._told.get(what, self._assigner).ring(what)
+        self._told.get(what, self._assigner).notify(what)
 
-    def _look_at_everything(self) -> None:
-        self._assigner.ring(EVERYTHING)
-        self._promoter.ring(EVERYTHING)
-        self._scheduler.ring(EVERYTHING)
+    def _notify_all(self) -> None:
+        self._assigner.notify(EVERYTHING)
+        self._promoter.notify(EVERYTHING)
+        self._scheduler.notify(EVERYTHING)

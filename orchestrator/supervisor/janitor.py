@@ -36,4 +36,4 @@ class Janitor:
                 _log.warning("expire_interrupted", error=str(failure))
                 continue
             for worker in gone:
-                _log.warning("worker_silent", worker=worker, meaning="forgotten; peers adopt what it held")
+                _log.warning("worker_expired", worker=worker)

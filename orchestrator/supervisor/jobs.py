@@ -1,7 +1,7 @@
 """Does what operators ask to be done to many tasks: job after job, the oldest first, in batches.
 
 A job stays in the desired state until it is done, and notes how far it is: whoever leads next goes on from there. A
-batch may be done twice then, so what is done to a task must know that it was done (`lua/tasks/revive.lua`).
+batch may be done twice then, so what is done to a task must know that it was done (`lua/tasks/retry.lua`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from orchestrator.control.receipts import SUPERVISOR, read_receipt
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
-from orchestrator.supervisor.deeds import DEEDS
+from orchestrator.supervisor.bulk_actions import BULK_ACTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.control.desired import Standing
+    from orchestrator.control.desired import ActiveCommand
     from orchestrator.services import Services
 
 BATCH: Final = 500
@@ -36,11 +36,11 @@ class Jobs:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._jobs: Sequence[Standing] = ()
+        self._jobs: Sequence[ActiveCommand] = ()
         self._changed = anyio.Event()
         self._settled: set[str] = set()
 
-    def set(self, jobs: Sequence[Standing]) -> None:
+    def set(self, jobs: Sequence[ActiveCommand]) -> None:
         """Say which jobs are to be done."""
         self._jobs = jobs
         if any(job.issued.id not in self._settled for job in jobs):
@@ -63,15 +63,15 @@ class Jobs:
                 _log.warning("job_interrupted", command=todo[0].issued.id, error=str(failure))
                 await anyio.sleep(pauses.next_s())
 
-    async def _do(self, job: Standing) -> None:
+    async def _do(self, job: ActiveCommand) -> None:
         kind, id_ = job.command.kind, job.issued.id
-        deed = DEEDS.get(kind)
-        if deed is None:
+        action = BULK_ACTIONS.get(kind)
+        if action is None:
             await self._settle(id_, "refused", f"this version does not know how to do {kind}")
             return
         tasks = await self._selection(id_)
         if not isinstance(job.command, Job) or not job.command.means(tasks):
-            _log.error("selection_changed", command=id_, meaning="nothing was done")
+            _log.error("selection_mismatched", command=id_)
             await self._settle(id_, "refused", "the tasks that are stored for it are not those that it was given for")
             return
         total = len(tasks)
@@ -79,7 +79,7 @@ class Jobs:
         while at < total:
             batch = tasks[at : at + BATCH]
             try:
-                ends += await deed(self._services, job, batch)
+                ends += await action(self._services, job, batch)
             except ServerRefused as refusal:
                 await self._settle(id_, "failed", f"after {at} of {total} ({in_words(ends)}): {refusal}")
                 return

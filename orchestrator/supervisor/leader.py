@@ -38,12 +38,12 @@ class Leader:
         try:
             while True:
                 if await self._ask():
-                    _log.info("leading", supervisor=self._supervisor)
+                    _log.info("leadership_acquired", supervisor=self._supervisor)
                     async with anyio.create_task_group() as group:
                         group.start_soon(work)
                         await self._keep()
                         group.cancel_scope.cancel()
-                    _log.warning("lease_of_leader_lost", supervisor=self._supervisor)
+                    _log.warning("leadership_lost", supervisor=self._supervisor)
                 await anyio.sleep(self._renew_s)
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(1.0, shield=True):
@@ -55,7 +55,7 @@ class Leader:
         try:
             leads = await self._services.store.call(call)
         except StoreError as failure:
-            _log.warning("lease_not_asked", error=str(failure))
+            _log.warning("leadership_request_failed", error=str(failure))
             return False
         if leads:
             self._trusted_until_s = asked_s + self._lease_s * TRUST
@@ -73,4 +73,4 @@ class Leader:
         try:
             await self._services.store.call(registry.resign(self._services.keys, supervisor=self._supervisor))
         except StoreError as failure:
-            _log.warning("lease_not_returned", error=str(failure), meaning="it runs out by itself")
+            _log.warning("leadership_release_failed", error=str(failure))

@@ -14,7 +14,7 @@ from orchestrator.tasks import scripts
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
-    from orchestrator.supervisor.bell import Bell
+    from orchestrator.supervisor.wakeups import Wakeup
 
 LIMIT: Final = 500
 _log = get_logger(__name__)
@@ -23,24 +23,24 @@ _log = get_logger(__name__)
 class Promoter:
     """Calls `promote` when something is due."""
 
-    def __init__(self, services: Services, bell: Bell, *, trouble: Bell) -> None:
-        self._services, self._bell, self._trouble = services, bell, trouble
+    def __init__(self, services: Services, wakeup: Wakeup, *, repair_requested: Wakeup) -> None:
+        self._services, self._wakeup, self._repair_requested = services, wakeup, repair_requested
         self._pauses = Pauses()
         self._wait_s: float | None = 0.0
 
     async def run(self) -> None:
         """Promote until cancelled."""
         while True:
-            await self._bell.wait(self._wait_s)
+            await self._wakeup.wait(self._wait_s)
             try:
                 await self._promote()
                 self._pauses.reset()
             except StoreError as failure:
                 _log.warning("promote_interrupted", error=str(failure))
                 if isinstance(failure, ServerRefused):
-                    self._trouble.ring("scheduled")
+                    self._repair_requested.notify("scheduled")
                 await anyio.sleep(self._pauses.next_s())
-                self._bell.ring(EVERYTHING)
+                self._wakeup.notify(EVERYTHING)
 
     async def _promote(self) -> None:
         while True:

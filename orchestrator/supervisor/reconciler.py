@@ -1,4 +1,4 @@
-"""Walks through the pool, slowly and all the time, and mends what data loss or torn scripts left behind.
+"""Walks through the pool, slowly and all the time, and repairs what data loss or torn scripts left behind.
 
 It walks when it begins to lead, when the server was restarted (then data is lost, if ever), when another loop meets
 something that Redis refuses to work with, and else every ten minutes.
@@ -21,7 +21,7 @@ from orchestrator.repair.walk import Terms, Walk
 if TYPE_CHECKING:
     from orchestrator.repair.findings import Finding
     from orchestrator.services import Services
-    from orchestrator.supervisor.bell import Bell
+    from orchestrator.supervisor.wakeups import Wakeup
 
 SHARE: Final = 0.01
 """A walk takes this much of one core of the server at most: it rests behind each step."""
@@ -30,17 +30,17 @@ QUIET_STEPS: Final = 20
 QUIET_REST_S: Final = 0.5
 """The first steps are this far apart: a small pool is looked through without being noticed at all."""
 WALK_EVERY_S: Final = 600.0
-LOOK_EVERY_S: Final = 15.0
+POLL_EVERY_S: Final = 15.0
 """How often it asks whether the server is still the same one."""
 SHOWN: Final = 5
 _log = get_logger(__name__)
 
 
 class Reconciler:
-    """Walks until it is cancelled; `trouble` rings when something could not be done."""
+    """Walks until it is cancelled; `repair_requested` is notified when something could not be done."""
 
-    def __init__(self, services: Services, trouble: Bell) -> None:
-        self._services, self._trouble = services, trouble
+    def __init__(self, services: Services, repair_requested: Wakeup) -> None:
+        self._services, self._repair_requested = services, repair_requested
         self._terms = Terms.of(services.settings)
         self._pauses = Pauses()
 
@@ -55,10 +55,10 @@ class Reconciler:
                 self._pauses.reset()
                 await self._rest(server)
             except ServerRefused as refusal:
-                _log.error("reconcile_refused", error=str(refusal), meaning="`orc doctor` says what is not allowed")
+                _log.error("reconcile_refused", error=str(refusal))
                 await anyio.sleep(WALK_EVERY_S)
             except StoreError as failure:
-                _log.warning("reconcile_interrupted", error=str(failure), meaning="begins a new walk")
+                _log.warning("reconcile_interrupted", error=str(failure))
                 await anyio.sleep(self._pauses.next_s())
 
     async def _rest(self, server: str) -> None:
@@ -66,10 +66,10 @@ class Reconciler:
         walked_s = time.monotonic()
         await anyio.sleep(self._services.settings.supervisor.sweep_s)
         while time.monotonic() - walked_s < WALK_EVERY_S:
-            if await self._trouble.wait(LOOK_EVERY_S):
+            if await self._repair_requested.wait(POLL_EVERY_S):
                 return
             if await self._server() != server:
-                _log.info("server_restarted", meaning="looks whether all tasks are in their places")
+                _log.info("server_restarted")
                 return
 
     async def _server(self) -> str:
@@ -95,16 +95,15 @@ class Reconciler:
 
 def _report(found: list[Finding], walk: Walk) -> None:
     """A line for each kind of damage, with a few examples."""
-    counts = Counter((finding.code, finding.mended) for finding in found)
-    for (code, mended), count in sorted(counts.items()):
-        alike = [each for each in found if (each.code, each.mended) == (code, mended)]
+    counts = Counter((finding.code, finding.repaired) for finding in found)
+    for (code, repaired), count in sorted(counts.items()):
+        alike = [each for each in found if (each.code, each.repaired) == (code, repaired)]
         examples = [f"{each.subject} {each.place}".rstrip() for each in alike[:SHOWN]]
-        trouble = alike[0].trouble
-        if not mended:
-            note = "not repaired; see `orc keys check`"
-            _log.error("damage_found", code=code, count=count, examples=examples, found=trouble.found, meaning=note)
-        elif trouble.harmless:
-            _log.info("tidied", code=code, count=count, examples=examples, found=trouble.found)
+        damage = alike[0].damage
+        if not repaired:
+            _log.error("damage_found", code=code, count=count, examples=examples, found=damage.found)
+        elif damage.harmless:
+            _log.info("cleaned", code=code, count=count, examples=examples, found=damage.found)
         else:
-            _log.warning("mended", code=code, count=count, examples=examples, found=trouble.found, done=trouble.repair)
-    _log.debug("walked", keys=walk.keys_seen, places=walk.places_seen)
+            _log.warning("repaired", code=code, count=count, examples=examples, found=damage.found, done=damage.repair)
+    _log.debug("reconcile_finished", keys=walk.keys_seen, places=walk.places_seen)

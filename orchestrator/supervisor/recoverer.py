@@ -16,10 +16,10 @@ from orchestrator.tasks import scripts
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
-    from orchestrator.supervisor.bell import Bell
+    from orchestrator.supervisor.wakeups import Wakeup
 
 LIMIT: Final = 200
-TIDY_EVERY: Final = 12
+CLEAN_EVERY: Final = 12
 """Consumers that nobody knows are looked for at every so many sweeps: about once a minute."""
 _log = get_logger(__name__)
 
@@ -27,8 +27,8 @@ _log = get_logger(__name__)
 class Recoverer:
     """Calls `recover` at every sweep for each agent whose inbox holds something."""
 
-    def __init__(self, services: Services, *, trouble: Bell) -> None:
-        self._services, self._trouble = services, trouble
+    def __init__(self, services: Services, *, repair_requested: Wakeup) -> None:
+        self._services, self._repair_requested = services, repair_requested
         settings = services.settings
         self._every_s = settings.supervisor.sweep_s
         self._pulse_ms = round(settings.worker.heartbeat_s * 1000)
@@ -40,19 +40,19 @@ class Recoverer:
         while True:
             try:
                 for agent, entries in (await inbox_lengths(self._services.store)).items():
-                    if entries or self._tidies():
+                    if entries or self._cleans():
                         try:
                             await self._recover(agent)
                         except ServerRefused as refusal:
                             _log.error("recover_refused", agent=agent, error=str(refusal))
-                            self._trouble.ring(agent)
+                            self._repair_requested.notify(agent)
             except StoreError as failure:
                 _log.warning("recover_interrupted", error=str(failure))
             self._sweeps += 1
             await anyio.sleep(self._every_s)
 
-    def _tidies(self) -> bool:
-        return self._sweeps % TIDY_EVERY == TIDY_EVERY - 1
+    def _cleans(self) -> bool:
+        return self._sweeps % CLEAN_EVERY == CLEAN_EVERY - 1
 
     async def _recover(self, agent: str) -> None:
         total, left = 0, True
@@ -64,12 +64,10 @@ class Recoverer:
                 every_ms=round(self._every_s * 1000),
                 pulse_ms=self._pulse_ms,
                 dead_ttl_s=self._dead_ttl_s,
-                tidy=self._tidies(),
+                clean=self._cleans(),
             )
             given_back, left = await self._services.store.call(call)
             total += given_back
             left = left and given_back > 0
         if total:
-            _log.warning(
-                "entries_recovered", agent=agent, count=total, meaning="no worker of the agent would have ended them"
-            )
+            _log.warning("entries_recovered", agent=agent, count=total)

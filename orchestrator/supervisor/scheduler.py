@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import anyio
 
 from orchestrator.client.scheduling import firing_row, refusal
-from orchestrator.client.submission import Door
+from orchestrator.client.submission import SubmissionValidator
 from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.log import get_logger
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from orchestrator.schedules.scripts import DueSchedule
     from orchestrator.schedules.timing import Timing
     from orchestrator.services import Services
-    from orchestrator.supervisor.bell import Bell
+    from orchestrator.supervisor.wakeups import Wakeup
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
 
 LIMIT: Final = 100
@@ -48,7 +48,7 @@ PUNCTUAL_MS: Final = 60_000
 """A time that passed so long ago was not missed: a supervisor was restarted, or another took over."""
 ERROR_CHARS: Final = 1000
 IDLE_S: Final = 30.0
-"""So often it asks for schedules while there are none: adding one rings, and rings are hints."""
+"""So often it asks for schedules while there are none: adding one notifies, and notifications are hints."""
 ASIDE_S: Final = 60.0
 """A schedule that cannot be worked with is tried again so soon."""
 _ENDED: Final = frozenset(state.value for state in TaskState if state.final)
@@ -80,9 +80,9 @@ class _Ready:
 class Scheduler:
     """Fires what is due; wakes by itself at the next time."""
 
-    def __init__(self, services: Services, bell: Bell, *, trouble: Bell) -> None:
-        self._services, self._bell, self._trouble = services, bell, trouble
-        self._door = Door(services.settings, ids=TaskIds(listens=False))
+    def __init__(self, services: Services, wakeup: Wakeup, *, repair_requested: Wakeup) -> None:
+        self._services, self._wakeup, self._repair_requested = services, wakeup, repair_requested
+        self._validator = SubmissionValidator(services.settings, ids=TaskIds(listens=False))
         self._pauses = Pauses()
         self._wait_s: float | None = 0.0
         self._asks_at_s = 0.0
@@ -91,9 +91,9 @@ class Scheduler:
     async def run(self) -> None:
         """Fire until cancelled."""
         while True:
-            rings = await self._bell.wait(self._wait_s)
+            changed = await self._wakeup.wait(self._wait_s)
             # Where there is no schedule, not every sweep asks for one.
-            if rings == {EVERYTHING} and self._wait_s is None and time.monotonic() < self._asks_at_s:
+            if changed == {EVERYTHING} and self._wait_s is None and time.monotonic() < self._asks_at_s:
                 continue
             try:
                 self._wait_s = await self.fire_all()
@@ -102,9 +102,9 @@ class Scheduler:
             except StoreError as failure:
                 _log.warning("schedules_interrupted", error=str(failure))
                 if isinstance(failure, ServerRefused):
-                    self._trouble.ring("schedules")
+                    self._repair_requested.notify("schedules")
                 await anyio.sleep(self._pauses.next_s())
-                self._bell.ring(SCHEDULES)
+                self._wakeup.notify(SCHEDULES)
 
     async def fire_all(self) -> float | None:
         """Fire all that is due; answers in how many seconds more is, None: nothing is."""
@@ -130,11 +130,11 @@ class Scheduler:
                 if choice.fired_ms is None:
                     passed.append(_forgo(firing, Outcome.MISSED))
                 else:
-                    ready.append(_Ready(each, plan, firing_row(self._door, plan, firing), firing))
-            except InvalidInput as misfit:
-                self._set_aside(each.name, str(misfit))
+                    ready.append(_Ready(each, plan, firing_row(self._validator, plan, firing), firing))
+            except InvalidInput as invalid:
+                self._set_aside(each.name, str(invalid))
                 stays = Choice(None, each.next_ms, 0)
-                passed.append(_forgo(_firing(each, stays), Outcome.REFUSED, error=str(misfit)))
+                passed.append(_forgo(_firing(each, stays), Outcome.REFUSED, error=str(invalid)))
         passed += await self._submit(await self._make_room(ready, passed))
         if passed:
             await self._services.store.call(scripts.forgo(self._services.keys, rows=passed))
@@ -178,11 +178,11 @@ class Scheduler:
         if answer.status == "stale":  # another supervisor was quicker, or the schedule was changed meanwhile
             return None
         reason = str(refusal(answer, max_tasks=self._services.settings.queue.max_tasks))
-        _log.warning("schedule_refused", schedule=name, error=reason, meaning="this time it leads to no task")
+        _log.warning("schedule_refused", schedule=name, error=reason)
         return each.ends_as(Outcome.REFUSED, error=reason)
 
     def _set_aside(self, name: str, reason: str) -> None:
-        _log.error("schedule_unusable", schedule=name, error=reason, meaning="it is tried again in a minute")
+        _log.error("schedule_unusable", schedule=name, error=reason)
         self._aside_until_s[name] = time.monotonic() + ASIDE_S
 
 

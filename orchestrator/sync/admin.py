@@ -166,7 +166,7 @@ class Admin:
         """Refuse from now on what was signed before."""
         return self._sent(partial(self._admin.renew_epoch, reason=reason, actor=actor))
 
-    def revive(
+    def retry(
         self,
         tasks: Sequence[str] | TaskFilter,
         *,
@@ -175,7 +175,7 @@ class Admin:
         actor: str | None = None,
     ) -> Sent:
         """Let tasks run again that ended without a result."""
-        return self._sent(partial(self._admin.revive, tasks, limit=limit, reason=reason, actor=actor))
+        return self._sent(partial(self._admin.retry, tasks, limit=limit, reason=reason, actor=actor))
 
     def cancel(
         self,

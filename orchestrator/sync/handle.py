@@ -15,7 +15,7 @@ if TYPE_CHECKING:
         AnswerStatus,
         CancelStatus,
         OutputChunk,
-        ReviveStatus,
+        RequeueStatus,
         TaskEvent,
         TaskInfo,
         TaskStatus,
@@ -76,7 +76,7 @@ class TaskHandle(Generic[T_co]):
         """Cancel it: a waiting task ends at once, a running one is told to stop."""
         return self._thread.call(self._handle.cancel, reason)
 
-    def retry(self, reason: str = "") -> ReviveStatus:
+    def retry(self, reason: str = "") -> RequeueStatus:
         """Let it run again after it has ended without a result; as `orchestrator.TaskHandle.retry`."""
         return self._thread.call(self._handle.retry, reason)
 

@@ -37,7 +37,7 @@ class LoopThread:
     def __init__(self) -> None:
         self._pid = os.getpid()
         # Held for moments only. What was handed over under it before the end is also run, or cancelled, before the end.
-        self._door = threading.Lock()
+        self._lock = threading.Lock()
         self._open = False
         self._thread = threading.Thread(target=self._run, name="orchestrator-client", daemon=True)
         self._started: Future[None] = Future()
@@ -55,7 +55,7 @@ class LoopThread:
                 raise
             self._started.set_exception(failure)
         finally:
-            with self._door:
+            with self._lock:
                 self._open = False
 
     async def _serve(self) -> None:
@@ -80,7 +80,7 @@ class LoopThread:
         """
         if self.is_foreign or self._thread.ident is None:
             return
-        with self._door:
+        with self._lock:
             if self._open:
                 self._open = False
                 self._loop.call_soon_threadsafe(self._ending.set)
@@ -127,7 +127,7 @@ class LoopThread:
             )
         if threading.current_thread() is self._thread:
             raise OrchestratorError("this client was called from its own event loop, which would wait for itself")
-        with self._door:
+        with self._lock:
             if not self._open:
                 raise OrchestratorError(CLOSED)
             self._loop.call_soon_threadsafe(self._calls.start_soon, self._make, future, work, args)

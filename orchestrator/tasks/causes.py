@@ -34,7 +34,7 @@ class Cause(StrEnum):
     RUNNING = "running"
     WORKER_SILENT = "worker_silent"
     CANCELLING = "cancelling"
-    ASKING = "asking"
+    AWAITING_INPUT = "awaiting_input"
     ENDED = "ended"
 
 

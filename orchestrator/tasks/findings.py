@@ -9,7 +9,7 @@ from msgspec import DecodeError
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import decode_foreign
-from orchestrator.core.issued import read_in_force
+from orchestrator.core.issued import read_slot_value
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.questions import read_question
@@ -112,7 +112,7 @@ class WorkerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class OrderFacts:
+class ActiveCommandFacts:
     """A stop or a pause that concerns a task.
 
     Attributes:
@@ -154,14 +154,14 @@ class Findings:
         due_ms: when it leaves `scheduled`.
         own_attempts: its own `max_attempts`, read only of a task that was retried.
         rank: how many tasks stand before it in its queue; None: it is in none.
-        forgiven_fails: failures from before it was revived, which count no more.
+        forgiven_fails: failures from before it was requeued, which count no more.
         forgiven_deaths: the same of deaths.
         entry_ms: when it was put into the inbox that it is in.
         in_inbox: whether it is there indeed.
         question: what it asks a person.
         lane: where it waits for its turn; None: it has it, or needs none.
         held: whether a stop holds it back beside its queue.
-        orders: the stops and pauses that concern it, by slot.
+        active: the stops and pauses that concern it, by slot.
     """
 
     id: str
@@ -193,7 +193,7 @@ class Findings:
     worker: WorkerFacts | None = None
     agents: tuple[AgentFacts, ...] = ()
     held: bool = False
-    orders: Mapping[str, OrderFacts] = field(default_factory=dict)
+    active: Mapping[str, ActiveCommandFacts] = field(default_factory=dict)
 
     @property
     def now_ms(self) -> int:
@@ -221,7 +221,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
     """Read the script's answer; None: the task is unknown."""
     if not reply:
         return None
-    now_us, leader, task, place, agents, orders = reply
+    now_us, leader, task, place, agents, active = reply
     state, generation, at, cancel, reason, fails, deaths, left, death, ended, skill, queue, progress, *forgiven = task
     facts: dict[str, Any] = {}
     match state:
@@ -231,7 +231,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
             facts = {"rank": place[0], "parked": bool(place[1]), "held": bool(place[2])}
         case b"waiting":
             facts = {"lane": _lane(place)}
-        case b"asking":
+        case b"awaiting_input":
             facts = {"due_ms": _deadline(place[0]), "question": _question(place[1], place[2])}
         case b"assigned":
             entry_ms = int(at.split(b" ")[1].partition(b"-")[0])
@@ -258,7 +258,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
         ended_ms=_number(ended),
         agents=tuple(_agent(row) for row in agents),
         progress=progress,
-        orders=_orders(orders),
+        active=_active_commands(active),
         **facts,
     )
 
@@ -276,17 +276,17 @@ def lane_name(stored: bytes) -> str:
         return _text(stored)
 
 
-def _orders(reply: Sequence[bytes]) -> dict[str, OrderFacts]:
-    found: dict[str, OrderFacts] = {}
+def _active_commands(reply: Sequence[bytes]) -> dict[str, ActiveCommandFacts]:
+    found: dict[str, ActiveCommandFacts] = {}
     for slot, value in zip(reply[::2], reply[1::2], strict=True):
         name = _text(slot)
         try:
-            issued = read_in_force(value).issued
+            issued = read_slot_value(value).issued
         except InvalidInput:
             # It holds the task back all the same.
-            found[name] = OrderFacts(name, "(unreadable)", "", 0)
+            found[name] = ActiveCommandFacts(name, "(unreadable)", "", 0)
         else:
-            found[name] = OrderFacts(name, issued.actor, issued.reason, issued.issued_ms)
+            found[name] = ActiveCommandFacts(name, issued.actor, issued.reason, issued.issued_ms)
     return found
 
 

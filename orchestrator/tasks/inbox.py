@@ -40,7 +40,7 @@ def parse_entries(agent: str, entries: list[Any]) -> list[Delivery]:
     try:
         return [
             # Task, generation, envelope: a first attempt. Else attempt and deaths stand before the envelope, and behind
-            # it, of a task that was revived, the forgiven failures.
+            # it, of a task that was requeued, the forgiven failures.
             Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), 1, 0, f[5])
             if len(f) == 6
             else Delivery(
@@ -59,5 +59,5 @@ def parse_entries(agent: str, entries: list[Any]) -> list[Delivery]:
         if len(entries) > 1:
             return [delivery for entry in entries for delivery in parse_entries(agent, [entry])]
         entry = entries[0][0].decode()
-        _log.warning("entry_unreadable", agent=agent, entry=entry, meaning="no entry of ours; it is removed")
+        _log.warning("entry_unreadable", agent=agent, entry=entry)
         return []

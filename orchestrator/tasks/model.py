@@ -20,7 +20,7 @@ class TaskState(StrEnum):
     ASSIGNED = "assigned"
     RUNNING = "running"
     CANCELLING = "cancelling"
-    ASKING = "asking"
+    AWAITING_INPUT = "awaiting_input"
     SUCCEEDED = "succeeded"
     DEAD = "dead"
     CANCELLED = "cancelled"
@@ -97,7 +97,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
         generation: the fence of the attempt; a verdict with an older one is refused.
         attempt: 1 for the first.
         deaths: how often a worker died with it.
-        forgiven: failures from before it was revived; they count no more.
+        forgiven: failures from before it was requeued; they count no more.
         envelope: packed `Envelope`; empty when it is too large to travel and must be read from the task.
     """
 
@@ -112,7 +112,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def failures(self) -> int:
-        """How many there are if this attempt fails too, since the task was submitted or revived."""
+        """How many there are if this attempt fails too, since the task was submitted or requeued."""
         return self.attempt - self.deaths - self.forgiven
 
 
@@ -123,8 +123,8 @@ class VerdictKind(StrEnum):
     DEAD = "dead"
     RETRY = "retry"
     SNOOZE = "snooze"
-    BACK = "back"
-    UNSTARTED = "unstarted"
+    REQUEUE = "requeue"
+    RELEASED = "released"
     ASK = "ask"
     CANCELLED = "cancelled"
 
@@ -181,10 +181,10 @@ class DeleteStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-class ReviveStatus(StrEnum):
-    """What a revival did; already: it has not ended; refused: it succeeded; damaged: its record is of no use."""
+class RequeueStatus(StrEnum):
+    """What a retry did; already: it has not ended; refused: it succeeded; damaged: its record is of no use."""
 
-    REVIVED = "revived"
+    REQUEUED = "requeued"
     ALREADY = "already"
     REFUSED = "refused"
     DAMAGED = "damaged"
@@ -205,8 +205,8 @@ class AnswerStatus(StrEnum):
     ALREADY = "already"
     OTHER = "other"
     LATE = "late"
-    UNASKED = "unasked"
-    UNFIT = "unfit"
+    NOT_ASKING = "not_asking"
+    INVALID = "invalid"
     UNKNOWN = "unknown"
 
 
@@ -289,9 +289,9 @@ class TaskEvent:
 
     Attributes:
         id: where it stands; `events(after=id)` goes on behind it.
-        kind: `assigned`, `progress`, `output`, `retried`, `snoozed`, `given_back`, `taken_back`, `revived`, `asked`,
+        kind: `assigned`, `progress`, `output`, `retried`, `snoozed`, `given_back`, `taken_back`, `requeued`, `asked`,
             `answered`, `unanswered` (the deadline of its question has passed), or the final state; the first one may
-            be `scheduled`, `ready` or `asking`, the state in which the task was found.
+            be `scheduled`, `ready` or `awaiting_input`, the state in which the task was found.
         attempt: the attempt that it belongs to; the next one when the task waits.
         at: when the server noted it.
         agent: of `assigned`: who got it.
@@ -377,7 +377,7 @@ class TaskInfo:
         deaths: evidence of each death: when, which worker, how.
         questions: what it has asked people, in order, and what they answered.
         once: names of what `ctx.once` did and will not do again.
-        revivals: each time it was let run again after its end: when (ms), the state that it had ended in, who and why.
+        requeues: each time it was let run again after its end: when (ms), the state that it had ended in, who and why.
     """
 
     id: str
@@ -400,7 +400,7 @@ class TaskInfo:
     result: bytes | None = field(default=None, repr=False)
     errors: tuple[str, ...] = field(default=(), repr=False)
     deaths: tuple[str, ...] = ()
-    revivals: tuple[str, ...] = ()
+    requeues: tuple[str, ...] = ()
     progress: Progress | None = None
     lane: str | None = None
     questions: tuple[Question, ...] = ()

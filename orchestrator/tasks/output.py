@@ -121,7 +121,7 @@ def as_event(entry: StreamEntry) -> TaskEvent:
             more = {"progress": read_progress(entry.data)}
         case "asked" | "answered" | "unanswered":
             more = _about_question(entry)
-        case "assigned" | "ready" | "scheduled" | "asking":
+        case "assigned" | "ready" | "scheduled" | "awaiting_input":
             more = {"agent": entry.data.decode() or None}
         case _:
             more = {"reason": entry.data.decode(errors="replace")}

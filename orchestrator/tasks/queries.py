@@ -126,7 +126,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         result=record.get("result"),
         errors=_numbered(record, "error:"),
         deaths=_numbered(record, "death:"),
-        revivals=_numbered(record, "revival:"),
+        requeues=_numbered(record, "requeue:"),
         progress=_progress(record.get("progress"), int(record["gen"])),
         questions=read_questions(record),
         once=tuple(name.removeprefix("once:") for name in record if name.startswith("once:")),
@@ -170,7 +170,7 @@ async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     """Tasks that have not ended, nearest to their end first, from running to scheduled; `limit` of each."""
     queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
     agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
-    stops = [name.decode() for name in await store.execute("SMEMBERS", store.keys.held_scopes)]
+    stops = [name.decode() for name in await store.execute("SMEMBERS", store.keys.suspended_scopes)]
     last = limit - 1
     replies = await store.pipeline(
         [("ZRANGE", store.keys.scheduled, 0, last), ("ZRANGE", store.keys.asking, 0, last)]
@@ -183,7 +183,7 @@ async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     # An agent that is forgotten at this moment has no inbox any more.
     lists = iter([] if isinstance(reply, StoreError) else reply for reply in replies)
     scheduled = [(id_.decode(), TaskState.SCHEDULED) for id_ in next(lists)]
-    asking = [(id_.decode(), TaskState.ASKING) for id_ in next(lists)]
+    asking = [(id_.decode(), TaskState.AWAITING_INPUT) for id_ in next(lists)]
     ready = [(id_.decode(), TaskState.READY) for _ in [*queues, *agents, *stops] for id_ in next(lists)]
     entries = [(entry, fields[1].decode()) for _ in agents for entry, fields in next(lists)]
     read = {pending[0] for _ in agents for pending in next(lists)}
@@ -263,7 +263,7 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
             seen.setdefault(id_, state)
     rows: list[TaskRow] = []
     for task in await read_records(store, dict(list(seen.items())[:limit])):
-        # One that was revived is among the ended ones still: there, its record decides.
+        # One that was requeued is among the ended ones still: there, its record decides.
         state = task.state if seen[task.id].final else seen[task.id]
         if state in wanted:
             rows.append(
@@ -291,16 +291,16 @@ def _submitted_at(id_: str) -> datetime:
 
 
 async def queue_lengths(store: Store) -> dict[str, int]:
-    """Tasks in each queue that is not empty, in `scheduled` and in `asking`."""
+    """Tasks in each queue that is not empty, in `scheduled` and in `awaiting_input`."""
     queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
     places = [*[store.keys.queue(queue) for queue in queues], store.keys.scheduled, store.keys.asking]
     counts = await store.pipeline([("ZCARD", place) for place in places])
-    return dict(zip([*queues, "scheduled", "asking"], counts, strict=True))
+    return dict(zip([*queues, "scheduled", "awaiting_input"], counts, strict=True))
 
 
 async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, TaskStatus]]:
-    """The first task of each of these queues (`scheduled` and `asking` are two), and what it waits for."""
-    others = {"scheduled": store.keys.scheduled, "asking": store.keys.asking}
+    """The first task of each of these queues (`scheduled` and `awaiting_input` are two), and what it waits for."""
+    others = {"scheduled": store.keys.scheduled, "awaiting_input": store.keys.asking}
     keys = [others.get(queue) or store.keys.queue(queue) for queue in queues]
     firsts = await store.pipeline([("ZRANGE", key, 0, 0) for key in keys])
     found: dict[str, tuple[str, TaskStatus]] = {}

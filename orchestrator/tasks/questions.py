@@ -61,7 +61,7 @@ def encode_value(what: str, value: Any) -> str:
     return encode_json(what, value, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH).decode()
 
 
-def fitting(value: Any, options: Sequence[str]) -> str:
+def match_option(value: Any, options: Sequence[str]) -> str:
     """An answer as JSON, in the very form of the option that it is, if there are options.
 
     Raises:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from orchestrator.tasks.findings import AgentFacts, Findings, OrderFacts, WorkerFacts
+    from orchestrator.tasks.findings import ActiveCommandFacts, AgentFacts, Findings, WorkerFacts
 
 START_ONE: Final = "start one with `orc worker run`"
 
@@ -30,7 +30,7 @@ def explain(found: Findings) -> Why:
             return _unread(found)
         case TaskState.RUNNING | TaskState.CANCELLING:
             return _running(found)
-        case TaskState.ASKING:
+        case TaskState.AWAITING_INPUT:
             return _asking(found)
     return _ended(found)
 
@@ -89,35 +89,35 @@ def _no_supervisor(found: Findings) -> Why | None:
 def _stopped(found: Findings) -> Why | None:
     """An operator has stopped or paused what it needs; of its agents all that could do it."""
     for slot in ("stop:all", f"stop:skill:{found.skill}", f"pause:queue:{found.queue}"):
-        if slot in found.orders:
-            return _order(found.orders[slot], found)
-    sessions = [order for slot, order in found.orders.items() if slot.startswith("stop:session:")]
+        if slot in found.active:
+            return _active_command(found.active[slot], found)
+    sessions = [active for slot, active in found.active.items() if slot.startswith("stop:session:")]
     if sessions:
-        return _order(sessions[0], found)
+        return _active_command(sessions[0], found)
     agents = _able(found) or found.agents
     barred = [
-        order
+        active
         for agent in agents
-        if (order := found.orders.get(f"stop:agent:{agent.name}") or found.orders.get(f"pause:agent:{agent.name}"))
+        if (active := found.active.get(f"stop:agent:{agent.name}") or found.active.get(f"pause:agent:{agent.name}"))
     ]
-    return _order(barred[0], found) if barred and len(barred) == len(agents) else None
+    return _active_command(barred[0], found) if barred and len(barred) == len(agents) else None
 
 
-def _order(order: OrderFacts, found: Findings) -> Why:
-    verb, _, scope = order.slot.partition(":")
+def _active_command(active: ActiveCommandFacts, found: Findings) -> Why:
+    verb, _, scope = active.slot.partition(":")
     kind, _, name = scope.partition(":")
     what = "everything" if scope == "all" else f"{kind} {name!r}"
     typed = shlex.quote(name)
     command = f"orc {kind}s resume {typed}" if verb == "pause" else "orc start" + (f" --{kind} {typed}" if name else "")
-    since = f" since {_moment(order.since_ms, found)}" if order.since_ms else ""
+    since = f" since {_moment(active.since_ms, found)}" if active.since_ms else ""
     done = "paused" if verb == "pause" else "stopped"
-    text = f"{what} is {done}{since} by {order.actor}{_because(order.reason)}; `{command}` ends that"
+    text = f"{what} is {done}{since} by {active.actor}{_because(active.reason)}; `{command}` ends that"
     return Why(
         cause=Cause.PAUSED if verb == "pause" else Cause.STOPPED,
         text=text,
-        since=_instant(order.since_ms or None),
-        actor=order.actor,
-        reason=order.reason or None,
+        since=_instant(active.since_ms or None),
+        actor=active.actor,
+        reason=active.reason or None,
         agent=name if kind == "agent" else None,
         skill=name if kind == "skill" else None,
         queue=found.queue,
@@ -379,7 +379,7 @@ def _asking(found: Findings) -> Why:
     options = ", ".join(encode_value("an option", option) for option in question.options)
     choice = f" ({options})" if options else ""
     return Why(
-        cause=Cause.ASKING,
+        cause=Cause.AWAITING_INPUT,
         text=(
             f"asks {question.question!r}{choice} since {_moment(asked_ms, found)}{until}; "
             f"type `orc tasks answer {found.id} VALUE`"

@@ -18,7 +18,7 @@ from orchestrator.tasks.model import (
     FinishStatus,
     LeaseStatus,
     Promoted,
-    ReviveStatus,
+    RequeueStatus,
     TaskState,
     Verdict,
     WatchStatus,
@@ -238,18 +238,18 @@ def delete(
     return Call("tasks/delete", args, parse)
 
 
-def revive(
+def retry(
     keys: PoolKeys, *, ids: Sequence[str], token: str, said: str, max_wait_s: int, now_us: str = ""
-) -> Call[list[tuple[ReviveStatus, TaskState | None]]]:
+) -> Call[list[tuple[RequeueStatus, TaskState | None]]]:
     """Let up to 500 ended tasks run again; per id what was done, and the state it was found in.
 
-    A call that is sent again with the same `token` revives nothing twice.
+    A call that is sent again with the same `token` retries nothing twice.
     """
 
-    def parse(reply: list[bytes]) -> list[tuple[ReviveStatus, TaskState | None]]:
+    def parse(reply: list[bytes]) -> list[tuple[RequeueStatus, TaskState | None]]:
         texts = [part.decode() for part in reply]
         return [
-            (ReviveStatus(status), TaskState(state) if state else None)
+            (RequeueStatus(status), TaskState(state) if state else None)
             for status, state in zip(texts[::2], texts[1::2], strict=True)
         ]
 
@@ -261,7 +261,7 @@ def revive(
         "max_wait_s": max_wait_s,
         "now_arg": now_us,
     }
-    return Call("tasks/revive", args, parse)
+    return Call("tasks/retry", args, parse)
 
 
 class Answered(NamedTuple):
@@ -270,8 +270,8 @@ class Answered(NamedTuple):
     Attributes:
         who: of `already` and `other`: when (ms) and who; of `late`: when its deadline was over (ms).
         value: of `other`: the answer that stands, JSON.
-        state: of `unasked`: that of the task.
-        asks: of `unasked`: how many questions it has asked.
+        state: of `not_asking`: that of the task.
+        asks: of `not_asking`: how many questions it has asked.
     """
 
     status: AnswerStatus
@@ -291,7 +291,7 @@ def answer(
         match AnswerStatus(status.decode()):
             case AnswerStatus.OTHER as found:
                 return Answered(found, named[0].decode(errors="replace"), named[1])
-            case AnswerStatus.UNASKED as found:
+            case AnswerStatus.NOT_ASKING as found:
                 return Answered(found, state=TaskState(named[0].decode()), asks=int(named[1]))
             case AnswerStatus.ALREADY | AnswerStatus.LATE as found:
                 return Answered(found, named[0].decode(errors="replace"))
@@ -416,7 +416,7 @@ def recover(
     every_ms: int,
     pulse_ms: int,
     dead_ttl_s: int,
-    tidy: bool = False,
+    clean: bool = False,
     now_us: str = "",
 ) -> Call[tuple[int, bool]]:
     """Give back what none of an agent's workers will finish; answers how many, and whether there may be more."""
@@ -427,20 +427,20 @@ def recover(
         "every_ms": every_ms,
         "pulse_ms": pulse_ms,
         "dead_ttl_s": dead_ttl_s,
-        "tidy": "1" if tidy else "0",
+        "clean": "1" if clean else "0",
         "now_arg": now_us,
     }
     return Call("tasks/recover", args, lambda reply: (reply[0], bool(reply[1])))
 
 
-class Judged(NamedTuple):
-    """What `mend` answers: how many rows it judged, and what it found as (index of the row, code, whether mended)."""
+class RepairReport(NamedTuple):
+    """How many rows were judged, and what was found as (index of the row, code, whether repaired)."""
 
     rows: int
     found: list[tuple[int, str, bool]]
 
 
-def mend(
+def repair(
     keys: PoolKeys,
     *,
     rows: Sequence[tuple[bytes, bytes]],
@@ -448,15 +448,15 @@ def mend(
     max_wait_s: int,
     dead_ttl_s: int,
     now_us: str = "",
-) -> Call[Judged]:
+) -> Call[RepairReport]:
     """Look whether up to 500 tasks are where their records say (id, place); with `repair` put them there.
 
     Rows are bytes: what is damaged need not be text.
     """
 
-    def parse(reply: list[Any]) -> Judged:
+    def parse(reply: list[Any]) -> RepairReport:
         found = zip(*[iter(reply[1:])] * 3, strict=True)
-        return Judged(reply[0], [(row - 1, code.decode(), bool(mended)) for row, code, mended in found])
+        return RepairReport(reply[0], [(row - 1, code.decode(), bool(repaired)) for row, code, repaired in found])
 
     args: Arguments = {
         "pool": keys.root,
@@ -466,22 +466,26 @@ def mend(
         "dead_ttl_s": dead_ttl_s,
         "now_arg": now_us,
     }
-    return Call("tasks/mend", args, parse)
+    return Call("tasks/repair", args, parse)
 
 
-class Sifted(NamedTuple):
-    """What `sift` answers: the entry to go on behind (empty: that was all), and (entry, code, whether mended)."""
+class CheckedEntries(NamedTuple):
+    """The entry to go on behind (empty: that was all), and (entry, code, whether repaired)."""
 
     after: str
     found: list[tuple[str, str, bool]]
 
 
-def sift(keys: PoolKeys, *, agent: str, after: str, limit: int, repair: bool, now_us: str = "") -> Call[Sifted]:
+def check_inbox(
+    keys: PoolKeys, *, agent: str, after: str, limit: int, repair: bool, now_us: str = ""
+) -> Call[CheckedEntries]:
     """Look through a part of one inbox for entries that belong to no attempt; with `repair` remove them."""
 
-    def parse(reply: list[Any]) -> Sifted:
+    def parse(reply: list[Any]) -> CheckedEntries:
         found = zip(*[iter(reply[1:])] * 3, strict=True)
-        return Sifted(reply[0].decode(), [(entry.decode(), code.decode(), bool(done)) for entry, code, done in found])
+        return CheckedEntries(
+            reply[0].decode(), [(entry.decode(), code.decode(), bool(done)) for entry, code, done in found]
+        )
 
     args: Arguments = {
         "pool": keys.root,
@@ -491,20 +495,20 @@ def sift(keys: PoolKeys, *, agent: str, after: str, limit: int, repair: bool, no
         "repair": "1" if repair else "0",
         "now_arg": now_us,
     }
-    return Call("tasks/sift", args, parse)
+    return Call("tasks/check_inbox", args, parse)
 
 
-def inspect(
+def check_keys(
     keys: PoolKeys, *, rows: Sequence[tuple[bytes, str, int]], repair: bool, now_us: str = ""
 ) -> Call[list[tuple[int, str, bool]]]:
     """Look at up to 500 keys from outside: (what follows the root, type, seconds to live; 0 = it may stay).
 
-    Answers (index of the row, code, whether mended).
+    Answers (index of the row, code, whether repaired).
     """
 
     def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
         found = zip(*[iter(reply)] * 3, strict=True)
-        return [(row - 1, code.decode(), bool(mended)) for row, code, mended in found]
+        return [(row - 1, code.decode(), bool(repaired)) for row, code, repaired in found]
 
     args: Arguments = {
         "pool": keys.root,
@@ -512,4 +516,4 @@ def inspect(
         "repair": "1" if repair else "0",
         "now_arg": now_us,
     }
-    return Call("tasks/inspect", args, parse)
+    return Call("tasks/check_keys", args, parse)

@@ -28,7 +28,7 @@ DEFAULT_LIMIT: Final = 1000
 WORDS_CHARS: Final = 2000
 
 OPEN: Final = frozenset(state for state in TaskState if not state.final)
-REVIVABLE: Final = frozenset({TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED})
+RETRYABLE: Final = frozenset({TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED})
 ENDED: Final = frozenset(state for state in TaskState if state.final)
 
 
@@ -201,7 +201,7 @@ async def _places(store: Store, agents: Sequence[str], states: frozenset[TaskSta
     places = [keys.scheduled, keys.asking]
     if TaskState.READY in states:
         queues = [queue] if queue else sorted(name.decode() for name in await store.execute("SMEMBERS", keys.queues))
-        scopes = sorted(scope.decode() for scope in await store.execute("SMEMBERS", keys.held_scopes))
+        scopes = sorted(scope.decode() for scope in await store.execute("SMEMBERS", keys.suspended_scopes))
         addressed = [name.removeprefix("agent:") for name in queues if name.startswith("agent:")]
         places += [keys.queue(name) for name in queues]
         places += [keys.parked(name) for name in dict.fromkeys([*agents, *addressed])]

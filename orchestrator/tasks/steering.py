@@ -1,4 +1,4 @@
-"""What people do to tasks that are there, any number at a time: cancel them, revive them, delete them."""
+"""What people do to tasks that are there, any number at a time: cancel them, retry them, delete them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from orchestrator.store.store import Store
-    from orchestrator.tasks.model import CancelStatus, DeleteStatus, ReviveStatus, TaskState
+    from orchestrator.tasks.model import CancelStatus, DeleteStatus, RequeueStatus, TaskState
 
 CHUNK: Final = 500
 """Ids that one script call takes."""
@@ -39,14 +39,14 @@ async def cancel(
     return done
 
 
-async def revive(
+async def retry(
     store: Store, ids: Sequence[str], *, said: str, max_wait_s: int, patience_s: float
-) -> dict[str, tuple[ReviveStatus, TaskState | None]]:
+) -> dict[str, tuple[RequeueStatus, TaskState | None]]:
     """Let ended tasks run again; `said` is who and why; arguments, answer and errors as for `cancel`."""
-    done: dict[str, tuple[ReviveStatus, TaskState | None]] = {}
+    done: dict[str, tuple[RequeueStatus, TaskState | None]] = {}
     token = os.urandom(8).hex()
     for chunk in _chunks(ids):
-        call = scripts.revive(store.keys, ids=chunk, token=token, said=said, max_wait_s=max_wait_s)
+        call = scripts.retry(store.keys, ids=chunk, token=token, said=said, max_wait_s=max_wait_s)
         answers = await store.call(call, patience_s=patience_s)
         done |= zip(chunk, answers, strict=True)
     return done

@@ -1,4 +1,4 @@
-"""A worker's door to Redis that a test can shut in one step, as death does, and that tells of answered calls."""
+"""A worker's connection to Redis that a test can shut in one step, as death does, and that tells of answered calls."""
 
 from __future__ import annotations
 

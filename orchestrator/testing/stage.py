@@ -15,9 +15,9 @@ import anyio
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.settings import Settings, load_settings
 from orchestrator.services import Services, SyncStore, open_services, pool_keys, reach_server
-from orchestrator.supervisor.bell import Bell
 from orchestrator.supervisor.daemon import supervise
 from orchestrator.supervisor.scheduler import Scheduler
+from orchestrator.supervisor.wakeups import Wakeup
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.testing import scripts
 from orchestrator.testing.submitted import Submitted, read_submitted
@@ -119,7 +119,7 @@ class Stage:
         await store.execute(*scripts.advance(keys, by_ms=by_ms))
         while (await store.call(task_scripts.promote(keys, limit=PROMOTE_LIMIT))).left:
             pass
-        await Scheduler(self.services, Bell(), trouble=Bell()).fire_all()
+        await Scheduler(self.services, Wakeup(), repair_requested=Wakeup()).fire_all()
 
     def submitted(self) -> list[Submitted]:
         """All tasks that were submitted, in order. Blocks for a moment."""

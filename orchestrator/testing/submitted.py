@@ -106,13 +106,13 @@ class Wanted:
     args: Any
     session: str | None
 
-    def misfit(self, task: Submitted) -> str | None:
+    def mismatch(self, task: Submitted) -> str | None:
         """In words what of a task does not fit; None: it fits."""
         if self.skill is not None and task.skill != self.skill:
             return f"skill is {task.skill!r}, not {self.skill!r}"
         if self.session is not None and task.session != self.session:
             return f"session is {task.session!r}, not {self.session!r}"
-        return None if self.args is None else _misfit("", self.args, task.args)
+        return None if self.args is None else _mismatch("", self.args, task.args)
 
     def __str__(self) -> str:
         """As the opening of a message: `a task of skill 'sum' with {'n': 1}`."""
@@ -132,7 +132,7 @@ def wanted(skill: str | NamedSkill | None, args: Arguments, session: str | None)
 
 def select(tasks: Sequence[Submitted], asked: Wanted) -> list[Submitted]:
     """Those that fit."""
-    return [task for task in tasks if asked.misfit(task) is None]
+    return [task for task in tasks if asked.mismatch(task) is None]
 
 
 def check_submitted(tasks: Sequence[Submitted], asked: Wanted, *, times: int | None) -> list[Submitted]:
@@ -169,7 +169,7 @@ def _instead(tasks: Sequence[Submitted], asked: Wanted) -> str:
         return "nothing was submitted at all"
     # What comes closest first: tasks of that skill.
     near = sorted(tasks, key=lambda task: task.skill != asked.skill)
-    lines = [f"  {task}" + (f"  <- {misfit}" if (misfit := asked.misfit(task)) else "") for task in near[:SHOWN]]
+    lines = [f"  {task}" + (f"  <- {mismatch}" if (mismatch := asked.mismatch(task)) else "") for task in near[:SHOWN]]
     return "submitted were:\n" + "\n".join(lines) + _more(tasks)
 
 
@@ -185,7 +185,7 @@ def _times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _misfit(place: str, expected: Any, actual: Any) -> str | None:
+def _mismatch(place: str, expected: Any, actual: Any) -> str | None:
     """Compare as a subset: a mapping needs only the expected names, a list all elements."""
     if isinstance(expected, Mapping):
         if not isinstance(actual, Mapping):
@@ -194,14 +194,14 @@ def _misfit(place: str, expected: Any, actual: Any) -> str | None:
             inner = f"{place}.{name}" if place else str(name)
             if name not in actual:
                 return f"{inner} is missing"
-            if (found := _misfit(inner, value, actual[name])) is not None:
+            if (found := _mismatch(inner, value, actual[name])) is not None:
                 return found
         return None
     if isinstance(expected, list | tuple):
         if not isinstance(actual, list) or len(actual) != len(expected):
             return _differs(place, expected, actual)
         pairs = enumerate(zip(expected, actual, strict=True))
-        found_in = (_misfit(f"{place}[{index}]", one, other) for index, (one, other) in pairs)
+        found_in = (_mismatch(f"{place}[{index}]", one, other) for index, (one, other) in pairs)
         return next((found for found in found_in if found is not None), None)
     # Matchers that compare equal to what they like work as they are; paths, times, models as what JSON makes of them.
     if expected == actual or to_jsonable_python(expected, fallback=_no_json) == actual:

@@ -6,21 +6,21 @@ import re
 from pathlib import Path
 from typing import Final
 
-from orchestrator.repair.findings import TROUBLES
+from orchestrator.repair.findings import DAMAGE_KINDS
 from orchestrator.store.script_files import all_scripts
 
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = ROOT / "docs" / "repair.md"
 BEGIN: Final = "<!-- codes: begin -->\n"
 END: Final = "<!-- codes: end -->\n"
-SCRIPTS: Final = ("tasks/mend", "tasks/sift", "tasks/inspect", "agents/mend", "schedules/mend")
+SCRIPTS: Final = ("tasks/repair", "tasks/check_inbox", "tasks/check_keys", "agents/repair", "schedules/repair")
 
 
 def render_table() -> str:
     """Write one row per code: what is wrong, what a repair does."""
     rows = [
         f"| `{each.code}`{', harmless' * each.harmless} | {each.found} | {each.repair or 'Nothing: look at it.'} |\n"
-        for each in TROUBLES.values()
+        for each in DAMAGE_KINDS.values()
     ]
     return "".join(["\n| code | what is wrong | what a repair does |\n|---|---|---|\n", *rows, "\n"])
 
@@ -36,11 +36,11 @@ def test_the_scripts_know_the_same_codes() -> None:
     told: set[str] = set()
     for name in SCRIPTS:
         text = all_scripts()[name].text
-        told |= set(re.findall(r"'(\w+(?:-\w+)+|gone|damaged|unreadable|misplaced)'", text)) & set(TROUBLES)
+        told |= set(re.findall(r"'(\w+(?:-\w+)+|gone|damaged|unreadable|misplaced)'", text)) & set(DAMAGE_KINDS)
         header = " ".join(line.removeprefix("--") for line in text.splitlines()[1:30] if line.startswith("--"))
         codes = re.sub(r"\([^)]*\)", "", header.partition("codes:")[2].partition("answers:")[0])
-        assert set(re.findall(r"[a-z]+(?:-[a-z]+)*", codes)) <= set(TROUBLES), name
-    assert set(TROUBLES) - told == {"foreign"}
+        assert set(re.findall(r"[a-z]+(?:-[a-z]+)*", codes)) <= set(DAMAGE_KINDS), name
+    assert set(DAMAGE_KINDS) - told == {"foreign"}
 
 
 if __name__ == "__main__":

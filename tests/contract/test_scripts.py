@@ -37,7 +37,7 @@ from orchestrator.tasks.model import (
     EmitStatus,
     FinishStatus,
     LeaseStatus,
-    ReviveStatus,
+    RequeueStatus,
     Verdict,
     VerdictKind,
     WatchStatus,
@@ -53,8 +53,8 @@ READ_ONLY = {"locks/look", "tasks/why", "workspace/present", "workspace/tail"}
 _SHARED_STATE = {name for name in all_scripts() if name.startswith("workspace/")} - READ_ONLY
 _SHARED_STATE |= {"agent_state/change", "boards/add"}
 _SHARED_STATE -= {"workspace/clear", "workspace/acknowledge"}  # they make room
-FULL_SERVER_REFUSES = {"schedules/put", "tasks/submit", "tasks/emit", "tasks/revive"} | _SHARED_STATE
-"""What a full server must refuse: new and revived tasks, what handlers write. The rest passes, so that it drains."""
+FULL_SERVER_REFUSES = {"schedules/put", "tasks/submit", "tasks/emit", "tasks/retry"} | _SHARED_STATE
+"""What a full server must refuse: new and requeued tasks, what handlers write. The rest passes, so that it drains."""
 
 _DELIVERY = Delivery("ed", "1-1", "t", "7", 1, 0, b"")
 _ROW = task_scripts.UnusualRow("t", opaque(b"\xff"), 1, 2, "q", "s", 3, 4, 5, "k", "d", "p", "1")
@@ -75,19 +75,19 @@ SAMPLES: dict[str, Call[Any]] = {
     "schedules/forgo": schedule_scripts.forgo(
         KEYS, rows=[schedule_scripts.ForgoRow("n", "7", "8", 0, Outcome.SKIPPED)]
     ),
-    "schedules/mend": schedule_scripts.mend(KEYS, rows=[b"n"], repair=True),
+    "schedules/repair": schedule_scripts.repair(KEYS, rows=[b"n"], repair=True),
     "control/append": control_scripts.append(
         KEYS,
         issued=_ISSUED,
         packed=b"\xff",
         signature="",
-        orders=[control_scripts.OrderRow("limit:l", "-", 1, 2)],
+        changes=[control_scripts.ChangeRow("limit:l", "-", 1, 2)],
         job=False,
         per_minute=1,
         token="t",
     ),
-    "control/prove": control_scripts.prove(
-        KEYS, rows=[control_scripts.ProofRow("stop:all", b"\xff", control_scripts.Proof.TRUE, 1, 2)]
+    "control/verify": control_scripts.verify(
+        KEYS, rows=[control_scripts.VerificationRow("stop:all", b"\xff", control_scripts.Verification.TRUE, 1, 2)]
     ),
     "control/receipt": control_scripts.receipt(KEYS, rows=[control_scripts.ReceiptRow("c", "w", "done", "d")]),
     "control/refuse": control_scripts.refuse(KEYS, rows=[control_scripts.RefusedRow("1-1", b"\xff", b"\xff", "why")]),
@@ -109,16 +109,16 @@ SAMPLES: dict[str, Call[Any]] = {
     "tasks/delete": task_scripts.delete(KEYS, ids=["t"]),
     "tasks/answer": task_scripts.answer(KEYS, id_="t", number=1, value="1", actor="a", max_wait_s=1),
     "tasks/once": task_scripts.once(KEYS, id_="t", generation="7", name="n", value=b"1"),
-    "tasks/revive": task_scripts.revive(KEYS, ids=["t"], token="x", said="s", max_wait_s=1),
+    "tasks/retry": task_scripts.retry(KEYS, ids=["t"], token="x", said="s", max_wait_s=1),
     "tasks/begin": task_scripts.begin(KEYS, rows=[("t", "7")]),
     "tasks/renew": task_scripts.renew(KEYS, worker="w", agent="ed", rows=[("1-1", "t", "7")]),
     "tasks/adopt": task_scripts.adopt(KEYS, worker="w", lease_ms=1, held=["1-1"], own=True, **_TAKE_BACK),
     "tasks/recover": task_scripts.recover(KEYS, agent="ed", limit=1, every_ms=1, pulse_ms=1, dead_ttl_s=1),
     "tasks/abandon": task_scripts.abandon(KEYS, worker="w", reason="r", **_TAKE_BACK),
-    "tasks/mend": task_scripts.mend(KEYS, rows=[(b"t", b"")], repair=True, max_wait_s=1, dead_ttl_s=1),
-    "tasks/sift": task_scripts.sift(KEYS, agent="ed", after="0-0", limit=1, repair=True),
-    "tasks/inspect": task_scripts.inspect(KEYS, rows=[(b"task:t", "hash", 1)], repair=True),
-    "agents/mend": agent_scripts.mend(KEYS, rows=[("agent", "ed")], repair=True),
+    "tasks/repair": task_scripts.repair(KEYS, rows=[(b"t", b"")], repair=True, max_wait_s=1, dead_ttl_s=1),
+    "tasks/check_inbox": task_scripts.check_inbox(KEYS, agent="ed", after="0-0", limit=1, repair=True),
+    "tasks/check_keys": task_scripts.check_keys(KEYS, rows=[(b"task:t", "hash", 1)], repair=True),
+    "agents/repair": agent_scripts.repair(KEYS, rows=[("agent", "ed")], repair=True),
     "agents/register": agent_scripts.register(
         KEYS,
         worker="w",
@@ -236,10 +236,10 @@ def test_rows_are_named(name: str, fields: tuple[str, ...]) -> None:
 
 def test_entry_fields() -> None:
     """The order of an inbox entry's fields is the one that the reader of inboxes counts on."""
-    first, revived, later = re.findall(r"'XADD', inbox_key, '\*', ([^)]+)\)", all_scripts()["tasks/assign"].text)
+    first, requeued, later = re.findall(r"'XADD', inbox_key, '\*', ([^)]+)\)", all_scripts()["tasks/assign"].text)
     assert re.findall(r"'(\w)'", first) == ["t", "g", "e"]
     assert re.findall(r"'(\w)'", later) == ["t", "g", "a", "d", "e"]
-    assert re.findall(r"'(\w)'", revived) == ["t", "g", "a", "d", "e", "f"]
+    assert re.findall(r"'(\w)'", requeued) == ["t", "g", "a", "d", "e", "f"]
     raw = [b"1-1", [b"t", b"T", b"g", b"G", b"e", b"E"]]
     assert parse_entries("ed", [raw]) == [Delivery("ed", "1-1", "T", "G", 1, 0, b"E")]
     raw = [b"1-1", [b"t", b"T", b"g", b"G", b"a", b"1", b"d", b"2", b"e", b"E"]]
@@ -284,7 +284,7 @@ def test_header(script: ScriptFile) -> None:
         ("schedules/forgo", schedule_scripts.ForgoStatus),
         ("tasks/answer", AnswerStatus),
         ("tasks/once", ["stored", "already", "stale"]),
-        ("tasks/revive", ReviveStatus),
+        ("tasks/retry", RequeueStatus),
         ("tasks/renew", LeaseStatus),
         ("tasks/submit", ["created", "duplicate", "conflict", "full", "stale", "stopped", "busy", "crowded"]),
     ],

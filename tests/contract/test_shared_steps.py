@@ -25,7 +25,7 @@ SOURCES = {
         (
             "notes a non-empty queue",
             r"'SADD', (list_key|pool \.\. ':queues')",
-            {"includes/put_ready.lua", "includes/recount.lua", "tasks/mend.lua"},
+            {"includes/put_ready.lua", "includes/recount.lua", "tasks/repair.lua"},
         ),
         ("takes an entry out", r"'(XACKDEL|XACK|XDEL)', inbox_key", {"includes/remove_entries.lua"}),
         ("gives the turn of a lane on", r"'ZREM', lane_key", {"includes/pass_lane.lua"}),

@@ -30,7 +30,7 @@ def terminal(tmp_path: Path) -> Terminal:
 def ready(up: ActorProcess) -> ActorProcess:
     """Wait until tasks would be assigned and run."""
     up.wait_output("worker_started", timeout_s=20)
-    up.wait_output("leading", timeout_s=20)
+    up.wait_output("leadership_acquired", timeout_s=20)
     return up
 
 

@@ -26,7 +26,7 @@ def test_a_team_at_work(terminal: Terminal) -> None:
     """With `orc up` there is nothing to complain of, and every check of the table but none else was made."""
     with terminal.start("up", "my_agents:agent") as up:
         up.wait_output("worker_started", timeout_s=20)
-        up.wait_output("leading", timeout_s=20)
+        up.wait_output("leadership_acquired", timeout_s=20)
         done = terminal.process("doctor", "--strict")
         assert (done.code, done.err) == (0, "all is well\n"), done
         assert "ok       supervisor" in done.out

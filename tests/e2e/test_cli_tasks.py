@@ -28,7 +28,7 @@ def terminal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Terminal]:
     terminal = Terminal(tmp_path_factory.mktemp("project"), ORC_WORKER__DRAIN_S="1")
     with terminal.start("up", "my_agents:agent") as up:
         up.wait_output("worker_started", timeout_s=20)
-        up.wait_output("leading", timeout_s=20)
+        up.wait_output("leadership_acquired", timeout_s=20)
         yield terminal
         up.terminate()
         assert up.wait_exit(20) == 0, up.output

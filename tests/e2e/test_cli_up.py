@@ -28,7 +28,7 @@ def terminal(tmp_path: Path) -> Terminal:
 def ready(up: ActorProcess) -> ActorProcess:
     """Wait until tasks are assigned and run."""
     up.wait_output("worker_started", timeout_s=20)
-    up.wait_output("leading", timeout_s=20)
+    up.wait_output("leadership_acquired", timeout_s=20)
     return up
 
 
@@ -104,7 +104,7 @@ def test_nohup(terminal: Terminal) -> None:
     """Started with `nohup` it outlives its terminal; without, it stops in order."""
     (terminal.folder / "nohup.sh").write_text(f'trap "" HUP; exec {ORC} up\n')
     with ActorProcess(["/bin/sh", "nohup.sh"], name="nohup", env=terminal.environ, cwd=terminal.folder) as up:
-        up.wait_output("leading", timeout_s=20)
+        up.wait_output("leadership_acquired", timeout_s=20)
         up.signal(signal.SIGHUP)
         assert terminal.orc("status").code == 0
         assert up.returncode is None
@@ -112,7 +112,7 @@ def test_nohup(terminal: Terminal) -> None:
         assert up.wait_exit(20) == 0
         assert "SIGHUP" not in up.output
     with terminal.start("up") as up:
-        up.wait_output("leading", timeout_s=20)
+        up.wait_output("leadership_acquired", timeout_s=20)
         up.signal(signal.SIGHUP)
         assert up.wait_exit(20) == 0
     assert not terminal.processes()
@@ -161,7 +161,7 @@ def test_worker_run_alone(terminal: Terminal) -> None:
             terminal.start("supervisor", "run") as supervisor,
         ):
             worker.wait_output("worker_started", timeout_s=20)
-            supervisor.wait_output("leading", timeout_s=20)
+            supervisor.wait_output("leadership_acquired", timeout_s=20)
             assert terminal.orc("tasks", "submit", "greet", "--wait", "--timeout", "10s").code == 0
             for part in (supervisor, worker, redis):
                 part.terminate()

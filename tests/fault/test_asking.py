@@ -34,7 +34,7 @@ async def asks(handle: TaskHandle[Any], number: int) -> None:
 
     async def waits() -> bool:
         found = (await handle.status()).detail
-        return found.cause is Cause.ASKING and found.number == number
+        return found.cause is Cause.AWAITING_INPUT and found.number == number
 
     await wait_for(waits, f"question {number}", 15)
 
@@ -58,7 +58,7 @@ async def test_all_processes_die_while_it_asks(redis_server: RedisServer, prefix
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
             await wait_for(lambda: not any(alive(pid) for pid in pids), "the worker to be dead", 5)
-            assert (await handle.status()).state is TaskState.ASKING
+            assert (await handle.status()).state is TaskState.AWAITING_INPUT
             await handle.answer("one")
             stack.enter_context(start_host())
             stack.enter_context(staff.supervisor(settings, name="another"))

@@ -104,7 +104,7 @@ async def test_a_blocked_loop_keeps_no_stop_away(redis_server: RedisServer, pref
         slots = await team.services.store.execute("HGET", keys.agent_workers("block"), blocked.id)
         assert int(slots.split()[0]) > 0
         for command in (stop, drain):
-            assert await word(team.orc, keys, command.id, blocked.id) == "heard"
+            assert await word(team.orc, keys, command.id, blocked.id) == "received"
         blocked.let_go.set()
 
         async def done() -> bool:
@@ -252,7 +252,7 @@ async def test_a_stopped_worker_process_is_not_replaced(
 
 
 async def test_orders_and_cancels_outlive_redis(binary: ServerBinary, prefix: str) -> None:
-    """Redis is killed and comes back: the stop is in force, and what was told to stop ends; `start` ends the stop."""
+    """Redis is killed and comes back: the stop is active, and what was told to stop ends; `start` ends the stop."""
     with RedisServer(binary, port=0, options={"appendonly": "yes", "appendfsync": "always"}) as server:
         settings = local_settings(server.url, prefix, worker__heartbeat_s=0.5)
         async with run_local_team(settings) as team:

@@ -35,9 +35,9 @@ TIMINGS = {"leader_lease_s": 0.6, "sweep_s": 0.5, "heartbeat_s": 0.3}
 
 
 Hit = tuple[str, int, Literal["request", "reply"]]
-HITS: list[Hit] = [("tasks/revive", 3, "reply")]
+HITS: list[Hit] = [("tasks/retry", 3, "reply")]
 LATE_HITS: list[Hit] = [
-    ("tasks/revive", 2, "request"),
+    ("tasks/retry", 2, "request"),
     ("control/settle", 1, "request"),
     ("control/settle", 1, "reply"),
 ]
@@ -45,7 +45,7 @@ LATE_HITS: list[Hit] = [
 
 @pytest.mark.parametrize("at", [*HITS, *[pytest.param(hit, marks=pytest.mark.slow) for hit in LATE_HITS]])
 async def test_killed_in_the_middle(redis_server: RedisServer, prefix: str, tmp_path: Path, at: Hit) -> None:
-    """Whichever call it dies at, before or after the server ran it, no task is revived twice and none is left out."""
+    """Whichever call it dies at, before or after the server ran it, no task is requeued twice and none is left out."""
     call, turn, where = at
     settings = make_settings(redis_server.url, prefix, **TIMINGS)
     keys = pool_keys(settings)
@@ -64,14 +64,14 @@ async def test_killed_in_the_middle(redis_server: RedisServer, prefix: str, tmp_
                     os.kill(pid, signal.SIGKILL)
                     felt.set()
 
-                # The first job cancels them all; the second one, which revives them, is the one that is hit.
+                # The first job cancels them all; the second one, which retries them, is the one that is hit.
                 settled = 1 if call == "control/settle" else 0
                 proxy.watch(meant, hit, nth=turn + settled, where=where)
                 if where == "request":
                     proxy.fail_command(meant, nth=turn + settled)
                 pid = await to_thread.run_sync(partial(start, notebook=tmp_path / "notes", timings=TIMINGS))
                 await wait_for(lambda: direct.zcard(keys.queue("skill:nobody")) == 0, "all to be cancelled", 10)
-                sent = await orc.admin.revive(ids, reason="again")
+                sent = await orc.admin.retry(ids, reason="again")
                 with anyio.fail_after(10):
                     await felt.wait()
                 await wait_for(lambda: not alive(pid), "it to be dead")
@@ -85,14 +85,14 @@ async def test_killed_in_the_middle(redis_server: RedisServer, prefix: str, tmp_
                     receipts = await sent.receipts(timeout=15)
                     group.cancel_scope.cancel()
                 (receipt,) = receipts.answered
-                assert (receipt.word, receipt.detail) == ("done", f"{MANY} revived")
+                assert (receipt.word, receipt.detail) == ("done", f"{MANY} requeued")
                 pipeline = direct.pipeline()
                 for id_ in ids:
-                    pipeline.hmget(keys.task(id_), "state", "revival:1", "revival:2")
+                    pipeline.hmget(keys.task(id_), "state", "requeue:1", "requeue:2")
                 found = Counter((state, bool(once), twice) for state, once, twice in pipeline.execute())
                 assert found == {(b"ready", True, None): MANY}
                 assert direct.zcard(keys.queue("skill:nobody")) == MANY
-                assert direct.hget(keys.stats("TOTAL"), "revived") == b"%d" % MANY
+                assert direct.hget(keys.stats("TOTAL"), "requeued") == b"%d" % MANY
                 assert not direct.exists(keys.selection(sent.id))
             finally:
                 direct.unlink("-", *keys_of(direct, prefix))

@@ -99,7 +99,7 @@ async def test_what_the_reconciler_puts_back(suffix: str, make_team: Callable[..
             assert [await handle.result(timeout=4) is not None for handle in handles] == [True] * len(handles)
         await worker.drain()
         counted = counters(team.direct, team.keys)
-        assert counted["mended"], "nothing was missing"
+        assert counted["repaired"], "nothing was missing"
         assert counted["succeeded"] == len(handles)
         assert leftovers(team.direct, team.keys) == []
 

@@ -1,6 +1,6 @@
 """The fault proxy is transparent without faults, and with them does to a real Redis and its client what it says, once.
 
-Every fault is proved three times over: by what the client saw, by the state in Redis, and by the proxy's own count.
+Every fault is verified three times over: by what the client saw, by the state in Redis, and by the proxy's own count.
 What a client calls incr() it sends as INCRBY.
 """
 

@@ -20,9 +20,9 @@ from orchestrator.client.timetable import Schedules
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.services import open_services
 from orchestrator.supervisor import scheduler
-from orchestrator.supervisor.bell import Bell
 from orchestrator.supervisor.doorbell import SCHEDULES
 from orchestrator.supervisor.scheduler import Scheduler
+from orchestrator.supervisor.wakeups import Wakeup
 from orchestrator.tasks import queries
 from orchestrator.testing import scripts as kit
 from orchestrator.testing.proxy import FaultProxy
@@ -99,7 +99,7 @@ async def look(services: Services) -> Fired:
 
 async def fire_all(services: Services) -> None:
     """What a supervisor does when it wakes."""
-    await Scheduler(services, Bell(), trouble=Bell()).fire_all()
+    await Scheduler(services, Wakeup(), repair_requested=Wakeup()).fire_all()
 
 
 async def prepare(services: Services) -> None:
@@ -246,11 +246,11 @@ async def test_without_the_guard_it_fires_twice(
 
 async def supervise_schedules(services: Services) -> None:
     """A scheduler that looks again and again, as after sweeps."""
-    bell = Bell()
+    wakeup = Wakeup()
     async with anyio.create_task_group() as group:
-        group.start_soon(Scheduler(services, bell, trouble=Bell()).run)
+        group.start_soon(Scheduler(services, wakeup, repair_requested=Wakeup()).run)
         while True:
-            bell.ring(SCHEDULES)
+            wakeup.notify(SCHEDULES)
             await anyio.sleep(0.02)
 
 

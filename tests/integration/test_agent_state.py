@@ -102,7 +102,7 @@ async def test_it_is_shared_by_name(team: LocalTeam, redis_client: redis.Redis) 
 @pytest.mark.parametrize(
     "wrong", [{}, {"": 1}, {"x": object()}, {"x": float("nan")}, {"x": "y" * 70_000}, {f"f{i}": 1 for i in range(201)}]
 )
-async def test_refused_at_the_door(team: LocalTeam, wrong: dict[str, Any]) -> None:
+async def test_refused_by_validation(team: LocalTeam, wrong: dict[str, Any]) -> None:
     """What cannot be kept is refused, and nothing is changed."""
     with pytest.raises(InvalidInput):
         await team.orc.agents.set_state("ed", wrong)

@@ -143,7 +143,7 @@ async def test_middleware_sees_failures_and_may_decide(team: LocalTeam) -> None:
         try:
             return await call_next(ctx)
         except ValueError as broken:
-            return f"mended {broken}"
+            return f"repaired {broken}"
 
     agent, runs = Agent("editor", middleware=[decide]), []
 
@@ -153,7 +153,7 @@ async def test_middleware_sees_failures_and_may_decide(team: LocalTeam) -> None:
         raise ValueError("this")
 
     await team.work(agent)
-    assert await (await team.orc.submit(work)).result(PATIENCE_S) == "mended this"
+    assert await (await team.orc.submit(work)).result(PATIENCE_S) == "repaired this"
     assert await (await team.orc.submit(work, tags=["skip"])).result(PATIENCE_S) == "skipped"
     with pytest.raises(TaskFailed, match="not today"):
         await (await team.orc.submit(work, tags=["refuse"])).result(PATIENCE_S)

@@ -264,23 +264,23 @@ async def test_many_foreign_tasks_are_looked_up_in_turn(
 ) -> None:
     """However many there are, Redis is asked for a few in each look, and each gets its turn."""
     monkeypatch.setattr(replies, "LOOK_CHUNK", 10)
-    monkeypatch.setattr(replies, "FOREIGN_LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(replies, "FOREIGN_POLL_EVERY_S", 0.02)
     handles = await orc.submit_many([Submission("after", {"seconds": 0.0})] * 100)
     async with Orchestrator(settings=settings) as other:
         foreign = [other.task(handle.id) for handle in handles]
         given: list[TaskHandle[Any]] = []
         async with anyio.create_task_group() as group:
             group.start_soon(collect, other.as_completed(foreign), given)
-            await wait_for(lambda: other._replies._unlooked == set() and waits(other) == 100, "the first look")
+            await wait_for(lambda: other._replies._unpolled == set() and waits(other) == 100, "the first look")
             counter, began_s = CommandCounter(redis_client), time.monotonic()
             await anyio.sleep(0.2)
             calls = counter.calls()["hmget"]
-            assert calls <= 10 * ((time.monotonic() - began_s) / replies.FOREIGN_LOOK_EVERY_S + 2)
+            assert calls <= 10 * ((time.monotonic() - began_s) / replies.FOREIGN_POLL_EVERY_S + 2)
             began_s = time.monotonic()
             for handle in handles[50:]:  # others, which do not end, are before them
                 await handle.cancel()
             await wait_for(lambda: len(given) == 50, "those that have ended")
-            assert time.monotonic() - began_s < replies.LOOK_EVERY_S / 2, "they had to wait for the look at all"
+            assert time.monotonic() - began_s < replies.POLL_EVERY_S / 2, "they had to wait for the look at all"
             assert waits(other) == 50, "those that have ended are looked up again"
             for handle in handles[:50]:
                 await handle.cancel()

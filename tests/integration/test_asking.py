@@ -43,7 +43,7 @@ async def asks(handle: TaskHandle[Any], number: int = 1) -> None:
 
     async def waits() -> bool:
         found = (await handle.status()).detail
-        return found.cause is Cause.ASKING and found.number == number
+        return found.cause is Cause.AWAITING_INPUT and found.number == number
 
     await wait_for(waits, f"question {number}", PATIENCE_S)
 
@@ -91,14 +91,19 @@ async def test_what_it_waits_for_is_told(team: LocalTeam) -> None:
     await asks(handle)
     status = await handle.status()
     why = status.detail
-    assert (status.state, why.number, why.question, why.options) == (TaskState.ASKING, 1, "Which row?", ("a", 2))
+    assert (status.state, why.number, why.question, why.options) == (
+        TaskState.AWAITING_INPUT,
+        1,
+        "Which row?",
+        ("a", 2),
+    )
     assert why.until is not None
     assert why.since is not None
     assert why.until - why.since == timedelta(hours=1)
     assert status.why.startswith("asks 'Which row?' (\"a\", 2) since ")
     assert status.why.endswith(f"; type `orc tasks answer {handle.id} VALUE`")
     info = await handle.info()
-    assert (info.state, info.worker, info.questions[0].open) == (TaskState.ASKING, None, True)
+    assert (info.state, info.worker, info.questions[0].open) == (TaskState.AWAITING_INPUT, None, True)
 
 
 async def test_refused_answers(team: LocalTeam) -> None:
@@ -178,7 +183,7 @@ async def test_questions_at_once(team: LocalTeam) -> None:
 
 
 async def _is_asking(handle: TaskHandle[Any]) -> bool:
-    return (await handle.status()).state is TaskState.ASKING
+    return (await handle.status()).state is TaskState.AWAITING_INPUT
 
 
 async def test_a_handler_in_a_thread(team: LocalTeam) -> None:

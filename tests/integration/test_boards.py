@@ -60,7 +60,7 @@ async def test_a_board_of_ones_own(team: LocalTeam) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"by": 0}, {"by": True}, {"by": 10**10}, {"member": ""}, {"op_id": "\n"}])
-async def test_refused_at_the_door(team: LocalTeam, wrong: dict[str, Any]) -> None:
+async def test_refused_by_validation(team: LocalTeam, wrong: dict[str, Any]) -> None:
     """What cannot be counted is refused before anything is sent."""
     with pytest.raises(InvalidInput):
         await team.orc.board("b").add(**{"member": "x"} | wrong)

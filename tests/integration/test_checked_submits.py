@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 agent = Agent("editor")
 
-MISFIT = "arguments do not fit 'summarize': text: Field required; txt: Extra inputs are not permitted"
+INVALID_ARGUMENTS = "arguments do not fit 'summarize': text: Field required; txt: Extra inputs are not permitted"
 
 
 class Order(BaseModel):
@@ -66,13 +66,13 @@ async def orc(settings: Settings) -> AsyncIterator[Orchestrator]:
         yield opened
 
 
-async def test_a_misfit_is_refused_before_it_is_sent(orc: Orchestrator, redis_client: redis.Redis) -> None:
+async def test_invalid_arguments_are_refused_before_it_is_sent(orc: Orchestrator, redis_client: redis.Redis) -> None:
     """One, one of many, a model, and what JSON cannot hold: refused, and the server has seen no command."""
     counter = CommandCounter(redis_client)
     for args in ({"txt": 1}, Slip(txt=1)):
-        with pytest.raises(InvalidInput, match=f"^{MISFIT}$"):
+        with pytest.raises(InvalidInput, match=f"^{INVALID_ARGUMENTS}$"):
             await orc.submit(summarize, args, key="k", delay=5)
-    with pytest.raises(InvalidInput, match=f"^{MISFIT}$"):
+    with pytest.raises(InvalidInput, match=f"^{INVALID_ARGUMENTS}$"):
         await orc.submit_many([Submission(summarize, {"text": "a"}), Submission(summarize, {"txt": 1})])
     with pytest.raises(InvalidInput, match="ctx: Extra inputs are not permitted"):
         await orc.submit(summarize, {"text": "a", "ctx": None})
@@ -90,7 +90,7 @@ async def test_the_worker_refuses_in_the_same_words(team: LocalTeam) -> None:
     handle = await team.orc.submit("summarize", {"txt": 1})
     with pytest.raises(TaskFailed) as failed:
         await handle.result(PATIENCE_S)
-    assert failed.value.reason.endswith(MISFIT)
+    assert failed.value.reason.endswith(INVALID_ARGUMENTS)
 
 
 async def test_what_fits_is_sent(team: LocalTeam) -> None:
@@ -113,7 +113,7 @@ async def test_a_child_that_does_not_fit_is_refused_to_its_parent(team: LocalTea
     """`ctx.submit` checks as well: the handler gets the error, and no child comes to be."""
     await team.work(agent)
     handle = await team.orc.submit(delegate, {"args": {"txt": 1}})
-    with pytest.raises(TaskFailed, match=f"InvalidInput: {MISFIT}"):
+    with pytest.raises(TaskFailed, match=f"InvalidInput: {INVALID_ARGUMENTS}"):
         await handle.result(PATIENCE_S)
     fitting = await team.orc.submit(delegate, {"args": {"text": "abcdef"}})
     assert await fitting.result(PATIENCE_S) == "abc by editor"
@@ -122,7 +122,7 @@ async def test_a_child_that_does_not_fit_is_refused_to_its_parent(team: LocalTea
 def test_the_blocking_client_checks_as_well(settings: Settings) -> None:
     """The synchronous client refuses the same, in the same words."""
     with BlockingOrchestrator(settings=settings) as orc:
-        with pytest.raises(InvalidInput, match=f"^{MISFIT}$"):
+        with pytest.raises(InvalidInput, match=f"^{INVALID_ARGUMENTS}$"):
             orc.submit(summarize, {"txt": 1})
-        with pytest.raises(InvalidInput, match=f"^{MISFIT}$"):
+        with pytest.raises(InvalidInput, match=f"^{INVALID_ARGUMENTS}$"):
             orc.submit_many([Submission(summarize, {"txt": 1})])

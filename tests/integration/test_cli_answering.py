@@ -68,10 +68,10 @@ async def asks(handle: TaskHandle[Any], number: int = 1) -> None:
 async def test_answer(team: LocalTeam, orc: Callable[..., Awaitable[Done]], handle: TaskHandle[Any]) -> None:
     """Answers are JSON or text; each form says what was answered; what stands is told again, shown with who gave it."""
     id_ = handle.id
-    listed = await orc("tasks", "list", "--state", "asking", "-o", "id")
+    listed = await orc("tasks", "list", "--state", "awaiting_input", "-o", "id")
     assert listed.out == f"{id_}\n"
     why = await orc("tasks", "why", id_)
-    assert why.out.startswith('asking: asks \'Which row\\x1b?\' ("1", "2") since ')
+    assert why.out.startswith('awaiting_input: asks \'Which row\\x1b?\' ("1", "2") since ')
     assert why.out.endswith(f"type `orc tasks answer {id_} VALUE`\n")
     first = await orc("tasks", "answer", id_, "1")  # a text, because the options are texts
     assert (first.code, first.out) == (0, f'question 1 of task {id_} was answered: "1"\n')
@@ -95,23 +95,23 @@ async def test_answer(team: LocalTeam, orc: Callable[..., Awaitable[Done]], hand
 
 async def test_refused(team: LocalTeam, orc: Callable[..., Awaitable[Done]], handle: TaskHandle[Any]) -> None:
     """None of the options is 2, an unknown task 3, what was not asked 4; the task waits on."""
-    unfit = await orc("tasks", "answer", handle.id, "3")
-    assert (unfit.code, unfit.out) == (2, "")
-    assert 'the answer "3" is none of the options: "1", "2"' in unfit.err
+    invalid = await orc("tasks", "answer", handle.id, "3")
+    assert (invalid.code, invalid.out) == (2, "")
+    assert 'the answer "3" is none of the options: "1", "2"' in invalid.err
     unknown = await orc("tasks", "answer", UNKNOWN_ID, "1")
     assert unknown.code == 3
     assert "does not exist" in unknown.err
     early = await orc("tasks", "answer", handle.id, "1", "--question", "2")
     assert early.code == 4
     assert "has not asked question 2 — it waits with question 1" in early.err
-    assert (await handle.status()).state is TaskState.ASKING
+    assert (await handle.status()).state is TaskState.AWAITING_INPUT
 
 
 async def test_how_many_wait(orc: Callable[..., Awaitable[Done]], handle: TaskHandle[Any]) -> None:
     """The queues show how many tasks wait for a person, and what the first of them asks."""
     rows = json.loads((await orc("queues", "list", "-o", "json")).out)["items"]
-    (row,) = [row for row in rows if row["queue"] == "asking"]
-    assert (row["tasks"], row["head"], row["cause"]) == (1, handle.id, "asking")
+    (row,) = [row for row in rows if row["queue"] == "awaiting_input"]
+    assert (row["tasks"], row["head"], row["cause"]) == (1, handle.id, "awaiting_input")
 
 
 async def test_watch(orc: Callable[..., Awaitable[Done]], handle: TaskHandle[Any]) -> None:

@@ -211,9 +211,9 @@ async def test_nobody_runs(orc: Orc) -> None:
     assert re.fullmatch(
         rf"nobody runs who could answer; command {ID} is stored and holds for whoever starts\n", done.err
     )
-    assert [row["slot"] for row in (await orc("status", "--pool", "empty", "-o", "json")).json()["orders"]] == [
-        "stop:all"
-    ]
+    assert [
+        row["slot"] for row in (await orc("status", "--pool", "empty", "-o", "json")).json()["active_commands"]
+    ] == ["stop:all"]
 
 
 async def test_who_starts_later_obeys(team: LocalTeam, orc: Orc, ed: Ed) -> None:
@@ -249,7 +249,7 @@ async def test_many_stops(team: LocalTeam, orc: Orc, worker: Worker) -> None:
     done = await orc("status")
     assert done.out.count("stop:session:") == 20
     assert "and 3 more; -o json has all\n" in done.out
-    assert len((await orc("status", "-o", "json")).json()["orders"]) == 23
+    assert len((await orc("status", "-o", "json")).json()["active_commands"]) == 23
     assert "session:s19 and 3 more; `orc start`" in (await orc("start")).err
 
 
@@ -315,7 +315,7 @@ async def test_control_list(orc: Orc, worker: Worker) -> None:
     await orc("agents", "pause", "ed", "--reason", "slow")
     rows = (await orc("control", "list", "-o", "json")).json()["items"]
     assert [(row["kind"], row["state"]) for row in rows] == [
-        ("pause-agent", "in force"), ("start", "given"), ("stop", "given")
+        ("pause-agent", "active"), ("start", "given"), ("stop", "given")
     ]  # fmt: skip
     assert rows[0]["words"] == "pause-agent agent=ed"
     actor = rows[0]["actor"]
@@ -372,10 +372,10 @@ async def test_control_log_level(orc: Orc, worker: Worker, caplog: pytest.LogCap
     caplog.set_level("INFO")  # it is put back after the test: supervisor and worker live in this process
     done = await orc("control", "log-level", "debug", "-o", "json")
     assert {row["sender"] for row in done.json()["answered"]} == {worker.id, "supervisor"}
-    (order,) = (await orc("status", "-o", "json")).json()["orders"]
+    (order,) = (await orc("status", "-o", "json")).json()["active_commands"]
     assert (order["slot"], order["state"]) == ("log:level", "log level set to debug")
     assert (await orc("control", "log-level", "--reset")).code == 0
-    assert (await orc("status", "-o", "json")).json()["orders"] == []
+    assert (await orc("status", "-o", "json")).json()["active_commands"] == []
 
 
 # ------------------------------------------------------------------------------------------- agents, queues and limits
@@ -386,14 +386,14 @@ async def test_agents_pause_and_resume(team: LocalTeam, orc: Orc, worker: Worker
     assert (await orc("agents", "pause", "ed", "--reason", "slow")).code == 0
     await waits(team)
     table = (await orc("agents", "list")).out
-    assert re.search(r"ORDERS\n.*paused by \S+@\S+: slow\n$", table, re.DOTALL)
+    assert re.search(r"ACTIVE COMMANDS\n.*paused by \S+@\S+: slow\n$", table, re.DOTALL)
     assert "paused by" in (await orc("agents", "show", "ed")).out
-    (order,) = (await orc("agents", "show", "ed", "-o", "json")).json()["orders"]
+    (order,) = (await orc("agents", "show", "ed", "-o", "json")).json()["active_commands"]
     assert (order["slot"], order["state"], order["reason"]) == ("pause:agent:ed", "paused", "slow")
     status = (await orc("status")).out
     assert re.search(r"^pause:agent:ed +paused +\d+s ago +\S+@\S+ +slow$", status, re.MULTILINE)
     assert (await orc("agents", "resume", "ed")).code == 0
-    assert "ORDERS" not in (await orc("agents", "list")).out
+    assert "ACTIVE COMMANDS" not in (await orc("agents", "list")).out
     await runs(team)
 
 
@@ -424,7 +424,7 @@ async def test_limits(team: LocalTeam, orc: Orc) -> None:
     assert (await orc("limits", "list", "-o", "id")).out == "model:x\n"
     assert (await orc("limits", "reset", "model:x")).code == 0
     (row,) = (await orc("limits", "list", "-o", "json")).json()["items"]
-    assert (row["rate"], row["orders"]) == ("100/s", [])
+    assert (row["rate"], row["active_commands"]) == ("100/s", [])
     unknown = await orc("limits", "set", "model:y", "3/h")
     assert unknown.code == 0
     assert unknown.err.startswith("no agent is bound by a limit 'model:y' now")
@@ -435,7 +435,7 @@ async def test_queues_pause_and_resume(team: LocalTeam, orc: Orc, worker: Worker
     assert (await orc("queues", "pause", "skill:work", "--reason", "the model is down")).code == 0
     (row,) = (await orc("queues", "list", "-o", "json")).json()["items"]
     assert (row["queue"], row["tasks"], row["head"]) == ("skill:work", 0, None)
-    assert row["orders"][0]["state"] == "paused"
+    assert row["active_commands"][0]["state"] == "paused"
     await waits(team)
     assert "paused by" in (await orc("queues", "list")).out
     assert (await orc("queues", "resume", "skill:work")).code == 0
@@ -465,7 +465,7 @@ async def test_workers_show(team: LocalTeam, orc: Orc, worker: Worker) -> None:
     """By its id or its beginning; an unknown one is exit code 3, one of several 2."""
     prefix = worker.id.rpartition(":")[0]
     record = (await orc("workers", "show", prefix, "-o", "json")).json()
-    assert (record["id"], record["orders"]) == (worker.id, [])
+    assert (record["id"], record["active_commands"]) == (worker.id, [])
     assert (await orc("workers", "show", worker.id, "-o", "id")).out == f"{worker.id}\n"
     assert "\npid " in (await orc("workers", "show", prefix)).out
     unknown = await orc("workers", "show", "nobody")
@@ -486,7 +486,7 @@ async def test_workers_drain_and_resume(team: LocalTeam, orc: Orc, ed: Ed, worke
     await wait_for(lambda: ed.staying == 1, "it to run")
     done = await orc("workers", "drain", worker.id, "--reason", "new version", "-o", "json")
     assert done.code == 0
-    assert [(row["sender"], row["word"]) for row in done.json()["answered"]] == [(worker.id, "heard")]
+    assert [(row["sender"], row["word"]) for row in done.json()["answered"]] == [(worker.id, "received")]
     await waits(team)
     assert "draining by" in (await orc("workers", "list")).out
     late = await orc("workers", "drain", worker.id, "--wait", "--timeout", "0.2")

@@ -113,7 +113,7 @@ async def test_list(team: LocalTeam, orc: Orc, mailer: Mailer) -> None:
         ("--skill", "send"): [bob, ann],
         ("--skill", "sort"): [],
         ("--agent", "mailer", "--session", "s1", "--tag", "t"): [bob, ann],
-        ("--because", "FOR ANN"): [ann],
+        ("--reason-contains", "FOR ANN"): [ann],
         ("--error", "in send"): [bob, ann],
         ("--error", "for bob"): [bob],
         ("--since", "1h"): [bob, ann],
@@ -145,7 +145,7 @@ async def test_groups(team: LocalTeam, orc: Orc, mailer: Mailer) -> None:
 
 
 async def test_show(team: LocalTeam, orc: Orc, mailer: Mailer) -> None:
-    """Reason, arguments, each traceback, deaths and revivals; a task that is no dead letter is not shown."""
+    """Reason, arguments, each traceback, deaths and requeues; a task that is no dead letter is not shown."""
     (dead,) = await bury(team, "ann")
     await team.services.store.execute(
         "HSET", team.services.keys.task(dead.id), "deaths", 1, "death:1", "1789000000000 w1 killed, beside x"
@@ -157,7 +157,7 @@ async def test_show(team: LocalTeam, orc: Orc, mailer: Mailer) -> None:
     assert (record["id"], record["args"], record["attempts"]) == (dead.id, {"to": "ann"}, 3)
     assert ["ConnectionError: no answer for ann" in text for text in record["errors"]] == [True, True]
     assert record["deaths"] == [{"at": "2026-09-10T00:26:40Z", "worker": "w1", "how": "killed, beside x"}]
-    assert (record["revivals"][0]["state"], record["revivals"][0]["who"].endswith(": try it")) == ("dead", True)
+    assert (record["requeues"][0]["state"], record["requeues"][0]["who"].endswith(": try it")) == ("dead", True)
     table = await orc("dead", "show", dead.id)
     assert "killed, beside x" in table.out
     assert table.out.count("Traceback") == 2
@@ -184,9 +184,9 @@ async def test_retry_ids(team: LocalTeam, orc: Orc, mailer: Mailer) -> None:
         [UNKNOWN_ID, "does not exist, or its retention has passed"],
     ]
     assert [await ann.result(5), await bob.result(5)] == ["ann", "bob"]
-    assert (await ann.info()).revivals[0].endswith(": it is back")
+    assert (await ann.info()).requeues[0].endswith(": it is back")
     last = await team.services.store.execute("XREVRANGE", team.services.keys.control, "+", "-", "COUNT", 1)
-    assert b'"deed":"revive"' in last[0][1][1]
+    assert b'"action":"retry"' in last[0][1][1]
     refused = await orc("tasks", "retry", ann.id, "-o", "json")
     assert (refused.code, refused.json()["items"]) == (4, [{"id": ann.id, "status": "refused", "state": "succeeded"}])
     assert (await orc("tasks", "retry", UNKNOWN_ID)).code == 3
@@ -200,7 +200,7 @@ async def test_retry_by_filter(team: LocalTeam, orc: Orc, mailer: Mailer) -> Non
     """By filter it says what it would do, asks, and lets a supervisor do it; the outcome is counted, in every form."""
     handles = await bury(team, "ann", "bob", "cid")
     await bury(team, "dan", session="other")
-    dry = await orc("dead", "retry", "--because", "for", "--limit", "3", "--dry-run", "-o", "id")
+    dry = await orc("dead", "retry", "--reason-contains", "for", "--limit", "3", "--dry-run", "-o", "id")
     assert (dry.code, len(dry.out.split())) == (0, 3)
     assert dry.err == "3 tasks, the first of more that match; nothing was done; filter: reason contains 'for'\n"
     words = ("dead", "retry", "--error", "for bob")
@@ -212,13 +212,13 @@ async def test_retry_by_filter(team: LocalTeam, orc: Orc, mailer: Mailer) -> Non
     done = await orc(*words, "--yes", "--reason", "it is back", "-o", "json")
     assert done.code == 0
     assert {name: done.json()[name] for name in ("kind", "state", "ends")} == {
-        "kind": "revive-tasks",
+        "kind": "retry-tasks",
         "state": "done",
-        "ends": {"revived": 1},
+        "ends": {"requeued": 1},
     }
     assert await handles[1].result(5) == "bob"
     table = await orc("dead", "retry", "--all", "--yes")
-    assert (table.code, table.out.splitlines()[1]) == (0, "done: 3 revived")
+    assert (table.code, table.out.splitlines()[1]) == (0, "done: 3 requeued")
     assert [await one.result(5) for one in handles] == ["ann", "bob", "cid"]
     nothing = await orc("dead", "retry", "--all", "-o", "jsonl")
     assert (nothing.code, json.loads(nothing.out)["ends"]) == (0, {})
@@ -232,7 +232,7 @@ async def test_cancelled_run_again(team: LocalTeam, orc: Orc) -> None:
     )
     assert {(await one.status()).state for one in handles} == {TaskState.CANCELLED}
     assert (await orc("tasks", "retry", "--state", "cancelled", "--session", "s", "--yes")).out.endswith(
-        "done: 3 revived\n"
+        "done: 3 requeued\n"
     )
     assert {(await one.status()).state for one in handles} == {TaskState.READY}
     assert (await orc("tasks", "cancel", "--all", "--yes", "--no-wait", "-o", "id")).code == 0
@@ -262,7 +262,7 @@ async def test_delete(team: LocalTeam, orc: Orc, mailer: Mailer) -> None:
     ann, _, cid = await bury(team, "ann", "bob", "cid")
     assert (await orc("dead", "delete", ann.id)).code == 4
     assert (await orc("dead", "delete", ann.id, "--yes")).out.splitlines()[1].split() == [ann.id, "deleted"]
-    done = await orc("tasks", "delete", "--because", "for bob", "--yes")
+    done = await orc("tasks", "delete", "--reason-contains", "for bob", "--yes")
     assert (done.code, done.out.splitlines()[1]) == (0, "done: 1 deleted")
     assert (await orc("dead", "list", "-o", "id")).out.split() == [cid.id]
 

@@ -1,4 +1,4 @@
-"""`orc keys check|report` typed beside a team in this process: what they find, say and mend, forms and exit codes."""
+"""`orc keys check|report` typed beside a team in this process: what they find, say and repair, forms and exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 async def team(settings: Settings) -> AsyncIterator[LocalTeam]:
-    """A client, and nobody who mends anything meanwhile."""
+    """A client, and nobody who repairs anything meanwhile."""
     async with run_local_team(settings, led=False) as running:
         yield running
 
@@ -41,7 +41,7 @@ async def orc(terminal: Terminal, *arguments: str, stdin: str = "") -> Done:
     return await anyio.to_thread.run_sync(partial(terminal.orc, *arguments, stdin=stdin))
 
 
-async def test_check_finds_and_mends(team: LocalTeam, terminal: Terminal, redis_client: redis.Redis) -> None:
+async def test_check_finds_and_repairs(team: LocalTeam, terminal: Terminal, redis_client: redis.Redis) -> None:
     """Sound: 0. Damaged: 1, with codes, counts and examples; nothing is changed before somebody says yes."""
     done = await orc(terminal, "keys", "check")
     assert (done.code, done.out, done.err) == (0, "", "all is whole\n")
@@ -59,16 +59,16 @@ async def test_check_finds_and_mends(team: LocalTeam, terminal: Terminal, redis_
     assert not redis_client.exists(team.services.keys.queue("skill:nobody"))
     done = await orc(terminal, "keys", "check", "-o", "json")
     (row, *_) = [row for row in done.json()["items"] if row["code"] == "lost-ready"]
-    assert (row["count"], row["mended"], row["harmless"]) == (7, False, False)
+    assert (row["count"], row["repaired"], row["harmless"]) == (7, False, False)
     assert len(row["examples"]) == 5
     done = await orc(terminal, "keys", "check", "--repair", "--yes")
     assert done.code == 0
-    assert "  mended: It goes to its place in its queue.\n" in done.out
+    assert "  repaired: It goes to its place in its queue.\n" in done.out
     assert redis_client.zcard(team.services.keys.queue("skill:nobody")) == 7
     assert (await orc(terminal, "keys", "check", "-o", "id")).code == 0
 
 
-async def test_what_cannot_be_mended(team: LocalTeam, terminal: Terminal, redis_client: redis.Redis) -> None:
+async def test_what_cannot_be_repaired(team: LocalTeam, terminal: Terminal, redis_client: redis.Redis) -> None:
     """A key of a foreign type stays, is named without harm to the terminal, and the exit code stays 1."""
     key = f"{team.services.keys.root}:queue:skill:\x1b[31m"
     redis_client.set(key, "x", ex=60)

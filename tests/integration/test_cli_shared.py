@@ -48,7 +48,7 @@ async def test_config(team: LocalTeam, orc: Orc) -> None:
     assert listed == [{"key": "greeting", "value": "hello"}, {"key": "routing", "value": {"model": "large"}}]
     assert await team.orc.config.get("greeting") == "hello"
     (record, *_) = (await orc("control", "list", "-o", "json")).json()["items"]
-    assert (record["words"], record["state"]) == ('publish-config key=greeting value="hello"', "in force")
+    assert (record["words"], record["state"]) == ('publish-config key=greeting value="hello"', "active")
     for key in ("greeting", "routing"):
         assert (await orc("config", "withdraw", key)).code == 0
     none = await orc("config", "published")

@@ -21,7 +21,7 @@ async def test_what_keeps_a_task_from_running_is_said_once(
 ) -> None:
     """A misspelt skill is not waited for in silence; a script is told nothing."""
     said: list[str] = []
-    monkeypatch.setattr(waiting, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(waiting, "POLL_EVERY_S", 0.01)
     monkeypatch.setattr(output, "is_terminal", lambda _: looked_at)
     monkeypatch.setattr(output, "say", said.append)
     agent = Agent("late")

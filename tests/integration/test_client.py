@@ -465,7 +465,7 @@ async def test_large_tasks_are_sent_in_chunks_of_bytes(orc: Orchestrator, redis_
 
 
 async def test_a_malformed_one_among_many_stops_all(orc: Orchestrator, redis_client: redis.Redis) -> None:
-    """When one of many is refused at the door, nothing is sent."""
+    """When one of many is refused by validation, nothing is sent."""
     counter = CommandCounter(redis_client)
     with pytest.raises(InvalidInput, match="NaN"):
         await orc.submit_many([Submission("a"), Submission("b", {"x": float("nan")})])

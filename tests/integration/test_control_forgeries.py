@@ -11,7 +11,7 @@ from msgspec.structs import replace as changed
 from orchestrator.control import scripts
 from orchestrator.control.commands import encode_command, make_command
 from orchestrator.control.desired import read_desired
-from orchestrator.control.records import Record, records
+from orchestrator.control.records import ControlRecord, records
 from orchestrator.control.signing import Signer, signer_of
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.issued import VERSION, Issued, pack_issued, unpack_issued
@@ -77,7 +77,7 @@ class Pool:
             issued=changed(issued, id=id_ or issued.id),
             packed=packed,
             signature=signature,
-            orders=[scripts.OrderRow(*order)],
+            changes=[scripts.ChangeRow(*order)],
             job=False,
             per_minute=10**6,
             token=new_task_id(),
@@ -90,28 +90,28 @@ class Pool:
         return fields[1], fields[3]
 
     async def standing(self) -> set[str]:
-        """What is in force."""
-        return set(read_desired(await self.store.execute("HGETALL", self.keys.desired), self.signer).standing)
+        """What is active."""
+        return set(read_desired(await self.store.execute("HGETALL", self.keys.desired), self.signer).active)
 
     async def slots(self) -> dict[str, bytes]:
         """What stands in the slots, as the scripts see it."""
         flat = await self.store.execute("HGETALL", self.keys.desired)
         return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
-    async def refused(self) -> list[Record]:
+    async def refused(self) -> list[ControlRecord]:
         """What `orc control list --refused` shows."""
         return await records(self.store, self.signer, limit=2000, wanted=lambda record: record.state == "refused")
 
     async def settled(self, slot: str, *, filled: bool) -> None:
-        """Wait until the supervisor has judged a slot: it holds a proved order, or none."""
+        """Wait until the supervisor has judged a slot: it holds a verified order, or none."""
 
         async def judged() -> bool:
             slots = await self.slots()
-            return slots.get(slot) == slots.get(f"proved:{slot}") and (slot in slots) is filled
+            return slots.get(slot) == slots.get(f"verified:{slot}") and (slot in slots) is filled
 
         await wait_until(judged, f"the verdict on {slot}")
 
-    async def recorded(self, count: int) -> list[Record]:
+    async def recorded(self, count: int) -> list[ControlRecord]:
         """Wait until so many are recorded as refused, in the stream of those."""
 
         async def there() -> bool:
@@ -175,7 +175,7 @@ async def test_each_byte_flipped_in_the_stream(pool: Pool) -> None:
     await pool.start()
 
 
-def _unreadable(record: Record) -> bool:
+def _unreadable(record: ControlRecord) -> bool:
     return record.words == "(unreadable)" and record.problem.startswith(
         ("not a control command", "a control command of")
     )
@@ -351,8 +351,8 @@ async def test_time_through_the_script(pool: Pool) -> None:
 
 
 @signed
-@pytest.mark.parametrize("deed", ["removed", "garbage", "unsigned start", "old start"])
-async def test_a_stop_outlives_what_is_written_over_it(pool: Pool, deed: str) -> None:
+@pytest.mark.parametrize("action", ["removed", "garbage", "unsigned start", "old start"])
+async def test_a_stop_outlives_what_is_written_over_it(pool: Pool, action: str) -> None:
     """Whatever somebody writes into the slot of a stop: the stop comes back, and nothing runs meanwhile."""
     await pool.team.orc.admin.start()
     old, signature = await pool.last()
@@ -363,18 +363,18 @@ async def test_a_stop_outlives_what_is_written_over_it(pool: Pool, deed: str) ->
         "unsigned start": b"0-" + b" " * 64 + unsigned,
         "old start": b"0-" + signature.ljust(64) + old,
     }
-    if deed == "removed":
+    if action == "removed":
         await pool.store.execute("HDEL", pool.keys.desired, "stop:all")
     else:
-        await pool.store.execute("HSET", pool.keys.desired, "stop:all", values[deed])
+        await pool.store.execute("HSET", pool.keys.desired, "stop:all", values[action])
     await _look_again(pool)
     await pool.assert_still_stopped()
     await pool.start()
 
 
 @signed
-@pytest.mark.parametrize("deed", ["garbage", "unsigned", "old", "both"])
-async def test_a_forged_stop_goes_away(pool: Pool, deed: str) -> None:
+@pytest.mark.parametrize("action", ["garbage", "unsigned", "old", "both"])
+async def test_a_forged_stop_goes_away(pool: Pool, action: str) -> None:
     """What nobody ordered stops nobody for longer than until the supervisor looks, also a stop of earlier days."""
     await pool.team.orc.admin.stop()
     old, signature = await pool.last()
@@ -386,10 +386,10 @@ async def test_a_forged_stop_goes_away(pool: Pool, deed: str) -> None:
         "unsigned": b"1-" + b" " * 64 + unsigned,
         "old": b"1-" + signature.ljust(64) + old,
         "both": b"1-" + b"0" * 64 + old,
-    }[deed]
+    }[action]
     await pool.store.execute("HSET", pool.keys.desired, "stop:all", value)
-    if deed == "both":
-        await pool.store.execute("HSET", pool.keys.desired, "proved:stop:all", value)
+    if action == "both":
+        await pool.store.execute("HSET", pool.keys.desired, "verified:stop:all", value)
     await _look_again(pool)
     await pool.settled("stop:all", filled=False)
     await pool.team.orc.submit("sum_")
@@ -397,21 +397,21 @@ async def test_a_forged_stop_goes_away(pool: Pool, deed: str) -> None:
 
 
 @signed
-async def test_the_count_of_stopped_sessions_is_mended(pool: Pool) -> None:
-    """Whoever sets it to 0 so that no gate looks at sessions finds it mended."""
+async def test_the_count_of_stopped_sessions_is_repaired(pool: Pool) -> None:
+    """Whoever sets it to 0 so that no gate looks at sessions finds it repaired."""
     await pool.team.orc.admin.stop(session="s")
     await pool.store.execute("HSET", pool.keys.desired, "sessions", "0")
     await _look_again(pool)
 
-    async def mended() -> bool:
+    async def repaired() -> bool:
         return (await pool.slots())["sessions"] == b"1"
 
-    await wait_until(mended, "the count")
+    await wait_until(repaired, "the count")
 
 
 @signed
 async def test_a_job_is_done_once(pool: Pool) -> None:
-    """A job that was done does not come back from what was proved of it."""
+    """A job that was done does not come back from what was verified of it."""
     sent = await pool.team.orc.admin.cancel([new_task_id()])
     assert (await sent.receipts(timeout=PATIENCE_S)).done
     await _look_again(pool)
@@ -506,7 +506,7 @@ class _Burst:
                     issued=issued,
                     packed=packed,
                     signature=self._pool.signer.sign(packed),
-                    orders=[scripts.OrderRow("pause:agent:other", "-")],
+                    changes=[scripts.ChangeRow("pause:agent:other", "-")],
                     job=False,
                     per_minute=per_minute,
                     token="t",

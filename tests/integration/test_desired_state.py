@@ -10,9 +10,9 @@ from orchestrator.control import scripts
 from orchestrator.control.commands import CancelTasks, encode_command, make_command
 from orchestrator.control.sending import send
 from orchestrator.control.signing import Signer
-from orchestrator.control.truth import see_to_truth
+from orchestrator.control.verification import verify_desired_state
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.issued import VERSION, InForce, Issued, pack_in_force, pack_issued
+from orchestrator.core.issued import VERSION, Issued, SlotValue, pack_issued, pack_slot_value
 from orchestrator.services import Services, open_services
 
 if TYPE_CHECKING:
@@ -44,14 +44,14 @@ async def give(services: Services, signer: Signer, kind: str, *, ago_ms: int = 0
         issued=issued,
         packed=packed,
         signature=signer.sign(packed),
-        orders=[scripts.OrderRow(*order) for order in command.orders],
+        changes=[scripts.ChangeRow(*order) for order in command.changes],
         job=False,
         per_minute=1000,
         token="t",
         now_us=str(then_us),
     )
     assert (await services.store.call(call)).status == "accepted"
-    return command.orders[0].slot
+    return command.changes[0].slot
 
 
 async def slots(services: Services) -> set[str]:
@@ -64,7 +64,7 @@ async def slots(services: Services) -> set[str]:
 
 @pytest.mark.parametrize("secret", ["", SECRET], ids=["open", "signed"])
 async def test_orders_for_workers_that_are_gone(services: Services, secret: str) -> None:
-    """An order for a worker that nobody knows goes after an hour; one for a worker that lives stays, as do others."""
+    """A command for a worker that nobody knows goes after an hour; one for a worker that lives stays, as do others."""
     signer = Signer(secret, "", services.keys.root)
     await services.store.execute("HSET", services.keys.worker("alive"), "pid", 1, "started_ms", 1)
     await services.store.execute("EXPIRE", services.keys.worker("alive"), 60)
@@ -75,27 +75,27 @@ async def test_orders_for_workers_that_are_gone(services: Services, secret: str)
         await give(services, signer, "pause-agent", agent="gone", ago_ms=HOUR_MS + 1000),
     }
     for _ in range(2):
-        assert set((await see_to_truth(services.store, signer)).standing) == kept
-    assert {slot for slot in await slots(services) if not slot.startswith("proved:")} == kept
+        assert set((await verify_desired_state(services.store, signer)).active) == kept
+    assert {slot for slot in await slots(services) if not slot.startswith("verified:")} == kept
 
 
 async def test_a_secret_is_introduced(services: Services, caplog: pytest.LogCaptureFixture) -> None:
     """What was ordered before there was a secret does not count any more, and the log says so."""
     await give(services, Signer("", "", services.keys.root), "stop")
     signer = Signer(SECRET, "", services.keys.root)
-    assert (await see_to_truth(services.store, signer)).standing == {}
+    assert (await verify_desired_state(services.store, signer)).active == {}
     assert await slots(services) == set()
     assert "desired_state_forged" in caplog.text
 
 
 async def test_a_secret_is_given_up(services: Services) -> None:
-    """What was ordered with a secret goes on without one; a start ends it, and what was proved of it goes."""
+    """What was ordered with a secret goes on without one; a start ends it, and what was verified of it goes."""
     signer, none = Signer(SECRET, "", services.keys.root), Signer("", "", services.keys.root)
     slot = await give(services, signer, "stop")
-    await see_to_truth(services.store, signer)
-    assert set((await see_to_truth(services.store, none)).standing) == {slot}
+    await verify_desired_state(services.store, signer)
+    assert set((await verify_desired_state(services.store, none)).active) == {slot}
     await give(services, none, "start")
-    assert (await see_to_truth(services.store, none)).standing == {}
+    assert (await verify_desired_state(services.store, none)).active == {}
     assert await slots(services) == set()
 
 
@@ -104,9 +104,9 @@ async def test_the_secret_that_signed_is_forgotten(services: Services) -> None:
     old = Signer("the-secret-before-this", "", services.keys.root)
     await give(services, old, "stop")
     during = Signer(SECRET, old.secret, services.keys.root)
-    assert (await see_to_truth(services.store, during)).standing
+    assert (await verify_desired_state(services.store, during)).active
     after = Signer(SECRET, "", services.keys.root)
-    assert (await see_to_truth(services.store, after)).standing == {}
+    assert (await verify_desired_state(services.store, after)).active == {}
     assert await slots(services) == set()
 
 
@@ -114,9 +114,9 @@ async def test_two_orders_at_once(services: Services) -> None:
     """Of two true orders the one holds that was accepted last, although it was issued a moment before the other."""
     signer = Signer(SECRET, "", services.keys.root)
     await give(services, signer, "start")
-    await see_to_truth(services.store, signer)
+    await verify_desired_state(services.store, signer)
     await give(services, signer, "stop")
-    await see_to_truth(services.store, signer)
+    await verify_desired_state(services.store, signer)
     seconds, micros = await services.store.execute("TIME")
     now_us = int(seconds) * 1_000_000 + int(micros)
     command = make_command("start", {})
@@ -125,33 +125,33 @@ async def test_two_orders_at_once(services: Services) -> None:
     packed = pack_issued(issued)
     call = scripts.append(
         services.keys, issued=issued, packed=packed, signature=signer.sign(packed),
-        orders=[scripts.OrderRow("stop:all", "")], job=False, per_minute=1000, token="t",
+        changes=[scripts.ChangeRow("stop:all", "")], job=False, per_minute=1000, token="t",
     )  # fmt: skip
     assert (await services.store.call(call)).status == "accepted"
-    assert (await see_to_truth(services.store, signer)).standing == {}
+    assert (await verify_desired_state(services.store, signer)).active == {}
     assert await slots(services) == set()
 
 
 @pytest.mark.parametrize("forged", [b"0-garbage", b"1-" + b"0" * 200, "old start"])
 @pytest.mark.parametrize("before", [None, "start", "stop"], ids=str)
-async def test_written_over_before_it_was_proved(services: Services, before: str | None, forged: bytes | str) -> None:
+async def test_written_over_before_it_was_verified(services: Services, before: str | None, forged: bytes | str) -> None:
     """A stop that somebody writes over at once comes back all the same: the control stream has it."""
     signer = Signer(SECRET, "", services.keys.root)
     if before is not None:
         await give(services, signer, before, ago_ms=5000)
-        await see_to_truth(services.store, signer)
+        await verify_desired_state(services.store, signer)
     if isinstance(forged, str):
         await give(services, signer, "start", ago_ms=3000)
         forged = await services.store.execute("HGET", services.keys.desired, "stop:all")
     slot = await give(services, signer, "stop", now=True)
     true = await services.store.execute("HGET", services.keys.desired, slot)
     await services.store.execute("HSET", services.keys.desired, slot, forged)
-    assert (await see_to_truth(services.store, signer)).standing[slot].interrupts
+    assert (await verify_desired_state(services.store, signer)).active[slot].interrupts
     assert await services.store.execute("HGET", services.keys.desired, slot) == true
     # And an end that somebody writes over is an end.
     await give(services, signer, "start")
     await services.store.execute("HSET", services.keys.desired, slot, true if before is None else "1-garbage")
-    assert (await see_to_truth(services.store, signer)).standing == {}
+    assert (await verify_desired_state(services.store, signer)).active == {}
     assert await slots(services) == set()
 
 
@@ -160,10 +160,10 @@ async def test_a_job_that_was_written_over_is_not_done_again(services: Services)
     """The stream does not tell whether a job has been done, so nothing of it comes back."""
     signer = Signer(SECRET, "", services.keys.root)
     sent = await send(services.store, services.settings, CancelTasks(count=0))
-    assert len((await see_to_truth(services.store, signer)).jobs) == 1
-    await services.store.execute("HDEL", services.keys.desired, f"proved:do:{sent.id}")
+    assert len((await verify_desired_state(services.store, signer)).jobs) == 1
+    await services.store.execute("HDEL", services.keys.desired, f"verified:do:{sent.id}")
     await services.store.execute("HSET", services.keys.desired, f"do:{sent.id}", "1-garbage")
-    assert (await see_to_truth(services.store, signer)).jobs == ()
+    assert (await verify_desired_state(services.store, signer)).jobs == ()
 
 
 @pytest.mark.parametrize("secret", ["", SECRET], ids=["open", "signed"])
@@ -173,10 +173,10 @@ async def test_orders_of_a_newer_version(services: Services, secret: str) -> Non
     issued = Issued(
         VERSION, new_task_id(), b'{"kind":"quarantine"}', "ann", "", 1_700_000_000_000, 1_700_000_060_000, 0
     )
-    found = InForce("-", issued, pack_issued(issued), signer.sign(pack_issued(issued)))
-    await services.store.execute("HSET", services.keys.desired, "quarantine:agent:ed", pack_in_force(found))
-    await services.store.execute("HSET", services.keys.desired, "stop:all", pack_in_force(found))
+    found = SlotValue("-", issued, pack_issued(issued), signer.sign(pack_issued(issued)))
+    await services.store.execute("HSET", services.keys.desired, "quarantine:agent:ed", pack_slot_value(found))
+    await services.store.execute("HSET", services.keys.desired, "stop:all", pack_slot_value(found))
     await services.store.execute("HSET", services.keys.desired, "odd:agent:ed", "1-garbage")
-    seen = await see_to_truth(services.store, signer)
-    assert (seen.standing, seen.doubtful) == ({}, frozenset())
+    seen = await verify_desired_state(services.store, signer)
+    assert (seen.active, seen.doubtful) == ({}, frozenset())
     assert await slots(services) == {"quarantine:agent:ed"}

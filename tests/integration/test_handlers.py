@@ -359,14 +359,14 @@ async def test_a_handler_may_finish_although_it_was_cancelled(team: LocalTeam) -
         try:
             await anyio.sleep(30)
         except asyncio.CancelledError:
-            return "tidied up"
+            return "cleaned up"
         return "slept"
 
     await team.work(agent)
     handle = await team.orc.submit("work")
     await started.wait()
     await handle.cancel()
-    assert await handle.result(PATIENCE_S) == "tidied up"
+    assert await handle.result(PATIENCE_S) == "cleaned up"
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel"])

@@ -178,7 +178,7 @@ async def test_the_same_key_is_the_same_task(team: LocalTeam, on_busy: Any) -> N
         ({"lane": "x", "on_busy": "replace", "delay": 5}, "leave out on_busy, or delay and at"),
     ],
 )
-async def test_refused_at_the_door(team: LocalTeam, options: Any, words: str) -> None:
+async def test_refused_by_validation(team: LocalTeam, options: Any, words: str) -> None:
     """What cannot be meant is refused before anything is sent."""
     with pytest.raises(InvalidInput, match=words):
         await team.orc.submit("hold", **options)

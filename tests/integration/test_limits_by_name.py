@@ -66,7 +66,7 @@ async def test_counts_once(team: LocalTeam) -> None:
         {"limit": 5, "window": 1, "op_id": ""},
     ],
 )
-async def test_refused_at_the_door(team: LocalTeam, wrong: dict[str, Any]) -> None:
+async def test_refused_by_validation(team: LocalTeam, wrong: dict[str, Any]) -> None:
     """A limit without a window, or with numbers that cannot be, is refused before anything is sent."""
     with pytest.raises(InvalidInput):
         await team.orc.limits.check("x", **wrong)

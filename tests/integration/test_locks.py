@@ -348,7 +348,7 @@ async def test_any_name(locks: Locks, name: str) -> None:
         assert [lock.name for lock in await locks.list()] == [name]
 
 
-async def test_refused_at_the_door(orc: Orchestrator, locks: Locks) -> None:
+async def test_refused_by_validation(orc: Orchestrator, locks: Locks) -> None:
     """Names, times, profiles and scopes that cannot be are refused before anything is sent."""
     for name, options in [
         ("", {}),

@@ -110,7 +110,7 @@ async def test_published_stops_are_lost(way: str, own_server: RedisServer) -> No
 async def test_a_stop_reaches_who_does_not_listen(
     way: str, proxy: FaultProxy, redis_server: RedisServer, prefix: str
 ) -> None:
-    """Ours is in force: whatever a worker was about when it was given, it starts nothing any more, and says so."""
+    """Ours is active: whatever a worker was about when it was given, it starts nothing any more, and says so."""
     begun: list[int] = []
     gate = anyio.Event()
     agent = Agent("ed", concurrency=5)

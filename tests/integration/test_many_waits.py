@@ -83,7 +83,7 @@ async def test_ten_thousand_waits(
     assert team.orc._replies._waiting == {}
     # The scripts that assign and finish a task read it once each; a look at all that wait reads it again.
     looks = counter.calls()["hmget"] / WAITS - 2
-    assert looks <= 1 + took_s / replies.LOOK_EVERY_S, "results came by looking, not by replies"
+    assert looks <= 1 + took_s / replies.POLL_EVERY_S, "results came by looking, not by replies"
     per_end, per_result = (looping_bytes - before_bytes) // WAITS, (waiting_bytes - looping_bytes) // WAITS
     record_property("bytes per task of the loop", per_end)
     record_property("bytes per result()", per_result)

@@ -274,7 +274,7 @@ class Finding(BaseModel):
 @pytest.mark.parametrize(
     "settings", [{"output__max_chunk_bytes": 100, "queue__max_depth": 3}], indirect=True, ids=["small"]
 )
-async def test_what_is_refused_at_the_door(team: LocalTeam) -> None:
+async def test_what_is_refused_by_validation(team: LocalTeam) -> None:
     """What JSON cannot hold, is too large or too deep, and numbers that are none: nothing of it is sent."""
     agent = Agent("worker")
     refused: list[str] = []

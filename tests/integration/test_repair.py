@@ -83,7 +83,7 @@ async def submit_all(team: LocalTeam, count: int) -> list[TaskHandle[object]]:
 
 
 @both_servers
-async def test_a_healthy_busy_team_is_never_mended(team: LocalTeam) -> None:
+async def test_a_healthy_busy_team_is_never_repaired(team: LocalTeam) -> None:
     """While tasks run, retry, wait and end, and workers come and go, walk after walk finds nothing."""
     held = anyio.Event()
     held.set()
@@ -111,8 +111,8 @@ async def test_a_healthy_busy_team_is_never_mended(team: LocalTeam) -> None:
     assert found == []
     assert walks > 10
     counts = await counters(team.services.store)
-    assert "mended" not in counts
-    assert "tidied" not in counts
+    assert "repaired" not in counts
+    assert "cleaned" not in counts
 
 
 @both_servers
@@ -270,7 +270,7 @@ async def test_every_kind_of_key_is_known(team: LocalTeam, redis_client: redis.R
 
 async def test_a_restarted_server_is_looked_through_at_once(prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reconciler walks as soon as the server was started anew, and finds what it lost; twin: not before."""
-    monkeypatch.setattr(reconciler, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(reconciler, "POLL_EVERY_S", 0.05)
     monkeypatch.setattr(reconciler, "QUIET_REST_S", 0.0)
     with RedisServer(options={"appendonly": "yes", "appendfsync": "always"}) as server:
         settings = local_settings(server.url, prefix, supervisor__sweep_s=0.2)

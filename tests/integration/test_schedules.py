@@ -16,8 +16,8 @@ from orchestrator.schedules.book import Added
 from orchestrator.schedules.model import CatchUp, Outcome
 from orchestrator.schedules.timing import Every, check_cron
 from orchestrator.supervisor import scheduler
-from orchestrator.supervisor.bell import Bell
 from orchestrator.supervisor.scheduler import CATCH_UP_MAX, COUNTED_MAX, PUNCTUAL_MS, Choice, Scheduler, choose
+from orchestrator.supervisor.wakeups import Wakeup
 from orchestrator.testing import scripts as kit
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import PATIENCE_S, run_local_team
@@ -48,7 +48,7 @@ class Stand:
 
     async def fire(self) -> float | None:
         """What a supervisor does when it wakes."""
-        return await Scheduler(self.services, Bell(), trouble=Bell()).fire_all()
+        return await Scheduler(self.services, Wakeup(), repair_requested=Wakeup()).fire_all()
 
     async def tasks(self) -> list[str]:
         """Ids of all tasks so far, oldest first."""
@@ -436,7 +436,7 @@ async def test_unknown(stand: Stand, call: str) -> None:
     ],
 )
 async def test_bad_input(stand: Stand, wrong: dict[str, Any], said: str) -> None:
-    """What cannot be meant is refused at the door, and nothing is stored."""
+    """What cannot be meant is refused by validation, and nothing is stored."""
     values = {"skill": "report", "args": {}, **wrong}
     with pytest.raises(InvalidInput) as refused:
         await stand.schedules.add("n", **values)

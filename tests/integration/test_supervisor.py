@@ -13,8 +13,8 @@ from orchestrator.agents import scripts as registry
 from orchestrator.client.submission import Submission
 from orchestrator.core.errors import TaskExpired
 from orchestrator.supervisor.assigner import Assigner
-from orchestrator.supervisor.bell import Bell
 from orchestrator.supervisor.doorbell import Doorbell
+from orchestrator.supervisor.wakeups import Wakeup
 from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import TaskState
 from tests.helpers.local_team import PATIENCE_S, run_local_team
@@ -288,10 +288,10 @@ async def test_nothing_is_lost_between_two_that_both_work(team: LocalTeam) -> No
     """Two supervisors that both believe to lead do no harm: every task runs exactly once."""
     agent, notes = make_agent("steady", "work", concurrency=20)
     await team.work(agent)
-    bell = Bell()
+    wakeup = Wakeup()
     async with anyio.create_task_group() as second:
-        second.start_soon(Doorbell(team.services, assigner=bell, promoter=Bell(), scheduler=Bell()).run)
-        second.start_soon(Assigner(team.services, bell, trouble=Bell()).run)
+        second.start_soon(Doorbell(team.services, assigner=wakeup, promoter=Wakeup(), scheduler=Wakeup()).run)
+        second.start_soon(Assigner(team.services, wakeup, repair_requested=Wakeup()).run)
         handles = await team.orc.submit_many([Submission("work", {"label": number}) for number in range(600)])
         for handle in handles:
             await handle.result(PATIENCE_S)

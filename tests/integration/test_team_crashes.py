@@ -176,7 +176,7 @@ async def test_neighbours_die_with_their_worker_alone(make: Callable[..., Team])
 
 async def test_nothing_of_the_dead_reaches_redis(make: Callable[..., Team]) -> None:
     """Clean-up code runs, for this process lives on, but neither its children nor its output arrive."""
-    agent, refused = Agent("tidy"), list[str]()
+    agent, refused = Agent("clean"), list[str]()
 
     @agent.skill
     async def work(ctx: TaskContext) -> str:

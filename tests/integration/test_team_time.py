@@ -267,7 +267,7 @@ async def test_time_is_skipped_for_a_parent_that_waits(make: Callable[..., Team]
 
 async def test_time_waits_for_what_works(make: Callable[..., Team]) -> None:
     """A handler that is busy with something else is waited for: what it left for later runs after it."""
-    agent, ran = Agent("tidy", concurrency=5), list[str]()
+    agent, ran = Agent("clean", concurrency=5), list[str]()
 
     @agent.skill
     async def remind() -> None:
@@ -338,12 +338,12 @@ async def test_a_drain_leaves_what_waits_for_a_person(make: Callable[..., Team])
     async with make(asking()) as team:
         handle = await team.orc.submit("plan")
         await team.drain(skip_time=True)
-        assert (await handle.info()).state is TaskState.ASKING
+        assert (await handle.info()).state is TaskState.AWAITING_INPUT
         with pytest.raises(TimeoutError, match=r"asks 'Where\?'"):
             await team.run("plan", within=0.1)
         await handle.answer("there")
         await team.drain()
-        assert (await handle.info()).state is TaskState.ASKING
+        assert (await handle.info()).state is TaskState.AWAITING_INPUT
         await team.advance(hours=2)
         await team.drain()
         assert await handle.result(0) == ["there", "now"]

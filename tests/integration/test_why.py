@@ -315,7 +315,7 @@ async def test_the_agent_that_opens_first_counts(team: LocalTeam) -> None:
 
 @pytest.mark.parametrize("settings", [{"limits": {"model:gpt": "10/s"}}], indirect=True)
 async def test_undefined_limit(team: LocalTeam) -> None:
-    """An agent with a limit that lost its definition gets nothing; a worker that brings one mends it."""
+    """An agent with a limit that lost its definition gets nothing; a worker that brings one repairs it."""
     agent = worker_of("editor", "work", limits=["model:gpt"])
     await team.work(agent, worker__heartbeat_s=60, limits={"model:gpt": "10/s"})
     store = team.services.store

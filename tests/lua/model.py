@@ -20,7 +20,7 @@ from orchestrator.tasks.model import (
     FinishStatus,
     LeaseStatus,
     Promoted,
-    ReviveStatus,
+    RequeueStatus,
     TaskState,
     Verdict,
     VerdictKind,
@@ -40,8 +40,8 @@ FINAL = {"succeeded", "dead", "cancelled", "expired"}
 _AGAIN = {
     VerdictKind.RETRY: "retried",
     VerdictKind.SNOOZE: "snoozed",
-    VerdictKind.BACK: "given_back",
-    VerdictKind.UNSTARTED: "given_back",
+    VerdictKind.REQUEUE: "given_back",
+    VerdictKind.RELEASED: "given_back",
     VerdictKind.ASK: "asked",
 }
 ASKED: Final = Asked("Which?", ('"a"', '"b"'))
@@ -55,8 +55,8 @@ class Task:
 
     Attributes:
         score: where it stands in its queue.
-        forgiven: failures and deaths from before it was revived.
-        token: of the call that revived it last.
+        forgiven: failures and deaths from before it was requeued.
+        token: of the call that requeued it last.
         original_score: the score that it had when it was assigned last.
         due: when it leaves `scheduled`, or the deadline of its question (0: none).
         asks: the number of its latest question.
@@ -196,7 +196,7 @@ class Model:
 
     def asking(self) -> list[Task]:
         """Tasks that wait for a person, the first deadline first."""
-        found = [t for t in self.tasks.values() if t.state == "asking"]
+        found = [t for t in self.tasks.values() if t.state == "awaiting_input"]
         return sorted(found, key=lambda task: (task.due or math.inf, task.id))
 
     def entry_of(self, task_id: str) -> tuple[Agent, Entry] | None:
@@ -389,7 +389,7 @@ class Model:
         assert found is not None
         agent, entry = found
         agent.inbox.remove(entry)
-        if verdict.kind == VerdictKind.UNSTARTED:
+        if verdict.kind == VerdictKind.RELEASED:
             self._return_slots(agent, task)
         if verdict.kind in _AGAIN and not task.cancel:
             self._leave(task, verdict)
@@ -409,12 +409,12 @@ class Model:
         due = max(self.now_ms + verdict.delay_ms if verdict.delay_ms else 0, verdict.at_ms)
         if verdict.kind == VerdictKind.RETRY:
             task.fails += 1
-        if task.by and verdict.kind == VerdictKind.UNSTARTED:
+        if task.by and verdict.kind == VerdictKind.RELEASED:
             self.expiring.add(task.id)
         else:
             task.by = 0
         if verdict.kind == VerdictKind.ASK:
-            task.state, task.due, task.asks = "asking", due, verdict.number
+            task.state, task.due, task.asks = "awaiting_input", due, verdict.number
         elif due > self.now_ms:
             task.state, task.due = "scheduled", due
         else:
@@ -433,10 +433,10 @@ class Model:
             return AnswerStatus.ALREADY if given == value else AnswerStatus.OTHER
         if given is None:
             return AnswerStatus.LATE
-        if task.state != "asking" or task.asks != number:
-            return AnswerStatus.UNASKED
+        if task.state != "awaiting_input" or task.asks != number:
+            return AnswerStatus.NOT_ASKING
         if value not in ASKED.options:
-            return AnswerStatus.UNFIT
+            return AnswerStatus.INVALID
         assert task.original_score is not None
         task.state, task.score, task.answers[number] = "ready", task.original_score, value
         self.counts["answered"] += 1
@@ -480,31 +480,31 @@ class Model:
             del self.keys[task.row.idem]
         return DeleteStatus.DELETED, TaskState(task.state)
 
-    def revive(self, ids: Sequence[str], token: str) -> list[tuple[ReviveStatus, TaskState | None]]:
-        """lua/tasks/revive.lua."""
-        return [self._revive(self.tasks.get(task_id), token) for task_id in ids]
+    def retry(self, ids: Sequence[str], token: str) -> list[tuple[RequeueStatus, TaskState | None]]:
+        """lua/tasks/retry.lua."""
+        return [self._retry(self.tasks.get(task_id), token) for task_id in ids]
 
-    def _revive(self, task: Task | None, token: str) -> tuple[ReviveStatus, TaskState | None]:
+    def _retry(self, task: Task | None, token: str) -> tuple[RequeueStatus, TaskState | None]:
         if task is None or task.deleted:
-            return ReviveStatus.UNKNOWN, None
+            return RequeueStatus.UNKNOWN, None
         state = TaskState(task.state)
         if task.token == token:
-            return ReviveStatus.REVIVED, state
+            return RequeueStatus.REQUEUED, state
         if task.state == "succeeded":
-            return ReviveStatus.REFUSED, state
+            return RequeueStatus.REFUSED, state
         if task.state not in FINAL:
-            return ReviveStatus.ALREADY, state
+            return RequeueStatus.ALREADY, state
         task.was, task.token, task.forgiven = task.gen, token, (task.fails, task.deaths)
         self._raise(task)
-        self._tell(task, "revived")
+        self._tell(task, "requeued")
         task.state, task.score = "ready", task.row.rank + self.now_ms
         self._join(task)
         task.cancel, task.by, task.due, task.original_score = False, 0, 0, None
         if not task.answers.get(task.asks):
             task.answers.pop(task.asks, None)
         self.expiring.discard(task.id)
-        self.counts["revived"] += 1
-        return ReviveStatus.REVIVED, state
+        self.counts["requeued"] += 1
+        return RequeueStatus.REQUEUED, state
 
     def renew(self, name: str, worker: str, rows: Sequence[Delivery]) -> tuple[int, list[LeaseStatus]]:
         """lua/tasks/renew.lua."""
@@ -619,8 +619,8 @@ class Model:
             self._tell(task, "given_back", gen=gen)
         return True
 
-    def lose_and_mend(self, task_id: str) -> list[str]:
-        """The place of a task is lost, and lua/tasks/mend.lua looks at it; the codes that it finds."""
+    def lose_and_repair(self, task_id: str) -> list[str]:
+        """The place of a task is lost, and lua/tasks/repair.lua looks at it; the codes that it finds."""
         task = self.tasks[task_id]
         codes = [f"lost-{'entry' if task.state == 'assigned' else task.state}"]
         if task.state == "ready":
@@ -635,7 +635,7 @@ class Model:
                 self._raise(task)
                 self._go_back(task, scheduled=False)
                 self._tell(task, "given_back", gen=gen)
-        self.counts["mended"] += 1
+        self.counts["repaired"] += 1
         return codes
 
     def watch(self, ids: Sequence[str]) -> list[WatchStatus]:

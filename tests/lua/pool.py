@@ -30,7 +30,7 @@ from orchestrator.tasks.model import (
     FinishStatus,
     LeaseStatus,
     Promoted,
-    ReviveStatus,
+    RequeueStatus,
     TaskState,
     Verdict,
     VerdictKind,
@@ -267,11 +267,11 @@ class Pool:
         """Run delete."""
         return self.call(task_scripts.delete(self.keys, ids=ids))
 
-    def revive(
+    def retry(
         self, *ids: str, token: str = "t1", said: str = "ann: fixed", max_wait_s: int = MAX_WAIT_S
-    ) -> list[tuple[ReviveStatus, TaskState | None]]:
-        """Run revive."""
-        call = task_scripts.revive(self.keys, ids=ids, token=token, said=said, max_wait_s=max_wait_s)
+    ) -> list[tuple[RequeueStatus, TaskState | None]]:
+        """Run retry."""
+        call = task_scripts.retry(self.keys, ids=ids, token=token, said=said, max_wait_s=max_wait_s)
         return self.call(call)
 
     def begin(self, *deliveries: Delivery) -> list[LeaseStatus]:
@@ -333,7 +333,7 @@ class Pool:
         )
 
     def recover(
-        self, agent: str = "ed", *, limit: int = 500, every_ms: int = 5000, pulse_ms: int = 5000, tidy: bool = False
+        self, agent: str = "ed", *, limit: int = 500, every_ms: int = 5000, pulse_ms: int = 5000, clean: bool = False
     ) -> tuple[int, bool]:
         """Run recover."""
         return self.call(
@@ -344,14 +344,14 @@ class Pool:
                 every_ms=every_ms,
                 pulse_ms=pulse_ms,
                 dead_ttl_s=DEAD_TTL_S,
-                tidy=tidy,
+                clean=clean,
             )
         )
 
-    def mend(self, *rows: str | tuple[str, str], repair: bool = True) -> list[tuple[str, str]]:
-        """Run mend for records, or for (id, place); what was found, as (id or place, code)."""
+    def repair(self, *rows: str | tuple[str, str], repair: bool = True) -> list[tuple[str, str]]:
+        """Run repair for records, or for (id, place); what was found, as (id or place, code)."""
         pairs = [(each, "") if isinstance(each, str) else each for each in rows]
-        call = task_scripts.mend(
+        call = task_scripts.repair(
             self.keys,
             rows=[(id_.encode(), place.encode()) for id_, place in pairs],
             repair=repair,
@@ -362,27 +362,29 @@ class Pool:
         assert judged.rows == len(pairs)
         return [(pairs[row][0] or pairs[row][1], code) for row, code, _ in judged.found]
 
-    def sift(
+    def check_inbox(
         self, agent: str = "ed", after: str = "0-0", *, limit: int = 50, repair: bool = True
     ) -> list[tuple[str, str]]:
-        """Run sift to the end of an inbox; what was found, as (entry, code)."""
+        """Run check_inbox to the end of an inbox; what was found, as (entry, code)."""
         found = []
         while True:
-            sifted = self.call(task_scripts.sift(self.keys, agent=agent, after=after, limit=limit, repair=repair))
-            found += [(entry, code) for entry, code, _ in sifted.found]
-            if not sifted.after:
+            checked = self.call(
+                task_scripts.check_inbox(self.keys, agent=agent, after=after, limit=limit, repair=repair)
+            )
+            found += [(entry, code) for entry, code, _ in checked.found]
+            if not checked.after:
                 return found
-            after = sifted.after
+            after = checked.after
 
-    def inspect(self, *rows: tuple[str, str, int], repair: bool = True) -> list[tuple[str, str]]:
-        """Run inspect; what was found, as (suffix of the key, code)."""
+    def check_keys(self, *rows: tuple[str, str, int], repair: bool = True) -> list[tuple[str, str]]:
+        """Run check_keys; what was found, as (suffix of the key, code)."""
         packed = [(suffix.encode(), type_, keep_s) for suffix, type_, keep_s in rows]
-        found = self.call(task_scripts.inspect(self.keys, rows=packed, repair=repair))
+        found = self.call(task_scripts.check_keys(self.keys, rows=packed, repair=repair))
         return [(rows[row][0], code) for row, code, _ in found]
 
-    def mend_registry(self, *rows: tuple[str, str], repair: bool = True) -> list[tuple[str, str]]:
-        """Run mend of the registry; what was found, as (name, code)."""
-        found = self.call(agent_scripts.mend(self.keys, rows=rows, repair=repair))
+    def repair_registry(self, *rows: tuple[str, str], repair: bool = True) -> list[tuple[str, str]]:
+        """Run repair of the registry; what was found, as (name, code)."""
+        found = self.call(agent_scripts.repair(self.keys, rows=rows, repair=repair))
         return [(rows[row][1], code) for row, code, _ in found]
 
     def register(
@@ -422,7 +424,7 @@ class Pool:
         epoch: int = 0,
         per_minute: int = 1000,
         secret: str = "",
-    ) -> tuple[control_scripts.Appended, Issued]:
+    ) -> tuple[control_scripts.AppendReply, Issued]:
         """Run append for a command that is issued now, signed if there is a secret."""
         since_ms = self.now_ms if issued_ms is None else issued_ms
         made = encode_command(command)
@@ -434,7 +436,7 @@ class Pool:
             issued=issued,
             packed=packed,
             signature=Signer(secret, "", self.keys.root).sign(packed),
-            orders=[control_scripts.OrderRow.of(slot, mark, rate) for slot, mark in command.orders],
+            changes=[control_scripts.ChangeRow.of(slot, mark, rate) for slot, mark in command.changes],
             job=command.job,
             per_minute=per_minute,
             token=token,
@@ -511,7 +513,7 @@ class Pool:
         named = [dict(zip(flat[::2], flat[1::2], strict=True)) for flat in found]
         return [(entry["k"], entry["g"], int(entry["a"]), entry["d"]) for entry in named]
 
-    def rings(self) -> list[str]:
+    def notifications(self) -> list[str]:
         """What the doorbell said since the last look."""
         found = [flat[1] for _, flat in self.entries(self.keys.doorbell)]
         self.execute("DEL", self.keys.doorbell)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.agents import scripts as agent_scripts
 from orchestrator.control import scripts as control_scripts
-from orchestrator.control.commands import ResetLimit, ReviveTasks, SetLimit, Start, Stop
+from orchestrator.control.commands import ResetLimit, RetryTasks, SetLimit, Start, Stop
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.rates import Rate
 from orchestrator.schedules import scripts as schedule_scripts
@@ -19,7 +19,7 @@ from orchestrator.tasks.model import (
     DeleteStatus,
     Envelope,
     FinishStatus,
-    ReviveStatus,
+    RequeueStatus,
     TaskState,
     Verdict,
     VerdictKind,
@@ -86,7 +86,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     (unread,) = pool.put(row(queue="agent:bob"))
     pool.assign("bob")
     pool.deregister("w3")
-    assert pool.recover("bob", tidy=True) == (1, False)
+    assert pool.recover("bob", clean=True) == (1, False)
     pool.cancel(unread)
     play_questions(pool)
     play_lanes(pool)
@@ -104,7 +104,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
 
 
 def play_lanes(pool: Pool) -> None:
-    """Three tasks of one lane: one fails for good, one waits and is replaced by the last; the first is revived."""
+    """Three tasks of one lane: one fails for good, one waits and is replaced by the last; the first is requeued."""
     failing, waiting = row(lane="x"), row(lane="x")
     pool.put(failing, waiting)
     (held,) = pool.deliver("w2")
@@ -112,8 +112,8 @@ def play_lanes(pool: Pool) -> None:
     pool.end(held, VerdictKind.DEAD)
     (held,) = pool.deliver("w2")
     pool.end(held)
-    ((status, _),) = pool.revive(failing.id)
-    assert status is ReviveStatus.REVIVED
+    ((status, _),) = pool.retry(failing.id)
+    assert status is RequeueStatus.REQUEUED
     (held,) = pool.deliver("w2")
     pool.end(held)
 
@@ -134,12 +134,12 @@ def play_orders(pool: Pool) -> None:
     pool.append(SetLimit(limit="x", rate="5/s"))
     pool.append(ResetLimit(limit="x"))
     pool.execute("HSET", keys.desired, "stop:all", "1-forged")
-    forged = control_scripts.ProofRow("stop:all", b"1-forged", control_scripts.Proof.FALSE)
-    pool.call(control_scripts.prove(keys, rows=[forged], seq=pool.desired()["seq"]))
+    forged = control_scripts.VerificationRow("stop:all", b"1-forged", control_scripts.Verification.FALSE)
+    pool.call(control_scripts.verify(keys, rows=[forged], seq=pool.desired()["seq"]))
     assert "stop:all" not in pool.desired()
     pool.call(control_scripts.receipt(keys, rows=[control_scripts.ReceiptRow(issued.id, "w2", "done")]))
     pool.call(control_scripts.refuse(keys, rows=[control_scripts.RefusedRow("1-1", b"x", b"", "unreadable")]))
-    (_, job) = pool.append(ReviveTasks(count=1, digest="d"))
+    (_, job) = pool.append(RetryTasks(count=1, digest="d"))
     pool.call(control_scripts.select(keys, id_=job.id, at=0, tasks=[task.id]))
     assert pool.call(control_scripts.settle(keys, id_=job.id, sender="s", word="done", detail=""))
 
@@ -166,7 +166,7 @@ def play_schedules(pool: Pool) -> None:
         later = str(int(later) + 1)
     pool.call(schedule_scripts.pause(keys, name="n"))
     pool.execute("DEL", keys.schedules)
-    assert len(pool.call(schedule_scripts.mend(keys, rows=[b"n", b"gone"], repair=True))) == 2
+    assert len(pool.call(schedule_scripts.repair(keys, rows=[b"n", b"gone"], repair=True))) == 2
     pool.call(schedule_scripts.resume(keys, name="n", before="d", next_ms=later))
     pool.call(schedule_scripts.delete(keys, name="gone"))
     pool.cancel(task.id)
@@ -189,19 +189,19 @@ def play_questions(pool: Pool) -> None:
 
 
 def play_repair(pool: Pool) -> None:
-    """Lose the places of a few tasks, and mend them."""
+    """Lose the places of a few tasks, and repair them."""
     listed, unread = row(priority=3, delay_ms=9 * 10**9, start_by_ms=pool.now_ms + 10**10), row(queue="agent:none")
     pool.put(listed, unread)
     pool.execute("DEL", pool.keys.scheduled, pool.keys.expiring)
     pool.execute("ZADD", pool.keys.queue("skill:sum"), 1, "gone")
     pool.execute("XADD", pool.keys.inbox("ed"), "*", "t", "gone", "g", "1", "a", "1", "d", "0", "e", "")
     pool.execute("ZREM", pool.keys.skill("sum"), "ed")
-    found = pool.mend(listed.id, ("gone", "queue:skill:sum"), ("", "queue:skill:sum"), ("", "idem:k0"))
+    found = pool.repair(listed.id, ("gone", "queue:skill:sum"), ("", "queue:skill:sum"), ("", "idem:k0"))
     assert [code for _, code in found] == ["lost-scheduled", "lost-deadline", "gone", "unlisted-queue"]
-    assert [code for _, code in pool.sift()] == ["stray-entry"]
+    assert [code for _, code in pool.check_inbox()] == ["stray-entry"]
     pool.execute("PERSIST", pool.keys.agent("ed"))
-    assert pool.inspect(("agent:ed", "hash", 1000), ("queues", "set", 0)) == [("agent:ed", "no-lifetime")]
-    assert pool.mend_registry(("agent", "ed"), ("skill", "sum")) == [("ed", "skill-index")]
+    assert pool.check_keys(("agent:ed", "hash", 1000), ("queues", "set", 0)) == [("agent:ed", "no-lifetime")]
+    assert pool.repair_registry(("agent", "ed"), ("skill", "sum")) == [("ed", "skill-index")]
     pool.cancel(listed.id, unread.id)
 
 

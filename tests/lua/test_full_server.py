@@ -56,12 +56,12 @@ def test_submit_is_refused(full_pool: Pool) -> None:
         full_pool.submit(row())
 
 
-def test_revive_is_refused(full_pool: Pool) -> None:
-    """A revival is new work: refused as a whole, and the dead letter stays one."""
+def test_retry_is_refused(full_pool: Pool) -> None:
+    """A retry is new work: refused as a whole, and the dead letter stays one."""
     (delivery,) = full_pool.read(limit=1)
     full_pool.end(delivery, VerdictKind.DEAD, payload=b"trace")
     with full_pool.unchanged(), pytest.raises(ServerFull):
-        full_pool.revive(delivery.task_id)
+        full_pool.retry(delivery.task_id)
     assert full_pool.state(delivery.task_id) == "dead"
 
 
@@ -118,7 +118,7 @@ def test_drains(full_pool: Pool) -> None:
 
 
 def test_a_stop_passes(full_pool: Pool) -> None:
-    """Operators command all the same: a stop is in force at once and answered, and a start ends it."""
+    """Operators command all the same: a stop is active at once and answered, and a start ends it."""
     answer, issued = full_pool.append(make_command("stop", {}))
     assert answer.status == "accepted"
     assert full_pool.call(receipt(full_pool.keys, rows=[ReceiptRow(issued.id, "w1", "done")])) == 1

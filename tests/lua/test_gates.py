@@ -35,7 +35,7 @@ def order(pool: Pool, kind: str, **values: Any) -> None:
         issued=issued,
         packed=pack_issued(issued),
         signature="",
-        orders=[control.OrderRow.of(slot, mark, rate) for slot, mark in command.orders],
+        changes=[control.ChangeRow.of(slot, mark, rate) for slot, mark in command.changes],
         job=False,
         per_minute=1000,
         token="t",
@@ -69,7 +69,7 @@ def given(pool: Pool, agent: str = "ed") -> list[str]:
     ],
 )
 def test_nothing_is_assigned(pool: Pool, begin: tuple[str, dict[str, Any]], end: tuple[str, dict[str, Any]]) -> None:
-    """While it is in force nothing is given out; before and after it is."""
+    """While it is active nothing is given out; before and after it is."""
     pool.register()
     (first,) = pool.put(row())
     assert given(pool) == [first]
@@ -119,7 +119,7 @@ def test_stopped_session(pool: Pool, session: str, size: int) -> None:
     assert release(pool, scope, limit=1) == (1, True)
     assert release(pool, scope) == (1, False)
     assert [pool.score(pool.keys.queue("skill:sum"), each.id) for each in (first, second)] == scores
-    assert pool.execute("EXISTS", pool.keys.held_scopes) == 0
+    assert pool.execute("EXISTS", pool.keys.suspended_scopes) == 0
     assert given(pool) == [second.id, first.id]
 
 
@@ -174,7 +174,7 @@ def test_adopted_without_a_stop(pool: Pool) -> None:
         ("drain-queue", {"queue": "skill:sum"}, "drain:queue:skill:sum"),
     ],
 )
-def test_refused_at_the_door(pool: Pool, kind: str, values: dict[str, Any], slot: str) -> None:
+def test_refused_by_validation(pool: Pool, kind: str, values: dict[str, Any], slot: str) -> None:
     """A stop that says so, and a drain, refuse new tasks; a task that is known is known all the same."""
     known = of_session(STRANGE, idem="k", digest="d")
     pool.put(known)
@@ -213,7 +213,7 @@ def test_held_task_is_cancelled(pool: Pool) -> None:
     assert pool.members(pool.keys.held("session:101")) == []
     order(pool, "start", session="101")
     assert release(pool, "session:101") == (0, False)
-    assert pool.execute("EXISTS", pool.keys.held_scopes) == 0
+    assert pool.execute("EXISTS", pool.keys.suspended_scopes) == 0
 
 
 def test_leaving_costs_the_same_beside_many_stops(pool: Pool) -> None:
@@ -248,12 +248,12 @@ def test_held_task_is_in_its_place(pool: Pool) -> None:
     order(pool, "stop", session="101")
     assert given(pool) == []
     place = "held:session:101"
-    assert pool.mend(task.id, (task.id, place), ("", place)) == []
-    pool.execute("DEL", pool.keys.held_scopes)
-    assert pool.mend(("", place)) == [(place, "unlisted-queue")]
-    assert pool.mend(task.id, ("", place)) == []
+    assert pool.repair(task.id, (task.id, place), ("", place)) == []
+    pool.execute("DEL", pool.keys.suspended_scopes)
+    assert pool.repair(("", place)) == [(place, "unlisted-queue")]
+    assert pool.repair(task.id, ("", place)) == []
     pool.execute("DEL", pool.keys.held("session:101"))
-    assert ("lost-ready" in {code for _, code in pool.mend(task.id)}) is True
+    assert ("lost-ready" in {code for _, code in pool.repair(task.id)}) is True
     assert pool.queue() == [task.id]
 
 
@@ -278,6 +278,6 @@ def test_finished_tasks_of_a_stop(pool: Pool) -> None:
     first, second = pool.deliver()
     order(pool, "stop", session="101")
     assert pool.end(first) == "ok"
-    assert pool.end(second, VerdictKind.BACK) == "ok"
+    assert pool.end(second, VerdictKind.REQUEUE) == "ok"
     assert given(pool) == []
     assert pool.score(pool.keys.held("session:101"), second.task_id) == rank(2) + pool.now_ms

@@ -143,7 +143,7 @@ def test_returned_slots_return(pool: Pool) -> None:
     limited(pool, 2, 60_000)
     first, _ = pool.deliver()
     assert pool.assign().count == 0
-    pool.end(first, VerdictKind.UNSTARTED)
+    pool.end(first, VerdictKind.RELEASED)
     assert pool.assign().count == 1
     assert len(grants(pool)) == 2
 
@@ -167,9 +167,9 @@ def test_raised_rate(pool: Pool) -> None:
     """A raised rate opens at once, and everybody is told."""
     limited(pool, 1, 60_000)
     pool.assign()
-    pool.rings()
+    pool.notifications()
     pool.register(team=Team(rate=Rate(3, 60_000_000)), slots=1000)
-    assert pool.rings() == ["agents"]
+    assert pool.notifications() == ["agents"]
     assert pool.assign().count == 2
 
 
@@ -208,7 +208,7 @@ def test_a_returned_grant_leaves_its_time(pool: Pool, ahead_ms: int, free: int) 
     pool.sleep(ahead_ms)
     pool.assign(limit=1)
     times, ahead_us = [START_US, START_US + 50_000], pool.now_us
-    pool.end(pool.read()[-1], VerdictKind.UNSTARTED)
+    pool.end(pool.read()[-1], VerdictKind.RELEASED)
     pool.sleep(-ahead_ms)
     told = pool.why(pool.put()[0])
     assert told is not None
@@ -226,7 +226,7 @@ def test_returned_time_goes_with_its_limit(pool: Pool) -> None:
     limited(pool, 1, 60_000, tasks=2)
     (delivery,) = pool.deliver()
     (waiting,) = pool.queue()
-    pool.end(delivery, VerdictKind.UNSTARTED)
+    pool.end(delivery, VerdictKind.RELEASED)
     assert pool.execute("ZRANGE", pool.keys.limit("@ed"), 0, -1, "WITHSCORES") == [b"%d" % START_US, b"inf"]
     assert 60_000 < pool.execute("PTTL", pool.keys.limit("@ed")) <= 61_000
     pool.sleep(-500)
@@ -245,7 +245,7 @@ def test_returned_time_moves_with_the_others(pool: Pool) -> None:
     pool.assign(limit=1)
     pool.sleep(1)
     pool.assign(limit=1)
-    pool.end(pool.read()[-1], VerdictKind.UNSTARTED)
+    pool.end(pool.read()[-1], VerdictKind.RELEASED)
     pool.execute(*testing_scripts.advance(pool.keys, by_ms=100))
     assert grants(pool) == [START_US - 100_000]
     assert pool.members(pool.keys.limit("@ed"))[1:] == [str(START_US - 99_000)]
@@ -263,7 +263,7 @@ def test_returned_time_costs_one_command(pool: Pool) -> None:
     pool.put(*[row(ttl_s=USUAL_TTL_S) for _ in range(20)])
     usual = [cost() for _ in range(2)][-1]
     for delivery in pool.read():
-        pool.end(delivery, VerdictKind.UNSTARTED)
+        pool.end(delivery, VerdictKind.RELEASED)
     assert [cost() - usual for _ in range(3)] == [1, 0, 0]
 
 
@@ -333,7 +333,7 @@ def test_any_history(
             pool.assign(limit=limit)
             seen |= by_grant(pool.execute("ZRANGE", pool.keys.limit("@ed"), 0, -1, "WITHSCORES"))
             for delivery in pool.read()[::-1][:give_back]:  # the others have started
-                pool.end(delivery, VerdictKind.UNSTARTED)
+                pool.end(delivery, VerdictKind.RELEASED)
                 seen.pop(f"{delivery.task_id}:{delivery.generation}".encode(), None)
         assert_held(list(seen.values()), Rate(count, window_us))
     finally:
@@ -398,7 +398,7 @@ class Rush:
             await link.close()
 
     async def give_back(self, agent: str) -> None:
-        """Read a task now and then and give it back unstarted."""
+        """Read a task now and then and give it back released."""
         store, keys = self.supervisors[0], self.keys
         link = store.blocking_link(1)
         try:
@@ -406,7 +406,7 @@ class Rush:
                 inbox_key = keys.inbox(agent)
                 found = await read_inbox(link, inbox_key=inbox_key, agent=agent, worker="w", count=1, block_ms=50)
                 self.returned.update(f"{delivery.task_id}:{delivery.generation}".encode() for delivery in found)
-                rows = [(delivery, Verdict(VerdictKind.UNSTARTED)) for delivery in found]
+                rows = [(delivery, Verdict(VerdictKind.RELEASED)) for delivery in found]
                 await store.call(task_scripts.finish(keys, rows=rows, dead_ttl_s=60, max_wait_s=60))
                 await anyio.sleep(0.03)
         finally:

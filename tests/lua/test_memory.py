@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import orchestrator.store
-from orchestrator.client.submission import Door, Submission
+from orchestrator.client.submission import Submission, SubmissionValidator
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.settings import Settings
 from orchestrator.store.keys import PoolKeys
@@ -39,16 +39,16 @@ def store() -> Iterator[SyncStore]:
         store.close()
 
 
-def usual(door: Door, number: int) -> SubmitRow:
+def usual(validator: SubmissionValidator, number: int) -> SubmitRow:
     """A task without options and with 100 bytes of arguments."""
     url = f"https://example.org/articles/2024/11/redis-streams/{number:05}"
-    return door.row(Submission("summarise", {"url": url, "style": "short", "words": 123456789}))
+    return validator.row(Submission("summarise", {"url": url, "style": "short", "words": 123456789}))
 
 
-def fill(store: SyncStore, door: Door, count: int) -> None:
+def fill(store: SyncStore, validator: SubmissionValidator, count: int) -> None:
     """Submit so many tasks in calls of 500."""
     for start in range(0, count, 500):
-        rows = [usual(door, number) for number in range(start, start + 500)]
+        rows = [usual(validator, number) for number in range(start, start + 500)]
         store.call(submit(store.keys, rows=rows, max_tasks=10**6, max_wait_s=1_209_600))
 
 
@@ -61,16 +61,16 @@ def used_bytes(store: SyncStore) -> int:
 
 def test_bytes_per_queued_task(store: SyncStore) -> None:
     """A queued task with 100 bytes of arguments takes at most 420 bytes, its places in all indexes included."""
-    door = Door(Settings(), ids=TaskIds(listens=True))
+    validator = SubmissionValidator(Settings(), ids=TaskIds(listens=True))
     # The first ones fill what does not grow with the queue.
-    fill(store, door, FIRST)
+    fill(store, validator, FIRST)
     before = used_bytes(store)
-    fill(store, door, TASKS)
+    fill(store, validator, TASKS)
     assert (used_bytes(store) - before) / TASKS <= MAX_BYTES
 
 
 def test_usual_values_are_not_stored(store: SyncStore) -> None:
     """What the scripts take for usual is what the default settings send: none of it stands in the record."""
-    row = usual(Door(Settings(), ids=TaskIds(listens=True)), 1)
+    row = usual(SubmissionValidator(Settings(), ids=TaskIds(listens=True)), 1)
     store.call(submit(store.keys, rows=[row], max_tasks=1, max_wait_s=60))
     assert sorted(store.execute("HKEYS", store.keys.task(row.id))) == [b"env", b"gen", b"state"]

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.causes import Cause
-from orchestrator.tasks.model import Assigned, DeleteStatus, ReviveStatus, TaskState, Verdict, VerdictKind
+from orchestrator.tasks.model import Assigned, DeleteStatus, RequeueStatus, TaskState, Verdict, VerdictKind
 from orchestrator.tasks.questions import pack_asked
 from orchestrator.tasks.reasons import explain
 from orchestrator.tasks.states import STEPS
@@ -62,7 +62,7 @@ MUST_FIRE = [
         "submit, busy",
         "cancel",
         "deleted",
-        "revived",
+        "requeued",
         "promote",
         "assign",
         "supervise",
@@ -77,7 +77,7 @@ MUST_FIRE = [
         "lost",
         "answer answered",
         "answer, too late",
-        "answer unasked",
+        "answer not_asking",
         "time_jumps",
         "time_steps_back",
         "watch",
@@ -126,7 +126,7 @@ class Machine(RuleBasedStateMachine):
         self.heard = "-"
         self.emitted: Counter[tuple[str, str]] = Counter()
         self.told: set[str] = set()
-        self.looks = self.revivals = 0
+        self.looks = self.requeues = 0
 
     @initialize()
     def start(self) -> None:
@@ -273,22 +273,22 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3), again=st.booleans())
     @precondition(lambda self: self.model.tasks)
-    def revive(self, which: list[int], *, again: bool) -> None:
-        """Somebody revives tasks, whatever state they are in; `again`: an old call that was under way for long."""
+    def retry(self, which: list[int], *, again: bool) -> None:
+        """Somebody retries tasks, whatever state they are in; `again`: an old call that was under way for long."""
         ids = [list(self.model.tasks)[i % len(self.model.tasks)] for i in which]
-        self.revivals += not again
-        token = f"r{self.revivals}"
+        self.requeues += not again
+        token = f"r{self.requeues}"
 
         def step() -> None:
-            answers = self.pool.revive(*ids, "unknown", token=token)
-            assert answers == self.model.revive([*ids, "unknown"], token)
+            answers = self.pool.retry(*ids, "unknown", token=token)
+            assert answers == self.model.retry([*ids, "unknown"], token)
             for id_, (status, state) in zip(ids, answers, strict=False):
-                if status is ReviveStatus.REVIVED and state is not None and state.final:
-                    fired["revived"] += 1
+                if status is RequeueStatus.REQUEUED and state is not None and state.final:
+                    fired["requeued"] += 1
                     self.ended.pop(id_, None)
                     self.told.discard(id_)
 
-        self.act("revive", step)
+        self.act("retry", step)
 
     @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3))
     @precondition(lambda self: self.model.tasks)
@@ -591,11 +591,11 @@ class Machine(RuleBasedStateMachine):
         for id_ in ids:
             self.lose_place(self.model.tasks[id_])
             fired["lost"] += 1
-            expected += [(id_, code) for code in self.model.lose_and_mend(id_)]
+            expected += [(id_, code) for code in self.model.lose_and_repair(id_)]
             if deadlines and id_ in self.model.expiring and self.pool.execute("ZREM", self.pool.keys.expiring, id_):
-                self.model.counts["mended"] += 1
+                self.model.counts["repaired"] += 1
                 expected.append((id_, "lost-deadline"))
-        assert self.pool.mend(*ids) == expected
+        assert self.pool.repair(*ids) == expected
         self.todo = dict.fromkeys(self.model.agents, 0)
 
     def lose_place(self, task: Task) -> None:
@@ -606,7 +606,7 @@ class Machine(RuleBasedStateMachine):
             pool.execute("ZREM", pool.keys.parked(queue.removeprefix("agent:")), task.id)
             if not pool.execute("EXISTS", pool.keys.queue(queue)):
                 pool.execute("SREM", pool.keys.queues, queue)
-        elif task.state in {"scheduled", "asking"}:
+        elif task.state in {"scheduled", "awaiting_input"}:
             pool.execute("ZREM", pool.keys.scheduled, task.id)
             pool.execute("ZREM", pool.keys.asking, task.id)
         else:
@@ -687,7 +687,7 @@ class Machine(RuleBasedStateMachine):
         self.output_tells_each_life()
         self.told_once()
         self.limits_hold()
-        self.nothing_is_to_be_mended()
+        self.nothing_is_to_be_repaired()
 
     @invariant()
     def every_task_in_exactly_one_place(self) -> None:
@@ -722,7 +722,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def states_and_generations(self) -> None:
-        """Stored states are the model's; an end is for ever unless it is revived; a generation only rises."""
+        """Stored states are the model's; an end is for ever unless it is requeued; a generation only rises."""
         for task in self.model.tasks.values():
             if task.id in self.ended:
                 assert task.state == self.ended[task.id]
@@ -779,10 +779,10 @@ class Machine(RuleBasedStateMachine):
         assert self.pool.stats() == {name: count for name, count in self.model.counts.items() if count}
         replies = [(task_id, text[0]) for task_id, text in self.pool.replies()]
         assert sorted(replies) == sorted(self.pool.events()) == sorted(self.model.ends)
-        assert len({task_id for task_id, _ in replies}) >= len(replies) - self.model.counts["revived"]
+        assert len({task_id for task_id, _ in replies}) >= len(replies) - self.model.counts["requeued"]
 
     @invariant()
-    def nothing_is_to_be_mended(self) -> None:
+    def nothing_is_to_be_repaired(self) -> None:
         """In no state that is reached does a walk find anything."""
         model = self.model
         rows: list[str | tuple[str, str]] = [*model.tasks, *[(id_, "expiring") for id_ in model.expiring]]
@@ -791,16 +791,16 @@ class Machine(RuleBasedStateMachine):
         rows += [(id_, f"lane:{lane}") for lane, members in model.lanes.items() for id_ in members]
         rows += [("", f"lane:{lane}") for lane in model.lanes]
         for task in model.tasks.values():
-            if task.state in {"scheduled", "asking", "dead"}:
-                rows.append((task.id, task.state))
+            if task.state in {"scheduled", "awaiting_input", "dead"}:
+                rows.append((task.id, "asking" if task.state == "awaiting_input" else task.state))
             elif task.state == "ready":
                 place = "parked:" + task.row.queue.removeprefix("agent:") if task.parked else f"queue:{task.row.queue}"
                 rows += [(task.id, place), ("", f"queue:{task.row.queue}")]
-        assert self.pool.mend(*rows) == []
+        assert self.pool.repair(*rows) == []
         if self.looks % 4 == 0:
             agent = sorted(model.agents)[self.looks % 3]
-            assert self.pool.sift(agent) == []
-            assert self.pool.mend_registry(("agent", agent), ("skill", "b")) == []
+            assert self.pool.check_inbox(agent) == []
+            assert self.pool.repair_registry(("agent", agent), ("skill", "b")) == []
 
     @invariant()
     def limits_hold(self) -> None:
@@ -949,7 +949,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
             lambda: machine.answer(dice.randrange(1000), dice.choice([0, 0, -1, 1]), dice.choice(['"a"', '"b"', "1"]))
         ]
         steps += [lambda: machine.watch([-1, -1 - i]), lambda: machine.delete([-1, -5 - i])]
-        steps += [lambda: machine.revive([-1, -2 - i, dice.randrange(100)], again=dice.random() < 0.2)]
+        steps += [lambda: machine.retry([-1, -2 - i, dice.randrange(100)], again=dice.random() < 0.2)]
     if dice.random() < 0.3 and any(task.state not in FINAL for task in machine.model.tasks.values()):
         steps += [lambda: machine.lose([i, dice.randrange(100)], deadlines=yes)]
     if machine.past:

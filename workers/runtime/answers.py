@@ -1,6 +1,6 @@
 """What a worker says of commands: that it has heard them, and that nothing of what they end is left here.
 
-Lives in the pulse thread, so that a worker whose event loop stands still answers. It obeys nothing: what is in force
+Lives in the pulse thread, so that a worker whose event loop stands still answers. It obeys nothing: what is active
 stands in the desired state, and a command that is not true has no effect but its receipt `refused`.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.control.commands import Command
-    from orchestrator.control.entries import Heard
+    from orchestrator.control.entries import ControlEntry
     from orchestrator.control.signing import Signer
     from orchestrator.services import PoolKeys, SyncStore
     from workers.runtime.holdings import Held, Holdings
@@ -58,31 +58,31 @@ class Answers:
         """Judge entries of the control stream and answer those that are meant for this worker.
 
         Raises:
-            StoreError: Redis did not answer; `standing` acknowledges what is in force all the same.
+            StoreError: Redis did not answer; `standing` acknowledges what is active all the same.
         """
         judged = [read_entry(entry, fields, self._signer) for entry, fields in entries]
         told = [one for one in judged if one.problem or (one.command is not None and self._is_for_us(one.command))]
         replies = [store.execute(*command) for command in nonces(self._keys, told)]
-        in_force = self._in_force()
+        active_ids = self._active_ids()
         for one in refuse_replays(told, replies):
             if one.problem:
                 self._refuse(one)
             elif one.command is not None and one.id not in self._known:
-                self._acknowledge(one.id, one.command, in_force=one.id in in_force)
+                self._acknowledge(one.id, one.command, is_active=one.id in active_ids)
 
     def standing(self) -> None:
-        """Acknowledge what is in force and has not been answered, also by a worker that started after the command."""
-        for found in list(self._orders.desired.standing.values()):
+        """Acknowledge what is active and has not been answered, also by a worker that started after the command."""
+        for found in list(self._orders.desired.active.values()):
             if found.issued.id not in self._known and self._is_for_us(command := found.command):
-                self._acknowledge(found.issued.id, command, in_force=True)
+                self._acknowledge(found.issued.id, command, is_active=True)
 
     def settle(self) -> None:
         """Say of what nothing is left here."""
         if not self._open:
             return
-        in_force = self._in_force()
+        active_ids = self._active_ids()
         for id_, command in list(self._open.items()):
-            if id_ not in in_force:
+            if id_ not in active_ids:
                 self._close(id_, "it is over")
             elif self._nothing_left(command):
                 self._close(id_, self._strays())
@@ -104,21 +104,21 @@ class Answers:
             return getattr(command, "worker", None) == self._worker
         return command.audience == "everybody"
 
-    def _in_force(self) -> set[str]:
+    def _active_ids(self) -> set[str]:
         """The commands that stand now."""
-        return {found.issued.id for found in self._orders.desired.standing.values()}
+        return {found.issued.id for found in self._orders.desired.active.values()}
 
-    def _acknowledge(self, id_: str, command: Command, *, in_force: bool) -> None:
+    def _acknowledge(self, id_: str, command: Command, *, is_active: bool) -> None:
         self._known[id_] = None
-        if len(self._known) > KNOWN + len(self._orders.desired.standing):
+        if len(self._known) > KNOWN + len(self._orders.desired.active):
             self._known.popitem(last=False)
-        _log.info("command_heard", command=id_, kind=command.kind, worker=self._worker)
-        if isinstance(command, Stop | DrainWorker | StopWorker) and in_force and not self._nothing_left(command):
+        _log.info("command_received", command=id_, kind=command.kind, worker=self._worker)
+        if isinstance(command, Stop | DrainWorker | StopWorker) and is_active and not self._nothing_left(command):
             self._open[id_] = command
             running = sum(held.running for held in self._left(command))
-            self._rows.append(ReceiptRow(id_, self._worker, "heard", f"{running} running"))
+            self._rows.append(ReceiptRow(id_, self._worker, "received", f"{running} running"))
             return
-        self._rows.append(ReceiptRow(id_, self._worker, "done", self._strays() if in_force else ""))
+        self._rows.append(ReceiptRow(id_, self._worker, "done", self._strays() if is_active else ""))
 
     def _close(self, id_: str, detail: str) -> None:
         del self._open[id_]
@@ -145,7 +145,7 @@ class Answers:
         count = self._holdings.strays
         return f"{count} left behind, still running" if count else ""
 
-    def _refuse(self, one: Heard) -> None:
+    def _refuse(self, one: ControlEntry) -> None:
         if time.monotonic() >= self._refill_s:
             self._refusals_left, self._refill_s = REFUSALS_A_MINUTE, time.monotonic() + 60
         # A repeat of a true command must not take away what was answered to that.

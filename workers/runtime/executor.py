@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from workers.runtime.orders import Orders
     from workers.runtime.outbox import Outbox
 
-_UNSTARTED = Verdict(VerdictKind.UNSTARTED, reason="drained before it started")
-_BACK = Verdict(VerdictKind.BACK, reason="given back by a worker that stops")
+_RELEASED = Verdict(VerdictKind.RELEASED, reason="drained before it started")
+_REQUEUE = Verdict(VerdictKind.REQUEUE, reason="given back by a worker that stops")
 _CANCELLED = Verdict(VerdictKind.CANCELLED, reason="cancelled while it ran")
 LOCKED_AGAIN_MS: Final = (1000, 3000)
 """An attempt whose session or agent is locked by another task tries again after a time between these."""
@@ -129,7 +129,7 @@ class Executor:
                 call, patience_s=self._services.settings.redis.command_timeout_s
             )
         except StoreError as failure:
-            self._outbox.put(delivery, Verdict(VerdictKind.UNSTARTED, reason=f"its start could not be told: {failure}"))
+            self._outbox.put(delivery, Verdict(VerdictKind.RELEASED, reason=f"its start could not be told: {failure}"))
             return False
         if status is LeaseStatus.LOST:
             self._holdings.drop(delivery)
@@ -184,31 +184,31 @@ class Executor:
         except Fenced:
             ended = None
         except StoreError as failure:
-            ended = Verdict(VerdictKind.UNSTARTED, reason=f"its execution lock could not be taken: {failure}")
+            ended = Verdict(VerdictKind.RELEASED, reason=f"its execution lock could not be taken: {failure}")
         except BaseException:
             await locks.drop()
             raise
         else:
             if not held.told_to_stop():
                 return attempt
-            ended = None if held.why == "lost" else _UNSTARTED
+            ended = None if held.why == "lost" else _RELEASED
         await locks.drop()
         return ended
 
     async def _fetch(self, held: Held) -> Attempt | Verdict | None:
         """As `_prepare`, for an envelope too large to travel; None: the task is gone, nothing is to run or to store."""
         if held.told_to_stop():
-            return _UNSTARTED
+            return _RELEASED
         try:
             data = await envelope_bytes(self._services.store, held.delivery.task_id)
         except StoreError as failure:
-            return Verdict(VerdictKind.BACK, reason=f"its record could not be read: {failure}")
+            return Verdict(VerdictKind.REQUEUE, reason=f"its record could not be read: {failure}")
         return None if data is None else self._prepare(held, data)
 
     def _prepare(self, held: Held, packed: bytes) -> Attempt | Verdict:
         """Find out what is to be run."""
         if held.told_to_stop():
-            return _UNSTARTED
+            return _RELEASED
         try:
             envelope = decode_envelope(packed)
         except msgspec.DecodeError as unreadable:
@@ -218,23 +218,23 @@ class Executor:
             return barred
         skill = self._agent.skills.get(envelope.skill)
         if skill is None:
-            return Verdict(VerdictKind.UNSTARTED, reason=f"no-skill {envelope.skill}")
+            return Verdict(VerdictKind.RELEASED, reason=f"no-skill {envelope.skill}")
         timeout_s = envelope.timeout_s if envelope.timeout_s is not None else skill.options.timeout_s
         context = held.context = self._context(held, envelope, timeout_s)
         try:
             # A handler's process checks its arguments itself.
             values = {} if skill.kind is HandlerKind.PROCESS else skill.bind(envelope.args, context)
             return Attempt(held, envelope, skill, context, values, timeout_s, time.monotonic())
-        except InvalidInput as misfit:
-            return rejected(str(misfit))
+        except InvalidInput as invalid:
+            return rejected(str(invalid))
 
     def _barred(self, held: Held, envelope: Envelope) -> Verdict | None:
         """What a stop makes of an attempt that has not begun: it was handed to us before we, or Redis, knew of it."""
-        if not self._orders.desired.standing:
+        if not self._orders.desired.active:
             return None
         stop = self._orders.stop_of(held.delivery.agent, skill=envelope.skill, session=envelope.session)
         held.barred = stop is not None
-        return None if stop is None else Verdict(VerdictKind.UNSTARTED, reason=one_line(stopped_by(stop)))
+        return None if stop is None else Verdict(VerdictKind.RELEASED, reason=one_line(stopped_by(stop)))
 
     async def _envelope(self, delivery: Delivery) -> Envelope | None:
         if delivery.envelope:
@@ -354,8 +354,8 @@ class Executor:
             return Verdict(VerdictKind.SUCCEEDED, value.json)
         try:
             return Verdict(VerdictKind.SUCCEEDED, attempt.skill.dump_result(value, max_bytes=self._max_bytes))
-        except InvalidInput as misfit:
-            return rejected(str(misfit))
+        except InvalidInput as invalid:
+            return rejected(str(invalid))
 
     def _failed(self, attempt: Attempt, failure: BaseException) -> Verdict | None:
         delivery = attempt.held.delivery
@@ -381,9 +381,9 @@ class Executor:
         """The verdict of an attempt that was cancelled from here; what it `raised` counts if only its time was over."""
         match attempt.held.why:
             case "drain":
-                return _BACK
+                return _REQUEUE
             case "stopped":
-                return Verdict(VerdictKind.BACK, reason=one_line(attempt.held.because))
+                return Verdict(VerdictKind.REQUEUE, reason=one_line(attempt.held.because))
             case "cancelled":
                 return _CANCELLED
             case "fenced":
@@ -461,7 +461,7 @@ def held_by_us(held: Held) -> bool:
 
 
 def _lock_lost(owner: str) -> Verdict:
-    return Verdict(VerdictKind.BACK, reason=f"its execution lock was lost; {owner or 'nobody'} has it now")
+    return Verdict(VerdictKind.REQUEUE, reason=f"its execution lock was lost; {owner or 'nobody'} has it now")
 
 
 def _overrun(held: Held) -> str:

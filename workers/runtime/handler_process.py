@@ -21,7 +21,7 @@ import msgspec
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.log import configure_logging
-from workers.runtime.verdicts import HandlerRaised, Misfit, describe, sole, traceback_of
+from workers.runtime.verdicts import HandlerRaised, ValidationFailed, describe, sole, traceback_of
 from workers.signals import AttemptSignal, Reject, Retry, Snooze
 from workers.skill import Skill, make_options, make_skill
 
@@ -56,7 +56,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 class Answer(msgspec.Struct, frozen=True, array_like=True):
     """What came of it: a result as JSON, or in words what was raised."""
 
-    kind: Literal["returned", "misfit", "retry", "snooze", "reject", "raised"]
+    kind: Literal["returned", "invalid", "retry", "snooze", "reject", "raised"]
     data: bytes = b""
     text: str = ""
     delay_ms: int | None = None
@@ -93,8 +93,8 @@ async def read_frame(reader: asyncio.StreamReader, kind: type[M]) -> M:
 def raise_failure(answer: Answer) -> NoReturn:
     """Raise what the handler raised over there."""
     match answer.kind:
-        case "misfit":
-            raise Misfit(answer.text)
+        case "invalid":
+            raise ValidationFailed(answer.text)
         case "reject":
             raise Reject(answer.text)
         case "retry":
@@ -138,8 +138,8 @@ def _answer(request: Request, main: str | None) -> Answer:
     try:
         skill = _find(request.module, request.qualname, request.skill, main)
         values = skill.bind(request.args, None)
-    except InvalidInput as misfit:
-        return Answer("misfit", text=str(misfit))
+    except InvalidInput as invalid:
+        return Answer("invalid", text=str(invalid))
     except BaseException as broken:  # noqa: BLE001 - an import runs what it likes
         return Answer("raised", data=traceback_of(broken), text=describe(broken))
     try:
@@ -150,8 +150,8 @@ def _answer(request: Request, main: str | None) -> Answer:
         return Answer("raised", data=traceback_of(raised), text=describe(raised))
     try:
         return Answer("returned", data=skill.dump_result(value, max_bytes=request.max_bytes))
-    except InvalidInput as misfit:
-        return Answer("misfit", text=str(misfit))
+    except InvalidInput as invalid:
+        return Answer("invalid", text=str(invalid))
 
 
 def _call(handler: Callable[..., Any], values: dict[str, Any]) -> Any:

@@ -70,7 +70,7 @@ class HandlerProcesses:
 
         Raises:
             HandlerProcessDied: its process ended before it had answered.
-            Misfit: the arguments or the result do not fit.
+            ValidationFailed: the arguments or the result do not fit.
             AttemptSignal, HandlerRaised: what the handler raised.
         """
         process = await self._take()

@@ -83,7 +83,7 @@ class Host:
         self._last_read_s = max(agent.lease_ms for agent in agents) / 5000 + 1
         # The pulse asks the loop for a sign at every beat, so the number may be one beat old.
         self._stuck_after_s = settings.worker.stuck_after_s + settings.worker.heartbeat_s
-        self._look_every_s = max(0.5, settings.worker.stuck_after_s / 10)
+        self._poll_every_s = max(0.5, settings.worker.stuck_after_s / 10)
         self._signals = 0
         self._kill_at_s: float | None = None
         self._status = 0
@@ -124,7 +124,7 @@ class Host:
         if self._kill_at_s is not None:
             dues.append(self._kill_at_s)
         if self._children:
-            dues.append(time.monotonic() + self._look_every_s)
+            dues.append(time.monotonic() + self._poll_every_s)
         return max(0.0, min(dues) - time.monotonic()) if dues else 3600.0
 
     def _fork(self, *, failures: int) -> None:

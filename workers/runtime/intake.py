@@ -55,14 +55,14 @@ class Intake:
         self._orders = orders
         self._lease_s = agent.lease_ms / 1000
         # An inbox is looked through every fifth of a lease, also when nothing arrives (protocol rule 10).
-        self._look_every_s = self._lease_s / 5
+        self._poll_every_s = self._lease_s / 5
         self._looked_s = 0.0
         self._seen_s = 0.0
         """When it last looked at all, be it without room to take anything."""
         self._outcome_unseen = False
         self._pauses = Pauses()
         self._server_ahead_ms = 0.0
-        self._link = services.store.blocking_link(self._look_every_s, name=f"inbox:{agent.name}")
+        self._link = services.store.blocking_link(self._poll_every_s, name=f"inbox:{agent.name}")
 
     async def run(self) -> None:
         """Bring work in, until cancelled."""
@@ -93,7 +93,7 @@ class Intake:
             await self._wait_while_full()
         elif self._stopped():
             await self._wait_while_stopped(free)
-        elif self._outcome_unseen or time.monotonic() - self._looked_s >= self._look_every_s:
+        elif self._outcome_unseen or time.monotonic() - self._looked_s >= self._poll_every_s:
             await self._adopt(free)
         else:
             await self._read(free)
@@ -103,7 +103,7 @@ class Intake:
         # Also a worker that can take nothing looks: else nobody would have looked while all are busy, and the gap
         # would start the grace that an outage starts. It does not count as its own look, so the next free slot takes
         # at once what has run out.
-        with anyio.move_on_after(max(0.0, self._seen_s + self._look_every_s - time.monotonic())):
+        with anyio.move_on_after(max(0.0, self._seen_s + self._poll_every_s - time.monotonic())):
             await self._slots.wait_free()
             return
         await self._lost_and_expired(0)
@@ -115,13 +115,13 @@ class Intake:
     async def _wait_while_stopped(self, free: int) -> None:
         # It goes on to look, for the reason above, and because what was swallowed or left by the dead goes back to its
         # queue: the script hands out nothing that is stopped.
-        with anyio.move_on_after(max(0.0, self._looked_s + self._look_every_s - time.monotonic())):
+        with anyio.move_on_after(max(0.0, self._looked_s + self._poll_every_s - time.monotonic())):
             await self._orders.until(lambda: not self._stopped())
             return
         await self._adopt(free)
 
     async def _read(self, free: int) -> None:
-        block_s = max(0.001, self._look_every_s - (time.monotonic() - self._looked_s))
+        block_s = max(0.001, self._poll_every_s - (time.monotonic() - self._looked_s))
         asked_s = time.monotonic()
         self._outcome_unseen = True
         deliveries = await read_inbox(
@@ -194,7 +194,7 @@ class Intake:
             if now_ms - _granted_ms(one) <= LIMITED_MAX_AGE_MS:
                 fresh.append(one)
             elif self._holdings.add(one) is not None:
-                self._outbox.put(one, Verdict(VerdictKind.UNSTARTED, reason="waited too long for its rate-limit grant"))
+                self._outbox.put(one, Verdict(VerdictKind.RELEASED, reason="waited too long for its rate-limit grant"))
         return fresh
 
     async def _ask_server_clock(self) -> float:
@@ -207,7 +207,7 @@ class Intake:
         self._outcome_unseen = True
 
     async def give_back_unseen(self) -> None:
-        """At the end: what the last read may have swallowed goes back, unstarted."""
+        """At the end: what the last read may have swallowed goes back, released."""
         patience_s = self._services.settings.redis.command_timeout_s
         try:
             deliveries = await self._lost_and_expired(self._agent.concurrency, patience_s=patience_s)
@@ -216,7 +216,7 @@ class Intake:
             return
         for delivery in deliveries:
             if self._holdings.add(delivery) is not None:
-                self._outbox.put(delivery, Verdict(VerdictKind.UNSTARTED, reason="its worker stopped"))
+                self._outbox.put(delivery, Verdict(VerdictKind.RELEASED, reason="its worker stopped"))
 
 
 def _granted_ms(delivery: Delivery) -> int:

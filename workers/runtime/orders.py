@@ -1,4 +1,4 @@
-"""What is in force, as this worker knows it: an immutable value that every start is checked against.
+"""What is active, as this worker knows it: an immutable value that every start is checked against.
 
 The pulse thread sets it, also while the event loop stands; the loop draws the conclusions when it turns.
 """
@@ -15,7 +15,7 @@ from orchestrator.control.signing import signer_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.control.desired import Desired, Standing
+    from orchestrator.control.desired import ActiveCommand, Desired
     from orchestrator.services import Services
     from workers.runtime.holdings import Held, Holdings
 
@@ -31,7 +31,7 @@ class Orders:
         """The worker takes nothing more in, because it drains. Written by the loop alone."""
         self._changed = anyio.Event()
 
-    def stop_of(self, agent: str, *, skill: str | None = None, session: str | None = None) -> Standing | None:
+    def stop_of(self, agent: str, *, skill: str | None = None, session: str | None = None) -> ActiveCommand | None:
         """The stop that forbids this start, or anything of the agent; None: it may start."""
         return self.desired.stop_of(agent=agent, skill=skill, session=session)
 
@@ -60,11 +60,11 @@ class Orders:
         self.desired = read_desired(reply, signer_of(services.settings, place=services.keys.root))
 
 
-def interrupted(desired: Desired, holdings: Holdings) -> list[tuple[Held, Standing]]:
+def interrupted(desired: Desired, holdings: Holdings) -> list[tuple[Held, ActiveCommand]]:
     """The attempts that run and that a stop interrupts; safe to call from another thread."""
-    if not desired.standing:
+    if not desired.active:
         return []
-    found: list[tuple[Held, Standing]] = []
+    found: list[tuple[Held, ActiveCommand]] = []
     for held in holdings.all():
         if held.running and held.envelope is not None:
             agent, skill, session = held.delivery.agent, held.envelope.skill, held.envelope.session
@@ -81,6 +81,6 @@ def interrupt(desired: Desired, holdings: Holdings) -> None:
         held.stop("stopped")
 
 
-def stopped_by(stop: Standing) -> str:
+def stopped_by(stop: ActiveCommand) -> str:
     """The reason that a task carries which a stop kept from running or interrupted."""
     return f"stopped by {stop.issued.words}"

@@ -71,7 +71,7 @@ class Pulse:
         self._services, self._agents, self._holdings, self._tempos = services, agents, holdings, tempos
         self._worker, self._alive_s, self._loop = worker, alive_s, loop
         self._keeper = keeper
-        keeper.poke = lambda _: self.look()
+        keeper.trigger = lambda _: self.look()
         self._locks_s = 0.0
         self._forgotten, self._lost_entries, self._turns = forgotten, lost_entries, turns
         self._orders, self._ordered = orders, ordered
@@ -85,7 +85,7 @@ class Pulse:
         self._answer_within_s = min(services.settings.redis.command_timeout_s, shortest_lease_s / 4)
         self._stuck_after_s = services.settings.worker.stuck_after_s
         self._stopping = threading.Event()
-        self._poked = threading.Event()
+        self._triggered = threading.Event()
         self._waker = _Waker()
         self._asked_s: float | None = None
         self._surplus: dict[str, int] = {}
@@ -102,9 +102,9 @@ class Pulse:
         self._waker.open()
         self._thread.start()
 
-    def poke(self) -> None:
+    def trigger(self) -> None:
         """Beat now: what the registry should know has changed."""
-        self._poked.set()
+        self._triggered.set()
         self._waker.wake()
 
     def stop(self) -> None:
@@ -135,8 +135,8 @@ class Pulse:
         due_s = time.monotonic()
         try:
             while not self._stopping.is_set():
-                if self._poked.is_set() or time.monotonic() >= due_s:
-                    self._poked.clear()
+                if self._triggered.is_set() or time.monotonic() >= due_s:
+                    self._triggered.clear()
                     pause_s = self._every_s if self._stuck() else self._guarded(self._beat, store)
                     due_s = time.monotonic() + pause_s
                 self._keep_due_locks(store)

@@ -25,7 +25,7 @@ HURT_SERVER_STEP: Final = 3
 _log = get_logger(__name__)
 
 
-class Misfit(Exception):
+class ValidationFailed(Exception):
     """Arguments or a result that do not fit, found in a handler's process: another attempt would end the same way."""
 
 
@@ -67,7 +67,7 @@ def failed(
         return Verdict(VerdictKind.SNOOZE, delay_ms=failure.delay_ms, at_ms=failure.at_ms, reason=reason)
     if isinstance(failure, Reject):
         return rejected(failure.reason)
-    if isinstance(failure, Misfit):
+    if isinstance(failure, ValidationFailed):
         return rejected(str(failure))
     reason = describe(failure)
     if isinstance(failure, AskExpired):

@@ -292,7 +292,7 @@ class Worker:
             await self._services.store.call(call, patience_s=self._services.settings.redis.command_timeout_s)
 
     def _tempo_changed(self) -> None:
-        self._pulse.poke()
+        self._pulse.trigger()
 
     def _forgotten(self) -> None:
         self._remember.set()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
 
-from orchestrator.client.submission import Door, Duration, Submission
+from orchestrator.client.submission import Duration, Submission, SubmissionValidator
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput, OrchestratorError
 from orchestrator.core.ids import TaskIds
@@ -63,7 +63,7 @@ class Outcome(Generic[T_co]):
     """How an attempt would end, and what it did.
 
     Attributes:
-        verdict: succeeded, retry, snooze, dead, ask, or unstarted (its agent lacks the skill).
+        verdict: succeeded, retry, snooze, dead, ask, or released (its agent lacks the skill).
         reason: one line for people.
         delay: until the next attempt (retry, snooze).
         until: the time that a `Snooze(until=...)` named.
@@ -154,7 +154,7 @@ async def run_skill(
     settings = Settings()
     recording = Recording(settings, children, answers=answers, once=once)
     # By its name: a client that has the skill itself refuses arguments before a worker can.
-    row = Door(settings, ids=TaskIds(listens=False)).row(
+    row = SubmissionValidator(settings, ids=TaskIds(listens=False)).row(
         Submission(skill.name, args, session=session, key=key, timeout=timeout, max_attempts=max_attempts, tags=tags)
     )
     delivery = Delivery(agent.name, ENTRY, row.id, GENERATION, attempt, deaths, packed_envelope(row))
@@ -374,7 +374,9 @@ def make_context(
         InvalidInput: an option could not even be submitted.
     """
     settings = Settings()
-    row = Door(settings, ids=TaskIds(listens=False)).row(Submission("skill", session=session, key=key, tags=tags))
+    row = SubmissionValidator(settings, ids=TaskIds(listens=False)).row(
+        Submission("skill", session=session, key=key, tags=tags)
+    )
     envelope = packed_envelope(row)
     delivery = Delivery(agent, ENTRY, row.id, GENERATION, attempt, 0, envelope)
     recording = Recording(settings, children, answers=answers, once=once)

@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
-from orchestrator.client.submission import Door, NamedSkill, Submission
+from orchestrator.client.submission import NamedSkill, Submission, SubmissionValidator
 from orchestrator.core.errors import KeyConflict, OrchestratorError, TaskCancelled, TaskError, TaskExpired, TaskFailed
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.payload import decode_json
@@ -44,7 +44,7 @@ class ScriptedClient(Orchestrator):
         super().__init__(settings=services.settings)
         self.submitted: list[Submission] = []
         self.misuse: Exception | None = None
-        self._offline, self._checks = services, Door(services.settings, ids=TaskIds(listens=False))
+        self._offline, self._checks = services, SubmissionValidator(services.settings, ids=TaskIds(listens=False))
         self._answers = _answers(children)
         self._keyed: dict[str, tuple[str | None, TaskHandle[Any]]] = {}
 
@@ -117,9 +117,9 @@ class ScriptedHandle(TaskHandle[Any]):
             data = to_json(answer, inf_nan_mode="constants")
             if self._read is not None:
                 self._read(data)
-        except (ValidationError, ValueError) as misfit:
+        except (ValidationError, ValueError) as invalid:
             raise AssertionError(
-                f"the scripted result {answer!r} is none that {self._task.skill!r} returns: {misfit}"
+                f"the scripted result {answer!r} is none that {self._task.skill!r} returns: {invalid}"
             ) from None
         return data
 
@@ -133,7 +133,7 @@ class ScriptedHandle(TaskHandle[Any]):
     # Where a handle looks for its end, and for the output of its task.
 
     @property
-    def trouble(self) -> None:
+    def last_failure(self) -> None:
         """No connection, no trouble."""
 
     async def wait(self, *_: object) -> NoReturn:

@@ -29,7 +29,7 @@ class StoredTask:
         op: its argument of that name, if it has one.
         errors: the stored text of each failed attempt, by attempt.
         death_notes: the evidence of each death, by its number.
-        forgiven: failures and deaths from before it was revived, which count no more.
+        forgiven: failures and deaths from before it was requeued, which count no more.
         result: JSON.
     """
 
@@ -187,14 +187,14 @@ def read_record(id_: str, record: Mapping[bytes, bytes]) -> StoredTask:
         lane=fields["lane"].decode(errors="replace") if "lane" in fields else None,
         errors=_numbered(fields, "error:"),
         death_notes=_numbered(fields, "death:"),
-        forgiven=_forgiven(fields.get("revived")),
+        forgiven=_forgiven(fields.get("requeued")),
     )
 
 
-def _forgiven(revived: bytes | None) -> tuple[int, int]:
-    if revived is None:
+def _forgiven(requeued: bytes | None) -> tuple[int, int]:
+    if requeued is None:
         return 0, 0
-    _, fails, deaths, _ = revived.split(b" ")
+    _, fails, deaths, _ = requeued.split(b" ")
     return int(fails), int(deaths)
 
 

@@ -144,7 +144,7 @@ class LeaderSeen(msgspec.Struct, frozen=True, tag=True):
 
 
 class Halted(msgspec.Struct, frozen=True, tag=True):
-    """A stop of everything was in force, and acknowledged by all who lived, between these times of the wall clock."""
+    """A stop of everything was active, and acknowledged by all who lived, between these times of the wall clock."""
 
     command: str
     since_ms: int

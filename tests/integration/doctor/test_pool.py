@@ -267,7 +267,7 @@ async def test_ids_of_tasks_that_are_gone(
 
 
 async def test_tasks_without_a_place(team: LocalTeam, redis_client: redis.Redis, settings: Settings) -> None:
-    """A task that no index lists is a problem, and what cannot be mended is told apart."""
+    """A task that no index lists is a problem, and what cannot be repaired is told apart."""
     handle = await team.orc.submit("nobody")
     redis_client.delete(team.services.keys.queue("skill:nobody"))
     found = (await examined(settings))["lost-tasks"]
@@ -324,23 +324,23 @@ async def test_pools_are_looked_at_apart(team: LocalTeam, redis_client: redis.Re
 
 async def test_standing_orders(team: LocalTeam, settings: Settings) -> None:
     """What is stopped, paused or drained is a warning that says by whom and why, until it ends."""
-    assert "orders" not in await trouble(settings)
+    assert "active-commands" not in await trouble(settings)
     await team.orc.admin.stop(agent="busy", reason="too slow", actor="ada@desk")
     await team.orc.admin.drain_queue("skill:sum", actor="bob@desk")
-    found = (await examined(settings))["orders"]
+    found = (await examined(settings))["active-commands"]
     assert found.severity is Severity.WARNING
     assert "drain:queue:skill:sum by bob@desk since " in found.found
     assert "stop:agent:busy by ada@desk: too slow since " in found.found
     await team.orc.admin.start(agent="busy")
     await team.orc.admin.resume_queue("skill:sum")
     await team.orc.admin.set_log_level("info")
-    assert "orders" not in await trouble(settings)
+    assert "active-commands" not in await trouble(settings)
 
 
 async def test_orders_that_cannot_be_read(settings: Settings, store: Store) -> None:
     """Where the orders should be is something else: nothing is handed out, and the doctor says so as a problem."""
     await store.execute("SET", store.keys.desired, "x", "EX", 60)
-    found = (await examined(settings))["orders"]
+    found = (await examined(settings))["active-commands"]
     assert (found.severity, "is a string, not a hash" in found.found) == (Severity.PROBLEM, True)
 
 
@@ -355,8 +355,8 @@ async def test_orders_and_secrets(settings: Settings) -> None:
 
     async with run_local_team(with_secrets(**old), led=False) as team:
         await team.orc.admin.stop()
-    during = (await examined(with_secrets(**new, control__previous_secret="the-secret-of-the-past")))["orders"]
+    during = (await examined(with_secrets(**new, control__previous_secret="the-secret-of-the-past")))["active-commands"]
     assert "signed with the secret before" in during.found
-    after = (await examined(with_secrets(**new)))["orders"]
+    after = (await examined(with_secrets(**new)))["active-commands"]
     assert after.found.startswith("1 not truly signed (stop:all)")
     assert "secret-of" not in during.found + during.fix + after.found + after.fix

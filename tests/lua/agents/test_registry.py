@@ -40,16 +40,16 @@ class TestRegister:
         assert pool.score(pool.keys.workers, "w1") == pool.score(pool.keys.agents, "ed") == pool.now_ms
         assert pool.members(pool.keys.skill("a")) == pool.members(pool.keys.skill("b")) == ["ed"]
         assert pool.execute("HGET", pool.keys.worker("w1"), "host") == b"h"
-        assert pool.rings() == ["agents"]
+        assert pool.notifications() == ["agents"]
         assert pool.execute("XINFO", "GROUPS", pool.keys.inbox("ed"))[0][1] == b"workers"
 
     def test_repeat(self, pool: Pool) -> None:
         """The same facts again change nothing but the time of the last beat."""
         pool.register()
-        pool.rings()
+        pool.notifications()
         before = pool.snapshot()
         pool.register()
-        pool.rings()
+        pool.notifications()
         assert pool.snapshot() == before
 
     def test_sums_slots_and_shares_skills(self, pool: Pool) -> None:
@@ -107,22 +107,22 @@ class TestBeat:
     def test_ok(self, pool: Pool) -> None:
         """A beat moves the time of worker and agent and lengthens their lifetimes; nobody is rung for it."""
         pool.register()
-        pool.rings()
+        pool.notifications()
         pool.execute("EXPIRE", pool.keys.worker("w1"), 5)
         pool.execute("EXPIRE", pool.keys.agent("ed"), 5)
         pool.sleep(7000)
         assert pool.beat()
         assert pool.score(pool.keys.workers, "w1") == pool.score(pool.keys.agents, "ed") == pool.now_ms
         assert min(pool.ttl_s(pool.keys.worker("w1")), pool.ttl_s(pool.keys.agent("ed"))) > ALIVE_S
-        assert pool.rings() == []
+        assert pool.notifications() == []
 
     def test_backlog(self, pool: Pool) -> None:
         """A changed wish changes the agent's backlog and rings, because it is room."""
         pool.register(slots=2)
-        pool.rings()
+        pool.notifications()
         pool.beat("w1", ("ed", 1))
         assert pool.agent()["backlog"] == "1"
-        assert pool.rings() == ["agents"]
+        assert pool.notifications() == ["agents"]
 
     def test_unknown(self, pool: Pool) -> None:
         """A worker that the registry forgot, wholly or for one agent, is told to register again; nothing changes."""
@@ -163,7 +163,7 @@ class TestDeregister:
         pool.register()
         pool.put()
         pool.end(pool.one())
-        pool.rings()
+        pool.notifications()
         pool.deregister()
         assert pool.agent().items() >= {"slots": "0", "skills": "", "backlog": "0"}.items()
         assert pool.members(pool.keys.workers) == []
@@ -172,7 +172,7 @@ class TestDeregister:
         )
         assert pool.members(pool.keys.agents) == ["ed"]
         assert consumers(pool) == []
-        assert pool.rings() == ["agents"]
+        assert pool.notifications() == ["agents"]
 
     def test_repeat(self, pool: Pool) -> None:
         """Twice is once, and an unknown worker is no error."""

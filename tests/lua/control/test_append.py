@@ -1,4 +1,4 @@
-"""lua/control/append.lua: a command is accepted once, in time, at a bounded rate; then what it orders is in force."""
+"""lua/control/append.lua: a command is accepted once, in time, at a bounded rate; then what it orders is active."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.control.commands import CancelTasks, RecordAnswer, RenewEpoch,
 from orchestrator.control.desired import read_desired
 from orchestrator.control.signing import Signer
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.issued import read_in_force, unpack_issued
+from orchestrator.core.issued import read_slot_value, unpack_issued
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -27,11 +27,11 @@ def test_accepted(pool: Pool) -> None:
     assert answer.status == "accepted"
     desired = pool.desired()
     assert (desired["seq"], "sessions" in desired) == (b"1", False)
-    found = read_in_force(desired["stop:all"])
-    assert (found.mark, found.issued, found.signature, found.lifted) == ("-", issued, "", False)
+    found = read_slot_value(desired["stop:all"])
+    assert (found.mark, found.issued, found.signature, found.ended) == ("-", issued, "", False)
     ((entry, fields),) = pool.execute("XRANGE", pool.keys.control, "-", "+")
     assert (entry.decode(), unpack_issued(fields[1])) == (answer.entry, issued)
-    assert pool.rings() == ["agents"]
+    assert pool.notifications() == ["agents"]
     assert pool.execute("XLEN", pool.keys.refused_control) == 0
 
 
@@ -43,11 +43,11 @@ def test_start_without_a_secret(pool: Pool) -> None:
 
 
 def test_start_with_a_secret(pool: Pool) -> None:
-    """The slot says that the stop is lifted, signed, until a supervisor has checked that."""
+    """The slot says that the stop is ended, signed, until a supervisor has checked that."""
     pool.append(STOP, secret=SECRET)
     _, issued = pool.append(make_command("start", {}), secret=SECRET)
-    found = read_in_force(pool.desired()["stop:all"])
-    assert (found.lifted, found.issued) == (True, issued)
+    found = read_slot_value(pool.desired()["stop:all"])
+    assert (found.ended, found.issued) == (True, issued)
     assert len(found.signature) == 64
 
 
@@ -58,7 +58,7 @@ def test_start_with_a_secret(pool: Pool) -> None:
 def test_marks_of_a_stop(pool: Pool, command: dict[str, Any], mark: str) -> None:
     """What is special about a stop stands in its slot."""
     pool.append(make_command("stop", command))
-    assert read_in_force(pool.desired()["stop:all"]).mark == mark
+    assert read_slot_value(pool.desired()["stop:all"]).mark == mark
 
 
 def test_stopped_sessions_are_counted(pool: Pool) -> None:
@@ -148,12 +148,12 @@ def test_job(pool: Pool) -> None:
     """A job is kept until the supervisor has done it; nobody is rung for it."""
     answer, issued = pool.append(CancelTasks(count=3))
     assert answer.status == "accepted"
-    assert read_in_force(pool.desired()[f"do:{issued.id}"]).issued == issued
-    assert pool.rings() == []
+    assert read_slot_value(pool.desired()[f"do:{issued.id}"]).issued == issued
+    assert pool.notifications() == []
 
 
 def test_record(pool: Pool) -> None:
-    """What only records a deed changes no state."""
+    """What only records a action changes no state."""
     pool.append(RecordAnswer(task=new_task_id(), question=1))
     assert pool.desired() == {}
     assert pool.execute("XLEN", pool.keys.control) == 1

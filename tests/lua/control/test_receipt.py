@@ -1,4 +1,4 @@
-"""lua/control/receipt.lua and refuse.lua: who heard and obeyed, and what was refused; no flood spoils or fills them."""
+"""lua/control/receipt.lua and refuse.lua: who received and obeyed, what was refused; no flood spoils or fills them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def say(pool: Pool, *rows: ReceiptRow) -> int:
 
 def test_noted(pool: Pool) -> None:
     """Each sender's word with its time and detail; all are kept for a week."""
-    assert say(pool, ReceiptRow("c", "w1", "heard", "2 running"), ReceiptRow("c", "w2", "done")) == 2
-    assert noted(pool) == {"w1": f"{pool.now_ms} heard 2 running", "w2": f"{pool.now_ms} done "}
+    assert say(pool, ReceiptRow("c", "w1", "received", "2 running"), ReceiptRow("c", "w2", "done")) == 2
+    assert noted(pool) == {"w1": f"{pool.now_ms} received 2 running", "w2": f"{pool.now_ms} done "}
     assert pool.ttl_s(pool.keys.receipts("c")) == WEEK_S
 
 
 def test_goes_on(pool: Pool) -> None:
-    """Done replaces heard, with the later time."""
-    say(pool, ReceiptRow("c", "w1", "heard"))
+    """Done replaces received, with the later time."""
+    say(pool, ReceiptRow("c", "w1", "received"))
     pool.sleep(500)
     say(pool, ReceiptRow("c", "w1", "done"))
     assert noted(pool) == {"w1": f"{pool.now_ms} done "}
 
 
-@pytest.mark.parametrize("word", ["heard", "refused"])
+@pytest.mark.parametrize("word", ["received", "refused"])
 def test_never_goes_back(pool: Pool, word: str) -> None:
     """A command that is heard again, or refused because it was given before, spoils no receipt."""
     _, issued = pool.append(Stop())

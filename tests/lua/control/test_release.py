@@ -27,7 +27,7 @@ def held(pool: Pool, count: int) -> list[str]:
         pass
     assert set(pool.members(pool.keys.held(SCOPE))) == set(ids)
     pool.append(make_command("start", {"skill": "sum"}))
-    pool.rings()
+    pool.notifications()
     return ids
 
 
@@ -41,8 +41,8 @@ def test_released(pool: Pool) -> None:
     ids = held(pool, 3)
     assert let_go(pool) == (3, False)
     assert pool.queue("agent:ed") == ids
-    assert pool.rings() == ["queue:agent:ed"]
-    assert pool.execute("EXISTS", pool.keys.held(SCOPE), pool.keys.held_scopes) == 0
+    assert pool.notifications() == ["queue:agent:ed"]
+    assert pool.execute("EXISTS", pool.keys.held(SCOPE), pool.keys.suspended_scopes) == 0
     with pool.unchanged():
         assert let_go(pool) == (0, False)
 

@@ -47,7 +47,7 @@ def test_settle(pool: Pool) -> None:
     """The job is to be done no more, also where its proof lies; its selection is gone, its end is noted."""
     _, issued = pool.append(CancelTasks(count=1))
     pool.call(select(pool.keys, id_=issued.id, at=0, tasks=["1"]))
-    pool.execute("HSET", pool.keys.desired, f"proved:do:{issued.id}", "x")
+    pool.execute("HSET", pool.keys.desired, f"verified:do:{issued.id}", "x")
     call = settle(pool.keys, id_=issued.id, sender="supervisor", word="done", detail="1 cancelled")
     assert pool.call(call) is True
     assert pool.desired() == {"seq": b"1"}

@@ -89,11 +89,11 @@ class Shelf:
         made = ForgoRow("n", str(due), str(following), missed, outcome, error)
         return self.pool.call(scripts.forgo(self.pool.keys, rows=[made]))[0]
 
-    def mend(self, *names: str, repair: bool = True) -> list[str]:
-        """Run mend; the codes."""
+    def repair(self, *names: str, repair: bool = True) -> list[str]:
+        """Run repair; the codes."""
         rows = [name.encode() for name in names]
-        found = self.pool.call(scripts.mend(self.pool.keys, rows=rows, repair=repair))
-        assert all(mended is repair for _, _, mended in found)
+        found = self.pool.call(scripts.repair(self.pool.keys, rows=rows, repair=repair))
+        assert all(repaired is repair for _, _, repaired in found)
         return [code for _, code, _ in found]
 
     def record(self, name: str = "n") -> dict[str, str]:

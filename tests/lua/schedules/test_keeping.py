@@ -27,7 +27,7 @@ def test_put(pool: Pool, shelf: Shelf) -> None:
     assert shelf.put("c", at=600) is PutStatus.OK
     assert shelf.put("a", at=400) is PutStatus.OK
     assert shelf.scores() == {"a": "400", "b": "500", "c": "600"}
-    assert pool.rings() == ["schedules", "schedules"]
+    assert pool.notifications() == ["schedules", "schedules"]
 
 
 def test_put_twice(pool: Pool, shelf: Shelf) -> None:
@@ -65,10 +65,10 @@ def test_pause_and_resume(pool: Pool, shelf: Shelf) -> None:
         assert shelf.pause() is SwitchStatus.ALREADY
         assert shelf.names() == []
         assert shelf.resume(at=900, before="d0") is SwitchStatus.CHANGED
-    pool.rings()
+    pool.notifications()
     assert shelf.resume(at=900) is SwitchStatus.DONE
     assert (shelf.scores(), "paused" in shelf.record()) == ({"n": "900"}, False)
-    assert pool.rings() == ["schedules"]
+    assert pool.notifications() == ["schedules"]
 
 
 def test_put_over_a_paused_one(shelf: Shelf) -> None:

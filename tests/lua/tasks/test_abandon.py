@@ -31,7 +31,7 @@ def test_gives_back(pool: Pool) -> None:
     deliveries = pool.deliver()
     (waiting,) = pool.put()
     pool.sleep(1)
-    pool.rings()
+    pool.notifications()
     assert pool.abandon("w1") == (2, [(delivery.task_id, delivery.generation) for delivery in deliveries])
     assert pool.queue() == [*[delivery.task_id for delivery in deliveries], waiting]
     for delivery, other in (deliveries, deliveries[::-1]):
@@ -53,9 +53,9 @@ def test_rings_for_an_empty_queue(pool: Pool) -> None:
     pool.register()
     pool.put()
     pool.one()
-    pool.rings()
+    pool.notifications()
     pool.abandon("w1")
-    assert pool.rings() == ["queue:skill:sum"]
+    assert pool.notifications() == ["queue:skill:sum"]
 
 
 def test_repeat(pool: Pool) -> None:

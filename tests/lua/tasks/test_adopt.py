@@ -315,7 +315,7 @@ class TestLimits:
         (waiting,) = pool.put()
         pool.look()
         pool.age(LEASE_MS + 1)
-        pool.rings()
+        pool.notifications()
         assert pool.adopt("w2") == []
         assert pool.queue() == [delivery.task_id, waiting]
         assert int(pool.task(delivery.task_id)["gen"]) > int(delivery.generation)

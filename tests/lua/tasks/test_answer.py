@@ -48,7 +48,7 @@ def test_ask_frees_the_slot(pool: Pool, held: Delivery) -> None:
     pool.sleep(5)
     assert pool.ask(held) is FinishStatus.OK
     stored = pool.task(held.task_id)
-    assert stored["state"] == "asking"
+    assert stored["state"] == "awaiting_input"
     assert int(stored["gen"]) > int(held.generation)
     assert stored["ask:1"].startswith(f"{pool.now_ms} 0 ")
     assert {"fails", "by", "answer:1"}.isdisjoint(stored)
@@ -65,7 +65,7 @@ def test_ask_twice(pool: Pool, held: Delivery) -> None:
     with pool.unchanged():
         assert pool.ask(held) is FinishStatus.ALREADY
     pool.answer(held.task_id)
-    pool.end(pool.one(), VerdictKind.BACK)
+    pool.end(pool.one(), VerdictKind.REQUEUE)
     with pool.unchanged():
         assert pool.ask(held) is FinishStatus.STALE
 
@@ -73,11 +73,11 @@ def test_ask_twice(pool: Pool, held: Delivery) -> None:
 @pytest.mark.parametrize("when", ["delay", "at"])
 def test_ask_with_a_deadline(pool: Pool, held: Delivery, when: str) -> None:
     """With a deadline it stands at that time, the promoter is rung, and the record lives beyond it."""
-    pool.rings()
+    pool.notifications()
     due_ms = pool.now_ms + 90_000_000
     pool.ask(held, delay_ms=90_000_000 if when == "delay" else 0, at_ms=due_ms if when == "at" else 0)
     assert pool.score(pool.keys.asking, held.task_id) == due_ms
-    assert "scheduled" in pool.rings()
+    assert "scheduled" in pool.notifications()
     assert pool.ttl_s(pool.keys.task(held.task_id)) == MAX_WAIT_S + 90_000
     assert pool.promote().wait_s == 90_000
 
@@ -88,7 +88,7 @@ def test_ask_for_ever_is_never_due(pool: Pool, held: Delivery) -> None:
     pool.sleep(10**12)
     promoted = pool.promote()
     assert (promoted.promoted, promoted.wait_s, promoted.left) == (0, None, False)
-    assert pool.state(held.task_id) == "asking"
+    assert pool.state(held.task_id) == "awaiting_input"
 
 
 def test_ask_of_a_cancelled_task(pool: Pool, held: Delivery) -> None:
@@ -105,7 +105,7 @@ def test_answer(pool: Pool, held: Delivery) -> None:
     """An answer is stored with who gave it and when; the task is ready at the place that it came from."""
     pool.ask(held)
     (later,) = pool.put()
-    pool.rings()
+    pool.notifications()
     pool.sleep(700)
     assert pool.answer(held.task_id, '{"ok":1}', actor="ada at home") == ANSWERED
     stored = pool.task(held.task_id)
@@ -122,9 +122,9 @@ def test_answer(pool: Pool, held: Delivery) -> None:
 def test_answer_rings(pool: Pool, held: Delivery) -> None:
     """Somebody is told that the queue holds a task again."""
     pool.ask(held)
-    pool.rings()
+    pool.notifications()
     pool.answer(held.task_id)
-    assert pool.rings() == ["queue:skill:sum"]
+    assert pool.notifications() == ["queue:skill:sum"]
 
 
 def test_answer_twice(pool: Pool, held: Delivery) -> None:
@@ -143,23 +143,23 @@ def test_answer_twice(pool: Pool, held: Delivery) -> None:
 def test_answer_to_what_was_not_asked(pool: Pool, held: Delivery) -> None:
     """A task that asks nothing, or another question, takes no answer; what it is and how much it asked is told."""
     with pool.unchanged():
-        assert pool.answer(held.task_id) == Answered(AnswerStatus.UNASKED, state=TaskState.ASSIGNED)
+        assert pool.answer(held.task_id) == Answered(AnswerStatus.NOT_ASKING, state=TaskState.ASSIGNED)
         assert pool.answer("gone") == Answered(AnswerStatus.UNKNOWN)
     pool.ask(held)
     with pool.unchanged():
         found = pool.answer(held.task_id, number=2)
-        assert found == Answered(AnswerStatus.UNASKED, state=TaskState.ASKING, asks=1)
+        assert found == Answered(AnswerStatus.NOT_ASKING, state=TaskState.AWAITING_INPUT, asks=1)
     pool.cancel(held.task_id)
     with pool.unchanged():
         found = pool.answer(held.task_id)
-        assert found == Answered(AnswerStatus.UNASKED, state=TaskState.CANCELLED, asks=1)
+        assert found == Answered(AnswerStatus.NOT_ASKING, state=TaskState.CANCELLED, asks=1)
 
 
 def test_answer_that_is_no_option(pool: Pool, held: Delivery) -> None:
     """With options, one of them is taken and nothing else."""
     pool.ask(held, options=['"yes"', '{"no":1}'])
     with pool.unchanged():
-        assert pool.answer(held.task_id, "true") == Answered(AnswerStatus.UNFIT)
+        assert pool.answer(held.task_id, "true") == Answered(AnswerStatus.INVALID)
     assert pool.answer(held.task_id, '{"no":1}') == ANSWERED
 
 
@@ -234,22 +234,22 @@ def test_many_deadlines(pool: Pool) -> None:
 def test_cancel_and_delete(pool: Pool, held: Delivery) -> None:
     """A task that asks cannot be deleted; cancelled, it ends at once, and all of it goes with it."""
     pool.ask(held)
-    assert pool.delete(held.task_id) == [(DeleteStatus.REFUSED, TaskState.ASKING)]
+    assert pool.delete(held.task_id) == [(DeleteStatus.REFUSED, TaskState.AWAITING_INPUT)]
     assert pool.cancel(held.task_id, reason="no") == [(CancelStatus.ENDED, TaskState.CANCELLED)]
     assert asking(pool) == []
     pool.delete(held.task_id)
     assert set(pool.task(held.task_id)) == {"deleted"}
 
 
-def test_what_it_asked_in_vain_is_asked_again_when_revived(pool: Pool, held: Delivery) -> None:
-    """A dead letter for want of an answer asks anew when it is revived; answers that were given stay."""
+def test_what_it_asked_in_vain_is_asked_again_when_requeued(pool: Pool, held: Delivery) -> None:
+    """A dead letter for want of an answer asks anew when it is requeued; answers that were given stay."""
     pool.ask(held)
     pool.answer(held.task_id, "1")
     pool.ask(pool.one(), 2, delay_ms=10)
     pool.sleep(10)
     pool.promote()
     pool.end(pool.one(), VerdictKind.DEAD)
-    pool.revive(held.task_id)
+    pool.retry(held.task_id)
     stored = pool.task(held.task_id)
     assert {"answer:1", "answered:1", "ask:2"} <= set(stored)
     assert "answered:2" not in stored
@@ -258,26 +258,26 @@ def test_what_it_asked_in_vain_is_asked_again_when_revived(pool: Pool, held: Del
 
 
 @pytest.mark.parametrize("delay_ms", [0, 5000])
-def test_mend(pool: Pool, held: Delivery, delay_ms: int) -> None:
+def test_repair(pool: Pool, held: Delivery, delay_ms: int) -> None:
     """A task that `asking` has lost goes back there, with its deadline; who does not ask leaves it."""
     pool.ask(held, delay_ms=delay_ms)
     score = pool.execute("ZSCORE", pool.keys.asking, held.task_id)
-    assert pool.mend(held.task_id, (held.task_id, "asking")) == []
+    assert pool.repair(held.task_id, (held.task_id, "asking")) == []
     pool.execute("DEL", pool.keys.asking)
-    assert pool.mend(held.task_id) == [(held.task_id, "lost-asking")]
+    assert pool.repair(held.task_id) == [(held.task_id, "lost-asking")]
     assert pool.execute("ZSCORE", pool.keys.asking, held.task_id) == score
     pool.answer(held.task_id)
     pool.execute("ZADD", pool.keys.asking, 1, held.task_id, 2, "gone")
-    found = pool.mend((held.task_id, "asking"), ("gone", "asking"))
+    found = pool.repair((held.task_id, "asking"), ("gone", "asking"))
     assert found == [(held.task_id, "misplaced"), ("gone", "gone")]
     assert asking(pool) == []
 
 
-def test_mend_a_lifetime(pool: Pool, held: Delivery) -> None:
+def test_repair_a_lifetime(pool: Pool, held: Delivery) -> None:
     """A record without a lifetime gets one beyond its deadline."""
     pool.ask(held, delay_ms=90_000_000)
     pool.execute("PERSIST", pool.keys.task(held.task_id))
-    assert pool.mend(held.task_id) == [(held.task_id, "no-lifetime")]
+    assert pool.repair(held.task_id) == [(held.task_id, "no-lifetime")]
     assert pool.ttl_s(pool.keys.task(held.task_id)) == MAX_WAIT_S + 90_000
 
 
@@ -301,7 +301,7 @@ def test_watch_what_asks(pool: Pool, held: Delivery) -> None:
     pool.ask(held)
     ((status, _),) = pool.watch(held.task_id)
     assert status is WatchStatus.LIVE
-    assert [kind for kind, *_ in pool.out(held.task_id)] == ["asking"]
+    assert [kind for kind, *_ in pool.out(held.task_id)] == ["awaiting_input"]
 
 
 def test_why(pool: Pool, held: Delivery) -> None:
@@ -309,7 +309,7 @@ def test_why(pool: Pool, held: Delivery) -> None:
     pool.ask(held, question="Go on?", options=["true"], delay_ms=70)
     found = pool.why(held.task_id)
     assert found is not None
-    assert (found.state, found.due_ms) == (TaskState.ASKING, pool.now_ms + 70)
+    assert (found.state, found.due_ms) == (TaskState.AWAITING_INPUT, pool.now_ms + 70)
     assert found.question is not None
     assert (found.question.number, found.question.question, found.question.options) == (1, "Go on?", (True,))
     assert found.question.asked_at.timestamp() * 1000 == pool.now_ms

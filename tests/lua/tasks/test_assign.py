@@ -214,9 +214,9 @@ def test_parks_what_the_agent_lacks(pool: Pool) -> None:
     assert pool.assign() == Assigned(1, left=False, wait_us=0)
     assert pool.members(f"{pool.keys.root}:parked:ed") == [parked.id]
     assert pool.score(f"{pool.keys.root}:parked:ed", parked.id) == pool.now_ms
-    pool.rings()
+    pool.notifications()
     pool.register(team=Team(skills=frozenset({"a", "b"})))
-    assert pool.rings() == ["agents"]
+    assert pool.notifications() == ["agents"]
     assert pool.queue("agent:ed") == [parked.id]
     assert pool.execute("EXISTS", f"{pool.keys.root}:parked:ed") == 0
     assert pool.execute("SMEMBERS", pool.keys.queues) == [b"agent:ed"]
@@ -245,10 +245,10 @@ class TestMark:
         pool.register(slots=2)
         pool.put(row(), row())
         pool.assign()
-        pool.rings()
+        pool.notifications()
         for delivery in pool.read():
             pool.end(delivery)
-        assert pool.rings() == []
+        assert pool.notifications() == []
 
     @pytest.mark.parametrize("blocked", [False, True])
     def test_without_backlog_at_once(self, pool: Pool, *, blocked: bool) -> None:
@@ -260,11 +260,11 @@ class TestMark:
             pool.put()
             assert pool.assign() == NOTHING
         deliveries = pool.read()
-        pool.rings()
+        pool.notifications()
         pool.end(deliveries[0])
-        assert pool.rings() == ["agent:ed"]
+        assert pool.notifications() == ["agent:ed"]
         pool.end(deliveries[1])
-        assert pool.rings() == []
+        assert pool.notifications() == []
 
     @pytest.mark.parametrize(("slots", "ring_at"), [(1, 1), (2, 2), (3, 4), (4, 5)])
     def test_with_backlog_below_half(self, pool: Pool, slots: int, ring_at: int) -> None:
@@ -272,11 +272,11 @@ class TestMark:
         pool.register(slots=slots, backlog=1)
         pool.put(*[row() for _ in range(2 * slots + 1)])
         pool.assign()
-        pool.rings()
+        pool.notifications()
         rang = []
         for delivery in pool.read():
             pool.end(delivery)
-            rang += [pool.inbox_length()] * len(pool.rings())
+            rang += [pool.inbox_length()] * len(pool.notifications())
         assert rang == [ring_at]
 
     def test_every_way_out_rings(self, pool: Pool) -> None:
@@ -286,15 +286,15 @@ class TestMark:
         pool.assign()
         first, _ = pool.read(limit=2)
         unread = pool.execute("XRANGE", pool.keys.inbox("ed"), f"({first.entry}", "+")[1][1][1].decode()
-        pool.rings()
-        pool.end(first, VerdictKind.BACK)
-        assert "agent:ed" in pool.rings()
+        pool.notifications()
+        pool.end(first, VerdictKind.REQUEUE)
+        assert "agent:ed" in pool.notifications()
         pool.assign()
         pool.cancel(unread)
-        assert pool.rings() == ["agent:ed"]
+        assert pool.notifications() == ["agent:ed"]
         pool.assign()
         pool.abandon("w1")
-        assert "agent:ed" in pool.rings()
+        assert "agent:ed" in pool.notifications()
 
     def test_tasks_left_by_a_call_are_no_want_of_room(self, pool: Pool) -> None:
         """What a bounded call leaves is told by `left`, not marked."""

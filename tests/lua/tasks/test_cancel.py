@@ -98,11 +98,11 @@ def test_ends_what_lies_unread(pool: Pool) -> None:
     pool.assign()
     (delivery,) = pool.read(limit=1)
     assert delivery.task_id == read
-    pool.rings()
+    pool.notifications()
     assert pool.cancel(unread, read) == [ENDED, (CancelStatus.SIGNALLED, TaskState.ASSIGNED)]
     assert pool.inbox_length() == 1
     assert pool.members(pool.keys.limit("@ed")) == [f"{read}:{delivery.generation}"]
-    assert pool.rings() == ["agent:ed"]
+    assert pool.notifications() == ["agent:ed"]
     assert pool.replies() == [(unread, "c")]
     assert pool.read() == []
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.both_servers
 
 OK, ALREADY, STALE = FinishStatus.OK, FinishStatus.ALREADY, FinishStatus.STALE
-AGAIN = [VerdictKind.RETRY, VerdictKind.SNOOZE, VerdictKind.BACK, VerdictKind.UNSTARTED]
+AGAIN = [VerdictKind.RETRY, VerdictKind.SNOOZE, VerdictKind.REQUEUE, VerdictKind.RELEASED]
 FINAL = [VerdictKind.SUCCEEDED, VerdictKind.DEAD, VerdictKind.CANCELLED]
 
 
@@ -29,7 +29,7 @@ def start(pool: Pool, **fields: Any) -> Delivery:
     pool.put(row(**fields))
     delivery = pool.one()
     pool.sleep(1)
-    pool.rings()
+    pool.notifications()
     return delivery
 
 
@@ -45,7 +45,7 @@ def test_succeeded(pool: Pool) -> None:
     assert pool.events() == [(delivery.task_id, "s")]
     assert pool.stats()["succeeded"] == 1
     assert (pool.inbox_length(), pool.pending()) == (0, [])
-    assert pool.rings() == []
+    assert pool.notifications() == []
 
 
 def test_dead(pool: Pool) -> None:
@@ -94,7 +94,7 @@ def test_retry(pool: Pool) -> None:
     assert found.items() >= {"state": "scheduled", "fails": "1", "error:1": "tb", "reason": "boom"}.items()
     assert int(found["gen"]) == pool.now_ms > int(delivery.generation)
     assert pool.score(pool.keys.scheduled, delivery.task_id) == pool.now_ms + 500
-    assert pool.rings() == ["scheduled"]
+    assert pool.notifications() == ["scheduled"]
     assert pool.stats()["retried"] == 1
     assert pool.pending() == []
     pool.sleep(500)
@@ -127,12 +127,12 @@ def test_without_delay_ready_at_once(pool: Pool, kind: VerdictKind) -> None:
     assert pool.score(pool.keys.queue("skill:sum"), delivery.task_id) == rank(2) + pool.now_ms
 
 
-@pytest.mark.parametrize("kind", [VerdictKind.BACK, VerdictKind.UNSTARTED])
+@pytest.mark.parametrize("kind", [VerdictKind.REQUEUE, VerdictKind.RELEASED])
 def test_back(pool: Pool, kind: VerdictKind) -> None:
     """A task that is given back goes to the very place it came from, and counts no attempt."""
     delivery = start(pool)
     waiting = pool.put()
-    pool.rings()
+    pool.notifications()
     assert pool.end(delivery, kind) == OK
     assert pool.queue() == [delivery.task_id, *waiting]
     assert pool.score(pool.keys.queue("skill:sum"), delivery.task_id) == rank(2) + int(delivery.generation)
@@ -225,30 +225,30 @@ def test_start_by_is_met_by_a_start(pool: Pool) -> None:
     """Who started in time may be retried later; who never started still has to start in time."""
     pool.register()
     by = pool.now_ms + 10
-    retried, unstarted = pool.put(row(start_by_ms=by), row(start_by_ms=by))
+    retried, released = pool.put(row(start_by_ms=by), row(start_by_ms=by))
     first, second = pool.deliver()
-    pool.finish((first, Verdict(VerdictKind.RETRY)), (second, Verdict(VerdictKind.UNSTARTED)))
-    assert pool.members(f"{pool.keys.root}:expiring") == [unstarted]
+    pool.finish((first, Verdict(VerdictKind.RETRY)), (second, Verdict(VerdictKind.RELEASED)))
+    assert pool.members(f"{pool.keys.root}:expiring") == [released]
     pool.sleep(10)
     assert pool.promote().expired == 1
-    assert (pool.state(retried), pool.state(unstarted)) == ("ready", "expired")
+    assert (pool.state(retried), pool.state(released)) == ("ready", "expired")
     assert pool.one().task_id == retried
 
 
 def test_returned_slots(pool: Pool) -> None:
-    """Only `unstarted` returns the slots of the grant, and says so at the doorbell."""
+    """Only `released` returns the slots of the grant, and says so at the doorbell."""
     pool.register(team=Team(rate=Rate(3, 60_000_000)))
     pool.put(row(), row(), row())
     first, second, third = pool.deliver()
-    pool.rings()
-    pool.finish((first, Verdict(VerdictKind.BACK)), (second, Verdict(VerdictKind.RETRY)))
+    pool.notifications()
+    pool.finish((first, Verdict(VerdictKind.REQUEUE)), (second, Verdict(VerdictKind.RETRY)))
     assert len(pool.members(pool.keys.limit("@ed"))) == 3
-    assert "agent:ed" not in pool.rings()
-    pool.finish((third, Verdict(VerdictKind.UNSTARTED)))
+    assert "agent:ed" not in pool.notifications()
+    pool.finish((third, Verdict(VerdictKind.RELEASED)))
     assert pool.members(pool.keys.limit("@ed")) == sorted(f"{d.task_id}:{d.generation}" for d in (first, second))
-    assert "agent:ed" in pool.rings()
+    assert "agent:ed" in pool.notifications()
     with pool.unchanged():
-        assert pool.finish((third, Verdict(VerdictKind.UNSTARTED))) == [ALREADY]
+        assert pool.finish((third, Verdict(VerdictKind.RELEASED))) == [ALREADY]
 
 
 @pytest.mark.parametrize(("digit", "hears"), [("7", False), ("8", True), ("9", True), ("a", True), ("f", True)])

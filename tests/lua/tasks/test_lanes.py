@@ -39,7 +39,7 @@ def test_first_has_the_turn(pool: Pool) -> None:
     assert lane(pool) == ids
     assert states(pool, *ids) == ["ready", "waiting", "waiting"]
     assert pool.queue() == ids[:1]
-    assert pool.rings() == ["queue:skill:sum"]
+    assert pool.notifications() == ["queue:skill:sum"]
     assert pool.task(ids[0])["lane"] == "x"
 
 
@@ -48,14 +48,14 @@ def test_one_after_another(pool: Pool) -> None:
     pool.register()
     ids = three(pool)
     for place, id_ in enumerate(ids):
-        pool.rings()
+        pool.notifications()
         delivery = pool.one()
         assert delivery.task_id == id_
         pool.sleep(5)
         pool.end(delivery)
         assert lane(pool) == ids[place + 1 :]
         assert pool.queue() == ids[place + 1 : place + 2]
-        assert pool.rings() == ["queue:skill:sum"] * (place < 2)
+        assert pool.notifications() == ["queue:skill:sum"] * (place < 2)
     assert pool.execute("EXISTS", pool.keys.lane("x")) == 0
 
 
@@ -94,8 +94,8 @@ def test_any_queue(pool: Pool) -> None:
         (VerdictKind.RETRY, {"payload": b"broken"}),
         (VerdictKind.RETRY, {"payload": b"broken", "delay_ms": 500}),
         (VerdictKind.SNOOZE, {"delay_ms": 500}),
-        (VerdictKind.BACK, {}),
-        (VerdictKind.UNSTARTED, {}),
+        (VerdictKind.REQUEUE, {}),
+        (VerdictKind.RELEASED, {}),
     ],
 )
 def test_keeps_the_turn(pool: Pool, kind: VerdictKind, fields: dict[str, Any]) -> None:
@@ -121,7 +121,7 @@ def frozen(pool: Pool, delivery: Delivery) -> None:
     pool.look("w2")
     pool.age(LEASE_MS + 1)
     (adopted,) = pool.adopt("w2")
-    pool.end(adopted, VerdictKind.BACK)
+    pool.end(adopted, VerdictKind.REQUEUE)
 
 
 @pytest.mark.parametrize("lose", [died, frozen])
@@ -181,7 +181,7 @@ def test_gives_on_within_bounds(pool: Pool) -> None:
     pool.execute("DEL", *[pool.keys.task(id_) for id_ in ids[1:149]])
     pool.end(delivery)
     assert lane(pool) == ids[100:]
-    found = pool.mend(*[(id_, "lane:x") for id_ in ids[100:]], ("", "lane:x"))
+    found = pool.repair(*[(id_, "lane:x") for id_ in ids[100:]], ("", "lane:x"))
     assert [code for _, code in found] == [*["gone"] * 49, "lost-turn"]
     assert lane(pool) == pool.queue() == ids[149:]
 
@@ -235,12 +235,12 @@ def test_owner_that_does_not_start_in_time(pool: Pool) -> None:
     assert pool.state(first) == "expired"
 
 
-def test_revived_joins_at_the_end(pool: Pool) -> None:
-    """A revived task stands behind those that are in its lane by then."""
+def test_requeued_joins_at_the_end(pool: Pool) -> None:
+    """A requeued task stands behind those that are in its lane by then."""
     pool.register()
     ids = three(pool)
     pool.end(pool.one(), VerdictKind.DEAD)
-    assert [status.value for status, _ in pool.revive(ids[0])] == ["revived"]
+    assert [status.value for status, _ in pool.retry(ids[0])] == ["requeued"]
     assert lane(pool) == [*ids[1:], ids[0]]
     assert states(pool, *ids) == ["waiting", "ready", "waiting"]
     assert pool.queue() == ids[1:2]
@@ -461,7 +461,7 @@ def walk(pool: Pool, *ids: str, repair: bool = True) -> list[tuple[str, str]]:
     """What a walk does with the tasks of lane x: their records, the members, and last the lane itself."""
     members = lane(pool)
     rows: list[str | tuple[str, str]] = [*ids, *[(id_, "lane:x") for id_ in members], ("", "lane:x")]
-    return pool.mend(*rows, repair=repair)
+    return pool.repair(*rows, repair=repair)
 
 
 def test_lost_lane(pool: Pool) -> None:
@@ -557,16 +557,16 @@ def test_damaged_owner(pool: Pool) -> None:
 
 
 def test_other_types_in_the_way(pool: Pool) -> None:
-    """Where another type lies as the lane, or as the record of the next one, nothing fails and nothing is mended."""
+    """Where another type lies as the lane, or as the record of the next one, nothing fails and nothing is repaired."""
     ids = three(pool)
     pool.execute("HSET", pool.keys.task(ids[0]), "env", "no envelope")
     pool.execute("DEL", pool.keys.task(ids[1]))
     pool.execute("SET", pool.keys.task(ids[1]), "x")
-    assert (ids[0], "damaged") in pool.mend(ids[0], ("", "lane:x"))
+    assert (ids[0], "damaged") in pool.repair(ids[0], ("", "lane:x"))
     assert pool.state(ids[0]) == "ready"
-    assert pool.mend((ids[1], "lane:x")) == [(ids[1], "unreadable")]
+    assert pool.repair((ids[1], "lane:x")) == [(ids[1], "unreadable")]
     pool.execute("DEL", pool.keys.lane("x"))
     pool.execute("SET", pool.keys.lane("x"), "x")
     with pool.unchanged():
-        assert pool.mend(ids[2], (ids[2], "lane:x"), ("", "lane:x"), (ids[2], "lane")) == []
+        assert pool.repair(ids[2], (ids[2], "lane:x"), ("", "lane:x"), (ids[2], "lane")) == []
     pool.execute("DEL", pool.keys.lane("x"), pool.keys.task(ids[1]))

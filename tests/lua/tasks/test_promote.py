@@ -29,12 +29,12 @@ def test_promotes_what_is_due(pool: Pool) -> None:
     with pool.unchanged():
         assert pool.promote() == Promoted(0, 0, 0.001, left=False)
     pool.sleep(1)
-    pool.rings()
+    pool.notifications()
     assert pool.promote() == Promoted(1, 0, 0.02, left=False)
     assert pool.state(due.id) == "ready"
     assert pool.score(pool.keys.queue("skill:sum"), due.id) == rank(3) + pool.now_ms
     assert pool.members(pool.keys.scheduled) == [later.id]
-    assert pool.rings() == ["queue:skill:sum"]
+    assert pool.notifications() == ["queue:skill:sum"]
 
 
 def test_repeat(pool: Pool) -> None:

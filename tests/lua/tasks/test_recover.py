@@ -191,7 +191,7 @@ def test_bounded(pool: Pool) -> None:
     assert pool.recover(limit=4) == (2, False)
 
 
-def test_tidies_consumers(pool: Pool) -> None:
+def test_cleans_consumers(pool: Pool) -> None:
     """A consumer that is not in the registry goes when it holds nothing, and stays while it does."""
 
     def consumers() -> set[str]:
@@ -205,7 +205,7 @@ def test_tidies_consumers(pool: Pool) -> None:
         pool.read(stranger, limit=1)
     pool.read("w1", limit=1)
     wait_until(
-        lambda: pool.recover(tidy=True) == (0, False) and consumers() - {"w1"} == {"ghost"},
+        lambda: pool.recover(clean=True) == (0, False) and consumers() - {"w1"} == {"ghost"},
         lambda: f"gone to go: {consumers()}",
     )
 
@@ -222,7 +222,7 @@ def test_leaves_consumers_of_the_registry(pool: Pool) -> None:
     for worker in ("w1", "ghost"):
         pool.execute("XGROUP", "CREATECONSUMER", pool.keys.inbox("ed"), "workers", worker)
     wait_until(lambda: min(idle_ms().values()) > 60, lambda: f"both to be idle: {idle_ms()}")
-    pool.recover(tidy=True)
+    pool.recover(clean=True)
     assert set(idle_ms()) == {"w1"}
 
 

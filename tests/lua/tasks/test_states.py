@@ -25,7 +25,7 @@ _WRITES: Final = re.compile(
 )
 NEVER_REACHED: Final = {
     # It takes nothing from a worker that died, so the deaths of a task are never counted there.
-    "mend": {TaskState.SCHEDULED},
+    "repair": {TaskState.SCHEDULED},
 }
 OVERDUE_MS: Final = LEASE_MS + 10_000
 HOUR_US: Final = 3_600_000_000
@@ -127,12 +127,12 @@ def delete_after(end: Callable[[Pool], None]) -> Callable[[WatchedPool], None]:
     return take
 
 
-def revive_after(end: Callable[[Pool], None]) -> Callable[[WatchedPool], None]:
-    """An ended task is revived."""
+def retry_after(end: Callable[[Pool], None]) -> Callable[[WatchedPool], None]:
+    """An ended task is requeued."""
 
     def take(pool: WatchedPool) -> None:
         end(pool)
-        pool.revive(*pool.known)
+        pool.retry(*pool.known)
 
     return take
 
@@ -184,7 +184,7 @@ def lost_entry(*, cancelled: bool = False, late: bool = False) -> Callable[[Pool
         if late:
             pool.sleep(2000)
         pool.execute("DEL", pool.keys.inbox("ed"))
-        pool.mend(id_)
+        pool.repair(id_)
 
     return take
 
@@ -195,7 +195,7 @@ def damaged(make: Callable[[Pool], str]) -> Callable[[Pool], None]:
     def take(pool: Pool) -> None:
         id_ = make(pool)
         pool.execute("HSET", pool.keys.task(id_), "env", "no envelope")
-        pool.mend(id_)
+        pool.repair(id_)
 
     return take
 
@@ -248,23 +248,23 @@ def lose_turn(pool: Pool) -> None:
     """A task got the turn of a lane that was lost."""
     first, _ = lane_of_two(pool)
     pool.execute("DEL", pool.keys.lane("x"))
-    pool.mend(first, *pool.put(row(lane="x")), first)
+    pool.repair(first, *pool.put(row(lane="x")), first)
 
 
 def nobodys_turn(pool: Pool) -> None:
     """A lane has lost its first member."""
     first, _ = lane_of_two(pool)
     pool.execute("ZREM", pool.keys.lane("x"), first)
-    pool.mend(("", "lane:x"))
+    pool.repair(("", "lane:x"))
 
 
-def revive_into_lane(end: Callable[[Pool], object]) -> Callable[[Pool], None]:
+def retry_into_lane(end: Callable[[Pool], object]) -> Callable[[Pool], None]:
     """A task that ended comes back while another one of its lane has the turn."""
 
     def take(pool: Pool) -> None:
         first, _ = lane_of_two(pool)
         end(pool)
-        pool.revive(first)
+        pool.retry(first)
 
     return take
 
@@ -316,20 +316,20 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (WAITING, "promote", S.READY): too_late(0, lambda pool: pool.promote()),
     (WAITING, "assign", S.READY): too_late(0, lambda pool: pool.assign()),
     **{(WAITING, how, S.READY): taken_in_lane(how) for how in ("adopt", "abandon", "recover")},
-    (WAITING, "mend", S.READY): nobodys_turn,
+    (WAITING, "repair", S.READY): nobodys_turn,
     (WAITING, "promote", S.EXPIRED): too_late(1, lambda pool: pool.promote()),
     (WAITING, "cancel", S.CANCELLED): lambda pool: pool.cancel(lane_of_two(pool)[1]),
     (WAITING, "submit", S.CANCELLED): busy("replace", unread),
-    (WAITING, "mend", S.DEAD): damaged(lambda pool: lane_of_two(pool)[1]),
+    (WAITING, "repair", S.DEAD): damaged(lambda pool: lane_of_two(pool)[1]),
     (S.SCHEDULED, "promote", WAITING): into_busy_lane,
     (S.SCHEDULED, "submit", S.CANCELLED): busy("interrupt", retrying),
     (S.READY, "submit", S.CANCELLED): busy("replace", lane_of_two),
-    (S.READY, "mend", WAITING): lose_turn,
-    (S.ASKING, "submit", S.CANCELLED): busy("interrupt", asks_in_lane),
+    (S.READY, "repair", WAITING): lose_turn,
+    (S.AWAITING_INPUT, "submit", S.CANCELLED): busy("interrupt", asks_in_lane),
     (S.ASSIGNED, "submit", S.CANCELLED): busy("interrupt", unread),
-    (S.DEAD, "revive", WAITING): revive_into_lane(lambda pool: pool.end(pool.one(), VerdictKind.DEAD)),
-    (S.CANCELLED, "revive", WAITING): revive_into_lane(lambda pool: pool.cancel(pool.members(pool.keys.lane("x"))[0])),
-    (S.EXPIRED, "revive", WAITING): revive_into_lane(expire_first),
+    (S.DEAD, "retry", WAITING): retry_into_lane(lambda pool: pool.end(pool.one(), VerdictKind.DEAD)),
+    (S.CANCELLED, "retry", WAITING): retry_into_lane(lambda pool: pool.cancel(pool.members(pool.keys.lane("x"))[0])),
+    (S.EXPIRED, "retry", WAITING): retry_into_lane(expire_first),
     (S.SCHEDULED, "promote", S.READY): promote_due,
     (S.SCHEDULED, "promote", S.EXPIRED): promote_late,
     (S.SCHEDULED, "cancel", S.CANCELLED): lambda pool: pool.cancel(scheduled(pool)),
@@ -340,25 +340,25 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (S.ASSIGNED, "finish", S.SUCCEEDED): finish(VerdictKind.SUCCEEDED),
     (S.ASSIGNED, "finish", S.DEAD): finish(VerdictKind.DEAD),
     (S.ASSIGNED, "finish", S.CANCELLED): finish_cancelled,
-    (S.ASSIGNED, "finish", S.READY): finish(VerdictKind.BACK),
+    (S.ASSIGNED, "finish", S.READY): finish(VerdictKind.REQUEUE),
     (S.ASSIGNED, "finish", S.SCHEDULED): finish(VerdictKind.RETRY, delay_ms=1000),
-    (S.ASSIGNED, "finish", S.ASKING): asking,
-    (S.ASKING, "answer", S.READY): lambda pool: pool.answer(asking(pool)),
-    (S.ASKING, "promote", S.READY): promote_unanswered,
-    (S.ASKING, "cancel", S.CANCELLED): lambda pool: pool.cancel(asking(pool)),
-    (S.ASKING, "mend", S.DEAD): damaged(asking),
+    (S.ASSIGNED, "finish", S.AWAITING_INPUT): asking,
+    (S.AWAITING_INPUT, "answer", S.READY): lambda pool: pool.answer(asking(pool)),
+    (S.AWAITING_INPUT, "promote", S.READY): promote_unanswered,
+    (S.AWAITING_INPUT, "cancel", S.CANCELLED): lambda pool: pool.cancel(asking(pool)),
+    (S.AWAITING_INPUT, "repair", S.DEAD): damaged(asking),
     (S.ASSIGNED, "cancel", S.CANCELLED): cancel_unread,
     (S.ASSIGNED, "adopt", S.ASSIGNED): taken("adopt"),
     (S.ASSIGNED, "adopt", S.READY): adopt_limited,
-    (S.ASSIGNED, "mend", S.READY): lost_entry(),
-    (S.ASSIGNED, "mend", S.CANCELLED): lost_entry(cancelled=True),
-    (S.ASSIGNED, "mend", S.EXPIRED): lost_entry(late=True),
-    (S.READY, "mend", S.DEAD): damaged(lambda pool: pool.put()[0]),
-    (S.SCHEDULED, "mend", S.DEAD): damaged(scheduled),
-    (S.ASSIGNED, "mend", S.DEAD): damaged(deliver),
-    (S.DEAD, "revive", S.READY): revive_after(finish(VerdictKind.DEAD)),
-    (S.CANCELLED, "revive", S.READY): revive_after(finish_cancelled),
-    (S.EXPIRED, "revive", S.READY): revive_after(assign_late),
+    (S.ASSIGNED, "repair", S.READY): lost_entry(),
+    (S.ASSIGNED, "repair", S.CANCELLED): lost_entry(cancelled=True),
+    (S.ASSIGNED, "repair", S.EXPIRED): lost_entry(late=True),
+    (S.READY, "repair", S.DEAD): damaged(lambda pool: pool.put()[0]),
+    (S.SCHEDULED, "repair", S.DEAD): damaged(scheduled),
+    (S.ASSIGNED, "repair", S.DEAD): damaged(deliver),
+    (S.DEAD, "retry", S.READY): retry_after(finish(VerdictKind.DEAD)),
+    (S.CANCELLED, "retry", S.READY): retry_after(finish_cancelled),
+    (S.EXPIRED, "retry", S.READY): retry_after(assign_late),
     (S.SUCCEEDED, "delete", None): delete_after(finish(VerdictKind.SUCCEEDED)),
     (S.DEAD, "delete", None): delete_after(finish(VerdictKind.DEAD)),
     (S.CANCELLED, "delete", None): delete_after(finish_cancelled),
@@ -402,14 +402,14 @@ def test_only_these_scripts_write_states() -> None:
 
 
 def test_what_has_ended_has_ended() -> None:
-    """A final state is left only by a delete or, unless it is success, a revival; others are left; no row is twice."""
+    """A final state is left only by a delete or, unless it is success, a retry; others are left; no row is twice."""
     for state in TaskState:
         steps = {(step.script, step.after) for step in STEPS if step.before is state and step.after is not state}
         if state in {TaskState.RUNNING, TaskState.CANCELLING}:
             assert not steps, "these are not stored: they are what an assigned task is that a worker has read"
         elif state.final:
-            revived = set() if state is TaskState.SUCCEEDED else {("revive", TaskState.READY), ("revive", WAITING)}
-            assert steps == {("delete", None)} | revived
+            requeued = set() if state is TaskState.SUCCEEDED else {("retry", TaskState.READY), ("retry", WAITING)}
+            assert steps == {("delete", None)} | requeued
         else:
             assert steps
             assert None not in {after for _, after in steps}

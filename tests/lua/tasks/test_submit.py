@@ -25,7 +25,7 @@ def test_created(pool: Pool) -> None:
     assert pool.task(task.id).items() >= stored.items()
     assert pool.score(pool.keys.queue("skill:sum"), task.id) == rank(1) + pool.now_ms
     assert pool.execute("SMEMBERS", pool.keys.queues) == [b"skill:sum"]
-    assert pool.rings() == ["queue:skill:sum"]
+    assert pool.notifications() == ["queue:skill:sum"]
     assert pool.stats() == {"submitted": 1}
     assert pool.execute("HGET", pool.keys.stats(str(pool.now_ms // 60_000)), "submitted") == b"1"
     assert pool.ttl_s(pool.keys.task(task.id)) in range(MAX_WAIT_S - 5, MAX_WAIT_S + 1)
@@ -74,11 +74,11 @@ def test_rows_of_all_shapes_travel_together(pool: Pool) -> None:
 def test_rings_only_for_an_empty_queue(pool: Pool) -> None:
     """While a queue holds something, somebody knows of it already; a second task does not ring."""
     pool.put(row(), row())
-    pool.rings()
+    pool.notifications()
     pool.put(row())
-    assert pool.rings() == []
+    assert pool.notifications() == []
     pool.put(row(queue="skill:other"))
-    assert pool.rings() == ["queue:skill:other"]
+    assert pool.notifications() == ["queue:skill:other"]
 
 
 def test_duplicate_id(pool: Pool) -> None:
@@ -184,11 +184,11 @@ def test_delay_and_at(pool: Pool) -> None:
 def test_scheduled_rings_for_a_new_head(pool: Pool) -> None:
     """The promoter sleeps until the earliest due time, so it is woken only when that moves forward."""
     pool.put(row(delay_ms=100))
-    assert pool.rings() == ["scheduled"]
+    assert pool.notifications() == ["scheduled"]
     pool.put(row(delay_ms=200))
-    assert pool.rings() == []
+    assert pool.notifications() == []
     pool.put(row(delay_ms=50))
-    assert pool.rings() == ["scheduled"]
+    assert pool.notifications() == ["scheduled"]
 
 
 def test_start_by(pool: Pool) -> None:
@@ -196,7 +196,7 @@ def test_start_by(pool: Pool) -> None:
     task = row(start_by_ms=pool.now_ms + 70)
     pool.put(task)
     assert pool.score(f"{pool.keys.root}:expiring", task.id) == pool.now_ms + 70
-    assert sorted(pool.rings()) == ["queue:skill:sum", "scheduled"]
+    assert sorted(pool.notifications()) == ["queue:skill:sum", "scheduled"]
 
 
 def test_stale_parent(pool: Pool) -> None:

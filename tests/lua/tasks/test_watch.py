@@ -25,8 +25,8 @@ ENDS = {VerdictKind.SUCCEEDED: "", VerdictKind.DEAD: "why", VerdictKind.CANCELLE
 BACK = {
     VerdictKind.RETRY: "retried",
     VerdictKind.SNOOZE: "snoozed",
-    VerdictKind.BACK: "given_back",
-    VerdictKind.UNSTARTED: "given_back",
+    VerdictKind.REQUEUE: "given_back",
+    VerdictKind.RELEASED: "given_back",
 }
 
 

@@ -1,4 +1,4 @@
-"""What the door lets through, and how it lays it out."""
+"""What the validator lets through, and how it lays it out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, RootModel
 
-from orchestrator.client.submission import STRICT_AGING_MS, Door, Parent, Submission
+from orchestrator.client.submission import STRICT_AGING_MS, Parent, Submission, SubmissionValidator
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.settings import QueueSettings, ResultSettings, Settings
@@ -20,9 +20,11 @@ NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def door() -> Door:
-    """A door with small caps."""
-    return Door(Settings(queue=QueueSettings(max_tags=3, max_child_depth=2, max_args_bytes=1024)), ids=IDS)
+def validator() -> SubmissionValidator:
+    """A validator with small caps."""
+    return SubmissionValidator(
+        Settings(queue=QueueSettings(max_tags=3, max_child_depth=2, max_args_bytes=1024)), ids=IDS
+    )
 
 
 def unusual(row: SubmitRow) -> UnusualRow:
@@ -36,9 +38,9 @@ def envelope_of(row: SubmitRow) -> Envelope:
     return decode_envelope(bytes(row.envelope)[5:])  # the packed text's own head
 
 
-def test_a_plain_task_has_the_defaults(door: Door) -> None:
+def test_a_plain_task_has_the_defaults(validator: SubmissionValidator) -> None:
     """A name alone is all that is sent: the rest is as usual. The id says who listens for the end."""
-    row = door.row(Submission("work"))
+    row = validator.row(Submission("work"))
     assert type(row) is SubmitRow
     assert envelope_of(row) == Envelope("work", b"{}")
     assert row.id.endswith(IDS.node)
@@ -53,9 +55,9 @@ def test_a_plain_task_has_the_defaults(door: Door) -> None:
     ],
     ids=lambda option: next(iter(option)),
 )  # fmt: skip
-def test_every_option_is_sent(door: Door, option: dict[str, Any]) -> None:
+def test_every_option_is_sent(validator: SubmissionValidator, option: dict[str, Any]) -> None:
     """No option is taken for usual: each changes the row or its envelope."""
-    row = unusual(door.row(Submission("work", **option)))
+    row = unusual(validator.row(Submission("work", **option)))
     sent = (row.rank, row.ttl_s, row.queue, row.delay_ms, row.at_ms, row.start_by_ms, row.idem, row.lane)
     assert sent != (None,) * 8 or envelope_of(row) != Envelope("work", b"{}")
 
@@ -66,13 +68,13 @@ def test_all_options_are_tried() -> None:
     assert [next(iter(option)) for option in tried] == list(Submission.__struct_fields__[2:])
 
 
-def test_what_is_usual_is_not_sent(door: Door) -> None:
+def test_what_is_usual_is_not_sent(validator: SubmissionValidator) -> None:
     """What the scripts put in for a missing rank and lifetime is what the default settings mean; others are sent."""
-    keyed = unusual(door.row(Submission("work", key="k")))
+    keyed = unusual(validator.row(Submission("work", key="k")))
     assert (keyed.rank, keyed.ttl_s, keyed.queue) == (None, None, None)
-    aged = Door(Settings(queue=QueueSettings(aging_s=1.5)), ids=IDS)
+    aged = SubmissionValidator(Settings(queue=QueueSettings(aging_s=1.5)), ids=IDS)
     assert unusual(aged.row(Submission("work"))).rank == 3000
-    brief = Door(Settings(results=ResultSettings(ttl_s=500)), ids=IDS)
+    brief = SubmissionValidator(Settings(results=ResultSettings(ttl_s=500)), ids=IDS)
     assert unusual(brief.row(Submission("work"))).ttl_s == 500
 
 
@@ -80,32 +82,34 @@ def test_what_is_usual_is_not_sent(door: Door) -> None:
     ("priority", "level"),
     [("critical", 0), ("high", 1), ("normal", 2), ("low", 3), *((number, number) for number in range(10))],
 )
-def test_priorities_are_words_or_levels(door: Door, priority: str | int, level: int) -> None:
+def test_priorities_are_words_or_levels(validator: SubmissionValidator, priority: str | int, level: int) -> None:
     """The words are the levels 0 to 3; every level from 0 to 9 may be given."""
-    row = door.row(Submission("work", priority=priority))
+    row = validator.row(Submission("work", priority=priority))
     rank = row.rank if isinstance(row, UnusualRow) else None
     assert (2 * STRICT_AGING_MS if rank is None else rank) == level * STRICT_AGING_MS
     assert envelope_of(row).priority == level
 
 
 @pytest.mark.parametrize("priority", ["urgent", "HIGH", "1", -1, 10, True, 1.0, None])
-def test_other_priorities_are_refused(door: Door, priority: Any) -> None:
+def test_other_priorities_are_refused(validator: SubmissionValidator, priority: Any) -> None:
     """Anything else is refused with what may be given."""
     with pytest.raises(InvalidInput, match="critical, high, normal, low or 0 to 9"):
-        door.row(Submission("work", priority=priority))
+        validator.row(Submission("work", priority=priority))
 
 
-def test_ageing_weighs_a_level(door: Door) -> None:
+def test_ageing_weighs_a_level(validator: SubmissionValidator) -> None:
     """With `queue.aging_s` one level is worth that much waiting."""
-    aged = Door(Settings(queue=QueueSettings(aging_s=1.5)), ids=IDS)
+    aged = SubmissionValidator(Settings(queue=QueueSettings(aging_s=1.5)), ids=IDS)
     assert unusual(aged.row(Submission("work", priority="low"))).rank == 4500
 
 
-def test_times_are_seconds_timedeltas_or_aware_times(door: Door) -> None:
+def test_times_are_seconds_timedeltas_or_aware_times(validator: SubmissionValidator) -> None:
     """Delays round up to milliseconds, times keep their zone's instant, a lifetime rounds up to seconds."""
     noon = datetime(2030, 1, 1, 12, tzinfo=timezone(timedelta(hours=2)))
     row = unusual(
-        door.row(Submission("work", delay=0.0001, at=noon, start_by=noon, timeout=timedelta(seconds=2), result_ttl=1.2))
+        validator.row(
+            Submission("work", delay=0.0001, at=noon, start_by=noon, timeout=timedelta(seconds=2), result_ttl=1.2)
+        )
     )
     at_ms = round(datetime(2030, 1, 1, 10, tzinfo=UTC).timestamp() * 1000)
     assert (row.delay_ms, row.at_ms, row.start_by_ms, row.ttl_s) == (1, at_ms, at_ms, 2)
@@ -113,10 +117,10 @@ def test_times_are_seconds_timedeltas_or_aware_times(door: Door) -> None:
 
 
 @pytest.mark.parametrize("name", ["at", "start_by"])
-def test_times_without_a_zone_are_refused(door: Door, name: str) -> None:
+def test_times_without_a_zone_are_refused(validator: SubmissionValidator, name: str) -> None:
     """A naive datetime is refused with the name of the argument."""
     with pytest.raises(InvalidInput, match=f"{name} has no time zone"):
-        door.row(Submission("work", **{name: datetime(2030, 1, 1)}))  # type: ignore[arg-type]  # noqa: DTZ001
+        validator.row(Submission("work", **{name: datetime(2030, 1, 1)}))  # type: ignore[arg-type]  # noqa: DTZ001
 
 
 @pytest.mark.parametrize(
@@ -130,32 +134,32 @@ def test_times_without_a_zone_are_refused(door: Door, name: str) -> None:
         ("tags", "text"), ("tags", ["a", "b", "c", "d"]), ("tags", [""]), ("tags", [5]),
     ],
 )  # fmt: skip
-def test_values_that_cannot_be_meant_are_refused(door: Door, field: str, value: Any) -> None:
+def test_values_that_cannot_be_meant_are_refused(validator: SubmissionValidator, field: str, value: Any) -> None:
     """Each is refused, and the message names what it is about."""
     task = Submission(**{"skill": "work", field: value})
     with pytest.raises(InvalidInput, match="tag" if field == "tags" else field):
-        door.row(task)
+        validator.row(task)
 
 
-def test_foreign_ids_may_be_any_text(door: Door) -> None:
+def test_foreign_ids_may_be_any_text(validator: SubmissionValidator) -> None:
     """Session, key and tags keep their text; the key is encoded for Redis."""
-    row = unusual(door.row(Submission("work", session="a {b}/é", key="k {1}", tags=("x y", "ü"))))
+    row = unusual(validator.row(Submission("work", session="a {b}/é", key="k {1}", tags=("x y", "ü"))))
     envelope = envelope_of(row)
     assert (envelope.session, envelope.key, envelope.tags) == ("a {b}/é", "k {1}", ("x y", "ü"))
     assert row.idem == "k%20%7B1%7D"
 
 
-def test_an_addressed_task_goes_to_the_queue_of_its_agent(door: Door) -> None:
+def test_an_addressed_task_goes_to_the_queue_of_its_agent(validator: SubmissionValidator) -> None:
     """With `agent=` the queue is the agent's, and the row tells the skill that it needs."""
-    row = unusual(door.row(Submission("work", agent="editor")))
+    row = unusual(validator.row(Submission("work", agent="editor")))
     assert (row.queue, row.skill) == ("agent:editor", "work")
 
 
-def test_a_key_covers_what_the_task_does(door: Door) -> None:
+def test_a_key_covers_what_the_task_does(validator: SubmissionValidator) -> None:
     """The digest of a keyed task changes with skill, arguments, agent and session, not with time or urgency."""
 
     def digest(**changed: Any) -> str | None:
-        return unusual(door.row(Submission(**({"skill": "work", "args": {"a": 1}, "key": "k"} | changed)))).digest
+        return unusual(validator.row(Submission(**({"skill": "work", "args": {"a": 1}, "key": "k"} | changed)))).digest
 
     same = digest()
     assert same
@@ -170,14 +174,14 @@ def test_a_key_covers_what_the_task_does(door: Door) -> None:
     assert all(digest(**changed) != same for changed in others)
 
 
-def test_arguments_may_be_a_model(door: Door) -> None:
+def test_arguments_may_be_a_model(validator: SubmissionValidator) -> None:
     """A pydantic model travels as its JSON."""
 
     class Request(BaseModel):
         when: datetime
         words: tuple[str, ...] = ()
 
-    row = door.row(Submission("work", Request(when=datetime(2030, 1, 1, tzinfo=UTC), words=("a",))))
+    row = validator.row(Submission("work", Request(when=datetime(2030, 1, 1, tzinfo=UTC), words=("a",))))
     assert envelope_of(row).args == b'{"when":"2030-01-01T00:00:00Z","words":["a"]}'
 
 
@@ -188,23 +192,23 @@ class Holder(BaseModel, arbitrary_types_allowed=True):
 
 
 @pytest.mark.parametrize("args", [[1], "text", 5, [("a", 1)], RootModel[list[int]]([1]), Holder(thing=object())])
-def test_arguments_of_other_shapes_are_refused(door: Door, args: Any) -> None:
+def test_arguments_of_other_shapes_are_refused(validator: SubmissionValidator, args: Any) -> None:
     """Only what becomes a JSON object is taken; the message names the skill."""
     with pytest.raises(InvalidInput, match="arguments of 'work'"):
-        door.row(Submission("work", args))
+        validator.row(Submission("work", args))
 
 
-def test_caps_are_named_in_the_refusal(door: Door) -> None:
+def test_caps_are_named_in_the_refusal(validator: SubmissionValidator) -> None:
     """Too many bytes, tags and generations of children are refused with the cap."""
     with pytest.raises(InvalidInput, match="1024 allowed"):
-        door.row(Submission("work", {"a": "x" * 1020}))
+        validator.row(Submission("work", {"a": "x" * 1020}))
     with pytest.raises(InvalidInput, match="4 tags; at most 3"):
-        door.row(Submission("work", tags=list("abcd")))
+        validator.row(Submission("work", tags=list("abcd")))
     parent = Parent("0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55", "7", depth=1)
-    row = unusual(door.row(Submission("work"), parent))
+    row = unusual(validator.row(Submission("work"), parent))
     assert (row.parent, row.parent_generation, envelope_of(row).depth) == (parent.task_id, "7", 2)
     with pytest.raises(InvalidInput, match="number 3 in a row; at most 2"):
-        door.row(Submission("work"), Parent(parent.task_id, "7", depth=2))
+        validator.row(Submission("work"), Parent(parent.task_id, "7", depth=2))
 
 
 class Named:
@@ -222,12 +226,12 @@ class Checking(Named):
             raise InvalidInput(f"not {args!r}")
 
 
-def test_a_skill_that_knows_its_arguments_is_asked(door: Door) -> None:
+def test_a_skill_that_knows_its_arguments_is_asked(validator: SubmissionValidator) -> None:
     """It sees the JSON that would be sent, once that is known to be fit to send; a mere name asks nobody."""
-    assert envelope_of(door.row(Submission(Checking(), {"x": 1}))).args == b'{"x":1}'
+    assert envelope_of(validator.row(Submission(Checking(), {"x": 1}))).args == b'{"x":1}'
     with pytest.raises(InvalidInput, match=r"""not b'{"x":2}'"""):
-        door.row(Submission(Checking(), {"x": 2}))
+        validator.row(Submission(Checking(), {"x": 2}))
     with pytest.raises(InvalidInput, match="NaN"):
-        door.row(Submission(Checking(), {"x": float("nan")}))
+        validator.row(Submission(Checking(), {"x": float("nan")}))
     for skill in (Named(), "work"):
-        assert envelope_of(door.row(Submission(skill, {"x": 2}))).skill == "work"
+        assert envelope_of(validator.row(Submission(skill, {"x": 2}))).skill == "work"

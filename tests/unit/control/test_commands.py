@@ -1,4 +1,4 @@
-"""The registry of commands: each says what it orders, travels unchanged, and nothing else passes for one."""
+"""The registry of commands: each says what it changes, travels unchanged, and nothing else passes for one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.control.commands import (
     KINDS,
-    Order,
+    DesiredChange,
     commands_schema,
     decode_command,
     encode_command,
@@ -19,38 +19,38 @@ from orchestrator.core.errors import InvalidInput
 
 TASK: Final = "0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55"
 
-COMMANDS: Final[dict[str, tuple[dict[str, Any], tuple[Order, ...]]]] = {
-    "stop": ({"agent": "ed", "now": True}, (Order("stop:agent:ed", "n"),)),
-    "start": ({"session": "a b/ü"}, (Order("stop:session:a b/ü", ""),)),
-    "pause-agent": ({"agent": "ed"}, (Order("pause:agent:ed", "-"),)),
-    "resume-agent": ({"agent": "ed"}, (Order("pause:agent:ed", ""),)),
-    "pause-queue": ({"queue": "skill:sum"}, (Order("pause:queue:skill:sum", "-"),)),
-    "drain-queue": ({"queue": "agent:ed"}, (Order("drain:queue:agent:ed", "r"),)),
+COMMANDS: Final[dict[str, tuple[dict[str, Any], tuple[DesiredChange, ...]]]] = {
+    "stop": ({"agent": "ed", "now": True}, (DesiredChange("stop:agent:ed", "n"),)),
+    "start": ({"session": "a b/ü"}, (DesiredChange("stop:session:a b/ü", ""),)),
+    "pause-agent": ({"agent": "ed"}, (DesiredChange("pause:agent:ed", "-"),)),
+    "resume-agent": ({"agent": "ed"}, (DesiredChange("pause:agent:ed", ""),)),
+    "pause-queue": ({"queue": "skill:sum"}, (DesiredChange("pause:queue:skill:sum", "-"),)),
+    "drain-queue": ({"queue": "agent:ed"}, (DesiredChange("drain:queue:agent:ed", "r"),)),
     "resume-queue": (
         {"queue": "skill:sum"},
-        (Order("pause:queue:skill:sum", ""), Order("drain:queue:skill:sum", "")),
+        (DesiredChange("pause:queue:skill:sum", ""), DesiredChange("drain:queue:skill:sum", "")),
     ),
-    "set-limit": ({"limit": "@ed", "rate": "10/min"}, (Order("limit:@ed", "-"),)),
-    "reset-limit": ({"limit": "model:gpt"}, (Order("limit:model:gpt", ""),)),
-    "drain-worker": ({"worker": "h:1:a"}, (Order("drain:worker:h:1:a", "-"),)),
-    "resume-worker": ({"worker": "h:1:a"}, (Order("drain:worker:h:1:a", ""),)),
-    "stop-worker": ({"worker": "h:1:a"}, (Order("drain:worker:h:1:a", "s"),)),
-    "set-log-level": ({"level": "debug"}, (Order("log:level", "-"),)),
-    "reset-log-level": ({}, (Order("log:level", ""),)),
-    "publish-config": ({"key": "a.b", "value": "[1.0]"}, (Order("config:a.b", "-"),)),
-    "withdraw-config": ({"key": "a.b"}, (Order("config:a.b", ""),)),
-    "renew-epoch": ({}, (Order("epoch", "+"),)),
+    "set-limit": ({"limit": "@ed", "rate": "10/min"}, (DesiredChange("limit:@ed", "-"),)),
+    "reset-limit": ({"limit": "model:gpt"}, (DesiredChange("limit:model:gpt", ""),)),
+    "drain-worker": ({"worker": "h:1:a"}, (DesiredChange("drain:worker:h:1:a", "-"),)),
+    "resume-worker": ({"worker": "h:1:a"}, (DesiredChange("drain:worker:h:1:a", ""),)),
+    "stop-worker": ({"worker": "h:1:a"}, (DesiredChange("drain:worker:h:1:a", "s"),)),
+    "set-log-level": ({"level": "debug"}, (DesiredChange("log:level", "-"),)),
+    "reset-log-level": ({}, (DesiredChange("log:level", ""),)),
+    "publish-config": ({"key": "a.b", "value": "[1.0]"}, (DesiredChange("config:a.b", "-"),)),
+    "withdraw-config": ({"key": "a.b"}, (DesiredChange("config:a.b", ""),)),
+    "renew-epoch": ({}, (DesiredChange("epoch", "+"),)),
     "cancel-tasks": ({"count": 3, "filter": "state dead"}, ()),
-    "revive-tasks": ({"count": 3}, ()),
+    "retry-tasks": ({"count": 3}, ()),
     "delete-tasks": ({"count": 0}, ()),
     "purge-queue": ({"count": 1, "queue": "skill:sum"}, ()),
-    "tasks": ({"deed": "revive", "tasks": (TASK,)}, ()),
+    "tasks": ({"action": "retry", "tasks": (TASK,)}, ()),
     "answer": ({"task": TASK, "question": 1}, ()),
-    "schedule": ({"deed": "pause", "schedule": "nightly"}, ()),
+    "schedule": ({"action": "pause", "schedule": "nightly"}, ()),
     "release-lock": ({"lock": "l"}, ()),
 }
 
-JOBS: Final = {"cancel-tasks", "revive-tasks", "delete-tasks", "purge-queue"}
+JOBS: Final = {"cancel-tasks", "retry-tasks", "delete-tasks", "purge-queue"}
 
 
 def test_every_kind_is_tried() -> None:
@@ -60,11 +60,11 @@ def test_every_kind_is_tried() -> None:
 
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_round_trip(kind: str) -> None:
-    """It says what it orders, and comes back as it went."""
-    values, orders = COMMANDS[kind]
+    """It says what it changes, and comes back as it went."""
+    values, changes = COMMANDS[kind]
     command = make_command(kind, values)
     assert command.kind == kind
-    assert command.orders == orders
+    assert command.changes == changes
     assert command.job is (kind in JOBS)
     assert decode_command(encode_command(command)) == command
     assert command.words.startswith(kind)

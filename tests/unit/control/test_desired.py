@@ -19,7 +19,7 @@ def value(command: Command, mark: str | None = None, *, signer: Signer = OPEN, a
     """A field of the hash, as `append` writes it."""
     issued = Issued(VERSION, f"id-{at_ms}", encode_command(command), "ann", "why", at_ms, at_ms + 60_000, 0)
     packed = pack_issued(issued)
-    own = command.orders[0].mark if command.orders else "-"
+    own = command.changes[0].mark if command.changes else "-"
     mark = own if mark is None else mark
     return b"%b%b%-64b%b" % (b"1" if mark else b"0", mark.encode() or b"-", signer.sign(packed).encode(), packed)
 
@@ -32,7 +32,7 @@ def read(fields: dict[str, bytes], signer: Signer = OPEN) -> Desired:
 def stops(**values: Any) -> tuple[str, bytes]:
     """A stop in its slot."""
     command = make_command("stop", values)
-    return command.orders[0].slot, value(command)
+    return command.changes[0].slot, value(command)
 
 
 def test_nothing() -> None:
@@ -93,7 +93,7 @@ def test_others() -> None:
     assert found.ends_process
     assert (desired.log_level, desired.seq, desired.epoch) == ("debug", 7, 2)
     assert [one.command for one in desired.jobs] == [job]
-    assert "do:id-1000000" not in desired.standing
+    assert "do:id-1000000" not in desired.active
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_others() -> None:
 def test_damaged_and_swapped(field: tuple[str, bytes]) -> None:
     """What is damaged, says more than its command, or lies in another's place, orders nothing and is reported."""
     desired = read(dict([field]))
-    assert (desired.standing, desired.jobs) == ({}, ())
+    assert (desired.active, desired.jobs) == ({}, ())
     assert desired.doubtful == {field[0]}
 
 
@@ -128,10 +128,10 @@ def test_damaged_numbers(number: bytes) -> None:
 def test_signed() -> None:
     """With a secret only what it signed counts."""
     stop = make_command("stop", {})
-    assert read({"stop:all": value(stop, signer=SIGNER)}, SIGNER).standing
+    assert read({"stop:all": value(stop, signer=SIGNER)}, SIGNER).active
     for signer in (OPEN, Signer("another-secret-altogether", "", ROOT), Signer(SIGNER.secret, "", "x:y:z:{pool:p}")):
         desired = read({"stop:all": value(stop, signer=signer)}, SIGNER)
-        assert desired.standing == {}
+        assert desired.active == {}
         assert desired.doubtful == {"stop:all"}
 
 
@@ -145,17 +145,17 @@ def test_signed() -> None:
     ],
     ids=["unsigned", "garbage", "removed", "an old one again"],
 )
-def test_proved(present: bytes | None) -> None:
-    """What was proved goes on, whatever somebody else writes over it, takes away, or puts back."""
-    proved = value(make_command("stop", {}), signer=SIGNER)
-    fields = {"proved:stop:all": proved} | ({} if present is None else {"stop:all": present})
+def test_verified(present: bytes | None) -> None:
+    """What was verified goes on, whatever somebody else writes over it, takes away, or puts back."""
+    verified = value(make_command("stop", {}), signer=SIGNER)
+    fields = {"verified:stop:all": verified} | ({} if present is None else {"stop:all": present})
     desired = read(fields, SIGNER)
-    assert set(desired.standing) == {"stop:all"}
+    assert set(desired.active) == {"stop:all"}
     assert desired.doubtful == {"stop:all"}
 
 
-def test_truly_lifted() -> None:
+def test_truly_ended() -> None:
     """A signed start ends the stop at once."""
-    proved = value(make_command("stop", {}), signer=SIGNER)
-    lifted = value(make_command("start", {}), signer=SIGNER, at_ms=1_000_001)
-    assert read({"proved:stop:all": proved, "stop:all": lifted}, SIGNER).standing == {}
+    verified = value(make_command("stop", {}), signer=SIGNER)
+    ended = value(make_command("start", {}), signer=SIGNER, at_ms=1_000_001)
+    assert read({"verified:stop:all": verified, "stop:all": ended}, SIGNER).active == {}

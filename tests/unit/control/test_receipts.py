@@ -10,7 +10,7 @@ from orchestrator.control.outcomes import in_words, progress, read_progress, rea
 from orchestrator.control.receipts import read_receipt
 
 
-@pytest.mark.parametrize("ends", [Counter(), Counter(revived=1990, unknown=10)])
+@pytest.mark.parametrize("ends", [Counter(), Counter(requeued=1990, unknown=10)])
 def test_outcomes(ends: Counter[str]) -> None:
     """What a job has come to is read back, and how far it is."""
     assert read_words(in_words(ends)) == ends
@@ -27,7 +27,7 @@ def test_damaged_outcomes(damage: str) -> None:
 def test_receipt() -> None:
     """When, which word, and the rest, which may be empty or have blanks."""
     assert read_receipt(b"1700000000000 done ") == (1_700_000_000_000, "done", "")
-    assert read_receipt(b"1700000000000 heard 2 running") == (1_700_000_000_000, "heard", "2 running")
+    assert read_receipt(b"1700000000000 received 2 running") == (1_700_000_000_000, "received", "2 running")
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", b"1", b"x done ", b"\xff done x", b"9" * 5000 + b" done x", b"-1 done "])

@@ -1,4 +1,4 @@
-"""JSON at the door: what comes back, what is refused."""
+"""JSON validation: what comes back, what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fire times: both nights of a clock change in two zones, the calendar, intervals, and what is refused at the door."""
+"""Fire times: both nights of a clock change in two zones, the calendar, intervals, and what validation refuses."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_to_the_end_of_time() -> None:
     assert check_cron("0 0 * * *", BERLIN).after(instant_ms("late", datetime(9950, 1, 1, tzinfo=UTC))) is None
 
 
-# ------------------------------------------------------------------------------------------------------- at the door
+# ------------------------------------------------------------------------------------------------- validation
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,8 @@ def test_groups() -> None:
 
 def test_outcomes_are_read_as_they_were_said() -> None:
     """What a job notes while it goes on, and in the end, is read again."""
-    ends = Counter({"revived": 1990, "told-to-stop": 3})
-    assert in_words(ends) == "1990 revived, 3 told-to-stop"
+    ends = Counter({"requeued": 1990, "told-to-stop": 3})
+    assert in_words(ends) == "1990 requeued, 3 told-to-stop"
     assert read_words(in_words(ends)) == ends
     assert read_progress(progress(1993, 2000, ends)) == (1993, ends)
     assert read_words(in_words(Counter())) == Counter()

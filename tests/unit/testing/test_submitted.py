@@ -91,7 +91,7 @@ def test_the_message_shows_what_was_submitted_instead() -> None:
 )
 def test_the_message_names_the_place(args: dict[str, object], says: str) -> None:
     """What does not fit is named by its path."""
-    assert wanted("scan", args, None).misfit(ONE) == says
+    assert wanted("scan", args, None).mismatch(ONE) == says
 
 
 def test_the_message_counts() -> None:

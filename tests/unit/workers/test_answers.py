@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.control.commands import Stop, encode_command
-from orchestrator.control.desired import Desired, Standing
+from orchestrator.control.desired import ActiveCommand, Desired
 from orchestrator.control.signing import Signer
 from orchestrator.core.issued import VERSION, Issued
 from orchestrator.store.keys import PoolKeys
@@ -33,8 +33,8 @@ def standing(count: int) -> Desired:
     """So many sessions are stopped."""
     stops = [Stop(session=f"s{n}") for n in range(count)]
     issued = [Issued(VERSION, f"id-{n}", encode_command(stop), "ann", "", 1, 2, 0) for n, stop in enumerate(stops)]
-    slots = [stop.orders[0].slot for stop in stops]
-    return Desired(standing={slot: Standing(slot, "-", one) for slot, one in zip(slots, issued, strict=True)})
+    slots = [stop.changes[0].slot for stop in stops]
+    return Desired(active={slot: ActiveCommand(slot, "-", one) for slot, one in zip(slots, issued, strict=True)})
 
 
 def test_more_stand_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -391,7 +391,7 @@ def test_models_are_read_by_alias_and_by_name() -> None:
     assert skill.read_result(skill.dump_result(Aliased(wordCount=5), max_bytes=100)).word_count == 5
 
 
-def test_a_bug_in_a_validator_is_a_misfit() -> None:
+def test_a_bug_in_a_validator_is_invalid() -> None:
     """A validator that raises anything at all is reported as arguments that could not be checked."""
 
     async def work(thing: Explosive) -> None: ...

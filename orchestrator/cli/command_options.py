@@ -25,7 +25,7 @@ ANSWER_WITHIN_S: Final = 5.0
 
 @option_group("Options of commands that change something")
 @dataclass(frozen=True, slots=True)
-class Commanding:
+class CommandOptions:
     """What may be said with every control command."""
 
     reason: Annotated[str, option("--reason", metavar="TEXT")] = ""
@@ -42,11 +42,11 @@ class Commanding:
         return duration_s("--timeout", self.timeout)
 
 
-USUAL: Final = Commanding()
+USUAL: Final = CommandOptions()
 
 
 async def send_and_show(
-    services: Services, command: Command, options: Commanding, common: Globals, *, until_done: bool = False
+    services: Services, command: Command, options: CommandOptions, common: Globals, *, until_done: bool = False
 ) -> int:
     """Give a command that is no job, wait for the answers and print them.
 

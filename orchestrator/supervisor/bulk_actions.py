@@ -7,17 +7,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from orchestrator.tasks import scripts
-from orchestrator.tasks.model import CancelStatus, DeleteStatus, ReviveStatus, TaskState
+from orchestrator.tasks.model import CancelStatus, DeleteStatus, RequeueStatus, TaskState
 
 if TYPE_CHECKING:
-    from orchestrator.control.desired import Standing
+    from orchestrator.control.desired import ActiveCommand
     from orchestrator.services import Services
 
-Deed: TypeAlias = Callable[["Services", "Standing", Sequence[str]], Awaitable[Counter[str]]]
+BulkAction: TypeAlias = Callable[["Services", "ActiveCommand", Sequence[str]], Awaitable[Counter[str]]]
 """Does it to up to 500 tasks, and answers how many came to which end; the ends are single words."""
 
 
-async def cancel(services: Services, job: Standing, ids: Sequence[str]) -> Counter[str]:
+async def cancel(services: Services, job: ActiveCommand, ids: Sequence[str]) -> Counter[str]:
     """Cancel tasks. One that was cancelled before counts too: it may have been by the first try of this batch."""
     call = scripts.cancel(services.keys, ids=ids, reason=job.issued.words)
     ends: Counter[str] = Counter()
@@ -34,9 +34,9 @@ async def cancel(services: Services, job: Standing, ids: Sequence[str]) -> Count
     return ends
 
 
-async def revive(services: Services, job: Standing, ids: Sequence[str]) -> Counter[str]:
-    """Let tasks run again. The command's id is the token: none is revived twice by it, even if it died again since."""
-    call = scripts.revive(
+async def retry(services: Services, job: ActiveCommand, ids: Sequence[str]) -> Counter[str]:
+    """Let tasks run again. The command's id is the token: none is requeued twice by it, even if it died again since."""
+    call = scripts.retry(
         services.keys,
         ids=ids,
         token=job.issued.id,
@@ -45,11 +45,11 @@ async def revive(services: Services, job: Standing, ids: Sequence[str]) -> Count
     )
     ends: Counter[str] = Counter()
     for status, _ in await services.store.call(call):
-        ends["still-open" if status is ReviveStatus.ALREADY else status.value] += 1
+        ends["still-open" if status is RequeueStatus.ALREADY else status.value] += 1
     return ends
 
 
-async def delete(services: Services, job: Standing, ids: Sequence[str]) -> Counter[str]:  # noqa: ARG001 - as the others
+async def delete(services: Services, job: ActiveCommand, ids: Sequence[str]) -> Counter[str]:  # noqa: ARG001 - as the others
     """Delete ended tasks. A stub tells for five minutes that one was deleted, then it is unknown."""
     ends: Counter[str] = Counter()
     for status, _ in await services.store.call(scripts.delete(services.keys, ids=ids)):
@@ -57,9 +57,9 @@ async def delete(services: Services, job: Standing, ids: Sequence[str]) -> Count
     return ends
 
 
-DEEDS: Final[Mapping[str, Deed]] = {
+BULK_ACTIONS: Final[Mapping[str, BulkAction]] = {
     "cancel-tasks": cancel,
-    "revive-tasks": revive,
+    "retry-tasks": retry,
     "delete-tasks": delete,
     "purge-queue": cancel,
 }

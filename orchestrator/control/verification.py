@@ -1,6 +1,6 @@
 """Sees to it that the desired state holds what was truly ordered, and nothing else: for the supervisor that leads.
 
-Whoever may write to Redis may write into the state. What he writes there without the secret is undone; an order that
+Whoever may write to Redis may write into the state. What he writes there without the secret is undone; a command that
 was true once and was put there again is told from a new one by the control stream, in which it is not the last word.
 """
 
@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control import scripts
 from orchestrator.control.commands import SetLimit, decode_command
-from orchestrator.control.desired import PROVED, SKEW_MS, Desired, is_of_later_version, read_desired, read_slot
+from orchestrator.control.desired import SKEW_MS, VERIFIED, Desired, is_of_later_version, read_desired, read_slot
 from orchestrator.control.entries import read_entry
 from orchestrator.control.records import without_replays
-from orchestrator.control.scripts import Proof, ProofRow
+from orchestrator.control.scripts import Verification, VerificationRow
 from orchestrator.core.errors import StoreError
-from orchestrator.core.issued import pack_in_force
+from orchestrator.core.issued import pack_slot_value
 from orchestrator.core.log import get_logger
 from orchestrator.core.rates import parse_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.control.desired import Standing
-    from orchestrator.control.entries import Heard
+    from orchestrator.control.desired import ActiveCommand
+    from orchestrator.control.entries import ControlEntry
     from orchestrator.control.signing import Signer
-    from orchestrator.core.issued import InForce
+    from orchestrator.core.issued import SlotValue
     from orchestrator.store.store import Store
 
 BATCH: Final = 500
-WORKER_ORDER_MS: Final = 3_600_000
-"""An order for a worker that nobody knows is dropped then."""
+WORKER_COMMAND_MS: Final = 3_600_000
+"""A command for a worker that nobody knows is dropped then."""
 
 _WORKER_SLOT: Final = "drain:worker:"
 _SESSION_SLOT: Final = "stop:session:"
@@ -38,86 +38,91 @@ _COUNTERS: Final = frozenset({"seq", "epoch", "sessions"})
 _log = get_logger(__name__)
 
 
-async def see_to_truth(store: Store, signer: Signer) -> Desired:
-    """Read the desired state and mend it; what is in force."""
+async def verify_desired_state(store: Store, signer: Signer) -> Desired:
+    """Read the desired state and repair it; what is active."""
     desired_key = store.keys.desired
     reply = await store.execute("HGETALL", desired_key)
     fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
     rows = await _judge(store, signer, fields)
-    untrue = [row.slot for row in rows if row.proof is not Proof.TRUE]
-    rows += [ProofRow(slot, fields.get(slot, b""), Proof.OVER) for slot in await _gone_workers(store, signer, reply)]
+    untrue = [row.slot for row in rows if row.verification is not Verification.TRUE]
+    rows += [
+        VerificationRow(slot, fields.get(slot, b""), Verification.OVER)
+        for slot in await _gone_workers(store, signer, reply)
+    ]
     sessions = _wrong_count(fields)
     if not rows and sessions is None:
         return read_desired(reply, signer)
     for at in range(0, max(1, len(rows)), BATCH):
-        call = scripts.prove(
+        call = scripts.verify(
             store.keys, rows=rows[at : at + BATCH], seq=fields.get("seq", b""), sessions=None if at else sessions
         )
         await store.call(call)
     if untrue and signer.wanted:
-        _log.error("desired_state_forged", slots=untrue, meaning="what was truly ordered before is in force again")
+        _log.error("desired_state_forged", slots=untrue)
     return read_desired(await store.execute("HGETALL", desired_key), signer)
 
 
-async def _judge(store: Store, signer: Signer, fields: Mapping[str, bytes]) -> list[ProofRow]:
-    rows: list[ProofRow] = []
-    news: dict[str, InForce | None] = {}
-    for slot in sorted({name.removeprefix(PROVED) for name in fields} - _COUNTERS):
-        value, proved = fields.get(slot, b""), fields.get(PROVED + slot)
+async def _judge(store: Store, signer: Signer, fields: Mapping[str, bytes]) -> list[VerificationRow]:
+    rows: list[VerificationRow] = []
+    news: dict[str, SlotValue | None] = {}
+    for slot in sorted({name.removeprefix(VERIFIED) for name in fields} - _COUNTERS):
+        value, verified = fields.get(slot, b""), fields.get(VERIFIED + slot)
         found = read_slot(slot, value, signer)
         if found is None and is_of_later_version(slot, value, signer):
             continue
         if not signer.wanted:
-            # Nothing was ever proved: what says so is left from a time with a secret, as is what was lifted then.
-            if found is None or found.lifted:
-                rows.append(ProofRow(slot, value, Proof.OVER))
-        elif found is None or value != proved:
+            # Nothing was ever verified: what says so is left from a time with a secret, as is what was ended then.
+            if found is None or found.ended:
+                rows.append(VerificationRow(slot, value, Verification.OVER))
+        elif found is None or value != verified:
             news[slot] = found
     words = await _last_words(store, signer, news)
     for slot, found in news.items():
-        value, before = fields.get(slot, b""), read_slot(slot, fields.get(PROVED + slot), signer)
+        value, before = fields.get(slot, b""), read_slot(slot, fields.get(VERIFIED + slot), signer)
         word = words.get(slot)
         contradicted = slot in words and (word is None or found is None or word.packed != found.packed)
         if found is not None and not contradicted and not _is_older(found, before):
-            rows.append(ProofRow(slot, value, Proof.TRUE))
+            rows.append(VerificationRow(slot, value, Verification.TRUE))
         else:
             rows.append(_against(slot, value, before, word))
     return rows
 
 
-def _is_older(found: InForce, before: InForce | None) -> bool:
-    """Whether an order was not valid any more when the one was issued that was proved: it cannot have come after."""
+def _is_older(found: SlotValue, before: SlotValue | None) -> bool:
+    """Whether a command was not valid any more when the one was issued that was verified: it cannot have come after."""
     return before is not None and found.issued.not_after_ms + SKEW_MS < before.issued.issued_ms
 
 
-def _against(slot: str, value: bytes, before: InForce | None, word: Heard | None) -> ProofRow:
+def _against(slot: str, value: bytes, before: SlotValue | None, word: ControlEntry | None) -> VerificationRow:
     """Undo what stands in a slot, so that what was truly ordered last stands there.
 
-    That is what was proved, or what the stream says of it: somebody may have written over that before it was proved.
+    That is what was verified, or what the stream says of it: it may have been overwritten before that.
     """
     again = None
     if word is not None and (before is None or word.came_after(before.issued)):
         before = word.in_slot(slot)
-        again = pack_in_force(before) if before else None
-    if before is None or before.lifted:
-        return ProofRow(slot, value, Proof.OVER)
+        again = pack_slot_value(before) if before else None
+    if before is None or before.ended:
+        return VerificationRow(slot, value, Verification.OVER)
     command = decode_command(before.issued.command)
     if isinstance(command, SetLimit):
         rate = parse_rate(command.rate)
-        return ProofRow(slot, value, Proof.FALSE, rate.count, rate.window_us, again)
-    return ProofRow(slot, value, Proof.FALSE, again=again)
+        return VerificationRow(slot, value, Verification.FALSE, rate.count, rate.window_us, again)
+    return VerificationRow(slot, value, Verification.FALSE, again=again)
 
 
-async def _last_words(store: Store, signer: Signer, news: Mapping[str, InForce | None]) -> dict[str, Heard | None]:
+async def _last_words(
+    store: Store, signer: Signer, news: Mapping[str, SlotValue | None]
+) -> dict[str, ControlEntry | None]:
     """What the control stream says last of these slots; None if nothing, though it reaches back far enough.
 
-    Of an order that is older than all that the stream holds nobody can tell: its slot is left out.
+    Of a command that is older than all that the stream holds nobody can tell: its slot is left out.
     """
     if not news:
         return {}
     oldest = await store.execute("XRANGE", store.keys.control, "-", "+", "COUNT", 1)
     reach_ms = int(oldest[0][0].partition(b"-")[0]) if oldest else None
-    words: dict[str, Heard | None] = {
+    words: dict[str, ControlEntry | None] = {
         slot: None
         for slot, found in news.items()
         if found and reach_ms is not None and found.issued.issued_ms >= reach_ms
@@ -127,11 +132,11 @@ async def _last_words(store: Store, signer: Signer, news: Mapping[str, InForce |
     start = str(max(0, since_ms - SKEW_MS))
     while True:
         page = await store.execute("XRANGE", store.keys.control, start, "+", "COUNT", BATCH)
-        heard = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
-        for one in await without_replays(store, heard):
+        received = [read_entry(entry.decode(), fields, signer) for entry, fields in page]
+        for one in await without_replays(store, received):
             if one.problem or one.command is None:
                 continue
-            slots = {f"do:{one.id}"} if one.command.job else {order.slot for order in one.command.orders}
+            slots = {f"do:{one.id}"} if one.command.job else {change.slot for change in one.command.changes}
             words |= dict.fromkeys(slots & set(news), one)
         if len(page) < BATCH:
             return words
@@ -139,8 +144,8 @@ async def _last_words(store: Store, signer: Signer, news: Mapping[str, InForce |
 
 
 async def _gone_workers(store: Store, signer: Signer, reply: list[bytes]) -> list[str]:
-    """The slots of orders for workers that are gone for good: their names do not come again."""
-    slots = [one for one in read_desired(reply, signer).standing.values() if one.slot.startswith(_WORKER_SLOT)]
+    """The slots of commands for workers that are gone for good: their names do not come again."""
+    slots = [one for one in read_desired(reply, signer).active.values() if one.slot.startswith(_WORKER_SLOT)]
     if not slots:
         return []
     keys = [store.keys.worker(_worker_of(one)) for one in slots]
@@ -148,11 +153,11 @@ async def _gone_workers(store: Store, signer: Signer, reply: list[bytes]) -> lis
     return [
         one.slot
         for one, there in zip(slots, known, strict=True)
-        if not there and int(time[0]) * 1000 > one.issued.issued_ms + WORKER_ORDER_MS
+        if not there and int(time[0]) * 1000 > one.issued.issued_ms + WORKER_COMMAND_MS
     ]
 
 
-def _worker_of(one: Standing) -> str:
+def _worker_of(one: ActiveCommand) -> str:
     return one.slot.removeprefix(_WORKER_SLOT)
 
 

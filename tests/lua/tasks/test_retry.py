@@ -1,4 +1,4 @@
-"""lua/tasks/revive.lua: ended tasks run again as the same tasks; what they failed and died before counts no more."""
+"""lua/tasks/retry.lua: ended tasks run again as the same tasks; what they failed and died before counts no more."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.tasks.model import FinishStatus, ReviveStatus, TaskState, VerdictKind, WatchStatus
+from orchestrator.tasks.model import FinishStatus, RequeueStatus, TaskState, VerdictKind, WatchStatus
 from orchestrator.tasks.reasons import explain
 from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, Team, chunk, row
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.both_servers
 
-REVIVED = ReviveStatus.REVIVED
+REQUEUED = RequeueStatus.REQUEUED
 
 
 def dead(pool: Pool, *, key: str = "") -> str:
@@ -23,7 +23,7 @@ def dead(pool: Pool, *, key: str = "") -> str:
     pool.register()
     (id_,) = pool.put(row(idem=key, digest="d" if key else "", reply="c1"))
     pool.end(pool.one(), VerdictKind.DEAD, payload=b"trace 1", reason="boom")
-    pool.rings()
+    pool.notifications()
     return id_
 
 
@@ -32,41 +32,41 @@ def test_dead_letter(pool: Pool) -> None:
     id_ = dead(pool)
     before = pool.task(id_)
     pool.sleep(1000)
-    assert pool.revive(id_) == [(REVIVED, TaskState.DEAD)]
+    assert pool.retry(id_) == [(REQUEUED, TaskState.DEAD)]
     task = pool.task(id_)
     assert (task["state"], int(task["gen"]), task["was"]) == ("ready", pool.now_ms, before["gen"])
     assert (task["error:1"], task["fails"], task["env"]) == ("trace 1", "1", before["env"])
-    assert task["revival:1"] == f"{pool.now_ms} dead ann: fixed"
+    assert task["requeue:1"] == f"{pool.now_ms} dead ann: fixed"
     assert "ended" not in task
     assert pool.queue() == [id_]
     assert pool.members(pool.keys.dead) == []
-    assert pool.rings() == ["queue:skill:sum"]
-    assert pool.stats()["revived"] == 1
+    assert pool.notifications() == ["queue:skill:sum"]
+    assert pool.stats()["requeued"] == 1
     assert pool.ttl_s(pool.keys.task(id_)) == MAX_WAIT_S
-    assert pool.mend(id_) == []
+    assert pool.repair(id_) == []
 
 
 def test_history_goes_on_and_failures_count_anew(pool: Pool) -> None:
     """Attempts are numbered on; the worker is told how many of them do not count."""
     id_ = dead(pool)
-    pool.revive(id_)
+    pool.retry(id_)
     second = pool.one()
     assert (second.attempt, second.deaths, second.forgiven, second.failures) == (2, 0, 1, 1)
     pool.end(second, VerdictKind.RETRY, payload=b"trace 2")
     third = pool.one()
     assert (third.attempt, third.forgiven, third.failures) == (3, 1, 2)
     pool.end(third, VerdictKind.DEAD, payload=b"trace 3")
-    pool.revive(id_, token="t2")
+    pool.retry(id_, token="t2")
     assert pool.one().failures == 1
     task = pool.task(id_)
     assert [task[f"error:{n}"] for n in (1, 2, 3)] == ["trace 1", "trace 2", "trace 3"]
-    assert {"revival:1", "revival:2"} < set(task)
+    assert {"requeue:1", "requeue:2"} < set(task)
 
 
 def test_who_takes_over_is_told_too(pool: Pool) -> None:
     """An attempt that is adopted knows of the forgiven failures as one that was assigned."""
     id_ = dead(pool)
-    pool.revive(id_)
+    pool.retry(id_)
     pool.one()
     pool.look("w2")
     pool.age(20_000)
@@ -88,15 +88,15 @@ def test_deaths_count_anew(pool: Pool) -> None:
         task = pool.task(id_)
         assert task["deaths"] == str(number)
         assert f"death:{number}" in task
-        # With one death since it was revived it waits for nothing; a second one would be its end.
+        # With one death since it was requeued it waits for nothing; a second one would be its end.
         assert task["state"] == ("dead" if number % 2 == 0 else "ready")
         if task["state"] == "dead":
-            assert pool.revive(id_, token=f"t{number}") == [(REVIVED, TaskState.DEAD)]
+            assert pool.retry(id_, token=f"t{number}") == [(REQUEUED, TaskState.DEAD)]
     assert pool.one().deaths == 6
 
 
 def test_backoff_of_deaths_begins_anew(pool: Pool) -> None:
-    """How long a task waits after a death follows the deaths since it was revived."""
+    """How long a task waits after a death follows the deaths since it was requeued."""
     pool.register()
     (id_,) = pool.put()
     for _ in range(3):
@@ -105,7 +105,7 @@ def test_backoff_of_deaths_begins_anew(pool: Pool) -> None:
         pool.sleep(5000)
         pool.promote()
     assert pool.state(id_) == "dead"
-    pool.revive(id_)
+    pool.retry(id_)
     pool.deliver()
     pool.abandon("w1")
     assert pool.state(id_) == "ready"
@@ -123,13 +123,13 @@ def test_cancelled_and_expired(pool: Pool, state: TaskState) -> None:
     if state is TaskState.CANCELLED:
         delivery = pool.one()
         pool.cancel(id_)
-        pool.end(delivery, VerdictKind.BACK)
+        pool.end(delivery, VerdictKind.REQUEUE)
     else:
         pool.sleep(2000)
         pool.promote()
     assert pool.state(id_) == state
     pool.sleep(5000)
-    assert pool.revive(id_) == [(REVIVED, state)]
+    assert pool.retry(id_) == [(REQUEUED, state)]
     assert not {"cancel", "by", "ended"} & set(pool.task(id_))
     pool.promote()
     delivery = pool.one()
@@ -150,13 +150,13 @@ def test_what_has_not_ended(pool: Pool) -> None:
     pool.cancel(deleted)
     pool.delete(deleted)
     with pool.unchanged():
-        assert pool.revive(ready, scheduled, running, succeeded, deleted, "gone") == [
-            (ReviveStatus.ALREADY, TaskState.READY),
-            (ReviveStatus.ALREADY, TaskState.SCHEDULED),
-            (ReviveStatus.ALREADY, TaskState.ASSIGNED),
-            (ReviveStatus.REFUSED, TaskState.SUCCEEDED),
-            (ReviveStatus.UNKNOWN, None),
-            (ReviveStatus.UNKNOWN, None),
+        assert pool.retry(ready, scheduled, running, succeeded, deleted, "gone") == [
+            (RequeueStatus.ALREADY, TaskState.READY),
+            (RequeueStatus.ALREADY, TaskState.SCHEDULED),
+            (RequeueStatus.ALREADY, TaskState.ASSIGNED),
+            (RequeueStatus.REFUSED, TaskState.SUCCEEDED),
+            (RequeueStatus.UNKNOWN, None),
+            (RequeueStatus.UNKNOWN, None),
         ]
 
 
@@ -166,20 +166,20 @@ def test_damaged(pool: Pool, field: str, value: str) -> None:
     id_ = dead(pool)
     pool.execute("HSET", pool.keys.task(id_), field, value)
     with pool.unchanged():
-        assert pool.revive(id_) == [(ReviveStatus.DAMAGED, TaskState.DEAD)]
+        assert pool.retry(id_) == [(RequeueStatus.DAMAGED, TaskState.DEAD)]
 
 
 def test_repeat(pool: Pool) -> None:
-    """A call that is sent twice revives once, even if the task has died again since; another call revives it again."""
+    """A call that is sent twice retries once, even if the task has died again since; another call retries it again."""
     id_ = dead(pool)
-    assert pool.revive(id_, id_) == [(REVIVED, TaskState.DEAD), (REVIVED, TaskState.READY)]
+    assert pool.retry(id_, id_) == [(REQUEUED, TaskState.DEAD), (REQUEUED, TaskState.READY)]
     with pool.unchanged():
-        assert pool.revive(id_) == [(REVIVED, TaskState.READY)]
-        assert pool.revive(id_, token="t2") == [(ReviveStatus.ALREADY, TaskState.READY)]
+        assert pool.retry(id_) == [(REQUEUED, TaskState.READY)]
+        assert pool.retry(id_, token="t2") == [(RequeueStatus.ALREADY, TaskState.READY)]
     pool.end(pool.one(), VerdictKind.DEAD, payload=b"again")
     with pool.unchanged():
-        assert pool.revive(id_) == [(REVIVED, TaskState.DEAD)]
-    assert pool.revive(id_, token="t2") == [(REVIVED, TaskState.DEAD)]
+        assert pool.retry(id_) == [(REQUEUED, TaskState.DEAD)]
+    assert pool.retry(id_, token="t2") == [(REQUEUED, TaskState.DEAD)]
     assert pool.state(id_) == "ready"
 
 
@@ -191,7 +191,7 @@ def test_late_verdicts(pool: Pool) -> None:
     pool.end(first, VerdictKind.RETRY, payload=b"1")
     second = pool.one()
     pool.end(second, VerdictKind.DEAD, payload=b"2")
-    pool.revive(id_)
+    pool.retry(id_)
     with pool.unchanged():
         assert pool.end(second, VerdictKind.DEAD, payload=b"2") is FinishStatus.ALREADY
         assert pool.end(first) is FinishStatus.STALE
@@ -200,7 +200,7 @@ def test_late_verdicts(pool: Pool) -> None:
 def test_key_goes_on(pool: Pool) -> None:
     """Its idempotency key lives as long as the task, and still names it."""
     id_ = dead(pool, key="k")
-    pool.revive(id_)
+    pool.retry(id_)
     assert pool.ttl_s(f"{pool.keys.root}:idem:k") == MAX_WAIT_S
     assert pool.submit(row(idem="k", digest="d")) == [("duplicate", id_)]
 
@@ -210,7 +210,7 @@ def test_key_of_another(pool: Pool) -> None:
     id_ = dead(pool, key="k")
     pool.execute("DEL", f"{pool.keys.root}:idem:k")
     (later,) = pool.put(row(idem="k", digest="d", queue="skill:odd"), max_wait_s=50)
-    pool.revive(id_)
+    pool.retry(id_)
     assert pool.ttl_s(f"{pool.keys.root}:idem:k") == 50
     assert pool.submit(row(idem="k", digest="d")) == [("duplicate", later)]
 
@@ -222,27 +222,27 @@ def test_place(pool: Pool) -> None:
     pool.cancel(addressed)
     before = pool.put(row(), row())
     pool.sleep(10)
-    pool.revive(id_, addressed)
+    pool.retry(id_, addressed)
     (after,) = pool.put(row())
     assert pool.queue() == [*sorted(before), *sorted([id_, after])]
     assert pool.queue("agent:ann") == [addressed]
 
 
 def test_output_goes_on(pool: Pool) -> None:
-    """Who follows it sees its end, the revival and what comes then; the stream lives as long as the task."""
+    """Who follows it sees its end, the retry and what comes then; the stream lives as long as the task."""
     pool.register()
     (id_,) = pool.put()
     delivery = pool.one()
     pool.emit(chunk(delivery, 1))
     pool.end(delivery, VerdictKind.DEAD, payload=b"t", reason="boom")
     pool.sleep(5)
-    pool.revive(id_)
+    pool.retry(id_)
     assert pool.watch(id_)[0][0] is WatchStatus.LIVE
     pool.emit(chunk(pool.one(), 1))
     assert [(kind, attempt, data) for kind, _, attempt, data in pool.out(id_)] == [
         ("output", 1, "1"),
         ("dead", 1, "boom"),
-        ("revived", 2, "ann: fixed"),
+        ("requeued", 2, "ann: fixed"),
         ("assigned", 2, "ed"),
         ("output", 2, "1"),
     ]
@@ -252,7 +252,7 @@ def test_output_goes_on(pool: Pool) -> None:
 def test_dies_again(pool: Pool) -> None:
     """It is buried again, told of again, and kept as a dead letter is."""
     id_ = dead(pool)
-    pool.revive(id_)
+    pool.retry(id_)
     pool.end(pool.one(), VerdictKind.DEAD, payload=b"trace 2")
     assert pool.members(pool.keys.dead) == [id_]
     assert pool.replies() == [(id_, "d"), (id_, "d")]
@@ -263,18 +263,18 @@ def test_batch_of_500(pool: Pool) -> None:
     """A full batch fits into one call and keeps its order."""
     ids = pool.put(*[row(idem=f"k{i}", digest="d") for i in range(500)])
     pool.cancel(*ids)
-    assert set(pool.revive(*ids)) == {(REVIVED, TaskState.CANCELLED)}
+    assert set(pool.retry(*ids)) == {(REQUEUED, TaskState.CANCELLED)}
     assert pool.queue() == sorted(ids)
 
 
 def test_cost_does_not_grow(pool: Pool) -> None:
-    """Reviving one task costs the same among many."""
+    """Retrying one task costs the same among many."""
 
     def cost() -> int:
         (task_id,) = pool.put(row(queue="skill:odd"))
         pool.cancel(task_id)
         before = pool.commands()
-        pool.revive(task_id)
+        pool.retry(task_id)
         done = pool.commands() - before
         pool.cancel(task_id)
         return done
@@ -287,9 +287,9 @@ def test_cost_does_not_grow(pool: Pool) -> None:
 
 
 def test_why_counts_what_counts(pool: Pool) -> None:
-    """What a task waits for after another failure tells of the failures since it was revived."""
+    """What a task waits for after another failure tells of the failures since it was requeued."""
     id_ = dead(pool)
-    pool.revive(id_)
+    pool.retry(id_)
     pool.end(pool.one(), VerdictKind.RETRY, payload=b"trace 2", delay_ms=1000, reason="boom")
     found = pool.why(id_)
     assert found is not None

@@ -2,8 +2,8 @@
 -- Let ended tasks run again: dead letters, cancelled and expired ones line up in their lanes and queues as if they had
 -- become ready now. They keep their ids, their keys and all that is known of their attempts; but what they failed and died so far
 -- counts no more, and they need not start in time any more.
--- status, per id: revived | already state (it has not ended) | refused state (it succeeded) | damaged | unknown
--- repeat: answers revived for every task that this token has revived, whatever became of it since, and changes nothing
+-- status, per id: requeued | already state (it has not ended) | refused state (it succeeded) | damaged | unknown
+-- repeat: answers requeued for every task that this token has requeued, whatever became of it since, and changes nothing
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id
 local token      = ARGV[2]                   -- str: names this call and its repeats; one word
@@ -26,18 +26,18 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local dead_key = pool .. ':dead'
-local waiting, revived, answers = start_waiting(), {}, {}
+local waiting, requeued, answers = start_waiting(), {}, {}
 local may_go_on = {dead = true, cancelled = true, expired = true}
 
-local function revive(id)
+local function retry(id)
   local task_key, out_key = pool .. ':task:' .. id, pool .. ':out:' .. id
   local found = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'env', 'idem', 'fails', 'deaths', 'out',
-    'revived', 'lane', 'asks')
+    'requeued', 'lane', 'asks')
   local state = found[1]
   if not state then return 'unknown', '' end
   local task = {state = state, gen = found[2], queue = found[3], env = found[5], fails = found[7], deaths = found[8]}
   local count, by = string.match(found[10] or '0 0 0 -', '^(%d+) %d+ %d+ (%S+)$')
-  if by == token then return 'revived', state end
+  if by == token then return 'requeued', state end
   if state == 'succeeded' then return 'refused', state end
   if not may_go_on[state] then return 'already', state end
   if corrupt_field(task) then return 'damaged', state end
@@ -49,8 +49,8 @@ local function revive(id)
   local state_now = 'ready'
   if found[11] and not join_lane(pool, found[11], id, now) then state_now = 'waiting' end
   redis.call('HSET', task_key, 'state', state_now, 'gen', generation, 'was', task.gen,
-    'revived', number .. ' ' .. fails .. ' ' .. deaths .. ' ' .. token,
-    'revival:' .. number, integer(now_ms) .. ' ' .. state .. ' ' .. said)
+    'requeued', number .. ' ' .. fails .. ' ' .. deaths .. ' ' .. token,
+    'requeue:' .. number, integer(now_ms) .. ' ' .. state .. ' ' .. said)
   redis.call('HDEL', task_key, 'ended', 'at', 'by', 'cancel', 'due', 'left')
   -- What nobody answered in time is asked again.
   if found[12] and redis.call('HEXISTS', task_key, 'answer:' .. found[12]) == 0 then
@@ -62,17 +62,17 @@ local function revive(id)
   if state_now == 'ready' then
     enqueue(waiting.ready, task.queue or skill_queue(task.env), integer(rank_of(found[4]) + now_ms), id)
   end
-  if found[9] then append_event(pool, id, generation, fails + deaths + 1, 'revived', said) end
-  revived[#revived + 1] = id
-  return 'revived', state
+  if found[9] then append_event(pool, id, generation, fails + deaths + 1, 'requeued', said) end
+  requeued[#requeued + 1] = id
+  return 'requeued', state
 end
 
 for i = 1, #rows do
-  answers[2 * i - 1], answers[2 * i] = revive(rows[i][1])
+  answers[2 * i - 1], answers[2 * i] = retry(rows[i][1])
 end
 flush_waiting(pool, waiting)
-if #revived > 0 then
-  redis.call('ZREM', dead_key, unpack(revived))
-  increment_counters(pool, now, {revived = #revived})
+if #requeued > 0 then
+  redis.call('ZREM', dead_key, unpack(requeued))
+  increment_counters(pool, now, {requeued = #requeued})
 end
 return answers

@@ -4,11 +4,11 @@
 -- rows: agent and its name | skill and its name
 -- codes: unlisted-agent (it has workers and no place among the agents) | unknown-worker (it counts for the agent and is
 --        not known to live) | skill-index (the agents of a skill are not those that have it)
--- answers: per finding: row code mended (1 or 0)
--- repeat: finds nothing of what it has mended
+-- answers: per finding: row code repaired (1 or 0)
+-- repeat: finds nothing of what it has repaired
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: kind name
-local repair  = ARGV[2]                   -- str: 1 = mend what is found
+local repair  = ARGV[2]                   -- str: 1 = repair what is found
 local limit   = tonumber(ARGV[3])         -- int: look at so many agents of a skill at most
 local now_arg = ARGV[4]                   -- time: test override, microseconds
 --@include now_us
@@ -19,7 +19,7 @@ local now_arg = ARGV[4]                   -- time: test override, microseconds
 
 local now = now_us(now_arg)
 local agents_key, workers_key = pool .. ':agents', pool .. ':workers'
-local types, answers, mended = {}, {}, 0
+local types, answers, repaired = {}, {}, 0
 local shared = {[agents_key] = 'zset', [workers_key] = 'zset', [pool .. ':queues'] = 'set', [pool .. ':doorbell'] = 'stream',
   [pool .. ':stats:TOTAL'] = 'hash', [pool .. ':stats:' .. integer(math.floor(now / 60000000))] = 'hash'}
 local sound = true
@@ -30,7 +30,7 @@ local may_repair = repair == '1'
 local function note(row, code)
   local n = #answers
   answers[n + 1], answers[n + 2], answers[n + 3] = row, code, may_repair and 1 or 0
-  if may_repair then mended = mended + 1 end
+  if may_repair then repaired = repaired + 1 end
 end
 
 -- Whether all that `recount` writes for an agent is what it should be.
@@ -88,5 +88,5 @@ end
 for i = 1, #rows do
   if rows[i][1] == 'agent' then check_agent(i, rows[i][2]) else check_skill(i, rows[i][2]) end
 end
-if mended > 0 then increment_counters(pool, now, {mended = mended}) end
+if repaired > 0 then increment_counters(pool, now, {repaired = repaired}) end
 return answers

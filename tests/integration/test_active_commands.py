@@ -12,7 +12,7 @@ from orchestrator import TaskCancelled
 from orchestrator.control.commands import CancelTasks, Start, Stop, encode_command
 from orchestrator.control.signing import Signer
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.issued import VERSION, InForce, Issued, pack_in_force, pack_issued
+from orchestrator.core.issued import VERSION, Issued, SlotValue, pack_issued, pack_slot_value
 from orchestrator.tasks.model import TaskState
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import PATIENCE_S
@@ -70,13 +70,13 @@ async def says(team: LocalTeam, id_: str, worker: str, word: str) -> None:
 
 @each_scope
 async def test_a_stop_lets_run_what_runs(team: LocalTeam, scope: dict[str, Any]) -> None:
-    """What runs ends with its result, what comes later waits; heard, then done; `start` lets it go on."""
+    """What runs ends with its result, what comes later waits; received, then done; `start` lets it go on."""
     editor = Editor()
     worker = await team.work(editor.agent)
     running = await submit(team)
     await editor.wait_begun(1)
     stop = await team.orc.admin.stop(**scope, reason="drill", actor="ann")
-    await says(team, stop.id, worker.id, "heard")
+    await says(team, stop.id, worker.id, "received")
     waiting = await submit(team)
     assert (await running.status()).state is TaskState.RUNNING
     editor.gate.set()
@@ -161,12 +161,12 @@ async def test_a_forged_start_lets_nothing_start(team: LocalTeam, scope: dict[st
     await says(team, stop.id, worker.id, "done")
     store, keys = team.services.store, team.services.keys
 
-    (slot,) = (order.slot for order in Start(**scope).orders)
+    (slot,) = (order.slot for order in Start(**scope).changes)
 
-    async def proved() -> bool:
-        return await store.execute("HGET", keys.desired, f"proved:{slot}") is not None
+    async def verified() -> bool:
+        return await store.execute("HGET", keys.desired, f"verified:{slot}") is not None
 
-    await wait_for(proved, "the supervisor to have noted what is true")
+    await wait_for(verified, "the supervisor to have noted what is true")
     now_ms = int((await store.execute("TIME"))[0]) * 1000
     forged = Issued(VERSION, new_task_id(), encode_command(Start(**scope)), "eve", "", now_ms, now_ms + 60_000, 0)
     wrong = Signer("another secret of sixteen letters", "", place=keys.root).sign(pack_issued(forged))
@@ -178,7 +178,7 @@ async def test_a_forged_start_lets_nothing_start(team: LocalTeam, scope: dict[st
         return int(await store.execute("HGET", keys.stats("TOTAL"), "assigned") or 0) > 0
 
     await wait_for(let_through, "the script to hand it out: nothing in Redis holds it back")
-    # Not before: the supervisor, too, hears of it, and mends what is in force.
+    # Not before: the supervisor, too, hears of it, and repairs what is active.
     await store.execute("XADD", keys.control, "*", "c", pack_issued(forged), "s", wrong)
     await anyio.sleep(0.3)
     assert editor.begun == []
@@ -198,7 +198,7 @@ async def test_a_drained_worker_stays_and_can_go_on(team: LocalTeam) -> None:
         await submit(team)
         await anyio.sleep(0.01)
     order = await team.orc.admin.drain_worker(drained.id, reason="repair")
-    await says(team, order.id, drained.id, "heard")
+    await says(team, order.id, drained.id, "received")
 
     async def slots() -> bytes:
         found = await team.services.store.execute("HGET", team.services.keys.agent_workers("ed"), drained.id)
@@ -211,7 +211,7 @@ async def test_a_drained_worker_stays_and_can_go_on(team: LocalTeam) -> None:
     count = len(first.begun)
     handles = [await submit(team) for _ in range(20)]
     assert [await handle.result(PATIENCE_S) for handle in handles] == [1] * 20
-    assert (len(first.begun), await words(team, order.id)) == (count, {drained.id: "heard"})
+    assert (len(first.begun), await words(team, order.id)) == (count, {drained.id: "received"})
     first.gate.set()
     await says(team, order.id, drained.id, "done")
     assert await slots() == b"0"
@@ -230,7 +230,7 @@ async def test_a_stopped_worker_ends(team: LocalTeam) -> None:
     handle = await submit(team)
     await editor.wait_begun(1)
     order = await team.orc.admin.stop_worker(worker.id, reason="move")
-    await says(team, order.id, worker.id, "heard")
+    await says(team, order.id, worker.id, "received")
     editor.gate.set()
     assert await handle.result(PATIENCE_S) == 1
     await says(team, order.id, worker.id, "done")
@@ -243,7 +243,7 @@ async def test_a_stopped_worker_ends(team: LocalTeam) -> None:
 
 
 async def test_the_log_level_follows(team: LocalTeam) -> None:
-    """Workers log from the level on that was ordered, and from that of the settings when the order is lifted."""
+    """Workers log from the level on that was ordered, and from that of the settings when the order is ended."""
     worker = await team.work(Editor().agent)
     root = logging.getLogger()
     before = root.level
@@ -283,7 +283,7 @@ async def test_damage_silences_nobody(team: LocalTeam, damage: str) -> None:
     store, keys = team.services.store, team.services.keys
     worker = await team.work(Editor().agent)
     if damage == "held":
-        await store.execute("SET", keys.held_scopes, "x", "EX", 60)
+        await store.execute("SET", keys.suspended_scopes, "x", "EX", 60)
     elif damage == "nonce":
         issued = Issued(VERSION, new_task_id(), encode_command(Stop()), "eve", "", 1, 2**50, 0)
         await store.execute("RPUSH", keys.nonce(issued.id), "x")
@@ -295,7 +295,7 @@ async def test_damage_silences_nobody(team: LocalTeam, damage: str) -> None:
         issued = Issued(VERSION, new_task_id(), encode_command(CancelTasks(count=0).selecting([])), "eve", "", 1, 2, 0)
         await store.execute("HSET", keys.receipts(issued.id), "supervisor", "x progress y/z", "eve", "x y z")
         await store.execute("EXPIRE", keys.receipts(issued.id), 60)
-        job = pack_in_force(InForce("-", issued, pack_issued(issued), ""))
+        job = pack_slot_value(SlotValue("-", issued, pack_issued(issued), ""))
         await store.execute("HSET", keys.desired, f"do:{issued.id}", job)
         await team.orc.admin.pause_agent("other")  # somebody looks
         await says(team, issued.id, "supervisor", "done")
@@ -304,4 +304,4 @@ async def test_damage_silences_nobody(team: LocalTeam, damage: str) -> None:
         await says(team, stop.id, sender, "done")
     found = await stop.receipts(timeout=PATIENCE_S)
     assert (found.missing, found.busy) == ((), ())
-    await store.execute("DEL", keys.held_scopes)
+    await store.execute("DEL", keys.suspended_scopes)

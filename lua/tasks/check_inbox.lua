@@ -3,13 +3,13 @@
 -- entries that cannot be read; with `repair` remove them. An inbox that lost its group, or its agent's place in the
 -- registry, gets it back, so that what lies in it is read or recovered.
 -- codes: stray-entry | damaged (an entry that names no task) | no-group | unlisted-agent
--- answers: the last entry that was looked at (empty: there are no more), then per finding: entry code mended (1 or 0)
--- repeat: finds nothing of what it has mended
+-- answers: the last entry that was looked at (empty: there are no more), then per finding: entry code repaired (1 or 0)
+-- repeat: finds nothing of what it has repaired
 local pool    = KEYS[1]            -- key: root of the pool's slot
 local agent   = ARGV[1]            -- str: agent
 local after   = ARGV[2]            -- str: entry to go on behind; 0-0 = from the beginning
 local limit   = tonumber(ARGV[3])  -- int: look at so many at most; each holds up to 16 KiB
-local repair  = ARGV[4]            -- str: 1 = mend what is found
+local repair  = ARGV[4]            -- str: 1 = repair what is found
 local now_arg = ARGV[5]            -- time: test override, microseconds
 --@include now_us
 --@include integer
@@ -21,7 +21,7 @@ local now = now_us(now_arg)
 local inbox_key, agents_key, agent_key = pool .. ':inbox:' .. agent, pool .. ':agents', pool .. ':agent:' .. agent
 local types, answers, leave = {}, {''}, {}
 if not usable(types, inbox_key, 'stream') or types[inbox_key] == 'none' then return answers end
-local mended = 0
+local repaired = 0
 local may_repair = repair == '1' and usable(types, agent_key, 'hash') and usable(types, pool .. ':doorbell', 'stream')
   and usable(types, pool .. ':stats:TOTAL', 'hash')
   and usable(types, pool .. ':stats:' .. integer(math.floor(now / 60000000)), 'hash')
@@ -29,7 +29,7 @@ local may_repair = repair == '1' and usable(types, agent_key, 'hash') and usable
 local function note(entry, code, done)
   local n = #answers
   answers[n + 1], answers[n + 2], answers[n + 3] = entry, code, done and 1 or 0
-  if done then mended = mended + 1 end
+  if done then repaired = repaired + 1 end
 end
 
 local function is_attempt(entry, id)
@@ -71,5 +71,5 @@ for i = 1, #found do
   note(found[i][1], found[i][2], may_repair)
 end
 if may_repair and #leave > 0 then remove_entries(pool, agent, leave) end
-if mended > 0 then increment_counters(pool, now, {mended = mended}) end
+if repaired > 0 then increment_counters(pool, now, {repaired = repaired}) end
 return answers

@@ -2,11 +2,11 @@
 -- Look at keys from outside, up to 500: whether each holds the type that it should, and goes away if it should; with
 -- `repair` what would stay for ever gets the lifetime that is named.
 -- codes: wrong-type | no-lifetime
--- answers: per finding: row code mended (1 or 0)
--- repeat: finds nothing of what it has mended
+-- answers: per finding: row code repaired (1 or 0)
+-- repeat: finds nothing of what it has repaired
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: suffix type keep_s
-local repair  = ARGV[2]                   -- str: 1 = mend what is found
+local repair  = ARGV[2]                   -- str: 1 = repair what is found
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include now_us
 --@include integer
@@ -14,7 +14,7 @@ local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include increment_counters
 
 local now = now_us(now_arg)
-local types, answers, mended = {}, {}, 0
+local types, answers, repaired = {}, {}, 0
 local counters_sound = usable(types, pool .. ':stats:TOTAL', 'hash')
   and usable(types, pool .. ':stats:' .. integer(math.floor(now / 60000000)), 'hash')
 
@@ -30,11 +30,11 @@ for i = 1, #rows do
     local done = repair == '1' and code == 'no-lifetime'
     if done then
       redis.call('EXPIRE', key, keep_s)
-      mended = mended + 1
+      repaired = repaired + 1
     end
     local n = #answers
     answers[n + 1], answers[n + 2], answers[n + 3] = i, code, done and 1 or 0
   end
 end
-if mended > 0 and counters_sound then increment_counters(pool, now, {mended = mended}) end
+if repaired > 0 and counters_sound then increment_counters(pool, now, {repaired = repaired}) end
 return answers

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.client.submission import Submission
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.tasks import queries
-from orchestrator.tasks.model import ReviveStatus, TaskState
+from orchestrator.tasks.model import RequeueStatus, TaskState
 from orchestrator.tasks.selecting import OPEN, TaskFilter, select
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import run_local_team
@@ -57,22 +57,22 @@ async def test_retry_of_a_handle(team: LocalTeam) -> None:
     handle = await team.orc.submit("work", {"number": 1}, key="once")
     with pytest.raises(TaskFailed):
         await handle.result(timeout=5)
-    assert await handle.retry("try it") is ReviveStatus.REVIVED
+    assert await handle.retry("try it") is RequeueStatus.REQUEUED
     with pytest.raises(TaskFailed):
         await handle.result(timeout=5)
     assert flaky.attempts == [1, 2, 3, 4]
     flaky.broken = False
-    assert await handle.retry() is ReviveStatus.REVIVED
+    assert await handle.retry() is RequeueStatus.REQUEUED
     assert await handle.result(timeout=5) == 1
     assert (await team.orc.submit("work", {"number": 1}, key="once")).id == handle.id
     info = await handle.info()
     assert len(info.errors) == 4
-    assert [line.split(" ", 1)[1].endswith(": try it") for line in info.revivals] == [True, False]
-    assert await handle.retry() is ReviveStatus.REFUSED
+    assert [line.split(" ", 1)[1].endswith(": try it") for line in info.requeues] == [True, False]
+    assert await handle.retry() is RequeueStatus.REFUSED
 
 
 async def test_result_waits_again(team: LocalTeam) -> None:
-    """A handle that has told of a failure asks again: once somebody else revived the task, it waits for the new end."""
+    """A handle that has told of a failure asks again: once the task is requeued, it waits for the new end."""
     flaky = Flaky()
     await team.work(flaky.agent)
     handle = await team.orc.submit("work", {"number": 7})
@@ -87,7 +87,7 @@ async def test_result_waits_again(team: LocalTeam) -> None:
 
 
 async def test_watching_goes_on(team: LocalTeam) -> None:
-    """Who follows a task from its beginning sees its first end, the revival, and then the end that counts."""
+    """Who follows a task from its beginning sees its first end, the retry, and then the end that counts."""
     flaky = Flaky()
     await team.work(flaky.agent)
     handle = await team.orc.submit("work", delay=0.1)
@@ -97,7 +97,7 @@ async def test_watching_goes_on(team: LocalTeam) -> None:
     await handle.retry("fixed")
     await handle.result(timeout=5)
     events = [event async for event in handle.events()]
-    assert [event.kind for event in events][-4:] == ["dead", "revived", "assigned", "succeeded"]
+    assert [event.kind for event in events][-4:] == ["dead", "requeued", "assigned", "succeeded"]
     assert events[-3].reason.endswith(": fixed")
 
 
@@ -110,14 +110,14 @@ async def test_by_filter(team: LocalTeam) -> None:
         with pytest.raises(TaskFailed):
             await handle.result(timeout=5)
     flaky.broken = False
-    sent = await team.orc.admin.revive(TaskFilter(session="s1", error="number 1"), reason="fixed")
-    assert await done(sent) == "6 revived"
+    sent = await team.orc.admin.retry(TaskFilter(session="s1", error="number 1"), reason="fixed")
+    assert await done(sent) == "6 requeued"
     assert [await handles[n].result(timeout=5) for n in (1, 11, 13, 15, 17, 19)] == [1, 11, 13, 15, 17, 19]
     assert [(await handles[n].status()).state for n in (3, 10)] == [TaskState.DEAD] * 2
-    sent = await team.orc.admin.revive(TaskFilter(tag="t", session="s0"), limit=4)
-    assert (await done(sent), sent.more) == ("4 revived", True)
-    sent = await team.orc.admin.revive([handles[3].id, handles[1].id, handles[3].id])
-    assert (await done(sent), sent.more) == ("1 revived, 1 refused", False)
+    sent = await team.orc.admin.retry(TaskFilter(tag="t", session="s0"), limit=4)
+    assert (await done(sent), sent.more) == ("4 requeued", True)
+    sent = await team.orc.admin.retry([handles[3].id, handles[1].id, handles[3].id])
+    assert (await done(sent), sent.more) == ("1 requeued, 1 refused", False)
 
 
 async def test_frozen_selection(team: LocalTeam) -> None:
@@ -127,12 +127,12 @@ async def test_frozen_selection(team: LocalTeam) -> None:
     first = await team.orc.submit("work")
     with pytest.raises(TaskFailed):
         await first.result(timeout=5)
-    sent = await team.orc.admin.revive(TaskFilter(skill="work"))
+    sent = await team.orc.admin.retry(TaskFilter(skill="work"))
     second = await team.orc.submit("work")
     with pytest.raises(TaskFailed):
         await second.result(timeout=5)
-    assert await done(sent) == "1 revived"
-    assert (await second.info()).revivals == ()
+    assert await done(sent) == "1 requeued"
+    assert (await second.info()).requeues == ()
 
 
 async def test_poison_counts_anew(team: LocalTeam) -> None:
@@ -193,8 +193,8 @@ async def test_delete_by_filter(team: LocalTeam) -> None:
         await team.orc.admin.delete(TaskFilter(states=["ready"]))
 
 
-async def test_listing_follows_a_revival(team: LocalTeam) -> None:
-    """A revived task is listed as what it is now, although the stream of ends still tells of its death."""
+async def test_listing_follows_a_retry(team: LocalTeam) -> None:
+    """A requeued task is listed as what it is now, although the stream of ends still tells of its death."""
     flaky = Flaky()
     await team.work(flaky.agent)
     handle = await team.orc.submit("work")
@@ -235,7 +235,7 @@ async def test_every_place_is_found(team: LocalTeam) -> None:
         "running": await team.orc.submit("run"),
         "lane": await team.orc.submit("run", lane="l"),
         "behind": await team.orc.submit("run", lane="l"),
-        "asking": await team.orc.submit("ask"),
+        "awaiting_input": await team.orc.submit("ask"),
         "ready": await team.orc.submit("nobody"),
         "parked": await team.orc.submit("nobody", agent="placed"),
         "scheduled": await team.orc.submit("run", delay=60),
@@ -249,7 +249,7 @@ async def test_every_place_is_found(team: LocalTeam) -> None:
         return {names[id_] for id_ in selection.ids}
 
     async def all_found() -> bool:
-        return await found() == set(made) and await found(states=["asking"]) == {"asking"}
+        return await found() == set(made) and await found(states=["awaiting_input"]) == {"awaiting_input"}
 
     await wait_for(all_found, "all to be in their places")
     assert await found(states=["running"]) == {"running", "lane"}

@@ -5,25 +5,25 @@ from __future__ import annotations
 import anyio
 
 
-class Bell:
+class Wakeup:
     """Collects what has changed; one loop waits for it."""
 
     def __init__(self) -> None:
         self._names: set[str] = set()
-        self._rung = anyio.Event()
+        self._notified = anyio.Event()
 
-    def ring(self, *names: str) -> None:
+    def notify(self, *names: str) -> None:
         """Add names and wake the waiter."""
         self._names.update(names)
-        self._rung.set()
+        self._notified.set()
 
     async def wait(self, timeout_s: float | None) -> set[str]:
-        """Take all names; an empty set after `timeout_s` without a ring."""
+        """Take all names; an empty set after `timeout_s` without a notification."""
         if timeout_s is None:
-            await self._rung.wait()
+            await self._notified.wait()
         elif not self._names:
             with anyio.move_on_after(timeout_s):
-                await self._rung.wait()
-        self._rung = anyio.Event()
+                await self._notified.wait()
+        self._notified = anyio.Event()
         names, self._names = self._names, set()
         return names

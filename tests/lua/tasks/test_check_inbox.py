@@ -1,4 +1,4 @@
-"""lua/tasks/sift.lua: an inbox holds the entries of attempts, and can be read."""
+"""lua/tasks/check_inbox.lua: an inbox holds the entries of attempts, and can be read."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_sound_inboxes_are_left_alone(pool: Pool) -> None:
     pool.deliver("w2")
     assert first.task_id
     with pool.unchanged():
-        assert pool.sift() == pool.sift(repair=False) == pool.sift(limit=1) == []
-        assert pool.sift("nobody") == []
+        assert pool.check_inbox() == pool.check_inbox(repair=False) == pool.check_inbox(limit=1) == []
+        assert pool.check_inbox("nobody") == []
 
 
 def test_entries_of_no_attempt(pool: Pool) -> None:
@@ -35,12 +35,12 @@ def test_entries_of_no_attempt(pool: Pool) -> None:
     copy = pool.execute("XADD", pool.keys.inbox("ed"), "*", "t", held.task_id, "g", held.generation, "e", "").decode()
     expected = [(entry, "stray-entry") for entry in (gone.entry, ended.entry, back.entry, copy)]
     with pool.unchanged():
-        assert pool.sift(repair=False) == expected
-    assert pool.sift(limit=1) == expected
+        assert pool.check_inbox(repair=False) == expected
+    assert pool.check_inbox(limit=1) == expected
     assert [entry for entry, _ in pool.entries(pool.keys.inbox("ed"))] == [held.entry]
     assert pool.pending() == [(held.entry, "w1")]
-    assert pool.stats()["mended"] == 4
-    assert pool.sift() == []
+    assert pool.stats()["repaired"] == 4
+    assert pool.check_inbox() == []
 
 
 def test_room_rings(pool: Pool) -> None:
@@ -51,9 +51,9 @@ def test_room_rings(pool: Pool) -> None:
     pool.put()
     pool.assign()
     pool.execute("DEL", pool.keys.task(lost.task_id))
-    pool.rings()
-    pool.sift()
-    assert pool.rings() == ["agent:ed"]
+    pool.notifications()
+    pool.check_inbox()
+    assert pool.notifications() == ["agent:ed"]
     pool.one()
 
 
@@ -65,7 +65,7 @@ def test_garbage(pool: Pool) -> None:
     bad = [
         pool.execute("XADD", pool.keys.inbox("ed"), "*", *fields).decode() for fields in (("x", b"\xff"), ("t", "1"))
     ]
-    assert pool.sift() == [(entry, "damaged") for entry in bad]
+    assert pool.check_inbox() == [(entry, "damaged") for entry in bad]
     assert pool.inbox_length() == 1
 
 
@@ -76,8 +76,8 @@ def test_an_inbox_that_nobody_can_read_or_finds(pool: Pool) -> None:
     pool.assign()
     pool.execute("XGROUP", "DESTROY", pool.keys.inbox("ed"), "workers")
     pool.execute("DEL", pool.keys.agents)
-    assert pool.sift(repair=False) == [("", "no-group"), ("", "unlisted-agent")]
-    assert pool.sift() == [("", "no-group"), ("", "unlisted-agent")]
+    assert pool.check_inbox(repair=False) == [("", "no-group"), ("", "unlisted-agent")]
+    assert pool.check_inbox() == [("", "no-group"), ("", "unlisted-agent")]
     assert pool.score(pool.keys.agents, "ed") == pool.now_ms
     assert [delivery.task_id for delivery in pool.read()] == [waiting]
 
@@ -90,14 +90,14 @@ def test_another_type_where_a_repair_writes(pool: Pool, key: str) -> None:
     pool.execute("DEL", f"{pool.keys.root}:{key}")
     pool.execute("SET", f"{pool.keys.root}:{key}", "x", "EX", 100)
     with pool.unchanged():
-        assert pool.sift() == [(bad, "damaged")]
+        assert pool.check_inbox() == [(bad, "damaged")]
     pool.execute("DEL", f"{pool.keys.root}:{key}")
 
 
 def test_another_type_in_place_of_an_inbox(pool: Pool) -> None:
     """It is passed by."""
     pool.execute("SET", pool.keys.inbox("ed"), "x", "EX", 100)
-    assert pool.sift() == []
+    assert pool.check_inbox() == []
 
 
 def test_cost_does_not_grow(pool: Pool) -> None:
@@ -107,7 +107,7 @@ def test_cost_does_not_grow(pool: Pool) -> None:
     pool.assign()
     from orchestrator.tasks import scripts
 
-    call = scripts.sift(pool.keys, agent="ed", after="0-0", limit=5, repair=True)
+    call = scripts.check_inbox(pool.keys, agent="ed", after="0-0", limit=5, repair=True)
     pool.call(call)
     before = pool.commands()
     pool.call(call)

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
 -- Note which slots of the desired state carry a true signature, and undo what does not: what was truly ordered comes back.
--- Drop orders that are over, and mend the count of stopped sessions. What has changed since the caller read it stays.
+-- Drop commands that are over, and repair the count of stopped sessions. What has changed since the caller read it stays.
 -- rows: slot, the value that was read ('' there was none), true | false | over, and of a false one the rate of the limit
--- that comes back, and what does: without it, what was proved
+-- that comes back, and what does: without it, what was verified
 -- answers: how many slots are not what they were
 -- repeat: changes nothing
 local pool     = KEYS[1]                   -- key: root of the pool's slot
 local rows     = cmsgpack.unpack(ARGV[1])  -- rows: slot value verdict starts window_us again
 local seq      = ARGV[2]                   -- str: number of the state that was read
 local sessions = ARGV[3]                   -- str: how many sessions are stopped in it; empty: its own count is right
---@include in_force
+--@include is_active
 --@include count_desired
 --@include set_limit
 --@include notify_supervisor
@@ -18,34 +18,34 @@ local desired_key = pool .. ':desired'
 local undone = 0
 
 local function put_back(slot, true_value, starts, window_us)
-  local was = in_force(pool, slot)
-  if true_value then redis.call('HSET', desired_key, slot, true_value) else redis.call('HDEL', desired_key, slot, 'proved:' .. slot) end
-  local is = in_force(pool, slot)
+  local was = is_active(pool, slot)
+  if true_value then redis.call('HSET', desired_key, slot, true_value) else redis.call('HDEL', desired_key, slot, 'verified:' .. slot) end
+  local is = is_active(pool, slot)
   if string.sub(slot, 1, 13) == 'stop:session:' and was ~= is then count_desired(pool, 'sessions', is and 1 or -1) end
   local limit = string.match(slot, '^limit:(.*)$')
   if limit then set_limit(pool, limit, starts, window_us) end
   undone = undone + 1
 end
 
-local function prove(row)
+local function verify(row)
   local slot, value, verdict = row[1], row[2], row[3]
-  local proved_slot = 'proved:' .. slot
+  local verified_slot = 'verified:' .. slot
   if (redis.call('HGET', desired_key, slot) or '') ~= value then return end
   if verdict == 'false' then
-    put_back(slot, row[6] or redis.call('HGET', desired_key, proved_slot), row[4], row[5])
+    put_back(slot, row[6] or redis.call('HGET', desired_key, verified_slot), row[4], row[5])
   elseif verdict == 'over' then
     put_back(slot)
   elseif string.byte(value) == 49 then
-    redis.call('HSET', desired_key, proved_slot, value)
+    redis.call('HSET', desired_key, verified_slot, value)
   else
-    redis.call('HDEL', desired_key, slot, proved_slot)
+    redis.call('HDEL', desired_key, slot, verified_slot)
   end
 end
 
 if sessions ~= '' and (redis.call('HGET', desired_key, 'seq') or '') == seq then
   redis.call('HSET', desired_key, 'sessions', sessions)
 end
-for i = 1, #rows do prove(rows[i]) end
+for i = 1, #rows do verify(rows[i]) end
 if undone > 0 or sessions ~= '' then
   count_desired(pool, 'seq', 1)
   notify_supervisor(pool, 'agents')

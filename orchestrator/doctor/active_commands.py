@@ -1,4 +1,4 @@
-"""Looks at what stands by order of operators, and whether all who obey can check that it is truly theirs."""
+"""Looks at the active commands of operators, and whether all who obey can check that it is truly theirs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.core.durations import from_instant_ms
 from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
-    from orchestrator.control.desired import Standing
+    from orchestrator.control.desired import ActiveCommand
     from orchestrator.doctor.findings import Finding
     from orchestrator.doctor.subject import Subject
     from orchestrator.store.store import Store
@@ -19,46 +19,50 @@ SHOWN = 5
 _HOLDING = ("stop:", "pause:", "drain:")
 
 
-async def check_orders(subject: Subject) -> list[Finding]:
+async def check_active_commands(subject: Subject) -> list[Finding]:
     """What is stopped, paused or drained; what is not truly signed, or with a secret that is about to go."""
     if damaged := await _damaged(subject.store):
         text = f"{damaged}: nobody gets a task, and no command is accepted, until it is one again"
         fix = "look at it, delete or rename it; then give again what is to hold: `orc control list` has it"
-        return [problem("orders", text, fix)]
+        return [problem("active-commands", text, fix)]
     signer = signer_of(subject.settings, place=subject.store.keys.root)
     found = await desired(subject.store, signer)
-    holding = [one for one in found.standing.values() if one.slot.startswith(_HOLDING)]
+    holding = [one for one in found.active.values() if one.slot.startswith(_HOLDING)]
     if found.doubtful:
         slots = ", ".join(sorted(found.doubtful)[:SHOWN])
         text = f"{len(found.doubtful)} not truly signed ({slots}): somebody writes into the pool, or has another secret"
         fix = "`orc control list --refused`; give all the same control.secret, and see who may write to Redis"
-        return [warning("orders", text, fix)]
-    if signer.wanted and (aged := [one for one in found.standing.values() if one.issued.key != signer.key]):
+        return [warning("active-commands", text, fix)]
+    if signer.wanted and (aged := [one for one in found.active.values() if one.issued.key != signer.key]):
         return [
             warning(
-                "orders",
-                f"{_listed(aged)}: signed with the secret before; not in force any more when that is forgotten",
-                "give these orders again before you remove control.previous_secret",
+                "active-commands",
+                f"{_listed(aged)}: signed with the secret before; not active any more when that is forgotten",
+                "give these commands again before you remove control.previous_secret",
             )
         ]
     if holding:
         return [
-            warning("orders", _listed(holding), "`orc start` ends a stop, `orc agents|queues|workers resume` the rest")
+            warning(
+                "active-commands",
+                _listed(holding),
+                "`orc start` ends a stop, `orc agents|queues|workers resume` the rest",
+            )
         ]
-    return [ok("orders", "nothing is stopped, paused or drained")]
+    return [ok("active-commands", "nothing is stopped, paused or drained")]
 
 
 async def _damaged(store: Store) -> str:
-    """What is wrong with the key that holds the orders; empty: nothing."""
+    """What is wrong with the key that holds the commands; empty: nothing."""
     found = (await store.execute("TYPE", store.keys.desired)).decode()
     return "" if found in {"none", "hash"} else f"{store.keys.desired} is a {found}, not a hash"
 
 
-def _listed(orders: list[Standing]) -> str:
-    """Orders with who asked for them and since when."""
+def _listed(active: list[ActiveCommand]) -> str:
+    """Active commands with who asked for them and since when."""
     said = [
         f"{one.slot} by {one.issued.words} since {from_instant_ms(one.issued.issued_ms):%Y-%m-%d %H:%M} UTC"
-        for one in orders[:SHOWN]
+        for one in active[:SHOWN]
     ]
-    more = f", and {len(orders) - SHOWN} more" if len(orders) > SHOWN else ""
+    more = f", and {len(active) - SHOWN} more" if len(active) > SHOWN else ""
     return ", ".join(said) + more

@@ -1,4 +1,4 @@
-"""lua/tasks/mend.lua: the record is the truth about a task; what points at it can be made again from it."""
+"""lua/tasks/repair.lua: the record is the truth about a task; what points at it can be made again from it."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def test_sound_tasks_are_left_alone(pool: Pool) -> None:
     states = {pool.state(each) for each in rows if isinstance(each, str)}
     assert states == {"ready", "scheduled", "assigned", "dead"}
     with pool.unchanged():
-        assert pool.mend(*rows) == []
-        assert pool.mend(*rows, repair=False) == []
+        assert pool.repair(*rows) == []
+        assert pool.repair(*rows, repair=False) == []
 
 
 def test_a_ready_task_without_a_queue(pool: Pool) -> None:
@@ -71,19 +71,19 @@ def test_a_ready_task_without_a_queue(pool: Pool) -> None:
     order = pool.queue()
     scores = [pool.score(pool.keys.queue("skill:sum"), id_) for id_ in order]
     pool.execute("DEL", pool.keys.queue("skill:sum"), pool.keys.queues)
-    pool.rings()
+    pool.notifications()
     with pool.unchanged():
-        assert pool.mend(first, repair=False) == [(first, "lost-ready")]
+        assert pool.repair(first, repair=False) == [(first, "lost-ready")]
     pool.register()
     assert pool.deliver() == []
-    pool.rings()
-    assert pool.mend(first, second, third, later) == [(id_, "lost-ready") for id_ in (first, second, third, later)]
+    pool.notifications()
+    assert pool.repair(first, second, third, later) == [(id_, "lost-ready") for id_ in (first, second, third, later)]
     assert pool.queue() == order
     assert [pool.score(pool.keys.queue("skill:sum"), id_) for id_ in order] == scores
-    assert pool.rings() == ["queue:skill:sum"]
-    assert pool.mend(first, second, third, later) == []
+    assert pool.notifications() == ["queue:skill:sum"]
+    assert pool.repair(first, second, third, later) == []
     assert [delivery.task_id for delivery in pool.deliver()] == order
-    assert pool.stats()["mended"] == 4
+    assert pool.stats()["repaired"] == 4
 
 
 def test_a_task_that_was_given_back_keeps_its_place(pool: Pool) -> None:
@@ -91,9 +91,9 @@ def test_a_task_that_was_given_back_keeps_its_place(pool: Pool) -> None:
     delivery = deliver(pool)
     before = int(pool.task(delivery.task_id)["at"].rpartition(" ")[2])
     pool.sleep(5000)
-    pool.end(delivery, VerdictKind.BACK)
+    pool.end(delivery, VerdictKind.REQUEUE)
     pool.execute("DEL", pool.keys.queue("skill:sum"))
-    assert pool.mend(delivery.task_id) == [(delivery.task_id, "lost-ready")]
+    assert pool.repair(delivery.task_id) == [(delivery.task_id, "lost-ready")]
     assert pool.score(pool.keys.queue("skill:sum"), delivery.task_id) == before
 
 
@@ -104,7 +104,7 @@ def test_a_promoted_task_keeps_its_place(pool: Pool) -> None:
     pool.promote()
     before = pool.score(pool.keys.queue("skill:sum"), id_)
     pool.execute("DEL", pool.keys.queue("skill:sum"))
-    pool.mend(id_)
+    pool.repair(id_)
     assert pool.score(pool.keys.queue("skill:sum"), id_) == before == 2 * STRICT_MS + pool.now_ms - 100
 
 
@@ -122,13 +122,13 @@ def test_a_scheduled_task(pool: Pool) -> None:
     assert {pool.state(id_) for id_ in ids} == {"scheduled"}
     scores = [pool.score(pool.keys.scheduled, id_) for id_ in ids]
     pool.execute("DEL", pool.keys.scheduled)
-    pool.rings()
+    pool.notifications()
     pool.sleep(10)
     assert pool.promote().wait_s is None
-    assert pool.mend(*ids) == [(id_, "lost-scheduled") for id_ in ids]
+    assert pool.repair(*ids) == [(id_, "lost-scheduled") for id_ in ids]
     assert [pool.score(pool.keys.scheduled, id_) for id_ in ids] == scores
-    assert pool.rings() == ["scheduled"]
-    assert pool.mend(*ids) == []
+    assert pool.notifications() == ["scheduled"]
+    assert pool.repair(*ids) == []
 
 
 def test_a_scheduled_task_of_an_older_version(pool: Pool) -> None:
@@ -136,7 +136,7 @@ def test_a_scheduled_task_of_an_older_version(pool: Pool) -> None:
     (id_,) = pool.put(row(delay_ms=5000))
     pool.execute("HDEL", pool.keys.task(id_), "due")
     pool.execute("DEL", pool.keys.scheduled)
-    pool.mend(id_)
+    pool.repair(id_)
     assert pool.score(pool.keys.scheduled, id_) == pool.now_ms
 
 
@@ -152,15 +152,15 @@ def test_an_assigned_task_without_an_entry(pool: Pool) -> None:
     assert pool.adopt(own=True) == []
     assert pool.recover() == (0, False)
     with pool.unchanged():
-        assert pool.mend(id_, repair=False) == [(id_, "lost-entry")]
-    assert pool.mend(id_) == [(id_, "lost-entry")]
+        assert pool.repair(id_, repair=False) == [(id_, "lost-entry")]
+    assert pool.repair(id_) == [(id_, "lost-entry")]
     assert pool.queue()[0] == id_
     assert pool.score(pool.keys.queue("skill:sum"), id_) == score
     task = pool.task(id_)
     assert task["state"] == "ready"
     assert int(task["gen"]) > int(delivery.generation)
     assert "deaths" not in task
-    assert pool.mend(id_) == []
+    assert pool.repair(id_) == []
     with pool.unchanged():
         assert pool.end(delivery) == FinishStatus.STALE
     again = pool.deliver()[0]
@@ -174,7 +174,7 @@ def test_an_entry_that_nobody_will_read(pool: Pool) -> None:
     pool.execute("XGROUP", "DELCONSUMER", pool.keys.inbox("ed"), "workers", "w1")
     assert pool.read("w1") == []
     assert pool.adopt("w1", own=True) == []
-    assert pool.mend(delivery.task_id) == [(delivery.task_id, "lost-entry")]
+    assert pool.repair(delivery.task_id) == [(delivery.task_id, "lost-entry")]
     assert pool.inbox_length() == 0
     assert pool.one().task_id == delivery.task_id
 
@@ -186,9 +186,9 @@ def test_entries_that_will_be_read_are_no_finding(pool: Pool) -> None:
     pool.assign()
     pool.read(limit=1)
     ids = [fields[1] for _, fields in pool.entries(pool.keys.inbox("ed"))]
-    assert pool.mend(*ids) == []
+    assert pool.repair(*ids) == []
     pool.execute("XGROUP", "DESTROY", pool.keys.inbox("ed"), "workers")
-    assert pool.mend(*ids) == []
+    assert pool.repair(*ids) == []
 
 
 def test_what_was_to_end_ends(pool: Pool) -> None:
@@ -199,10 +199,10 @@ def test_what_was_to_end_ends(pool: Pool) -> None:
     pool.cancel(one.task_id)
     pool.execute("DEL", pool.keys.inbox("ed"))
     pool.sleep(1000)
-    pool.mend(one.task_id, other.task_id)
+    pool.repair(one.task_id, other.task_id)
     assert pool.task(one.task_id).items() >= {"state": "cancelled", "reason": "because"}.items()
     assert pool.state(other.task_id) == "expired"
-    assert pool.stats().items() >= {"cancelled": 1, "expired": 1, "mended": 2}.items()
+    assert pool.stats().items() >= {"cancelled": 1, "expired": 1, "repaired": 2}.items()
 
 
 def test_a_start_that_was_granted_stays_granted(pool: Pool) -> None:
@@ -212,7 +212,7 @@ def test_a_start_that_was_granted_stays_granted(pool: Pool) -> None:
     delivery = pool.one()
     pool.execute("DEL", pool.keys.inbox("ed"))
     pool.register(team=Team(rate=Rate(1, 60_000_000)))
-    pool.mend(delivery.task_id)
+    pool.repair(delivery.task_id)
     assert pool.deliver() == []
 
 
@@ -221,7 +221,7 @@ def test_deadlines(pool: Pool) -> None:
     by = pool.now_ms + 1000
     ids = pool.put(row(start_by_ms=by), row(start_by_ms=by, delay_ms=500))
     pool.execute("DEL", pool.keys.expiring)
-    assert pool.mend(*ids) == [(id_, "lost-deadline") for id_ in ids]
+    assert pool.repair(*ids) == [(id_, "lost-deadline") for id_ in ids]
     assert [pool.score(pool.keys.expiring, id_) for id_ in ids] == [by, by]
     pool.sleep(1000)
     assert pool.promote().expired == 2
@@ -234,7 +234,7 @@ def test_dead_letters(pool: Pool) -> None:
     died_ms = pool.now_ms
     pool.execute("DEL", pool.keys.dead)
     pool.sleep(5000)
-    assert pool.mend(delivery.task_id) == [(delivery.task_id, "lost-letter")]
+    assert pool.repair(delivery.task_id) == [(delivery.task_id, "lost-letter")]
     assert pool.score(pool.keys.dead, delivery.task_id) == died_ms
     assert 0 < pool.ttl_s(pool.keys.dead) <= DEAD_TTL_S
 
@@ -255,7 +255,7 @@ def test_second_places(pool: Pool) -> None:
     pool.execute("SADD", pool.keys.queues, "agent:ed")
     right = {(ready, "queue:skill:sum"), (delayed, "scheduled")}
     asked = [(id_, place) for place in places for id_ in (done.task_id, held, ready, delayed)]
-    found = pool.mend(*asked)
+    found = pool.repair(*asked)
     assert found == [(id_, "misplaced") for id_, place in asked if (id_, place) not in right]
     assert pool.queue() == [ready]
     assert pool.members(pool.keys.scheduled) == [delayed]
@@ -263,7 +263,7 @@ def test_second_places(pool: Pool) -> None:
         pool.keys.agent("ed")
     ]
     assert [name.decode() for name in pool.execute("SMEMBERS", pool.keys.queues)] == ["skill:sum"]
-    assert pool.mend(*asked) == []
+    assert pool.repair(*asked) == []
 
 
 def test_tasks_whose_records_are_gone(pool: Pool) -> None:
@@ -271,9 +271,9 @@ def test_tasks_whose_records_are_gone(pool: Pool) -> None:
     gone = pool.put(row(queue="skill:nobody"), row(queue="skill:nobody"))
     pool.execute("DEL", *[pool.keys.task(id_) for id_ in gone])
     assert pool.submit(row(queue="skill:nobody"), max_tasks=2) == [("full", "skill:nobody")]
-    assert pool.mend(*[(id_, "queue:skill:nobody") for id_ in gone]) == [(id_, "gone") for id_ in gone]
-    assert pool.stats()["tidied"] == 2
-    assert "mended" not in pool.stats()
+    assert pool.repair(*[(id_, "queue:skill:nobody") for id_ in gone]) == [(id_, "gone") for id_ in gone]
+    assert pool.stats()["cleaned"] == 2
+    assert "repaired" not in pool.stats()
     assert not pool.execute("EXISTS", pool.keys.queues)
     assert pool.submit(row(queue="skill:nobody"), max_tasks=2)[0][0] == "created"
 
@@ -282,12 +282,12 @@ def test_the_list_of_queues(pool: Pool) -> None:
     """A queue that holds something is listed, and rung; one that does not is not."""
     pool.put()
     pool.execute("DEL", pool.keys.queues)
-    pool.rings()
-    assert pool.mend(("", "queue:skill:sum"), ("", "queue:skill:other")) == [("queue:skill:sum", "unlisted-queue")]
-    assert pool.rings() == ["queue:skill:sum"]
+    pool.notifications()
+    assert pool.repair(("", "queue:skill:sum"), ("", "queue:skill:other")) == [("queue:skill:sum", "unlisted-queue")]
+    assert pool.notifications() == ["queue:skill:sum"]
     pool.execute("SADD", pool.keys.queues, "skill:other")
-    assert pool.mend(("", "queue:skill:sum"), ("", "queue:skill:other")) == [("queue:skill:other", "listed-empty")]
-    assert pool.mend(("", "queue:skill:sum"), ("", "queue:skill:other")) == []
+    assert pool.repair(("", "queue:skill:sum"), ("", "queue:skill:other")) == [("queue:skill:other", "listed-empty")]
+    assert pool.repair(("", "queue:skill:sum"), ("", "queue:skill:other")) == []
 
 
 def test_lifetimes(pool: Pool) -> None:
@@ -305,10 +305,10 @@ def test_lifetimes(pool: Pool) -> None:
     for id_ in kept_s:
         pool.execute("PERSIST", pool.keys.task(id_))
     pool.execute("PERSIST", f"{pool.keys.root}:idem:k")
-    assert pool.mend(*kept_s, repair=False) == pool.mend(*kept_s) == [(id_, "no-lifetime") for id_ in kept_s]
+    assert pool.repair(*kept_s, repair=False) == pool.repair(*kept_s) == [(id_, "no-lifetime") for id_ in kept_s]
     assert {id_: pool.ttl_s(pool.keys.task(id_)) for id_ in kept_s} == kept_s
     assert pool.ttl_s(f"{pool.keys.root}:idem:k") == DAY_S
-    assert pool.mend(*kept_s) == []
+    assert pool.repair(*kept_s) == []
 
 
 def test_what_belongs_to_no_task(pool: Pool) -> None:
@@ -318,17 +318,17 @@ def test_what_belongs_to_no_task(pool: Pool) -> None:
     kept, lost = pool.deliver()
     pool.emit(chunk(kept, 1), chunk(lost, 1))
     rows = [(kept.task_id, "out"), (lost.task_id, "out"), ("", "idem:k"), ("", "idem:l")]
-    assert pool.mend(*rows) == []
+    assert pool.repair(*rows) == []
     pool.execute("DEL", pool.keys.task(lost.task_id))
     found = [(lost.task_id, "orphan-output"), ("idem:l", "orphan-key")]
-    assert pool.mend(*rows) == found
+    assert pool.repair(*rows) == found
     assert pool.ttl_s(pool.keys.out(lost.task_id)) == 300
     assert pool.submit(row(idem="l", digest="d"))[0][0] == "created"
     pool.execute("PERSIST", pool.keys.out(kept.task_id))
     pool.execute("PERSIST", f"{pool.keys.root}:idem:k")
-    assert pool.mend(*rows) == [(kept.task_id, "no-lifetime"), ("idem:k", "no-lifetime")]
+    assert pool.repair(*rows) == [(kept.task_id, "no-lifetime"), ("idem:k", "no-lifetime")]
     assert pool.ttl_s(pool.keys.out(kept.task_id)) > 300
-    assert pool.mend(*rows) == []
+    assert pool.repair(*rows) == []
 
 
 @pytest.mark.parametrize("field", ["gen", "env", "state", "by", "fails", "deaths", "due", "queue"])
@@ -339,29 +339,29 @@ def test_a_damaged_record(pool: Pool, field: str, value: bytes) -> None:
     damaged, sound = pool.put(row(), row())
     pool.execute("HSET", pool.keys.task(damaged), field, value)
     with pool.unchanged():
-        assert (damaged, "damaged") in pool.mend(damaged, repair=False)
+        assert (damaged, "damaged") in pool.repair(damaged, repair=False)
     rows = (damaged, (damaged, "queue:skill:sum"))
-    assert pool.mend(*rows) == [(damaged, "damaged"), (damaged, "misplaced")]
+    assert pool.repair(*rows) == [(damaged, "damaged"), (damaged, "misplaced")]
     assert pool.task(damaged).items() >= {"state": "dead", "reason": f"its record is damaged: {field}"}.items()
     assert pool.members(pool.keys.dead) == [damaged]
     assert pool.one().task_id == sound
-    assert pool.mend(*rows) == []
+    assert pool.repair(*rows) == []
 
 
 def test_a_damaged_place(pool: Pool) -> None:
     """An assigned task whose `at` says nothing goes back to its queue by its age."""
     delivery = deliver(pool)
     pool.execute("HSET", pool.keys.task(delivery.task_id), "at", b"\x00")
-    assert pool.mend(delivery.task_id) == [(delivery.task_id, "lost-entry")]
+    assert pool.repair(delivery.task_id) == [(delivery.task_id, "lost-entry")]
     assert pool.score(pool.keys.queue("skill:sum"), delivery.task_id) == 2 * STRICT_MS + int(delivery.generation)
 
 
 def test_another_type_in_place_of_a_record(pool: Pool) -> None:
-    """It cannot be mended; its id leaves the index, where it would stop whoever meets it."""
+    """It cannot be repaired; its id leaves the index, where it would stop whoever meets it."""
     bad, good = pool.put(row(), row())
     pool.execute("SET", pool.keys.task(bad), "x", "EX", 100)
-    assert pool.mend(bad, good) == [(bad, "unreadable")]
-    assert pool.mend((bad, "queue:skill:sum")) == [(bad, "unreadable")]
+    assert pool.repair(bad, good) == [(bad, "unreadable")]
+    assert pool.repair((bad, "queue:skill:sum")) == [(bad, "unreadable")]
     assert pool.queue() == [good]
     pool.execute("DEL", pool.keys.task(bad))
 
@@ -377,13 +377,13 @@ def test_another_type_in_place_of_an_index(pool: Pool, key: str) -> None:
     pool.execute("DEL", f"{pool.keys.root}:{key}")
     pool.execute("SET", f"{pool.keys.root}:{key}", "x", "EX", 100)
     if key == "queue:skill:sum":
-        assert pool.mend(ready, delayed) == [(ready, "lost-ready"), (delayed, "lost-scheduled")]
+        assert pool.repair(ready, delayed) == [(ready, "lost-ready"), (delayed, "lost-scheduled")]
         assert pool.members(pool.keys.scheduled) == [delayed]
     else:
         with pool.unchanged():
-            assert pool.mend(ready, delayed) == [(ready, "lost-ready"), (delayed, "lost-scheduled")]
+            assert pool.repair(ready, delayed) == [(ready, "lost-ready"), (delayed, "lost-scheduled")]
     pool.execute("DEL", f"{pool.keys.root}:{key}")
-    pool.mend(ready, delayed, ("", "queue:skill:sum"))
+    pool.repair(ready, delayed, ("", "queue:skill:sum"))
     assert pool.queue() == [ready]
 
 
@@ -396,18 +396,20 @@ def test_bounded_in_bytes(pool: Pool) -> None:
     big = opaque(envelope(args=b'"' + b"x" * 400_000 + b'"'))
     ids = pool.put(*[row(envelope=big) for _ in range(8)])
     pool.execute("DEL", pool.keys.queue("skill:sum"))
-    call = scripts.mend(pool.keys, rows=[(id_.encode(), b"") for id_ in ids], repair=False, max_wait_s=1, dead_ttl_s=1)
+    call = scripts.repair(
+        pool.keys, rows=[(id_.encode(), b"") for id_ in ids], repair=False, max_wait_s=1, dead_ttl_s=1
+    )
     assert pool.call(call).rows == 3
 
 
 def test_cost_does_not_grow(pool: Pool) -> None:
     """What a call looks at is what it was asked about, however much else is there."""
     (one,) = pool.put()
-    pool.mend(one)
+    pool.repair(one)
     before = pool.commands()
-    pool.mend(one)
+    pool.repair(one)
     small = pool.commands() - before
     pool.put(*[row() for _ in range(500)])
     before = pool.commands()
-    pool.mend(one)
+    pool.repair(one)
     assert pool.commands() - before == small

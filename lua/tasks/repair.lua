@@ -10,11 +10,11 @@
 --        misplaced (an index lists it wrongly) | gone (an index lists a task without record)
 --        damaged (a record that nobody could work with) | unreadable (another type lies where the record should)
 --        no-lifetime | orphan-output | orphan-key | unlisted-queue | listed-empty
--- answers: judged (how many rows; send the others again), then per finding: row code mended (1 or 0)
--- repeat: finds nothing of what it has mended
+-- answers: judged (how many rows; send the others again), then per finding: row code repaired (1 or 0)
+-- repeat: finds nothing of what it has repaired
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id place
-local repair     = ARGV[2]                   -- str: 1 = mend what is found
+local repair     = ARGV[2]                   -- str: 1 = repair what is found
 local max_wait_s = tonumber(ARGV[3])         -- int: a task that nobody runs is kept this long
 local dead_ttl_s = tonumber(ARGV[4])         -- int: dead letters are kept at least so long
 local now_arg    = ARGV[5]                   -- time: test override, microseconds
@@ -32,7 +32,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include flush_waiting
 --@include drop_ready
 --@include leave_queue
---@include held_scopes
+--@include suspended_scopes
 --@include index_dead
 --@include reclaim_task
 --@include requeue_task
@@ -48,13 +48,13 @@ local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local ending, waiting = start_endings(now), start_waiting()
 local types, inboxes, tasks, leave, misplaced, lanes = {}, {}, {}, {}, {}, {}
-local answers, bytes, mended, tidied = {0}, 0, 0, 0
+local answers, bytes, repaired, cleaned = {0}, 0, 0, 0
 local held_key = pool .. ':held'
 local queues_key, scheduled_key, asking_key, expiring_key, dead_key =
   pool .. ':queues', pool .. ':scheduled', pool .. ':asking', pool .. ':expiring', pool .. ':dead'
-local waits = {ready = true, waiting = true, scheduled = true, asking = true}
+local waits = {ready = true, waiting = true, scheduled = true, awaiting_input = true}
 local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
-local tidy = {gone = true, ['orphan-output'] = true, ['orphan-key'] = true, ['listed-empty'] = true}
+local clean = {gone = true, ['orphan-output'] = true, ['orphan-key'] = true, ['listed-empty'] = true}
 
 -- Nothing may fail after the first write: while another type lies where all repairs write, nothing is repaired.
 local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [asking_key] = 'zset', [expiring_key] = 'zset', [dead_key] = 'zset',
@@ -66,7 +66,7 @@ for key, type in pairs(shared) do may_repair = usable(types, key, type) and may_
 local function note(row, code, done)
   local n = #answers
   answers[n + 1], answers[n + 2], answers[n + 3] = row, code, done and 1 or 0
-  if done and tidy[code] then tidied = tidied + 1 elseif done then mended = mended + 1 end
+  if done and clean[code] then cleaned = cleaned + 1 elseif done then repaired = repaired + 1 end
 end
 
 local function score_in(key, id)
@@ -88,7 +88,7 @@ local function sound(lane)
   return true
 end
 
-local function may_mend(id, task)
+local function can_repair(id, task)
   if not may_repair or (task.lane and not sound(task.lane)) then return false end
   local client = listener(id)
   return (not task.out or usable(types, pool .. ':out:' .. id, 'stream'))
@@ -105,8 +105,8 @@ local function check_lane(row, id, task)
   if not in_lane(task) or not usable(types, lane_key, 'zset') then return end
   local rank = redis.call('ZRANK', lane_key, id)
   if not rank then
-    local mend = may_mend(id, task)
-    if mend then
+    local done = can_repair(id, task)
+    if done then
       local first = redis.call('ZRANGE', lane_key, 0, 0, 'WITHSCORES')
       local ahead, score = tonumber(first[2]), math.max(number(task.gen), number(task.due) or 0) * 1000
       -- What is not `waiting` has the turn. Nobody gets it here: those before this one may be missing too.
@@ -119,16 +119,16 @@ local function check_lane(row, id, task)
       types[lane_key] = 'zset'
       rank = redis.call('ZRANK', lane_key, id)
     end
-    note(row, 'lost-lane', mend)
+    note(row, 'lost-lane', done)
   end
   if rank and rank > 0 and task.state == 'ready' then
-    local mend = may_mend(id, task)
-    if mend then
+    local done = can_repair(id, task)
+    if done then
       redis.call('HSET', pool .. ':task:' .. id, 'state', 'waiting')
       task.state = 'waiting'
       leave_queue(pool, task.queue, id)
     end
-    note(row, 'out-of-turn', mend)
+    note(row, 'out-of-turn', done)
   end
 end
 
@@ -140,19 +140,19 @@ local function check_turn(row, lane)
   local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env')
   if found[1] ~= 'waiting' or not found[4] then return end
   local queue = found[2] or skill_queue(found[4])
-  local mend = may_repair and usable(types, pool .. ':queue:' .. queue, 'zset')
-  if mend then
+  local done = may_repair and usable(types, pool .. ':queue:' .. queue, 'zset')
+  if done then
     redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
     ending.turns[id] = {queue, integer(rank_of(found[3]) + now_ms)}
   end
-  note(row, 'lost-turn', mend)
+  note(row, 'lost-turn', done)
 end
 
 -- Whether a stop holds a task back, beside its queue.
 local function is_held(id, task)
   if not usable(types, held_key, 'set') or types[held_key] == 'none' then return false end
   local found = redis.call('HMGET', pool .. ':task:' .. id, 'skill', 'env')
-  local scopes = held_scopes(task.queue, found[1], found[2])
+  local scopes = suspended_scopes(task.queue, found[1], found[2])
   for i = 1, #scopes do
     if score_in(held_key .. ':' .. scopes[i], id) then return true end
   end
@@ -167,31 +167,31 @@ local function check_waiting(row, id, task)
     local addressed = string.match(task.queue, '^agent:(.*)$')
     if not score_in(queue_key, id) and not (addressed and score_in(pool .. ':parked:' .. addressed, id))
       and not is_held(id, task) then
-      local mend = may_mend(id, task) and usable(types, queue_key, 'zset')
-      if mend then
+      local done = can_repair(id, task) and usable(types, queue_key, 'zset')
+      if done then
         -- Where it came from, if it was assigned before: it may only stand further ahead than it would have.
         local score = string.match(task.at or '', ' (%d+)$')
         local since = math.max(number(task.gen), number(task.due) or 0)
         enqueue(waiting.ready, task.queue, score or integer(rank_of(task.rank) + since), id)
       end
-      note(row, 'lost-ready', mend)
+      note(row, 'lost-ready', done)
     end
-  elseif task.state == 'asking' then
+  elseif task.state == 'awaiting_input' then
     if not score_in(asking_key, id) then
-      local mend, due = may_mend(id, task), number(task.due) or 0
-      if mend then
+      local done, due = can_repair(id, task), number(task.due) or 0
+      if done then
         waiting.asking[#waiting.asking + 1] = due > 0 and integer(due) or '+inf'
         waiting.asking[#waiting.asking + 1] = id
       end
-      note(row, 'lost-asking', mend)
+      note(row, 'lost-asking', done)
     end
   elseif not score_in(scheduled_key, id) then
-    local mend = may_mend(id, task)
-    if mend then
+    local done = can_repair(id, task)
+    if done then
       waiting.scheduled[#waiting.scheduled + 1] = task.due or integer(now_ms)
       waiting.scheduled[#waiting.scheduled + 1] = id
     end
-    note(row, 'lost-scheduled', mend)
+    note(row, 'lost-scheduled', done)
   end
   if task.by and not score_in(expiring_key, id) then
     if may_repair then
@@ -208,10 +208,10 @@ local function check_assigned(row, id, task)
   if agent then fine, lies = reachable(pool, types, inboxes, agent, entry, id) end
   if fine then return end
   local queue_key = pool .. ':queue:' .. task.queue
-  local mend = may_mend(id, task) and usable(types, queue_key, 'zset')
-  if mend and agent then mend = usable(types, pool .. ':agent:' .. agent, 'hash') end
-  note(row, 'lost-entry', mend)
-  if not mend then return end
+  local done = can_repair(id, task) and usable(types, queue_key, 'zset')
+  if done and agent then done = usable(types, pool .. ':agent:' .. agent, 'hash') end
+  note(row, 'lost-entry', done)
+  if not done then return end
   if not agent then
     agent, entry, score = '-', '0-0', integer(rank_of(task.rank) + number(task.gen))
     redis.call('HSET', pool .. ':task:' .. id, 'at', agent .. ' ' .. entry .. ' ' .. score)
@@ -287,9 +287,9 @@ local function judge(row, id)
   bytes = bytes + #(task.env or '')
   local field = corrupt_field(task)
   if field then
-    local mend = may_mend(id, task) and not task.ended
-    if mend then end_damaged(id, task, field) end
-    note(row, 'damaged', mend)
+    local done = can_repair(id, task) and not task.ended
+    if done then end_damaged(id, task, field) end
+    note(row, 'damaged', done)
     task.damaged = true
     return task
   end
@@ -308,7 +308,8 @@ local function belongs(id, task, place)
   if place == 'dead' then return task.state == 'dead' end
   -- What cannot be judged stays, unless it stops whoever meets it.
   if task.damaged then return not ended[task.state] end
-  if place == 'scheduled' or place == 'asking' then return task.state == place end
+  if place == 'scheduled' then return task.state == place end
+  if place == 'asking' then return task.state == 'awaiting_input' end
   if place == 'expiring' then return waits[task.state] and task.by end
   local lane = string.match(place, '^lane:(.*)$')
   if lane then return task.lane == lane and in_lane(task) end
@@ -426,7 +427,7 @@ for agent, entries in pairs(leave) do remove_entries(pool, agent, entries) end
 for i = 1, #rows do
   if lanes[i] then check_turn(i, lanes[i]) end
 end
-if mended > 0 then ending.counts.mended = mended end
-if tidied > 0 then ending.counts.tidied = tidied end
+if repaired > 0 then ending.counts.repaired = repaired end
+if cleaned > 0 then ending.counts.cleaned = cleaned end
 flush_endings(pool, ending)
 return answers

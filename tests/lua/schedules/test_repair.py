@@ -1,4 +1,4 @@
-"""lua/schedules/mend.lua: schedules are listed as their records say."""
+"""lua/schedules/repair.lua: schedules are listed as their records say."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_sound(pool: Pool, shelf: Shelf) -> None:
     shelf.put("c", at=600)
     shelf.pause("c")
     with pool.unchanged():
-        assert shelf.mend("a", "b", "c", "unknown") == []
+        assert shelf.repair("a", "b", "c", "unknown") == []
 
 
 def test_lost(pool: Pool, shelf: Shelf) -> None:
@@ -31,21 +31,21 @@ def test_lost(pool: Pool, shelf: Shelf) -> None:
     shelf.pause("c")
     pool.execute("DEL", pool.keys.schedules)
     pool.execute("ZADD", pool.keys.schedules, 9000, "b")
-    pool.rings()
+    pool.notifications()
     with pool.unchanged():
-        assert shelf.mend("a", "b", "c", repair=False) == ["lost-schedule"] * 3
-    assert shelf.mend("a", "b", "c") == ["lost-schedule"] * 3
+        assert shelf.repair("a", "b", "c", repair=False) == ["lost-schedule"] * 3
+    assert shelf.repair("a", "b", "c") == ["lost-schedule"] * 3
     assert shelf.scores() == {"a": "500", "b": "600", "c": "inf"}
-    assert "schedules" in pool.rings()
-    assert shelf.mend("a", "b", "c") == []
+    assert "schedules" in pool.notifications()
+    assert shelf.repair("a", "b", "c") == []
 
 
 def test_gone(pool: Pool, shelf: Shelf) -> None:
     """One that is listed and has no record leaves the list."""
     pool.execute("ZADD", pool.keys.schedules, 9, "a")
     with pool.unchanged():
-        assert shelf.mend("a", repair=False) == ["gone-schedule"]
-    assert shelf.mend("a") == ["gone-schedule"]
+        assert shelf.repair("a", repair=False) == ["gone-schedule"]
+    assert shelf.repair("a") == ["gone-schedule"]
     assert shelf.scores() == {}
 
 
@@ -56,7 +56,7 @@ def test_damaged(pool: Pool, shelf: Shelf, damage: tuple[str, ...]) -> None:
     """A record that nobody can work with is deleted."""
     shelf.put("a", at=500)
     pool.execute(damage[0], pool.keys.schedule("a"), *damage[1:])
-    assert shelf.mend("a") == ["damaged-schedule"]
+    assert shelf.repair("a") == ["damaged-schedule"]
     assert (shelf.record("a"), shelf.scores()) == ({}, {})
 
 
@@ -65,8 +65,8 @@ def test_other_types(pool: Pool, shelf: Shelf) -> None:
     pool.execute("SET", pool.keys.schedule("a"), "text")
     pool.execute("ZADD", pool.keys.schedules, 9, "a")
     with pool.unchanged():
-        assert shelf.mend("a") == []
+        assert shelf.repair("a") == []
     pool.execute("DEL", pool.keys.schedules)
     pool.execute("SET", pool.keys.schedules, "text")
     with pool.unchanged():
-        assert shelf.mend("a", "b") == []
+        assert shelf.repair("a", "b") == []

@@ -81,7 +81,7 @@ class Child:
             preexec_fn=child_of_this_process(),  # noqa: PLW1509 - no other thread of this program holds a lock of Python's
         )
 
-    def look_after(self) -> float | None:
+    def poll(self) -> float | None:
         """Restart it when it has died; answers when to look again although nothing happens.
 
         Raises:

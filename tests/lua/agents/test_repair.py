@@ -1,4 +1,4 @@
-"""lua/agents/mend.lua and beat: the registry agrees with itself, and gets back what it lost."""
+"""lua/agents/repair.lua and beat: the registry agrees with itself, and gets back what it lost."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def test_a_sound_registry_is_left_alone(pool: Pool) -> None:
         pool.register("w1", slots=slots)
         pool.register("w2", slots=2)
         with pool.unchanged():
-            assert pool.mend_registry(*BOTH, ("agent", "none"), ("skill", "none")) == []
+            assert pool.repair_registry(*BOTH, ("agent", "none"), ("skill", "none")) == []
         pool.deregister("w2")
         with pool.unchanged():
-            assert pool.mend_registry(*BOTH) == []
+            assert pool.repair_registry(*BOTH) == []
 
 
 def test_the_agents_of_a_skill(pool: Pool) -> None:
@@ -32,12 +32,12 @@ def test_the_agents_of_a_skill(pool: Pool) -> None:
     rows = (*BOTH, ("skill", "other"))
     expected = [("ed", "skill-index"), ("other", "skill-index"), ("other", "skill-index")]
     with pool.unchanged():
-        assert pool.mend_registry(*rows, repair=False) == expected
-    assert pool.mend_registry(*rows) == expected
+        assert pool.repair_registry(*rows, repair=False) == expected
+    assert pool.repair_registry(*rows) == expected
     assert pool.members(pool.keys.skill("sum")) == ["ed"]
     assert pool.execute("EXISTS", pool.keys.skill("other")) == 0
-    assert pool.mend_registry(*rows) == []
-    assert pool.stats()["mended"] == 3
+    assert pool.repair_registry(*rows) == []
+    assert pool.stats()["repaired"] == 3
 
 
 def test_workers_that_are_not_known_to_live(pool: Pool) -> None:
@@ -46,18 +46,18 @@ def test_workers_that_are_not_known_to_live(pool: Pool) -> None:
     pool.register("w2", slots=2)
     pool.execute("ZREM", pool.keys.workers, "w2")
     pool.execute("HSET", pool.keys.agent_workers("ed"), "w3", b"\xff")
-    assert sorted(pool.mend_registry(*BOTH)) == [("ed", "unknown-worker"), ("ed", "unknown-worker")]
+    assert sorted(pool.repair_registry(*BOTH)) == [("ed", "unknown-worker"), ("ed", "unknown-worker")]
     assert pool.agent()["slots"] == "3"
     assert not pool.beat("w2")
     assert pool.beat("w1")
-    assert pool.mend_registry(*BOTH) == []
+    assert pool.repair_registry(*BOTH) == []
 
 
 def test_an_agent_without_a_place(pool: Pool) -> None:
     """An agent with workers is among the agents."""
     pool.register()
     pool.execute("DEL", pool.keys.agents)
-    assert pool.mend_registry(*BOTH) == [("ed", "unlisted-agent")]
+    assert pool.repair_registry(*BOTH) == [("ed", "unlisted-agent")]
     assert pool.members(pool.keys.agents) == ["ed"]
 
 
@@ -83,5 +83,5 @@ def test_another_type_in_the_registry(pool: Pool, key: str) -> None:
     pool.execute("DEL", f"{pool.keys.root}:{key}")
     pool.execute("SET", f"{pool.keys.root}:{key}", "x", "EX", 100)
     with pool.unchanged():
-        assert pool.mend_registry(*BOTH) == []
+        assert pool.repair_registry(*BOTH) == []
     pool.execute("DEL", f"{pool.keys.root}:{key}")

@@ -2,11 +2,11 @@
 -- Look whether schedules are listed at the times that their records say; with `repair` list them so.
 -- codes: lost-schedule (it is not listed, or at another time) | gone-schedule (one is listed that has no record) |
 --        damaged-schedule (a record without a definition or a time: it is deleted)
--- answers: per finding: row code mended (1 or 0)
--- repeat: finds nothing of what it has mended
+-- answers: per finding: row code repaired (1 or 0)
+-- repeat: finds nothing of what it has repaired
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: name
-local repair  = ARGV[2]                   -- str: 1 = mend what is found
+local repair  = ARGV[2]                   -- str: 1 = repair what is found
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include now_us
 --@include integer
@@ -16,7 +16,7 @@ local now_arg = ARGV[3]                   -- time: test override, microseconds
 
 local now = now_us(now_arg)
 local due_key = pool .. ':schedules'
-local types, answers, mended = {}, {}, 0
+local types, answers, repaired = {}, {}, 0
 local shared = {[due_key] = 'zset', [pool .. ':doorbell'] = 'stream', [pool .. ':stats:TOTAL'] = 'hash',
   [pool .. ':stats:' .. integer(math.floor(now / 60000000))] = 'hash'}
 local sound = true
@@ -54,8 +54,8 @@ for i = 1, #rows do
   if code then
     local n = #answers
     answers[n + 1], answers[n + 2], answers[n + 3] = i, code, may_repair and 1 or 0
-    if may_repair then mended = mended + 1 end
+    if may_repair then repaired = repaired + 1 end
   end
 end
-if mended > 0 then increment_counters(pool, now, {mended = mended}) end
+if repaired > 0 then increment_counters(pool, now, {repaired = repaired}) end
 return answers
