@@ -10,8 +10,7 @@ import msgspec
 from orchestrator.core.durations import instant_ms, to_ms
 from orchestrator.core.errors import AskExpired, InvalidInput
 from orchestrator.core.payload import decode_json
-from orchestrator.tasks.questions import Asked as Wording
-from orchestrator.tasks.questions import encode_value, pack_asked
+from orchestrator.tasks.questions import StoredQuestion, encode_value, pack_question
 from workers.signals import Asked
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ NO_DEFAULT: Final[Any] = object()
 """Stands for a default that was not given; None is one."""
 
 
-class Answers(Protocol):
+class AnswerSource(Protocol):
     """What is known of the questions of a task."""
 
     async def look_up(self, number: int, question: str) -> Question | None:
@@ -53,7 +52,7 @@ class Asking:
 
     __slots__ = ("_answers", "_asks", "pending")
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: AnswerSource) -> None:
         self.pending: Pending | None = None
         self._answers, self._asks = answers, 0
 
@@ -101,9 +100,9 @@ def _checked(
         at_ms = instant_ms("deadline", deadline)
     elif deadline is not None:
         delay_ms = max(1, to_ms("deadline", deadline))
-    wording = Wording(
+    wording = StoredQuestion(
         question,
         tuple(encode_value("an option", option) for option in options or ()),
         "" if default is NO_DEFAULT else encode_value("the default", default),
     )
-    return Pending(number, pack_asked(wording), delay_ms, at_ms)
+    return Pending(number, pack_question(wording), delay_ms, at_ms)

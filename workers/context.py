@@ -22,8 +22,8 @@ from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Progress
-from workers.asking import NO_DEFAULT, Answers, Asking
-from workers.deeds import Deeds, Keeper
+from workers.asking import NO_DEFAULT, AnswerSource, Asking
+from workers.once import OnceCalls, OnceResults
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -46,7 +46,7 @@ T = TypeVar("T")
 _log = get_logger("agent")
 
 
-class TimeLimits(Protocol):
+class AttemptTimer(Protocol):
     """What watches over the time of an attempt."""
 
     def extend(self, seconds: float) -> None:
@@ -82,7 +82,7 @@ class Around(Protocol):
         """What operators have published."""
 
 
-class Record(Answers, Keeper, Protocol):
+class TaskRecordAccess(AnswerSource, OnceResults, Protocol):
     """What an attempt reads from the record of its task, and keeps there."""
 
 
@@ -102,8 +102,8 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_around", "_asking", "_cancelled", "_children", "_client", "_deeds", "_depth", "_entry", "_generation",
-        "_limits", "_locks", "_logger", "_open_around", "_open_locks", "_open_output", "_open_record",
+        "_around", "_asking", "_cancelled", "_children", "_client", "_depth", "_entry", "_generation",
+        "_limits", "_locks", "_logger", "_once", "_open_around", "_open_locks", "_open_output", "_open_record",
         "_open_workspace", "_output", "_saw_cancelled", "_workspace", "agent", "attempt", "deadline",
         "idempotency_key", "session", "state", "tags", "task_id", "worker",
     )  # fmt: skip
@@ -118,7 +118,7 @@ class TaskContext:
         client: Callable[[], Awaitable[Orchestrator]],
         state: Any = None,
         output: Callable[[], Output] | None = None,
-        record: Callable[[], Record] | None = None,
+        record: Callable[[], TaskRecordAccess] | None = None,
         locks: Callable[[], AttemptLocks] | None = None,
         workspace: Callable[[TaskContext], Workspace] | None = None,
         around: Callable[[TaskContext], Around] | None = None,
@@ -134,7 +134,7 @@ class TaskContext:
         self.state: Any = state
         self._cancelled = False
         self._saw_cancelled = False
-        self._limits: TimeLimits | None = None
+        self._limits: AttemptTimer | None = None
         self._generation, self._entry, self._depth = delivery.generation, delivery.entry, envelope.depth
         self._client, self._children = client, 0
         # Most handlers emit nothing, so what emits is made when it is first needed.
@@ -149,7 +149,7 @@ class TaskContext:
         self._around: Around | None = None
         self._open_record = record
         self._asking: Asking | None = None
-        self._deeds: Deeds | None = None
+        self._once: OnceCalls | None = None
         self._logger: Any = None
 
     @property
@@ -357,11 +357,11 @@ class TaskContext:
     async def once(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
         """Do something that a task must do once, and keep its result with the task: later attempts get that.
 
-        Calls of one name share one result, also those that run at once. When the worker dies after the deed and before
+        Calls of one name share one result, also those that run at once. When the worker dies after the call and before
         its result is stored, the next attempt does it again: give `idempotency_key` to outside services all the same.
 
         Args:
-            name: says what is done, one name for each deed of a task; at most 256 bytes.
+            name: says what is done, one name for each call of a task; at most 256 bytes.
             do: an `async def`, or a plain callable, which runs in a thread.
             *args: for `do`.
 
@@ -378,16 +378,16 @@ class TaskContext:
         self._sign()
         if self._asking is not None:
             self._asking.check_goes_on()
-        if self._deeds is None:
-            self._deeds = Deeds(self._opened_record())
-        return await self._deeds.once(name, do, *args)
+        if self._once is None:
+            self._once = OnceCalls(self._opened_record())
+        return await self._once.run(name, do, *args)
 
-    def _opened_record(self) -> Record:
+    def _opened_record(self) -> TaskRecordAccess:
         if self._open_record is None:
             raise OrchestratorError("this context was made without the record of a task; give it record=")
         return self._open_record()
 
-    def watched_by(self, limits: TimeLimits) -> None:
+    def watched_by(self, limits: AttemptTimer) -> None:
         """Let `extend` and `heartbeat` reach what watches the attempt's time; for worker code."""
         self._limits = limits
 

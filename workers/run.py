@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.event_loop import run_loop
 from orchestrator.services import resolve_settings
-from workers.runtime.turns import Turns
+from workers.runtime.watchdog import LoopWatchdog
 from workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
@@ -30,5 +30,5 @@ def run(*agents: Agent, settings: Settings | None = None) -> None:
         StoreError: Redis did not answer at the start.
     """
     resolved = resolve_settings(settings=settings)
-    turns = Turns(resolved.worker.stuck_after_s + resolved.worker.heartbeat_s)
-    run_loop(partial(run_worker, turns=turns), resolved, agents)
+    watchdog = LoopWatchdog(resolved.worker.stuck_after_s + resolved.worker.heartbeat_s)
+    run_loop(partial(run_worker, watchdog=watchdog), resolved, agents)

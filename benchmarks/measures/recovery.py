@@ -100,7 +100,7 @@ def _run_first(team: OurTeam, attempts: Path, in_flight: int) -> Attempt:
 
     run_loop(submit)
     wait_until(lambda: len(read_attempts(attempts)) == in_flight, what="the first attempts")
-    # The pulse may be in the middle of its first turn; a task that has just begun is not the usual case.
+    # The heartbeat may be in the middle of its first turn; a task that has just begun is not the usual case.
     time.sleep(1.0)
     return read_attempts(attempts)[0]
 

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Take a worker that says goodbye out of the registry.
+-- Take a worker that deregisters out of the registry.
 -- status: ok
 -- repeat: ok
 local pool   = KEYS[1]  -- key: root of the pool's slot

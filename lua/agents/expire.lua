@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Forget workers that have not beaten for `alive_s`, and agents that had no worker for an hour.
+-- Forget workers that have sent no heartbeat for `alive_s`, and agents that had no worker for an hour.
 -- answers: the forgotten workers
 -- repeat: they are forgotten
 local pool    = KEYS[1]             -- key: root of the pool's slot
-local alive_s = tonumber(ARGV[1])   -- int: a worker counts as alive so long without a beat
+local alive_s = tonumber(ARGV[1])   -- int: a worker counts as alive so long without a heartbeat
 local limit   = tonumber(ARGV[2])   -- int: at most so many of each
 local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include now_us

@@ -12,7 +12,7 @@ local limits      = ARGV[6]                   -- str: blank-separated names of t
 local definitions = cmsgpack.unpack(ARGV[7])  -- rows: name count window_us
 local lease_ms    = ARGV[8]                   -- str: lease of the agent's entries
 local about       = cmsgpack.unpack(ARGV[9])  -- rows: field value
-local alive_s     = tonumber(ARGV[10])        -- int: the worker counts as alive so long without a beat
+local alive_s     = tonumber(ARGV[10])        -- int: the worker counts as alive so long without a heartbeat
 local terms       = ARGV[11]                  -- str: skill=max_attempts/max_deaths, blank-separated
 local now_arg     = ARGV[12]                  -- time: test override, microseconds
 --@include now_us

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Look whether the registry agrees with itself; with `repair` make it so. A worker that is taken out here and lives all
--- the same registers again at its next beat.
+-- the same registers again at its next heartbeat.
 -- rows: agent and its name | skill and its name
 -- codes: unlisted-agent (it has workers and no place among the agents) | unknown-worker (it counts for the agent and is
 --        not known to live) | skill-index (the agents of a skill are not those that have it)

@@ -1,5 +1,5 @@
--- Leave a note for one worker; it hears it at once (`workers/runtime/hearing.py`). A hint: what a note says is stored
--- elsewhere, and a worker that missed it learns of it at its next beat.
+-- Leave a note for one worker; it hears it at once (`workers/runtime/listener.py`). A hint: what a note says is stored
+-- elsewhere, and a worker that missed it learns of it at its next heartbeat.
 local function notify_worker(pool, worker, kind, id, generation)
   local notes_key = pool .. ':worker:' .. worker .. ':notes'
   redis.call('XADD', notes_key, 'MAXLEN', '~', 1000, '*', 'k', kind, 't', id, 'g', generation)

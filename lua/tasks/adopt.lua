@@ -54,11 +54,11 @@ if search and (stepped_back or now_ms - looked > lease_ms / 3) then grace = now_
 local may_take = search and now_ms >= grace
 
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
-local barred, sessions = any_active and agent_blocked(pool, agent), any_active and any_session_stopped(pool)
+local blocked, sessions = any_active and agent_blocked(pool, agent), any_active and any_session_stopped(pool)
 
 -- Whether a task may not start now, for all that its limits allow.
 local function stopped(task)
-  if barred then return true end
+  if blocked then return true end
   local skill = task.skill or string.match(task.queue, '^skill:(.*)$')
   return any_active and stopped_scope(pool, sessions, skill, task.env) ~= nil
 end

@@ -8,7 +8,7 @@ local pool       = KEYS[1]             -- key: root of the pool's slot
 local agent      = ARGV[1]             -- str: agent
 local limit      = tonumber(ARGV[2])   -- int: at most so many entries of each kind (500)
 local every_ms   = tonumber(ARGV[3])   -- int: the caller looks this often
-local pulse_ms   = tonumber(ARGV[4])   -- int: workers renew this often, or three times a lease
+local heartbeat_ms = tonumber(ARGV[4])   -- int: workers renew this often, or three times a lease
 local dead_ttl_s = tonumber(ARGV[5])   -- int: dead letters are kept at least so long
 local clean      = ARGV[6]             -- str: 1 = also remove consumers that nobody knows and that hold nothing
 local now_arg    = ARGV[7]             -- time: test override, microseconds
@@ -63,7 +63,7 @@ local function give_back(entry, id, died, evidence)
 end
 
 if now_ms >= grace then
-  local overdue_ms = lease_ms + 2 * math.min(pulse_ms, math.floor(lease_ms / 3))
+  local overdue_ms = lease_ms + 2 * math.min(heartbeat_ms, math.floor(lease_ms / 3))
   local overdue = redis.call('XPENDING', inbox_key, 'workers', 'IDLE', overdue_ms, '-', '+', limit)
   if #overdue == limit then left = 1 end
   local ids, from = {}, {}

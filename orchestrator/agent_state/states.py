@@ -84,7 +84,7 @@ class Agents:
         """The agents of this pool of which a worker gave a sign of life lately, with when; the latest one first.
 
         Args:
-            within: seconds or timedelta, by the server's clock. Workers beat every `worker.heartbeat_s`.
+            within: seconds or timedelta, by the server's clock. Workers send a heartbeat every `worker.heartbeat_s`.
 
         Raises:
             InvalidInput, StoreError: that is no duration; no answer.
@@ -93,8 +93,12 @@ class Agents:
         agents = self._place.store.keys.agents
         (seconds, micros), flat = await self._read([("TIME",), ("ZRANGE", agents, 0, -1, "REV", "WITHSCORES")])
         since_ms = int(seconds) * 1000 + int(micros) // 1000 - within_ms
-        beats = zip(flat[::2], (int(float(score)) for score in flat[1::2]), strict=True)
-        return {name.decode(): from_instant_ms(beat_ms) for name, beat_ms in beats if beat_ms >= since_ms}
+        heartbeats = zip(flat[::2], (int(float(score)) for score in flat[1::2]), strict=True)
+        return {
+            name.decode(): from_instant_ms(heartbeat_ms)
+            for name, heartbeat_ms in heartbeats
+            if heartbeat_ms >= since_ms
+        }
 
     async def _read(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         async def read() -> list[Any]:

@@ -34,8 +34,10 @@ async def inbox_lengths(store: Store) -> dict[str, int]:
 
 async def agents(store: Store) -> list[AgentInfo]:
     """All agents that the pool knows, those without a live worker included, by name."""
-    beats = await store.execute("ZRANGE", store.keys.agents, 0, -1, "WITHSCORES")
-    last_ms = {name.decode(): int(float(beat)) for name, beat in zip(beats[::2], beats[1::2], strict=True)}
+    heartbeats = await store.execute("ZRANGE", store.keys.agents, 0, -1, "WITHSCORES")
+    last_ms = {
+        name.decode(): int(float(heartbeat)) for name, heartbeat in zip(heartbeats[::2], heartbeats[1::2], strict=True)
+    }
     names = sorted(last_ms)
     if not names:
         return []
@@ -92,19 +94,19 @@ async def limits(store: Store) -> dict[str, str]:
 
 
 async def workers(store: Store) -> list[WorkerInfo]:
-    """The worker processes that beat lately, longest silent first."""
-    beats = await store.execute("ZRANGE", store.keys.workers, 0, -1, "WITHSCORES")
-    ids = [id_.decode() for id_ in beats[::2]]
+    """The worker processes that sent a heartbeat lately, longest silent first."""
+    heartbeats = await store.execute("ZRANGE", store.keys.workers, 0, -1, "WITHSCORES")
+    ids = [id_.decode() for id_ in heartbeats[::2]]
     records = await store.pipeline([("HGETALL", store.keys.worker(id_)) for id_ in ids])
     found = []
-    for id_, beat, record in zip(ids, beats[1::2], records, strict=True):
+    for id_, heartbeat, record in zip(ids, heartbeats[1::2], records, strict=True):
         if isinstance(record, StoreError):
             raise record
         fields = {
             name.decode(): value.decode(errors="replace") for name, value in zip(record[::2], record[1::2], strict=True)
         }
         if fields:  # otherwise it was forgotten in between
-            found.append(_worker(id_, int(float(beat)), fields))
+            found.append(_worker(id_, int(float(heartbeat)), fields))
     return found
 
 

@@ -53,20 +53,22 @@ def register(
     return Call("agents/register", args, parse)
 
 
-class Beat(NamedTuple):
-    """What `beat` answers: whether the registry knows the worker, and the number of the desired state."""
+class HeartbeatReply(NamedTuple):
+    """What `heartbeat` answers: whether the registry knows the worker, and the number of the desired state."""
 
     known: bool
     seq: str
 
 
-def beat(
+def heartbeat(
     keys: PoolKeys, *, worker: str, backlogs: Sequence[tuple[str, int]], alive_s: int, now_us: str = ""
-) -> Call[Beat]:
+) -> Call[HeartbeatReply]:
     """Prove life and tell the wished backlog per agent; a worker that is not known is to register again."""
     rows = pack_rows([(agent, str(backlog)) for agent, backlog in backlogs])
     args: Arguments = {"pool": keys.root, "worker": worker, "rows": rows, "alive_s": alive_s, "now_arg": now_us}
-    return Call("agents/beat", args, lambda reply: Beat(reply[0] == b"ok", reply[1].decode(errors="replace")))
+    return Call(
+        "agents/heartbeat", args, lambda reply: HeartbeatReply(reply[0] == b"ok", reply[1].decode(errors="replace"))
+    )
 
 
 def deregister(keys: PoolKeys, *, worker: str) -> Call[None]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from orchestrator.doctor.findings import Finding
     from orchestrator.doctor.subject import Subject
 
-MISSED_BEATS = 4
+MISSED_HEARTBEATS = 4
 
 
 async def check_supervisor(subject: Subject) -> list[Finding]:
@@ -36,7 +36,7 @@ async def check_workers(subject: Subject) -> list[Finding]:
         return [ok("workers", "no worker lives, and nothing waits")]
     now_ms = await tasks.server_ms(subject.store)
     silent_s = {worker.id: max(0.0, now_ms / 1000 - worker.last_seen_at.timestamp()) for worker in workers}
-    patience_s = subject.settings.worker.heartbeat_s * MISSED_BEATS
+    patience_s = subject.settings.worker.heartbeat_s * MISSED_HEARTBEATS
     lost = [worker for worker in workers if silent_s[worker.id] > patience_s]
     if lost:
         return [

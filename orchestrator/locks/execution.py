@@ -56,7 +56,7 @@ class AwaitedByHolder(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class LockOwner:
     """Whose locks they are.
 
     Attributes:
@@ -79,7 +79,7 @@ class ExecutionLock:
     """The lock of an attempt in one scope: the right to change its state (`locks.model.Authority`)."""
 
     def __init__(
-        self, keys: ScopeKeys, lock: str, attempt: Attempt, *, store: Store, room: WaitingRoom, keeper: Keeper
+        self, keys: ScopeKeys, lock: str, attempt: LockOwner, *, store: Store, room: WaitingRoom, keeper: Keeper
     ) -> None:
         self._keys, self._lock, self._attempt = keys, lock, attempt
         self._store, self._room, self._keeper = store, room, keeper
@@ -222,7 +222,7 @@ class ExecutionLocks:
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: LockOwner,
         *,
         mode: LockMode,
         prefix: str,

@@ -1,7 +1,7 @@
 """The locks that this process keeps: what is to be renewed when, and who hears of a loss.
 
-In a worker the pulse renews them from its thread, so that a blocked event loop does not lose them; elsewhere `run` does
-it as a task of the client. Either way a timer in the loop ends an ownership that was not renewed in time.
+In a worker the heartbeat renews them from its thread, so that a blocked event loop does not lose them; elsewhere `run`
+does it as a task of the client. Either way a timer in the loop ends an ownership that was not renewed in time.
 """
 
 from __future__ import annotations

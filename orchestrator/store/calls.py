@@ -1,6 +1,6 @@
 """What a script wrapper hands to the store: which script, which arguments, how to read the answer.
 
-A call is a value, so the same wrapper serves the asyncio store and the synchronous one of the pulse thread.
+A call is a value, so the same wrapper serves the asyncio store and the synchronous one of the heartbeat thread.
 """
 
 from __future__ import annotations

@@ -94,20 +94,28 @@ POOL_KEYS: Final = (
         permanent=True,
     ),
     KeyKind("idem:KEY", "string", "task id and digest of the body", "as long as its task"),
-    KeyKind("agents", "zset", "known agents by last beat in ms", "an hour after the last beat", permanent=True),
+    KeyKind(
+        "agents", "zset", "known agents by last heartbeat in ms", "an hour after the last heartbeat", permanent=True
+    ),
     KeyKind(
         "agent:A",
         "hash",
         "slots, backlog, skills, limits, lease, terms, mark, looked, swept, grace, rest",
-        "an hour after the last beat; a day when no supervisor runs",
+        "an hour after the last heartbeat; a day when no supervisor runs",
     ),
     KeyKind("agent:A:workers", "hash", "per worker: slots, wished backlog, skills", "as `agent:A`"),
-    KeyKind("workers", "zset", "live workers by last beat in ms", "heartbeat x 4 after the last beat", permanent=True),
+    KeyKind(
+        "workers",
+        "zset",
+        "live workers by last heartbeat in ms",
+        "heartbeat x 4 after the last heartbeat",
+        permanent=True,
+    ),
     KeyKind(
         "worker:W",
         "hash",
         "host, pid, version, start, slots per agent",
-        "heartbeat x 4 after the last beat; an hour more when no supervisor runs",
+        "heartbeat x 4 after the last heartbeat; an hour more when no supervisor runs",
     ),
     KeyKind(
         "worker:W:notes",

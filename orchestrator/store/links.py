@@ -267,7 +267,7 @@ def make_sync_pool(url: str, *, connect_timeout_s: float, read_timeout_s: float,
 
 
 class SyncLink:
-    """One blocking connection for a thread of its own (the pulse) or a process without a loop (the host)."""
+    """One blocking connection for a thread of its own (the heartbeat) or a process without a loop (the host)."""
 
     def __init__(self, url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> None:
         self._pool = make_sync_pool(url, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s, name=name)

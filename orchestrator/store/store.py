@@ -60,7 +60,7 @@ class Store:
         self.keys = keys
         self._endpoint, self._name = endpoint, name
         self._closed = anyio.Event()
-        self.hurt_at_s = -math.inf
+        self.last_outage_s = -math.inf
         """When Redis last did not answer here or was full, by the monotonic clock."""
         self._link = Link(
             endpoint.url,
@@ -124,7 +124,7 @@ class Store:
         try:
             return await self._link.execute(*command)
         except (ServerUnavailable, ServerFull):
-            self.hurt_at_s = time.monotonic()
+            self.last_outage_s = time.monotonic()
             raise
 
     async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
@@ -134,7 +134,7 @@ class Store:
         try:
             return await self._link.pipeline(commands)
         except ServerUnavailable:
-            self.hurt_at_s = time.monotonic()
+            self.last_outage_s = time.monotonic()
             raise
 
     def _check_open(self, command: Sequence[Argument]) -> None:

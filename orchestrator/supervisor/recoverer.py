@@ -31,7 +31,7 @@ class Recoverer:
         self._services, self._repair_requested = services, repair_requested
         settings = services.settings
         self._every_s = settings.supervisor.sweep_s
-        self._pulse_ms = round(settings.worker.heartbeat_s * 1000)
+        self._heartbeat_ms = round(settings.worker.heartbeat_s * 1000)
         self._dead_ttl_s = round(settings.results.dead_ttl_s)
         self._sweeps = 0
 
@@ -62,7 +62,7 @@ class Recoverer:
                 agent=agent,
                 limit=LIMIT,
                 every_ms=round(self._every_s * 1000),
-                pulse_ms=self._pulse_ms,
+                heartbeat_ms=self._heartbeat_ms,
                 dead_ttl_s=self._dead_ttl_s,
                 clean=self._cleans(),
             )

@@ -10,7 +10,7 @@ from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import OutputChunk, Progress, TaskEvent, TaskState
-from orchestrator.tasks.questions import unpack_asked
+from orchestrator.tasks.questions import unpack_question
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,7 +133,7 @@ def _about_question(entry: StreamEntry) -> dict[str, Any]:
     number, _, rest = entry.data.partition(b" ")
     more: dict[str, Any] = {"number": int(number)}
     if entry.kind == "asked":
-        asked = unpack_asked(rest)
+        asked = unpack_question(rest)
         more["reason"] = asked.question
         if asked.options:
             more["data"] = [decode_json(option.encode()) for option in asked.options]

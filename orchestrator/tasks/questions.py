@@ -19,7 +19,7 @@ MAX_BYTES: Final = 65_536
 MAX_DEPTH: Final = 64
 
 
-class Asked(msgspec.Struct, frozen=True, array_like=True):
+class StoredQuestion(msgspec.Struct, frozen=True, array_like=True):
     """What a handler asks, as it is stored.
 
     Attributes:
@@ -34,10 +34,10 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
 
 
 _pack = msgspec.msgpack.Encoder().encode
-unpack_asked = msgspec.msgpack.Decoder(Asked).decode
+unpack_question = msgspec.msgpack.Decoder(StoredQuestion).decode
 
 
-def pack_asked(asked: Asked) -> bytes:
+def pack_question(asked: StoredQuestion) -> bytes:
     """The bytes that are stored and compared.
 
     Raises:
@@ -87,14 +87,14 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def unpack_stored(stored: bytes) -> Asked:
+def unpack_stored(stored: bytes) -> StoredQuestion:
     """What was asked, from a field `ask:N`.
 
     Raises:
         InvalidInput: it is damaged.
     """
     try:
-        return unpack_asked(stored.split(b" ", 2)[2])
+        return unpack_question(stored.split(b" ", 2)[2])
     except (IndexError, ValueError, msgspec.DecodeError) as unreadable:
         raise InvalidInput(f"the question cannot be read: {unreadable}") from None
 
@@ -107,7 +107,7 @@ def read_question(
     until_ms, _, packed = rest.partition(b" ")
     answered_ms, _, actor = (answered or b"").partition(b" ")
     try:
-        asked = unpack_asked(packed)
+        asked = unpack_question(packed)
         until = int(until_ms)
         return Question(
             number=number,

@@ -358,12 +358,16 @@ def _who_takes_it(agent: AgentFacts, worker: WorkerFacts) -> str:
 
 
 def _unheard(who: str, worker: WorkerFacts, found: Findings) -> str:
-    heard = "is forgotten" if worker.seen_ms is None else f"has not beaten for {_span(found.now_ms - worker.seen_ms)}"
+    heard = (
+        "is forgotten"
+        if worker.seen_ms is None
+        else f"has sent no heartbeat for {_span(found.now_ms - worker.seen_ms)}"
+    )
     return f"{who} has it and {heard}"
 
 
 def _silent(seen_ms: int, agent: AgentFacts, found: Findings) -> bool:
-    # A heart beats three times in a lease at least: two beats are missing.
+    # A worker sends at least three heartbeats per lease: two are missing.
     return found.now_ms - seen_ms > agent.lease_ms * 2 // 3
 
 

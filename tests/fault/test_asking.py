@@ -1,4 +1,4 @@
-"""Who dies while a task waits for a person changes nothing; who dies with a verdict or a deed in hand repeats it."""
+"""Who dies while a task waits for a person changes nothing; who dies with a verdict or in a once call repeats it."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ async def test_all_processes_die_while_it_asks(redis_server: RedisServer, prefix
         assert leftovers(direct, keys) == []
 
 
-async def test_a_worker_dies_in_a_deed(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
-    """Between a deed and its result only the deed itself can help: the next attempt does it again."""
+async def test_a_worker_dies_in_a_once_call(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+    """Between a call and its result only the call itself can help: the next attempt does it again."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
     with ExitStack() as stack:
         stack.enter_context(staff.supervisor(settings))
         stack.enter_context(staff.host(settings, notebook, processes=1, slots=1, agents=AGENT))
         async with Orchestrator(settings=settings) as orc:
-            assert await (await orc.submit("die_in_a_deed")).result(15) == "attempt 2"
+            assert await (await orc.submit("die_in_a_once_call")).result(15) == "attempt 2"
     assert [note.attempt for note in notebook.notes("done")] == [1, 2]
 
 

@@ -49,8 +49,8 @@ PATIENCE_S: Final = 25.0
 FROZEN_S: Final = 3 * LEASE_S
 TIMINGS: Final = {"heartbeat_s": 0.3, "leader_lease_s": 0.9, "sweep_s": 0.4, "drain_s": 2.0}
 WORKER_CALLS: Final = {
-    "agents/register", "agents/beat", "agents/deregister", "tasks/adopt", "XREADGROUP", "tasks/renew", "tasks/emit",
-    "tasks/submit", "tasks/finish",
+    "agents/register", "agents/heartbeat", "agents/deregister", "tasks/adopt", "XREADGROUP", "tasks/renew",
+    "tasks/emit", "tasks/submit", "tasks/finish",
 }  # fmt: skip
 HOST_CALLS: Final = {"tasks/abandon", "agents/deregister"}
 """What a host itself sends when its worker has died: for each agent, and again after the dead one's last read."""
@@ -171,7 +171,7 @@ class _Play:
         deaths = None if step.freeze or step.kind == "host" else self._deaths
         step.faults += await to_thread.run_sync(lambda: faults_of(direct, self._keys, self._notebook, deaths=deaths))
         log = await to_thread.run_sync(self._stage.nursery.log, step.name)
-        told = Counter(re.findall(r"(?:lease_lost|verdict_stale|attempt_fenced) task='?([^' ]+)", log))
+        told = Counter(re.findall(r"(?:lease_lost|finish_rejected|attempt_fenced) task='?([^' ]+)", log))
         step.faults += [f"{task} was said to be lost {times} times" for task, times in told.items() if times > 1]
         step.lost = len(told)
 

@@ -26,7 +26,7 @@ LEASE_S = 1.0
 FROZEN_S = 2.0
 LINKS = {
     "client:replies",
-    "pulse:hearing",
+    "heartbeat:listener",
     "supervisor:control",
     "supervisor:doorbell",
     "worker:inbox:clerk",

@@ -39,12 +39,12 @@ async def test_nobody_is_declared_dead(binary: ServerBinary, prefix: str, notebo
                 leader = team.direct.get(team.keys.leader)
                 team.direct.config_set("maxmemory", "1")
                 with pytest.raises(redis.exceptions.OutOfMemoryError):
-                    team.direct.set(f"{prefix}:beat", "alive", px=60_000)
+                    team.direct.set(f"{prefix}:heartbeat", "alive", px=60_000)
                 began = _last_beat_ms(team, member.worker.id)
-                # Longer than a worker counts as alive without a beat (1 s here), and two leases.
+                # Longer than a worker counts as alive without a heartbeat (1 s here), and two leases.
                 await wait_for(
                     lambda: min(_last_beat_ms(team, each.worker.id) for each in (member, peer)) > began + 2000,
-                    "beats of two seconds",
+                    "heartbeats of two seconds",
                 )
                 assert team.direct.get(team.keys.leader) == leader
                 with pytest.raises(ServerFull):

@@ -23,7 +23,7 @@ from tests.helpers import staff
 from tests.helpers.staff import alive
 from tests.helpers.team import make_settings
 from workers import Agent
-from workers.runtime.host import Departed, Host
+from workers.runtime.host import DeadWorker, Host
 
 if TYPE_CHECKING:
     import redis
@@ -107,13 +107,13 @@ async def test_what_the_last_read_of_a_dead_worker_took_goes_back(
     async with Orchestrator(settings=settings) as orc:
         first, second = await orc.submit("work"), await orc.submit("work")
         assign(redis_client, settings, keys)
-        host._departed.append(Departed("w1", "signal SIGKILL", due_s=0.0))
+        host._dead_workers.append(DeadWorker("w1", "signal SIGKILL", due_s=0.0))
         read(redis_client, keys, "w1")
         host._give_back_due()
         assert redis_client.xpending(keys.inbox("ed"), "workers")["pending"] == 0
         read(redis_client, keys, "w1")
         with anyio.fail_after(host._last_read_s + 2):
-            while host._departed:
+            while host._dead_workers:
                 host._give_back_due()
                 await anyio.sleep(0.05)
         for handle in (first, second):
@@ -132,12 +132,12 @@ async def test_a_host_asks_until_it_is_answered(prefix: str, agent: Agent) -> No
                 assign(direct, settings, keys)
                 read(direct, keys, "w1")
             await anyio.to_thread.run_sync(server.kill)
-            host._departed.append(Departed("w1", "signal SIGKILL", due_s=0.0))
+            host._dead_workers.append(DeadWorker("w1", "signal SIGKILL", due_s=0.0))
             host._give_back_due()
-            assert [each.answered for each in host._departed] == [False]
+            assert [each.answered for each in host._dead_workers] == [False]
             await anyio.to_thread.run_sync(server.start)
             deadline_s = time.monotonic() + 10
-            while not host._departed[0].answered and time.monotonic() < deadline_s:
+            while not host._dead_workers[0].answered and time.monotonic() < deadline_s:
                 host._give_back_due()
                 await anyio.sleep(0.05)
             with server.client() as direct:

@@ -37,7 +37,7 @@ MADE_AGAIN = (
     "replies:*",
     "stats:TOTAL",
 )
-"""What the next beat, call or entry brings back."""
+"""What the next heartbeat, call or entry brings back."""
 PUT_BACK = (
     "inbox:scribe",
     *[pytest.param(key, marks=pytest.mark.slow) for key in ("queues", "queue:skill:pause", "scheduled")],

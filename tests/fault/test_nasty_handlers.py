@@ -99,7 +99,7 @@ async def test_a_stuck_worker_is_killed_and_replaced(
 async def test_a_worker_whose_output_was_closed_goes_on(
     redis_server: RedisServer, prefix: str, notebook: Notebook
 ) -> None:
-    """It has no place left to print to: its heart beats on, its loop turns, and its end is an orderly one."""
+    """It has no place left to print to: its heartbeats go on, its loop turns, and its end is an orderly one."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, stuck_after_s=1.0, heartbeat_s=0.1)
     async with nasty_team(settings, notebook) as (orc, host):
         before = await (await orc.submit("pid")).result(timeout=10)

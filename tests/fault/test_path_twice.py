@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.helpers.team import Team
 
 ON_THE_PATH = {
-    "agents/beat", "agents/deregister", "agents/lead", "agents/register", "agents/resign", "tasks/adopt",
+    "agents/heartbeat", "agents/deregister", "agents/lead", "agents/register", "agents/resign", "tasks/adopt",
     "tasks/assign", "tasks/cancel", "tasks/finish", "tasks/promote", "tasks/renew", "tasks/submit",
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A worker whose event loop stands still for longer than it may: its pulse still runs, and renews nothing any more."""
+"""A worker whose event loop stands still for longer than it may: its heartbeat runs, and renews nothing."""
 
 from __future__ import annotations
 

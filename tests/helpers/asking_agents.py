@@ -1,4 +1,4 @@
-"""An agent that asks, for hosts in processes of their own; it notes each run and each deed."""
+"""An agent that asks, for hosts in processes of their own; it notes each run and each call."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ async def approve(ctx: TaskContext) -> list[Any]:
 
 
 @scribe.skill
-async def die_in_a_deed(ctx: TaskContext) -> str:
+async def die_in_a_once_call(ctx: TaskContext) -> str:
     """Do something, and die in the first attempt before its result is stored."""
 
-    def deed() -> str:
+    def call() -> str:
         _note(ctx, "done")
         if ctx.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         return f"attempt {ctx.attempt}"
 
-    return str(await ctx.once("deed", deed))
+    return str(await ctx.once("call", call))

@@ -119,7 +119,7 @@ def check(story: Story, team: Team) -> None:
     assert stored == story.states
     assert team.notebook.attempts_run_twice() == []
     # Who was interrupted by a drain, or by a Redis that did not answer, runs again; nobody else does.
-    again = Counter(note.task for what in ("hurt", "cancelled") for note in team.notebook.notes(what))
+    again = Counter(note.task for what in ("outage", "cancelled") for note in team.notebook.notes(what))
     assert team.notebook.runs() == Counter(story.runs) + again
     assert leftovers(team.direct, team.keys) == []
     assert team.direct.zcard(team.keys.limit("@clerk")) == STAMPS

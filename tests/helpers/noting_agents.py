@@ -63,7 +63,7 @@ def make_agents(notebook: Notebook, *, lease_s: float, slots: int = 20) -> list[
             handles = [await ctx.submit("echo", {"n": n}) for n in range(children)]
             return sum([await handle.result() for handle in handles])
         except (ServerFull, ServerUnavailable):
-            note(ctx, "hurt")
+            note(ctx, "outage")
             raise
         except anyio.get_cancelled_exc_class():
             note(ctx, "cancelled")

@@ -119,7 +119,7 @@ async def test_no_sum_of_a_text(team: LocalTeam) -> None:
 
 
 async def test_who_lives(team: LocalTeam, redis_client: redis.Redis) -> None:
-    """Agents whose workers beat lately, the latest first; those that are silent for longer are not there."""
+    """Agents whose workers sent a heartbeat lately, the latest first; silent ones are not there."""
     assert await team.orc.agents.active() == {}
     for name in ("ed", "bo"):
         agent = Agent(name)
@@ -127,7 +127,7 @@ async def test_who_lives(team: LocalTeam, redis_client: redis.Redis) -> None:
         await team.work(agent)
     found = await team.orc.agents.active(within=timedelta(minutes=1))
     assert set(found) == {"ed", "bo"}
-    assert all(abs(datetime.now(UTC) - beat) < timedelta(minutes=1) for beat in found.values())
+    assert all(abs(datetime.now(UTC) - heartbeat) < timedelta(minutes=1) for heartbeat in found.values())
     redis_client.zadd(team.services.keys.agents, {"gone": 1_000.0})
     assert "gone" not in await team.orc.agents.active(60)
     assert list(await team.orc.agents.active(3_000_000_000))[-1] == "gone"

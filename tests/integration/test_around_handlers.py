@@ -232,7 +232,7 @@ async def test_the_hard_limit_stands_beside_silence(team: LocalTeam) -> None:
         await (await team.orc.submit(work)).result(PATIENCE_S)
 
 
-async def test_signals_are_heard_while_time_is_limited(team: LocalTeam) -> None:
+async def test_signals_are_received_while_time_is_limited(team: LocalTeam) -> None:
     """A handler that cleans up after its time is over may still decide how its attempt ends."""
     agent = Agent("editor")
 

@@ -223,7 +223,7 @@ async def test_a_handler_that_goes_on_after_asking(team: LocalTeam, swallows: st
             with pytest.raises(Asked):
                 await ctx.ask("Something else?")
             with pytest.raises(Asked):
-                await ctx.once("deed", did.append, "a deed")
+                await ctx.once("call", did.append, "a call")
             return "went on"
 
     await team.work(agent)
@@ -391,7 +391,7 @@ async def test_once_over_attempts(team: LocalTeam) -> None:
 
 
 async def test_once_at_the_same_time(team: LocalTeam) -> None:
-    """Two calls of one name that run at once do it once; a call that failed is no deed, so the next one does it."""
+    """Two calls of one name that run at once do it once; a call that failed does not count, so the next one does it."""
     agent, did = Agent("asker"), list[str]()
 
     @agent.skill
@@ -426,7 +426,7 @@ async def test_once_at_the_same_time(team: LocalTeam) -> None:
 
 @pytest.mark.parametrize(("name", "says"), [("", "needs a name"), ("x" * 257, "257 bytes long"), ("\ud800", "half a")])
 async def test_once_without_a_name(team: LocalTeam, name: str, says: str) -> None:
-    """A deed needs a name, of a bearable length."""
+    """A call needs a name, of a bearable length."""
     agent = Agent("asker")
 
     @agent.skill(max_attempts=1)

@@ -16,7 +16,7 @@ from orchestrator.tasks.model import Delivery, TaskState
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import PATIENCE_S
 from workers import Agent, TaskContext
-from workers.runtime.holdings import CALLED_OFF, Holdings
+from workers.runtime.in_flight import MAX_EARLY_CANCELS, InFlight
 
 if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam
@@ -64,7 +64,7 @@ class Held:
 
 
 @pytest.mark.parametrize(("skill", "count"), [("awaits", 200), ("looks", 20)])
-async def test_it_is_heard_within_milliseconds(team: LocalTeam, skill: str, count: int) -> None:
+async def test_it_is_received_within_milliseconds(team: LocalTeam, skill: str, count: int) -> None:
     """Well below a second, also the slowest of 200: the handler stops, and who waits for the task knows."""
     held = Held()
     await team.work(held.agent)
@@ -133,24 +133,24 @@ async def test_odd_notes_are_passed_over(team: LocalTeam, garbage: list[tuple[st
 
 async def test_a_cancel_may_arrive_before_its_attempt(settings: object) -> None:
     """A note that overtakes the delivery is remembered for this attempt, and so many of them at most."""
-    holdings = Holdings(grace_s=1.0)
+    in_flight = InFlight(grace_s=1.0)
     overtaken, other = new_task_id(), new_task_id()
-    holdings.call_off(overtaken, "7")
+    in_flight.cancel(overtaken, "7")
 
     def told(id_: str, generation: str) -> bool:
-        held = holdings.add(Delivery("ed", f"{id_}{generation}-1", id_, generation, 1, 0, b""))
+        held = in_flight.add(Delivery("ed", f"{id_}{generation}-1", id_, generation, 1, 0, b""))
         assert held is not None
         return held.told_to_stop()
 
     assert (told(overtaken, "7"), told(overtaken, "8"), told(other, "7")) == (True, False, False)
-    for n in range(CALLED_OFF):
-        holdings.call_off(f"another-{n}", "1")
+    for n in range(MAX_EARLY_CANCELS):
+        in_flight.cancel(f"another-{n}", "1")
     assert not told(overtaken, "7 ")
-    assert holdings.find(overtaken, "7") is not None
+    assert in_flight.find(overtaken, "7") is not None
 
 
-async def test_hearing_is_cheap(team: LocalTeam) -> None:
-    """At rest nothing is asked for again and again: one read that blocks, beside the beats."""
+async def test_listening_is_cheap(team: LocalTeam) -> None:
+    """At rest nothing is asked for again and again: one read that blocks, beside the heartbeats."""
     await team.work(Held().agent)
     reads = 0
     for _ in range(2):

@@ -59,7 +59,7 @@ async def test_config(team: LocalTeam, orc: Orc) -> None:
 
 
 async def test_within(team: LocalTeam, orc: Orc) -> None:
-    """Only agents that beat lately, when that is asked for."""
+    """Only agents that sent a heartbeat lately, when that is asked for."""
     agent = Agent("ed")
     agent.skill(name="work")(_nothing)
     await team.work(agent)

@@ -182,7 +182,7 @@ def _unreadable(record: ControlRecord) -> bool:
 
 
 @signed
-async def test_a_true_command_past_the_script_is_heard(pool: Pool) -> None:
+async def test_a_true_command_past_the_script_is_received(pool: Pool) -> None:
     """The twin: unchanged it is no forgery, though it orders nothing, for the state does not say so."""
     await pool.stop()
     issued, packed, signature = await pool.issue("start")

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator import Cause, Fenced, LockLost, TaskFailed, TaskState
 from orchestrator.locks import scripts
-from orchestrator.locks.execution import Attempt, ExecutionLocks
+from orchestrator.locks.execution import ExecutionLocks, LockOwner
 from orchestrator.locks.keeping import Keeper
 from orchestrator.locks.model import new_nonce
 from orchestrator.locks.waiting import WaitingRoom
@@ -21,7 +21,7 @@ from tests.helpers.guards import keys_of
 from tests.helpers.local_team import PATIENCE_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Retry, TaskContext
-from workers.runtime.departed import free_locks
+from workers.runtime.dead_worker import free_locks
 
 if TYPE_CHECKING:
     import redis
@@ -259,7 +259,7 @@ async def test_lapsed_lock_is_renewed_for_an_owner_only(team: LocalTeam, *, owne
     async def owns() -> bool:
         return True
 
-    attempt = Attempt(
+    attempt = LockOwner(
         task=(await team.orc.submit("work")).id, generation="7", agent="ed", session="s", lease_ms=100, owns=owns,
         lost=lost.append, renewed=lambda: owned,
     )  # fmt: skip
@@ -284,7 +284,7 @@ async def test_lapsed_lock_is_renewed_for_an_owner_only(team: LocalTeam, *, owne
 
 
 async def test_lost_lock_stops_the_handler(team: LocalTeam) -> None:
-    """The lock is taken away: the handler is cancelled within a beat, its task goes back, no attempt counts."""
+    """The lock is taken away: the handler is cancelled within a heartbeat, its task goes back, no attempt counts."""
     agent = Agent("ed", lease=1)
     attempts: list[int] = []
     cancelled = anyio.Event()
@@ -313,7 +313,7 @@ async def test_lost_lock_stops_the_handler(team: LocalTeam) -> None:
 
 @pytest.mark.blocks_loop
 async def test_blocked_loop_keeps_its_locks(team: LocalTeam) -> None:
-    """A handler that blocks the loop for longer than its locks last loses none: the pulse renews them."""
+    """A handler that blocks the loop for longer than its locks last loses none: the heartbeat renews them."""
     agent = Agent("ed", lease=1)
     held: list[tuple[bool, bool]] = []
 
@@ -330,7 +330,7 @@ async def test_blocked_loop_keeps_its_locks(team: LocalTeam) -> None:
 
 
 @pytest.mark.blocks_loop
-async def test_blocked_loop_without_a_pulse(team: LocalTeam) -> None:
+async def test_blocked_loop_without_a_heartbeat(team: LocalTeam) -> None:
     """Twin: a client's loop that is blocked cannot renew; the lock lapses, and its holder hears so."""
 
     async def work() -> None:

@@ -20,7 +20,7 @@ from tests.helpers.local_team import PATIENCE_S
 from tests.helpers.process_handlers import Point, cruncher, swap
 from tests.helpers.waiting import wait_for
 from workers import Agent, Reject, Retry, TaskContext
-from workers.runtime.calling import Caller
+from workers.runtime.calling import HandlerCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +164,7 @@ async def test_a_task_that_died_does_not_wait_for_a_handler_that_was_left_behind
 
 async def test_a_worker_ends_although_a_thread_does_not(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """What still runs when the drain is over goes back without burning an attempt."""
-    monkeypatch.setattr("workers.runtime.worker.GOODBYE_S", 0.2)
+    monkeypatch.setattr("workers.runtime.worker.FLUSH_TIMEOUT_S", 0.2)
     agent, started, release = Agent("blocker"), threading.Event(), threading.Event()
 
     @agent.skill
@@ -241,8 +241,8 @@ def test_a_handler_that_its_process_would_not_find_stops_the_worker() -> None:
     agent = Agent("cruncher")
     agent.skill(name="decorated", process=True)(traced(cast("Any", swap.handler)))
     with pytest.raises(ConfigError, match=r"process_handlers\.swap, and that is another function"):
-        Caller(agent, settings=settings)
-    Caller(cruncher, settings=settings)
+        HandlerCaller(agent, settings=settings)
+    HandlerCaller(cruncher, settings=settings)
 
 
 async def test_a_process_handler_gets_and_returns_its_types(team: LocalTeam) -> None:

@@ -241,7 +241,7 @@ async def test_whatever_a_handler_raises_the_worker_goes_on(team: LocalTeam, nam
 
 
 async def test_a_snooze_with_an_odd_reason_is_stored(team: LocalTeam) -> None:
-    """Half characters in a reason are replaced; the worker's outbox is not held up."""
+    """Half characters in a reason are replaced; the worker's completer is not held up."""
     agent, runs = Agent("odd"), []
 
     @agent.skill
@@ -319,7 +319,7 @@ async def test_a_timeout_is_a_failure_with_retry(team: LocalTeam) -> None:
         await (await team.orc.submit("work", timeout=0.2, max_attempts=1)).result(PATIENCE_S)
 
 
-async def test_a_cancelled_task_stops_within_a_few_pulses(team: LocalTeam) -> None:
+async def test_a_cancelled_task_stops_within_a_few_heartbeats(team: LocalTeam) -> None:
     """Cancelling a running task reaches its handler, which sees it in its context; the end is a cancelled task."""
     agent, seen = Agent("slow"), []
     started = anyio.Event()

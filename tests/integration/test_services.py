@@ -80,7 +80,7 @@ async def test_pools_are_worlds_of_their_own(team: LocalTeam, settings: Settings
 
 
 async def test_scripts_that_the_server_forgot_are_loaded_again(team: LocalTeam) -> None:
-    """After SCRIPT FLUSH everything goes on: submit, assign, finish, beat."""
+    """After SCRIPT FLUSH everything goes on: submit, assign, finish, heartbeat."""
     agent = Agent("steady")
 
     @agent.skill

@@ -338,7 +338,7 @@ def _until(monitor: Monitor, end: str) -> list[str]:
 
 @pytest.mark.parametrize("settings", [{"supervisor__sweep_s": 0.2}], indirect=True)
 async def test_a_silent_worker_is_forgotten(team: LocalTeam) -> None:
-    """A worker that no longer beats leaves the registry at the next sweep, and its agent's tasks say what they miss."""
+    """A worker without a heartbeat leaves the registry at the next sweep, and its agent's tasks say what they miss."""
     await team.services.store.call(
         registry.register(
             team.services.keys,
@@ -351,7 +351,7 @@ async def test_a_silent_worker_is_forgotten(team: LocalTeam) -> None:
         )
     )
     keys, store = team.services.keys, team.services.store
-    await store.execute("ZADD", keys.workers, 1, "ghost")  # it beat last in 1970
+    await store.execute("ZADD", keys.workers, 1, "ghost")  # its last heartbeat was in 1970
     await wait_for(lambda: _forgotten(team, "ghost"), "the next sweep", 3.0)
     handle = await team.orc.submit("work", agent="haunted")
     assert (await handle.status()).detail.cause is Cause.AGENT_DOWN

@@ -316,4 +316,4 @@ async def test_the_server_is_asked_whether_the_dead_are_gone(
     async with make(witness.agent) as team:
         team.crash("act", at="emit")
         assert await team.run("act") == 7
-    assert seen == [(False, 1)], "gone from the server, without a goodbye to the registry"
+    assert seen == [(False, 1)], "gone from the server, without a deregistration"

@@ -319,7 +319,7 @@ async def test_undefined_limit(team: LocalTeam) -> None:
     agent = worker_of("editor", "work", limits=["model:gpt"])
     await team.work(agent, worker__heartbeat_s=60, limits={"model:gpt": "10/s"})
     store = team.services.store
-    # The first beat, which comes as soon as it works, brings the definition back; the second is a minute away.
+    # The first heartbeat, which comes as soon as it works, brings the definition back; the second is a minute away.
     for _ in range(2):
         await store.execute("HDEL", store.keys.limits, "model:gpt")
         with anyio.move_on_after(0.3):

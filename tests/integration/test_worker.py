@@ -112,7 +112,7 @@ async def test_given_back_tasks_keep_their_place(team: LocalTeam) -> None:
 
 
 async def test_a_forgotten_worker_registers_again(team: LocalTeam) -> None:
-    """A worker that the registry lost is back within a beat, and works on."""
+    """A worker that the registry lost is back within a heartbeat, and works on."""
     gate = Gate()
     gate.opened.set()
     worker = await team.work(gate.agent)

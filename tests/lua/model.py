@@ -26,7 +26,7 @@ from orchestrator.tasks.model import (
     VerdictKind,
     WatchStatus,
 )
-from orchestrator.tasks.questions import Asked
+from orchestrator.tasks.questions import StoredQuestion
 from tests.lua.pool import LEASE_MS
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _AGAIN = {
     VerdictKind.RELEASED: "given_back",
     VerdictKind.ASK: "asked",
 }
-ASKED: Final = Asked("Which?", ('"a"', '"b"'))
+ASKED: Final = StoredQuestion("Which?", ('"a"', '"b"'))
 """What every task asks, whenever it asks."""
 MAX_DEATHS = 3
 

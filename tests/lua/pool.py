@@ -37,7 +37,7 @@ from orchestrator.tasks.model import (
     WatchStatus,
     encode_envelope,
 )
-from orchestrator.tasks.questions import Asked, pack_asked
+from orchestrator.tasks.questions import StoredQuestion, pack_question
 from tests.lua.keyspace import names, snapshot
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class Pool:
         at_ms: int = 0,
     ) -> FinishStatus:
         """End one attempt with a question; options are JSON."""
-        packed = pack_asked(Asked(question, tuple(options)))
+        packed = pack_question(StoredQuestion(question, tuple(options)))
         return self.end(delivery, VerdictKind.ASK, payload=packed, number=number, delay_ms=delay_ms, at_ms=at_ms)
 
     def answer(
@@ -333,7 +333,13 @@ class Pool:
         )
 
     def recover(
-        self, agent: str = "ed", *, limit: int = 500, every_ms: int = 5000, pulse_ms: int = 5000, clean: bool = False
+        self,
+        agent: str = "ed",
+        *,
+        limit: int = 500,
+        every_ms: int = 5000,
+        heartbeat_ms: int = 5000,
+        clean: bool = False,
     ) -> tuple[int, bool]:
         """Run recover."""
         return self.call(
@@ -342,7 +348,7 @@ class Pool:
                 agent=agent,
                 limit=limit,
                 every_ms=every_ms,
-                pulse_ms=pulse_ms,
+                heartbeat_ms=heartbeat_ms,
                 dead_ttl_s=DEAD_TTL_S,
                 clean=clean,
             )
@@ -399,10 +405,10 @@ class Pool:
             )
         )
 
-    def beat(self, worker: str = "w1", *backlogs: tuple[str, int], alive_s: int = 20) -> bool:
-        """Run beat."""
+    def heartbeat(self, worker: str = "w1", *backlogs: tuple[str, int], alive_s: int = 20) -> bool:
+        """Run heartbeat."""
         return self.call(
-            agent_scripts.beat(self.keys, worker=worker, backlogs=backlogs or [("ed", 0)], alive_s=alive_s)
+            agent_scripts.heartbeat(self.keys, worker=worker, backlogs=backlogs or [("ed", 0)], alive_s=alive_s)
         ).known
 
     def deregister(self, worker: str = "w1") -> None:

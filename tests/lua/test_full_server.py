@@ -77,7 +77,7 @@ def test_emit_is_refused(full_pool: Pool) -> None:
 
 
 def test_everything_else_works(full_pool: Pool) -> None:
-    """Workers read, renew, finish, adopt and beat; supervisors assign, promote and give back; clients cancel."""
+    """Workers read, renew, finish, adopt and send heartbeats; supervisors assign and promote; clients cancel."""
     pool = full_pool
     deliveries = pool.read(limit=20)
     assert pool.renew(deliveries) == (20, [LeaseStatus.KEPT] * 20)
@@ -96,7 +96,7 @@ def test_everything_else_works(full_pool: Pool) -> None:
     pool.register("w2", Team(rate=Rate(10_000, 1_000_000)), slots=20)
     assert pool.adopt("w2", limit=3)
     assert pool.abandon("w2")[0] == 3
-    assert pool.beat("w1")
+    assert pool.heartbeat("w1")
     assert pool.promote().promoted >= 1
     assert pool.assign().count > 0
     pool.deregister("w2")

@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import Assigned, DeleteStatus, RequeueStatus, TaskState, Verdict, VerdictKind
-from orchestrator.tasks.questions import pack_asked
+from orchestrator.tasks.questions import pack_question
 from orchestrator.tasks.reasons import explain
 from orchestrator.tasks.states import STEPS
 from tests.lua.keyspace import without_lifetime
@@ -456,7 +456,7 @@ class Machine(RuleBasedStateMachine):
         """A verdict of this kind; a question is the next one of its task."""
         payload, number = b"r", 0
         if kind is VerdictKind.ASK:
-            payload, number = pack_asked(ASKED), self.model.tasks[delivery.task_id].asks + 1
+            payload, number = pack_question(ASKED), self.model.tasks[delivery.task_id].asks + 1
         return Verdict(kind, payload, delay_ms=delay_ms, at_ms=at_ms, reason="x", number=number)
 
     @rule(i=st.integers(0, 10_000), kind=st.sampled_from(list(VerdictKind)))
@@ -496,7 +496,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(i=st.integers(0, 4), forget=st.booleans())
     def renew(self, i: int, *, forget: bool) -> None:
-        """A pulse renews what its worker holds, and what it may no longer hold."""
+        """A heartbeat renews what its worker holds, and what it may no longer hold."""
         worker = self.workers[i]
         rows = [*worker.holds.values(), *(self.past[-2:] if forget else [])]
 

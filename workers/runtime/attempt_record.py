@@ -22,20 +22,20 @@ class AttemptRecord:
         self._services, self._delivery = services, delivery
 
     async def look_up(self, number: int, question: str) -> Question | None:
-        """What is known of a question; see `Answers`."""
+        """What is known of a question; see `AnswerSource`."""
         stored, answer, answered = await self._read(f"ask:{number}", f"answer:{number}", f"answered:{number}")
         found = None if stored is None else read_question(number, stored, answer, answered)
         if found is not None and not found.open and found.question != question:
             raise QuestionChanged(number, question, found.question)
         return found
 
-    async def kept(self, name: str) -> bytes | None:
-        """A result that is kept; see `Keeper`."""
+    async def load_result(self, name: str) -> bytes | None:
+        """A result that is kept; see `OnceResults`."""
         (found,) = await self._read(f"once:{name}")
         return found
 
-    async def keep(self, name: str, result: bytes) -> bytes:
-        """Keep a result; see `Keeper`."""
+    async def store_result(self, name: str, result: bytes) -> bytes:
+        """Keep a result; see `OnceResults`."""
         delivery = self._delivery
         call = scripts.once(
             self._services.keys, id_=delivery.task_id, generation=delivery.generation, name=name, value=result

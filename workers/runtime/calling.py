@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from workers.agent import Agent, Middleware
     from workers.context import TaskContext
-    from workers.runtime.holdings import Held
+    from workers.runtime.in_flight import Held
     from workers.skill import Skill
 
 
@@ -30,7 +30,7 @@ class Serialised:
     json: bytes
 
 
-class Caller:
+class HandlerCaller:
     """Calls the handlers of one agent. Threads and processes are its own: `concurrency` of each at most.
 
     A thread cannot be stopped from outside. One that does not return keeps running when its attempt is left behind,

@@ -1,4 +1,4 @@
-"""Runs one attempt as a row of small steps, from a delivery to a verdict in the outbox.
+"""Runs one attempt as a row of small steps, from a delivery to a verdict in the completer.
 
 envelope -> skill -> arguments -> handler under a cancel scope -> verdict. A step that cannot go on answers the verdict.
 """
@@ -23,11 +23,11 @@ from orchestrator.tasks import scripts
 from orchestrator.tasks.model import Delivery, Envelope, LeaseStatus, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import envelope_bytes
 from workers.context import TaskContext
+from workers.runtime.active_commands import stopped_by
 from workers.runtime.attempt_record import AttemptRecord
-from workers.runtime.calling import Caller, Serialised
-from workers.runtime.holdings import Held
-from workers.runtime.hurt_server import HurtServer, PutOff
-from workers.runtime.orders import stopped_by
+from workers.runtime.calling import HandlerCaller, Serialised
+from workers.runtime.in_flight import Held
+from workers.runtime.outage import OutagePolicy, OutageRetries
 from workers.runtime.sharing import Shared, attempt_workspace
 from workers.runtime.slots import Slots, slot_ends
 from workers.runtime.time_limits import TimeLimits
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.workspace.workspace import Workspace
     from workers.agent import Agent
-    from workers.context import Record
-    from workers.runtime.alone import Alone
+    from workers.context import TaskRecordAccess
+    from workers.runtime.active_commands import WorkerCommands
+    from workers.runtime.completer import Completer
+    from workers.runtime.crash_isolation import CrashIsolation
     from workers.runtime.emitter import Emitter
-    from workers.runtime.holdings import Holdings
+    from workers.runtime.in_flight import InFlight
     from workers.runtime.locking import Locking
-    from workers.runtime.orders import Orders
-    from workers.runtime.outbox import Outbox
 
 _RELEASED = Verdict(VerdictKind.RELEASED, reason="drained before it started")
 _REQUEUE = Verdict(VerdictKind.REQUEUE, reason="given back by a worker that stops")
 _CANCELLED = Verdict(VerdictKind.CANCELLED, reason="cancelled while it ran")
 LOCKED_AGAIN_MS: Final = (1000, 3000)
 """An attempt whose session or agent is locked by another task tries again after a time between these."""
-BARRED_S: Final = 0.05
+BLOCKED_PAUSE_S: Final = 0.05
 """What was handed out although it is stopped goes back after this pause."""
 _log = get_logger(__name__)
 
@@ -86,37 +86,38 @@ class Executor:
         agent: Agent,
         *,
         services: Services,
-        holdings: Holdings,
-        outbox: Outbox,
+        in_flight: InFlight,
+        completer: Completer,
         worker: str,
         client: Callable[[], Awaitable[Orchestrator]],
-        hurt_at_s: Callable[[], float],
-        alone: Alone,
+        last_outage_s: Callable[[], float],
+        crash_isolation: CrashIsolation,
         locking: Locking,
-        took: Callable[[float], None],
+        record_duration: Callable[[float], None],
         emitter: Emitter,
-        orders: Orders,
+        commands: WorkerCommands,
     ) -> None:
         self.slots = Slots(agent.concurrency, attempt=self._run)
         self.state: Any = None
         """What the agent's `lifespan` yielded."""
-        self.caller = Caller(agent, settings=services.settings)
-        self._agent, self._services, self._holdings, self._outbox = agent, services, holdings, outbox
-        self._worker, self._client, self._alone, self._took = worker, client, alone, took
+        self.caller = HandlerCaller(agent, settings=services.settings)
+        self._agent, self._services, self._in_flight, self._completer = agent, services, in_flight, completer
+        self._worker, self._client = worker, client
+        self._crash_isolation, self._record_duration = crash_isolation, record_duration
         self._locking = locking
-        self._hurt_at_s, self._put_off = hurt_at_s, PutOff()
+        self._last_outage_s, self._outage_retries = last_outage_s, OutageRetries()
         self.emitter = emitter
-        self._orders = orders
+        self._commands = commands
         retry = services.settings.retry
         self._backoff = Backoff(base_s=retry.base_s, cap_s=retry.cap_s)
         self._max_bytes = services.settings.results.max_bytes
 
     def _run(self, held: Held) -> Coroutine[Any, Any, None]:
-        return self._attempt(held) if held.delivery.deaths == 0 else self._attempt_alone(held)
+        return self._attempt(held) if held.delivery.deaths == 0 else self._attempt_isolated(held)
 
-    async def _attempt_alone(self, held: Held) -> None:
-        async with self._alone.hold(await self._depth(held.delivery)) as let_next_in:
-            held.let_next_in = let_next_in
+    async def _attempt_isolated(self, held: Held) -> None:
+        async with self._crash_isolation.hold(await self._depth(held.delivery)) as admit_next:
+            held.admit_next = admit_next
             if held.told_to_stop() or await self._announce(held):
                 await self._attempt(held)
 
@@ -129,10 +130,12 @@ class Executor:
                 call, patience_s=self._services.settings.redis.command_timeout_s
             )
         except StoreError as failure:
-            self._outbox.put(delivery, Verdict(VerdictKind.RELEASED, reason=f"its start could not be told: {failure}"))
+            self._completer.put(
+                delivery, Verdict(VerdictKind.RELEASED, reason=f"its start could not be told: {failure}")
+            )
             return False
         if status is LeaseStatus.LOST:
-            self._holdings.drop(delivery)
+            self._in_flight.drop(delivery)
             return False
         return True
 
@@ -147,9 +150,9 @@ class Executor:
         ready = self._prepare(held, held.delivery.envelope) if held.delivery.envelope else await self._fetch(held)
         if isinstance(ready, Attempt) and needs_lock(ready):
             ready = await self._lock(ready)
-            if isinstance(ready, Attempt) and (barred := self._barred(held, ready.envelope)):
+            if isinstance(ready, Attempt) and (blocked := self._blocked(held, ready.envelope)):
                 await ready.context.opened_locks().execution.drop()
-                ready = barred
+                ready = blocked
         if isinstance(ready, Attempt):
             started_s = time.monotonic()
             try:
@@ -158,18 +161,18 @@ class Executor:
                 held.forget_handler()
                 if (locks := ready.context.locks_in_use) is not None:
                     await locks.execution.drop()
-            self._took(time.monotonic() - started_s)
+            self._record_duration(time.monotonic() - started_s)
             if verdict is not None:
-                self._outbox.put(held.delivery, verdict)
+                self._completer.put(held.delivery, verdict)
         elif ready is None or held.why == "lost":
-            self._holdings.drop(held.delivery)
-        elif held.barred:
-            self._orders.doubt()
+            self._in_flight.drop(held.delivery)
+        elif held.blocked:
+            self._commands.refresh()
             # It may be handed out again at once: not in a hot loop.
-            await anyio.sleep(BARRED_S)
-            self._outbox.put(held.delivery, ready)
+            await anyio.sleep(BLOCKED_PAUSE_S)
+            self._completer.put(held.delivery, ready)
         else:
-            self._outbox.put(held.delivery, ready)
+            self._completer.put(held.delivery, ready)
 
     async def _lock(self, attempt: Attempt) -> Attempt | Verdict | None:
         """Get what must be locked before the handler starts; None: the attempt is not ours any more."""
@@ -214,8 +217,8 @@ class Executor:
         except msgspec.DecodeError as unreadable:
             return rejected(f"its envelope cannot be read: {unreadable}")
         held.envelope = envelope
-        if (barred := self._barred(held, envelope)) is not None:
-            return barred
+        if (blocked := self._blocked(held, envelope)) is not None:
+            return blocked
         skill = self._agent.skills.get(envelope.skill)
         if skill is None:
             return Verdict(VerdictKind.RELEASED, reason=f"no-skill {envelope.skill}")
@@ -228,12 +231,12 @@ class Executor:
         except InvalidInput as invalid:
             return rejected(str(invalid))
 
-    def _barred(self, held: Held, envelope: Envelope) -> Verdict | None:
+    def _blocked(self, held: Held, envelope: Envelope) -> Verdict | None:
         """What a stop makes of an attempt that has not begun: it was handed to us before we, or Redis, knew of it."""
-        if not self._orders.desired.active:
+        if not self._commands.desired.active:
             return None
-        stop = self._orders.stop_of(held.delivery.agent, skill=envelope.skill, session=envelope.session)
-        held.barred = stop is not None
+        stop = self._commands.stop_of(held.delivery.agent, skill=envelope.skill, session=envelope.session)
+        held.blocked = stop is not None
         return None if stop is None else Verdict(VerdictKind.RELEASED, reason=one_line(stopped_by(stop)))
 
     async def _envelope(self, delivery: Delivery) -> Envelope | None:
@@ -259,7 +262,7 @@ class Executor:
             around=self._shared,
         )
 
-    def _record(self, delivery: Delivery) -> Record:
+    def _record(self, delivery: Delivery) -> TaskRecordAccess:
         """What an attempt reads from the record of its task, and keeps there."""
         return AttemptRecord(self._services, delivery)
 
@@ -269,7 +272,7 @@ class Executor:
 
     def _shared(self, context: TaskContext) -> Shared:
         """What an attempt shares beyond its session."""
-        return Shared(context, self._services, self._orders)
+        return Shared(context, self._services, self._commands)
 
     def _locks(self, held: Held, envelope: Envelope) -> AttemptLocks:
         """The locks of an attempt."""
@@ -289,11 +292,11 @@ class Executor:
             if limits is not None:
                 limits.close()
         if held.abandoned:
-            self._holdings.strays -= 1
+            self._in_flight.abandoned_handlers -= 1
             return None
         if (question := self._question(attempt, ended)) is not None:
             return question
-        if attempt.context.saw_cancelled and await self._heard_of_its_end(attempt):
+        if attempt.context.saw_cancelled and await self._was_told_to_stop(attempt):
             return self._stopped(attempt, None)
         if isinstance(ended, Returned):
             return self._succeeded(attempt, ended.value)
@@ -301,13 +304,13 @@ class Executor:
             return self._failed(attempt, ended)
         return self._stopped(attempt, ended)
 
-    async def _heard_of_its_end(self, attempt: Attempt) -> bool:
+    async def _was_told_to_stop(self, attempt: Attempt) -> bool:
         """Whether a handler that saw `ctx.cancelled` came to its end for that; the loop may not know of it yet."""
         held, envelope = attempt.held, attempt.envelope
         if not held.told_to_stop():
             await asyncio.sleep(0)
         if not held.told_to_stop():
-            stop = self._orders.desired.interrupts(
+            stop = self._commands.desired.interrupts(
                 agent=held.delivery.agent, skill=envelope.skill, session=envelope.session
             )
             if stop is not None:
@@ -366,7 +369,7 @@ class Executor:
             locks = attempt.context.locks_in_use
             if locks is not None and locks.execution.lost and held_by_us(attempt.held):
                 return _lock_lost(cause.owner)
-            self._holdings.drop(delivery)
+            self._in_flight.drop(delivery)
             return None
         return failed(
             failure,
@@ -374,7 +377,7 @@ class Executor:
             skill=attempt.skill,
             envelope=attempt.envelope,
             backoff=self._backoff,
-            hurt=HurtServer(delivery.task_id, self._hurt_at_s() >= attempt.began_s, self._put_off),
+            outage=OutagePolicy(delivery.task_id, self._last_outage_s() >= attempt.began_s, self._outage_retries),
         )
 
     def _stopped(self, attempt: Attempt, raised: BaseException | None) -> Verdict | None:
@@ -389,7 +392,7 @@ class Executor:
             case "fenced":
                 return _lock_lost(attempt.held.lock_owner)
             case "lost":
-                self._holdings.drop(attempt.held.delivery)
+                self._in_flight.drop(attempt.held.delivery)
                 return None
         return self._failed(attempt, raised or TimeoutError(_overrun(attempt.held)))
 
@@ -404,7 +407,6 @@ class Executor:
                 "handler_went_on_after_asking",
                 task=held.delivery.task_id,
                 agent=held.delivery.agent,
-                meaning="what it did since then does not count; let workers.Asked pass",
             )
         return Verdict(
             VerdictKind.ASK,
@@ -420,23 +422,22 @@ class Executor:
         if not held.running or held.abandoned:
             return
         held.abandoned = True
-        self._holdings.strays += 1
+        self._in_flight.abandoned_handlers += 1
         _log.error(
             "handler_ignores_cancellation",
             task=held.delivery.task_id,
             agent=held.delivery.agent,
             attempt=held.delivery.attempt,
-            meaning="its attempt has ended without it; it still runs in this process",
         )
         verdict = self._question(attempt, None)
         if verdict is None:
             verdict = self._stopped(attempt, TimeoutError(f"{_overrun(held)}, and its handler did not stop"))
         if verdict is not None:
-            self._outbox.put(held.delivery, verdict)
+            self._completer.put(held.delivery, verdict)
         if (locks := attempt.context.locks_in_use) is not None:
             locks.execution.forbid()
         self.slots.give_up()
-        for let_go in (held.leave, held.let_next_in):
+        for let_go in (held.leave, held.admit_next):
             if let_go is not None:
                 let_go()
 

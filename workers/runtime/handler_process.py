@@ -53,7 +53,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     max_bytes: int
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class HandlerReply(msgspec.Struct, frozen=True, array_like=True):
     """What came of it: a result as JSON, or in words what was raised."""
 
     kind: Literal["returned", "invalid", "retry", "snooze", "reject", "raised"]
@@ -90,7 +90,7 @@ async def read_frame(reader: asyncio.StreamReader, kind: type[M]) -> M:
     return msgspec.msgpack.decode(await reader.readexactly(size), type=kind)
 
 
-def raise_failure(answer: Answer) -> NoReturn:
+def raise_failure(answer: HandlerReply) -> NoReturn:
     """Raise what the handler raised over there."""
     match answer.kind:
         case "invalid":
@@ -134,24 +134,24 @@ def _receive(frames: BinaryIO, kind: type[M]) -> M | None:
     return msgspec.msgpack.decode(frames.read(int.from_bytes(head, "big")), type=kind)
 
 
-def _answer(request: Request, main: str | None) -> Answer:
+def _answer(request: Request, main: str | None) -> HandlerReply:
     try:
         skill = _find(request.module, request.qualname, request.skill, main)
         values = skill.bind(request.args, None)
     except InvalidInput as invalid:
-        return Answer("invalid", text=str(invalid))
+        return HandlerReply("invalid", text=str(invalid))
     except BaseException as broken:  # noqa: BLE001 - an import runs what it likes
-        return Answer("raised", data=traceback_of(broken), text=describe(broken))
+        return HandlerReply("raised", data=traceback_of(broken), text=describe(broken))
     try:
         value = _call(skill.handler, values)
     except BaseException as raised:  # noqa: BLE001 - also SystemExit: only a crash may end this process
         if isinstance(wish := sole(raised), AttemptSignal):
             return _signalled(wish)
-        return Answer("raised", data=traceback_of(raised), text=describe(raised))
+        return HandlerReply("raised", data=traceback_of(raised), text=describe(raised))
     try:
-        return Answer("returned", data=skill.dump_result(value, max_bytes=request.max_bytes))
+        return HandlerReply("returned", data=skill.dump_result(value, max_bytes=request.max_bytes))
     except InvalidInput as invalid:
-        return Answer("invalid", text=str(invalid))
+        return HandlerReply("invalid", text=str(invalid))
 
 
 def _call(handler: Callable[..., Any], values: dict[str, Any]) -> Any:
@@ -163,12 +163,12 @@ async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
 
 
-def _signalled(wish: AttemptSignal) -> Answer:
+def _signalled(wish: AttemptSignal) -> HandlerReply:
     if isinstance(wish, Retry):
-        return Answer("retry", text=wish.reason, delay_ms=wish.delay_ms)
+        return HandlerReply("retry", text=wish.reason, delay_ms=wish.delay_ms)
     if isinstance(wish, Snooze):
-        return Answer("snooze", text=wish.reason, delay_ms=wish.delay_ms, at_ms=wish.at_ms)
-    return Answer("reject", text=wish.reason)
+        return HandlerReply("snooze", text=wish.reason, delay_ms=wish.delay_ms, at_ms=wish.at_ms)
+    return HandlerReply("reject", text=wish.reason)
 
 
 @functools.cache

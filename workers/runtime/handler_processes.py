@@ -23,7 +23,7 @@ from orchestrator.core.errors import ConfigError
 from orchestrator.core.log import get_logger
 from orchestrator.core.parentage import end_with_parent
 from workers.runtime.handler_process import (
-    Answer,
+    HandlerReply,
     Hello,
     Request,
     handler_in,
@@ -96,8 +96,8 @@ class HandlerProcesses:
         return answer.data
 
     @staticmethod
-    async def _ask(process: _Process, request: Request) -> Answer:
-        answer: Answer | None = None
+    async def _ask(process: _Process, request: Request) -> HandlerReply:
+        answer: HandlerReply | None = None
 
         async def until_its_end() -> None:
             await process.child.wait()
@@ -109,7 +109,7 @@ class HandlerProcesses:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 write_frame(process.writer, request)
                 await process.writer.drain()
-                answer = await read_frame(process.reader, Answer)
+                answer = await read_frame(process.reader, HandlerReply)
                 waiting.cancel_scope.cancel()
         if answer is None:
             how = _ending(await process.child.wait())

@@ -21,9 +21,9 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
 from orchestrator.core.parentage import end_with_parent
 from orchestrator.services import pool_keys, reach_server
-from workers.runtime.departed import give_back
-from workers.runtime.turns import Turns
+from workers.runtime.dead_worker import give_back
 from workers.runtime.verdicts import describe
+from workers.runtime.watchdog import LoopWatchdog
 from workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
@@ -46,18 +46,18 @@ _log = get_logger(__name__)
 
 
 @dataclass(slots=True)
-class Child:
+class WorkerProcess:
     """One worker process."""
 
     pid: int
     worker: str
     born_s: float
     failures: int
-    turns: Turns
+    watchdog: LoopWatchdog
 
 
 @dataclass(slots=True)
-class Departed:
+class DeadWorker:
     """A worker that died: what it held goes back at once, and what its last read swallowed once that has ended.
 
     Attributes:
@@ -76,12 +76,12 @@ class Host:
 
     def __init__(self, settings: Settings, agents: Sequence[Agent], *, processes: int) -> None:
         self._settings, self._agents, self._processes = settings, agents, processes
-        self._children: dict[int, Child] = {}
+        self._children: dict[int, WorkerProcess] = {}
         self._due: list[tuple[float, int]] = []
-        self._departed: list[Departed] = []
+        self._dead_workers: list[DeadWorker] = []
         # As long as a dead child's blocking read may go on in the eyes of Redis.
         self._last_read_s = max(agent.lease_ms for agent in agents) / 5000 + 1
-        # The pulse asks the loop for a sign at every beat, so the number may be one beat old.
+        # The heartbeat thread asks the loop for a sign each time, so the number may be one heartbeat old.
         self._stuck_after_s = settings.worker.stuck_after_s + settings.worker.heartbeat_s
         self._poll_every_s = max(0.5, settings.worker.stuck_after_s / 10)
         self._signals = 0
@@ -112,15 +112,15 @@ class Host:
             self._kill_stuck()
             self._kill_late()
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for departed in self._departed:
-            if not departed.answered:
-                self._abandon(departed)
+        for dead in self._dead_workers:
+            if not dead.answered:
+                self._abandon(dead)
         if self._store is not None:
             self._store.close()
         return self._status
 
     def _until_due_s(self) -> float:
-        dues = [due_s for due_s, _ in self._due] + [departed.due_s for departed in self._departed]
+        dues = [due_s for due_s, _ in self._due] + [dead.due_s for dead in self._dead_workers]
         if self._kill_at_s is not None:
             dues.append(self._kill_at_s)
         if self._children:
@@ -131,11 +131,11 @@ class Host:
         worker = new_worker_id()
         _flush()
         ask_to_end = end_with_parent(signal.SIGTERM)
-        turns = Turns(self._stuck_after_s)
+        watchdog = LoopWatchdog(self._stuck_after_s)
         pid = os.fork()
         if pid == 0:
-            _become_worker(ask_to_end, lambda: run_loop(run_worker_as, self._settings, self._agents, worker, turns))
-        self._children[pid] = Child(pid, worker, time.monotonic(), failures, turns)
+            _become_worker(ask_to_end, lambda: run_loop(run_worker_as, self._settings, self._agents, worker, watchdog))
+        self._children[pid] = WorkerProcess(pid, worker, time.monotonic(), failures, watchdog)
 
     def _fork_due(self) -> None:
         now_s = time.monotonic()
@@ -160,8 +160,8 @@ class Host:
     def _kill_stuck(self) -> None:
         # A stuck worker ends itself (protocol rule 13), unless it is frozen or its watchdog is gone.
         for child in self._children.values():
-            if child.turns.silent_s() > self._stuck_after_s + STUCK_MARGIN_S:
-                _log.error("worker_stuck", worker=child.worker, pid=child.pid, meaning="it is killed")
+            if child.watchdog.silent_s() > self._stuck_after_s + STUCK_MARGIN_S:
+                _log.error("worker_stuck", worker=child.worker, pid=child.pid)
                 os.kill(child.pid, signal.SIGKILL)
 
     def _kill_late(self) -> None:
@@ -169,7 +169,7 @@ class Host:
             return
         self._kill_at_s = None
         for child in self._children.values():
-            _log.error("worker_ignores_its_end", worker=child.worker, pid=child.pid, meaning="it is killed")
+            _log.error("worker_ignores_its_end", worker=child.worker, pid=child.pid)
             os.kill(child.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
@@ -179,11 +179,11 @@ class Host:
                 return
             child = self._children.pop(pid, None)
             if child is not None:
-                silent_s, retired = child.turns.silent_s(), child.turns.retired
-                child.turns.close()
+                silent_s, retired = child.watchdog.silent_s(), child.watchdog.retired
+                child.watchdog.close()
                 self._ended(child, os.waitstatus_to_exitcode(raw_status), silent_s=silent_s, retired=retired)
 
-    def _ended(self, child: Child, code: int, *, silent_s: float, retired: bool) -> None:
+    def _ended(self, child: WorkerProcess, code: int, *, silent_s: float, retired: bool) -> None:
         if code == 0 and self._signals:
             return
         if code == 0 and retired:
@@ -198,7 +198,7 @@ class Host:
                 self._pass_on(signal.SIGTERM)
             return
         self._kill_group(child.pid)
-        self._departed.append(Departed(child.worker, how, due_s=0.0))
+        self._dead_workers.append(DeadWorker(child.worker, how, due_s=0.0))
         if self._signals and code in {-signal.SIGTERM, -signal.SIGINT}:
             return  # told to stop before it listened, or after it had ended its work
         _log.error("worker_died", worker=child.worker, pid=child.pid, how=how)
@@ -220,33 +220,33 @@ class Host:
             return
 
     def _give_back_due(self) -> None:
-        for departed in list(self._departed):
-            if departed.due_s > time.monotonic():
+        for dead in list(self._dead_workers):
+            if dead.due_s > time.monotonic():
                 continue
-            if not self._abandon(departed):
-                departed.due_s = time.monotonic() + ASK_AGAIN_S
-            elif departed.answered:
-                self._departed.remove(departed)
+            if not self._abandon(dead):
+                dead.due_s = time.monotonic() + ASK_AGAIN_S
+            elif dead.answered:
+                self._dead_workers.remove(dead)
             else:
-                departed.answered = True
-                departed.due_s = time.monotonic() + self._last_read_s
+                dead.answered = True
+                dead.due_s = time.monotonic() + self._last_read_s
 
-    def _abandon(self, departed: Departed) -> bool:
+    def _abandon(self, dead: DeadWorker) -> bool:
         try:
             if self._store is None:
                 self._store = _open_store(self._settings)
             given_back = give_back(
                 self._store,
                 agents=self._agents,
-                worker=departed.worker,
-                how=departed.how,
+                worker=dead.worker,
+                how=dead.how,
                 dead_ttl_s=self._settings.results.dead_ttl_s,
             )
         except StoreError as failure:
-            _log.warning("entries_left", worker=departed.worker, error=str(failure), meaning="asked again soon")
+            _log.warning("entries_left", worker=dead.worker, error=str(failure))
             return False
-        if given_back or not departed.answered:
-            _log.info("entries_given_back", worker=departed.worker, count=given_back)
+        if given_back or not dead.answered:
+            _log.info("entries_given_back", worker=dead.worker, count=given_back)
         return True
 
 
@@ -257,9 +257,9 @@ def _open_store(settings: Settings) -> SyncStore:
         return SyncStore(where, pool_keys(settings), name="host")
 
 
-async def run_worker_as(settings: Settings, agents: Sequence[Agent], worker: str, turns: Turns) -> None:
+async def run_worker_as(settings: Settings, agents: Sequence[Agent], worker: str, watchdog: LoopWatchdog) -> None:
     """Run a worker under the id that its host chose."""
-    await run_worker(settings, agents, worker=worker, turns=turns)
+    await run_worker(settings, agents, worker=worker, watchdog=watchdog)
 
 
 def _become_worker(ask_to_end: Callable[[], None], work: Callable[[], None]) -> NoReturn:

@@ -1,11 +1,11 @@
-"""The locks of a worker: execution locks of its attempts and named locks of its handlers, kept by its pulse."""
+"""The locks of a worker: execution locks of its attempts and named locks of its handlers, kept by its heartbeat."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from orchestrator.locks.attempt import AttemptLocks
-from orchestrator.locks.execution import Attempt, ExecutionLocks
+from orchestrator.locks.execution import ExecutionLocks, LockOwner
 from orchestrator.locks.keeping import Keeper
 from orchestrator.locks.model import POOL, parse_scope
 from orchestrator.locks.named import Locks
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from orchestrator.locks.execution import LockMode
     from orchestrator.services import Services
     from orchestrator.tasks.model import Envelope
-    from workers.runtime.holdings import Held
+    from workers.runtime.in_flight import Held
 
 
 class Locking:
     """Makes the locks of attempts.
 
     Attributes:
-        keeper: what the pulse renews.
+        keeper: what the heartbeat renews.
     """
 
     def __init__(self, services: Services, *, worker: str) -> None:
@@ -39,7 +39,7 @@ class Locking:
         async def owns() -> bool:
             return await self._owns(held)
 
-        attempt = Attempt(
+        attempt = LockOwner(
             task=delivery.task_id,
             generation=delivery.generation,
             agent=delivery.agent,
@@ -47,7 +47,7 @@ class Locking:
             lease_ms=lease_ms,
             owns=owns,
             lost=held.lock_lost,
-            renewed=lambda: held.why != "lost" and not held.disowned,
+            renewed=lambda: held.why != "lost" and not held.lease_lost,
         )
         execution = ExecutionLocks(
             attempt, mode=mode, prefix=keys.prefix, store=self._services.store, room=self._room, keeper=self.keeper

@@ -15,7 +15,7 @@ from orchestrator.workspace.workspace import Workspace
 if TYPE_CHECKING:
     from orchestrator.services import Services
     from workers.context import TaskContext
-    from workers.runtime.orders import Orders
+    from workers.runtime.active_commands import WorkerCommands
 
 
 def attempt_workspace(context: TaskContext, services: Services) -> Workspace:
@@ -38,10 +38,10 @@ def attempt_workspace(context: TaskContext, services: Services) -> Workspace:
 class Shared:
     """What an attempt shares beyond its session; see `workers.context.Around`. Nothing is sent before it is used."""
 
-    __slots__ = ("_context", "_orders", "_services")
+    __slots__ = ("_commands", "_context", "_services")
 
-    def __init__(self, context: TaskContext, services: Services, orders: Orders) -> None:
-        self._context, self._services, self._orders = context, services, orders
+    def __init__(self, context: TaskContext, services: Services, commands: WorkerCommands) -> None:
+        self._context, self._services, self._commands = context, services, commands
 
     @property
     def limits(self) -> Limits:
@@ -58,4 +58,4 @@ class Shared:
     @property
     def config(self) -> SharedConfig:
         """What operators have published, as the worker knows it."""
-        return SharedConfig(self._services, known=lambda: self._orders.desired)
+        return SharedConfig(self._services, known=lambda: self._commands.desired)

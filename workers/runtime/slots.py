@@ -1,6 +1,6 @@
 """The slots of one agent: long-lived tasks, each running one attempt after another.
 
-Nothing that a handler does may end a slot or leak into the next attempt: a slot that a handler has soiled (context
+Nothing that a handler does may end a slot or leak into the next attempt: a slot that a handler has tainted (context
 variables, a cancellation of its own task) or that a handler does not give back is replaced by a fresh one.
 """
 
@@ -17,7 +17,7 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from workers.runtime.holdings import Held
+    from workers.runtime.in_flight import Held
 
 
 WAKE_AHEAD: Final = 2
@@ -84,7 +84,7 @@ class Slots:
                 return
 
     async def _run_until_cancelled(self, clean: contextvars.Context) -> bool:
-        """Run attempts until one was cancelled or has soiled the slot; False: it was left behind, and the slot ends."""
+        """Run attempts until one was cancelled or has tainted the slot; False: it was left behind, and it ends."""
         task = asyncio.current_task()
         assert task is not None
         # One scope for as many attempts as come to their end by themselves: entering one costs a tenth of an attempt.

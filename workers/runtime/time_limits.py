@@ -28,16 +28,16 @@ class TimeLimits:
         self._allowed_s = math.inf if timeout_s is None else timeout_s
         self._silence_s = math.inf if silence_s is None else silence_s
         self._over = over
-        self._started_s = self._heard_s = self._loop.time()
-        self._timer = self._loop.call_at(self._due_s(), self._look)
+        self._started_s = self._last_sign_s = self._loop.time()
+        self._timer = self._loop.call_at(self._due_s(), self._check)
 
     def _due_s(self) -> float:
-        return min(self._started_s + self._allowed_s, self._heard_s + self._silence_s)
+        return min(self._started_s + self._allowed_s, self._last_sign_s + self._silence_s)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         due_s = self._due_s()
         if self._loop.time() < due_s:
-            self._timer = self._loop.call_at(due_s, self._look)
+            self._timer = self._loop.call_at(due_s, self._check)
         elif due_s == self._started_s + self._allowed_s:
             self._over("late", self._allowed_s)
         else:
@@ -49,7 +49,7 @@ class TimeLimits:
 
     def sign(self) -> None:
         """Note a sign of life."""
-        self._heard_s = self._loop.time()
+        self._last_sign_s = self._loop.time()
 
     def close(self) -> None:
         """Watch no longer."""

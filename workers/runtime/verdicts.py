@@ -12,15 +12,15 @@ from workers.signals import Asked, Reject, Retry, Snooze
 
 if TYPE_CHECKING:
     from orchestrator.core.backoff import Backoff
-    from workers.runtime.hurt_server import HurtServer
+    from workers.runtime.outage import OutagePolicy
     from workers.skill import Skill
 
 ERROR_BYTES: Final = 8192
 """A traceback is cut to this, in the middle: its ends say most."""
 REASON_CHARS: Final = 500
 
-HURT_SERVER_STEP: Final = 3
-"""A task that met a hurt server comes back after the delay of this many failures."""
+OUTAGE_BACKOFF_STEP: Final = 3
+"""A task that met an outage comes back after the delay of this many failures."""
 
 _log = get_logger(__name__)
 
@@ -49,7 +49,7 @@ def failed(
     skill: Skill[Any, Any],
     envelope: Envelope,
     backoff: Backoff,
-    hurt: HurtServer,
+    outage: OutagePolicy,
 ) -> Verdict:
     """The verdict of an attempt whose handler raised `failure`.
 
@@ -59,7 +59,7 @@ def failed(
         skill: decides about attempts and delays, unless the task does.
         envelope: of the task.
         backoff: the delays of a skill that says nothing else.
-        hurt: whether a failing Redis was the pool's own, and how often the task has been put off for that.
+        outage: whether a failing Redis was the pool's own, and how often the task has been put off for that.
     """
     raised, failure = failure, sole(failure)
     if isinstance(failure, Snooze):
@@ -73,9 +73,9 @@ def failed(
     if isinstance(failure, AskExpired):
         # Another attempt would end the same way: the deadline stays over.
         return Verdict(VerdictKind.DEAD, traceback_of(raised), reason=reason)
-    if hurt.excuses(failure):
-        # Redis was hurt, not the task: no attempt counted (protocol rule 25).
-        return Verdict(VerdictKind.SNOOZE, delay_ms=round(backoff.delay_s(HURT_SERVER_STEP) * 1000), reason=reason)
+    if outage.exempts(failure):
+        # Redis failed, not the task: no attempt counted (protocol rule 25).
+        return Verdict(VerdictKind.SNOOZE, delay_ms=round(backoff.delay_s(OUTAGE_BACKOFF_STEP) * 1000), reason=reason)
     log = _log.bind(task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
     failures = delivery.failures
     if failures >= (envelope.max_attempts or skill.options.max_attempts):

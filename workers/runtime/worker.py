@@ -1,7 +1,7 @@
 """One worker process: wires the parts for its agents, registers, runs, drains.
 
-Drain, in order: quiet (0 slots, no reads), wait for what runs, give back the rest without burning an attempt, store
-every verdict, say goodbye. A second signal skips the waiting.
+Drain, in order: announce it (0 slots, no reads), wait for what runs, give back the rest without burning an attempt,
+store every verdict, deregister. A second signal skips the waiting.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger, set_level
 from orchestrator.core.rates import parse_rate
 from orchestrator.services import open_services
-from workers.runtime.alone import Alone
+from workers.runtime.active_commands import WorkerCommands, interrupt
+from workers.runtime.completer import Completer
+from workers.runtime.crash_isolation import CrashIsolation
 from workers.runtime.emitter import Emitter
 from workers.runtime.executor import Executor
-from workers.runtime.holdings import Holdings
-from workers.runtime.intake import Intake
+from workers.runtime.fetcher import Fetcher
+from workers.runtime.heartbeat import Heartbeat
+from workers.runtime.in_flight import InFlight
 from workers.runtime.locking import Locking
-from workers.runtime.orders import Orders, interrupt
-from workers.runtime.outbox import Outbox
-from workers.runtime.pulse import Pulse
-from workers.runtime.tempo import Tempo
+from workers.runtime.throughput import Throughput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
     from workers.agent import Agent
-    from workers.runtime.turns import Turns
+    from workers.runtime.watchdog import LoopWatchdog
 
-GOODBYE_S: Final = 5.0
+FLUSH_TIMEOUT_S: Final = 5.0
 """How long the last verdicts may take to be stored before a worker that was told to stop gives up."""
 
-TELL_S: Final = 2.0
+ANNOUNCE_TIMEOUT_S: Final = 2.0
 """How long a worker that was told to stop tries to tell Redis so, at its beginning and at its end. All of this together
 must fit into what its host allows beyond the drain."""
 
@@ -54,7 +54,7 @@ _log = get_logger(__name__)
 
 
 async def run_worker(
-    settings: Settings, agents: Sequence[Agent], *, worker: str | None = None, turns: Turns | None = None
+    settings: Settings, agents: Sequence[Agent], *, worker: str | None = None, watchdog: LoopWatchdog | None = None
 ) -> None:
     """Run a worker until it is told to stop (SIGTERM, SIGINT).
 
@@ -62,85 +62,89 @@ async def run_worker(
         settings: all settings.
         agents: what it hosts.
         worker: its id; made up by default.
-        turns: where the host reads that the loop turns.
+        watchdog: where the host reads that the loop turns.
 
     Raises:
         ConfigError: the registry refused an agent.
         StoreError: Redis did not answer at the start.
     """
     async with open_services(settings, name="worker") as services:
-        await Worker(services, agents, worker=worker or new_worker_id(), turns=turns).run()
+        await Worker(services, agents, worker=worker or new_worker_id(), watchdog=watchdog).run()
 
 
 class Worker:
     """The parts of one process and their order of life."""
 
-    def __init__(self, services: Services, agents: Sequence[Agent], *, worker: str, turns: Turns | None = None) -> None:
+    def __init__(
+        self, services: Services, agents: Sequence[Agent], *, worker: str, watchdog: LoopWatchdog | None = None
+    ) -> None:
         self.id = worker
         self._services, self._agents = services, agents
         self._alive_s = max(1, round(services.settings.worker.heartbeat_s * 4))
         self._known_limits = {name: parse_rate(rate) for name, rate in services.settings.limits.items()}
-        self._orders = Orders()
+        self._commands = WorkerCommands()
         self._log_level: Level | None = None
-        self._holdings = Holdings(grace_s=services.settings.worker.grace_s)
-        self._outbox = Outbox(services, self._holdings)
+        self._in_flight = InFlight(grace_s=services.settings.worker.grace_s)
+        self._completer = Completer(services, self._in_flight)
         self._emitter = Emitter(services)
         self._locking = Locking(services, worker=worker)
         self._client: Orchestrator | None = None
         self._client_lock = anyio.Lock()
-        self._goodbye_said = False
-        self._turns = turns
+        self._shut_down_begun = False
+        self._watchdog = watchdog
         self._starting = anyio.CancelScope()
         self._stop = anyio.Event()
         self._stop_now = anyio.Event()
-        alone = Alone()
-        self._tempos = {agent.name: Tempo(limited=agent.limited, changed=self._tempo_changed) for agent in agents}
+        crash_isolation = CrashIsolation()
+        self._throughputs = {
+            agent.name: Throughput(limited=agent.limited, changed=self._backlog_changed) for agent in agents
+        }
         self._executors = {
             agent.name: Executor(
                 agent,
                 services=services,
-                holdings=self._holdings,
-                outbox=self._outbox,
+                in_flight=self._in_flight,
+                completer=self._completer,
                 worker=worker,
                 client=self._open_client,
-                hurt_at_s=self._hurt_at_s,
-                alone=alone,
+                last_outage_s=self._last_outage_s,
+                crash_isolation=crash_isolation,
                 locking=self._locking,
-                took=self._tempos[agent.name].took,
+                record_duration=self._throughputs[agent.name].record_duration,
                 emitter=self._emitter,
-                orders=self._orders,
+                commands=self._commands,
             )
             for agent in agents
         }
-        self._intakes = {
-            agent.name: Intake(
+        self._fetchers = {
+            agent.name: Fetcher(
                 agent,
                 services=services,
                 slots=self._executors[agent.name].slots,
-                holdings=self._holdings,
-                outbox=self._outbox,
+                in_flight=self._in_flight,
+                completer=self._completer,
                 worker=worker,
                 register=self._register,
-                orders=self._orders,
+                commands=self._commands,
             )
             for agent in agents
         }
-        self._pulse = Pulse(
+        self._heartbeat = Heartbeat(
             services=services,
             agents=agents,
-            holdings=self._holdings,
+            in_flight=self._in_flight,
             keeper=self._locking.keeper,
-            tempos=self._tempos,
+            throughputs=self._throughputs,
             worker=worker,
             alive_s=self._alive_s,
             loop=asyncio.get_running_loop(),
             forgotten=self._forgotten,
-            lost_entries=lambda agent: self._intakes[agent].look_for_lost(),
-            orders=self._orders,
-            ordered=self._obey,
-            turns=turns,
+            lost_entries=lambda agent: self._fetchers[agent].look_for_lost(),
+            commands=self._commands,
+            commands_changed=self._apply_commands,
+            watchdog=watchdog,
         )
-        self._orders.doubt = self._pulse.read_state
+        self._commands.refresh = self._heartbeat.read_state
         self._remember = anyio.Event()
 
     async def run(self, *, listen: bool = True) -> None:
@@ -173,14 +177,14 @@ class Worker:
                     if agent.lifespan is not None:
                         executor.state = await entered.enter_async_context(agent.lifespan(agent))
             if self._stop.is_set():
-                _log.info("worker_stopped", worker=self.id, left=0, meaning="it was told to before it had started")
+                _log.info("worker_stopped", worker=self.id, left=0)
             else:
                 await self._run()
 
     async def _run(self) -> None:
         # Before anything can be read: a worker that starts into a stop obeys it.
-        await self._orders.read(self._services)
-        self._obey()
+        await self._commands.read(self._services)
+        self._apply_commands()
         try:
             await self._register()
         except BaseException:
@@ -188,42 +192,42 @@ class Worker:
             with anyio.CancelScope(shield=True):
                 await self._deregister()
             raise
-        self._pulse.start()
+        self._heartbeat.start()
         _log.info("worker_started", worker=self.id, agents=[agent.name for agent in self._agents])
         try:
             await self._work()
         finally:
-            if self._turns is not None:
-                self._turns.left()
+            if self._watchdog is not None:
+                self._watchdog.cancel_force_exit()
             with anyio.CancelScope(shield=True):
-                await self._say_goodbye()
+                await self._shut_down()
 
     async def _work(self) -> None:
         async with anyio.create_task_group() as whole:
-            whole.start_soon(self._outbox.run)
+            whole.start_soon(self._completer.run)
             whole.start_soon(self._emitter.run)
             whole.start_soon(self._register_again)
             for executor in self._executors.values():
                 whole.start_soon(executor.slots.run)
-            await self._take_in_until_told()
+            await self._fetch_until_told()
             await self._drain()
             # Before the slots end: a handler that ignores its end cannot keep this from being said.
-            await self._say_goodbye()
-            if self._turns is not None:
-                self._turns.leave_anyway()
+            await self._shut_down()
+            if self._watchdog is not None:
+                self._watchdog.force_exit_later()
             whole.cancel_scope.cancel()
 
-    async def _take_in_until_told(self) -> None:
+    async def _fetch_until_told(self) -> None:
         """Bring work in, but for the times when it is told to drain and to stay."""
         while not self._stop.is_set():
             if self._drains():
                 await self._rest()
                 continue
-            async with anyio.create_task_group() as intakes:
-                for intake in self._intakes.values():
-                    intakes.start_soon(intake.run)
-                await self._orders.until(lambda: self._stop.is_set() or self._drains())
-                intakes.cancel_scope.cancel()
+            async with anyio.create_task_group() as fetchers:
+                for fetcher in self._fetchers.values():
+                    fetchers.start_soon(fetcher.run)
+                await self._commands.until(lambda: self._stop.is_set() or self._drains())
+                fetchers.cancel_scope.cancel()
 
     def stop(self) -> None:
         """Drain and end; a second call ends at once."""
@@ -231,43 +235,43 @@ class Worker:
             self._stop_now.set()
         self._stop.set()
         self._starting.cancel()
-        self._orders.announce()
+        self._commands.notify_changed()
 
     async def _watch_signals(self, received: AsyncIterator[signal.Signals]) -> None:
         async for _ in received:
-            _log.info("worker_stopping", worker=self.id, running=len(self._holdings), at_once=self._stop.is_set())
+            _log.info("worker_stopping", worker=self.id, running=len(self._in_flight), at_once=self._stop.is_set())
             self.stop()
 
-    # -------------------------------------------------------------------------------------------------- orders
+    # -------------------------------------------------------------------------------------------------- commands
 
-    def _obey(self) -> None:
+    def _apply_commands(self) -> None:
         """Do what the desired state asks for now; what it forbids is looked up at every start."""
-        desired = self._orders.desired
-        self._orders.announce()
-        interrupt(desired, self._holdings)
+        desired = self._commands.desired
+        self._commands.notify_changed()
+        interrupt(desired, self._in_flight)
         if desired.log_level != self._log_level:
             self._log_level = desired.log_level
             set_level(desired.log_level or self._services.settings.logging.level)
             _log.info("log_level_set", worker=self.id, level=desired.log_level or "as in the settings")
-        order = desired.drain_of(self.id)
-        if order is not None and order.ends_process and not self._stop.is_set():
-            _log.info("worker_stopping", worker=self.id, running=len(self._holdings), told_by=order.issued.words)
-            if self._turns is not None:
-                self._turns.retire()
+        drain = desired.drain_of(self.id)
+        if drain is not None and drain.ends_process and not self._stop.is_set():
+            _log.info("worker_stopping", worker=self.id, running=len(self._in_flight), told_by=drain.issued.words)
+            if self._watchdog is not None:
+                self._watchdog.retire()
             self.stop()
 
     def _drains(self) -> bool:
-        return self._orders.desired.drain_of(self.id) is not None
+        return self._commands.desired.drain_of(self.id) is not None
 
     async def _rest(self) -> None:
         """Stay without work, until told to go on or to end."""
-        _log.info("worker_drains", worker=self.id, running=len(self._holdings))
-        self._orders.quiet = True
-        await self._quieten()
-        self._pulse.look()
-        await self._orders.until(lambda: self._stop.is_set() or not self._drains())
+        _log.info("worker_drains", worker=self.id, running=len(self._in_flight))
+        self._commands.draining = True
+        await self._announce_drain()
+        self._heartbeat.poll()
+        await self._commands.until(lambda: self._stop.is_set() or not self._drains())
         if not self._stop.is_set():
-            self._orders.quiet = False
+            self._commands.draining = False
             self._forgotten()
             _log.info("worker_resumes", worker=self.id)
 
@@ -284,15 +288,15 @@ class Worker:
                 self._services.keys,
                 worker=self.id,
                 spec=agent.spec(self._known_limits),
-                slots=0 if self._orders.quiet else agent.concurrency,
-                backlog=self._tempos[agent.name].backlog,
+                slots=0 if self._commands.draining else agent.concurrency,
+                backlog=self._throughputs[agent.name].backlog,
                 about=about,
                 alive_s=self._alive_s,
             )
             await self._services.store.call(call, patience_s=self._services.settings.redis.command_timeout_s)
 
-    def _tempo_changed(self) -> None:
-        self._pulse.trigger()
+    def _backlog_changed(self) -> None:
+        self._heartbeat.trigger()
 
     def _forgotten(self) -> None:
         self._remember.set()
@@ -316,10 +320,10 @@ class Worker:
                     self._client = await self._new_client().open()
         return self._client
 
-    def _hurt_at_s(self) -> float:
+    def _last_outage_s(self) -> float:
         """When Redis last failed what a handler asked of it through its context, or this worker."""
         stores = [self._services.store] if self._client is None else [self._services.store, self._client.services.store]
-        return max(store.hurt_at_s for store in stores)
+        return max(store.last_outage_s for store in stores)
 
     def _new_client(self) -> Orchestrator:
         return Orchestrator(settings=self._services.settings)
@@ -327,38 +331,40 @@ class Worker:
     # -------------------------------------------------------------------------------------------------- drain
 
     async def _drain(self) -> None:
-        self._orders.quiet = True
-        await self._unless_told_again(self._quieten)
+        self._commands.draining = True
+        await self._unless_told_again(self._announce_drain)
         await self._unless_told_again(self._wait_for_running)
-        for held in self._holdings.all():
+        for held in self._in_flight.all():
             held.stop("drain")
-        with anyio.move_on_after(GOODBYE_S):
-            await self._holdings.empty()
+        with anyio.move_on_after(FLUSH_TIMEOUT_S):
+            await self._in_flight.empty()
         # What ignores that, a thread above all, goes back without its handler: this process is about to end. Without
         # Redis nothing goes anywhere, and waiting longer helps nobody: peers will adopt it.
-        ignoring = [held for held in self._holdings.all() if held.running and held.unstopped is not None]
+        ignoring = [held for held in self._in_flight.all() if held.running and held.unstopped is not None]
         for held in ignoring:
             if held.unstopped is not None:
                 held.unstopped()
         if ignoring:
-            with anyio.move_on_after(GOODBYE_S):
-                await self._holdings.empty()
+            with anyio.move_on_after(FLUSH_TIMEOUT_S):
+                await self._in_flight.empty()
 
-    async def _quieten(self) -> None:
-        with anyio.move_on_after(TELL_S) as told:
+    async def _announce_drain(self) -> None:
+        with anyio.move_on_after(ANNOUNCE_TIMEOUT_S) as told:
             try:
                 await self._register()
             except StoreError as failure:
                 _log.warning("drain_unannounced", worker=self.id, error=str(failure))
             async with anyio.create_task_group() as group:
-                for intake in self._intakes.values():
-                    group.start_soon(intake.give_back_unseen)
+                for fetcher in self._fetchers.values():
+                    group.start_soon(fetcher.give_back_unseen)
         if told.cancelled_caught:
-            _log.warning("drain_unannounced", worker=self.id, error=f"no answer from Redis for {TELL_S:g} s")
+            _log.warning(
+                "drain_unannounced", worker=self.id, error=f"no answer from Redis for {ANNOUNCE_TIMEOUT_S:g} s"
+            )
 
     async def _wait_for_running(self) -> None:
         with anyio.move_on_after(self._services.settings.worker.drain_s):
-            await self._holdings.empty()
+            await self._in_flight.empty()
 
     async def _unless_told_again(self, step: Callable[[], Awaitable[None]]) -> None:
         """Run a step of the drain; the second signal ends it."""
@@ -372,23 +378,23 @@ class Worker:
             await step()
             group.cancel_scope.cancel()
 
-    async def _say_goodbye(self) -> None:
-        if self._goodbye_said:
+    async def _shut_down(self) -> None:
+        if self._shut_down_begun:
             return
-        self._goodbye_said = True
-        await anyio.to_thread.run_sync(self._pulse.stop)
+        self._shut_down_begun = True
+        await anyio.to_thread.run_sync(self._heartbeat.stop)
         if self._client is not None:
             await self._client.aclose()
         await self._locking.close()
         await self._deregister()
-        _log.info("worker_stopped", worker=self.id, left=len(self._holdings))
+        _log.info("worker_stopped", worker=self.id, left=len(self._in_flight))
 
     async def _deregister(self) -> None:
         try:
-            with anyio.move_on_after(TELL_S) as told:
+            with anyio.move_on_after(ANNOUNCE_TIMEOUT_S) as told:
                 call = registry.deregister(self._services.keys, worker=self.id)
                 await self._services.store.call(call, patience_s=self._services.settings.redis.command_timeout_s)
             if told.cancelled_caught:
-                _log.warning("goodbye_unheard", worker=self.id, meaning="the registry forgets it soon")
+                _log.warning("deregister_failed", worker=self.id)
         except StoreError as failure:
-            _log.warning("goodbye_unheard", worker=self.id, error=str(failure), meaning="the registry forgets it soon")
+            _log.warning("deregister_failed", worker=self.id, error=str(failure))

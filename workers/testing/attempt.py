@@ -19,17 +19,17 @@ from orchestrator.core.ids import TaskIds
 from orchestrator.core.payload import decode_json
 from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import Delivery, Envelope, Progress, Question, Verdict, VerdictKind, decode_envelope
-from orchestrator.tasks.questions import unpack_asked
+from orchestrator.tasks.questions import unpack_question
 from orchestrator.testing.event_loop import check_event_loop
 from orchestrator.testing.offline import packed_envelope
 from workers.agent import Agent
 from workers.context import TaskContext
-from workers.runtime.alone import Alone
-from workers.runtime.calling import Caller
+from workers.runtime.active_commands import WorkerCommands
+from workers.runtime.calling import HandlerCaller
+from workers.runtime.completer import Completer
+from workers.runtime.crash_isolation import CrashIsolation
 from workers.runtime.executor import Executor
-from workers.runtime.holdings import Held, Holdings
-from workers.runtime.orders import Orders
-from workers.runtime.outbox import Outbox
+from workers.runtime.in_flight import Held, InFlight
 from workers.runtime.sharing import Shared, attempt_workspace
 from workers.skill import Skill
 from workers.testing.lone_locks import LoneLocking
@@ -171,31 +171,31 @@ async def _attempt(
     agent: Agent, delivery: Delivery, recording: Recording, state: object
 ) -> tuple[Verdict, BaseException | None]:
     services = recording.services
-    holdings = Holdings(grace_s=services.settings.worker.grace_s)
-    verdicts = _Verdicts(services, holdings)
+    in_flight = InFlight(grace_s=services.settings.worker.grace_s)
+    verdicts = _Verdicts(services, in_flight)
     executor = _LoneExecutor(
         agent,
         services=services,
-        holdings=holdings,
-        outbox=verdicts,
+        in_flight=in_flight,
+        completer=verdicts,
         worker=WORKER,
         client=recording.client,
-        hurt_at_s=lambda: math.inf,  # a test that raises ServerUnavailable means the pool's Redis
-        alone=Alone(),
+        last_outage_s=lambda: math.inf,  # a test that raises ServerUnavailable means the pool's Redis
+        crash_isolation=CrashIsolation(),
         locking=LoneLocking(services.settings),
-        took=lambda _: None,
+        record_duration=lambda _: None,
         emitter=recording.emitter,
-        orders=Orders(),
+        commands=WorkerCommands(),
     )
     executor.state, executor.scripted = state, recording.record
     watched = executor.caller = _WatchedCaller(agent, settings=services.settings)
-    held = holdings.add(delivery)
+    held = in_flight.add(delivery)
     assert held is not None
 
     verdict: Verdict | None = None
 
     async def until_dropped() -> None:
-        await holdings.empty()
+        await in_flight.empty()
         group.cancel_scope.cancel()
 
     try:
@@ -240,7 +240,7 @@ def _outcome(skill: TypedSkill[T], verdict: Verdict, error: BaseException | None
 
 
 def _asked(verdict: Verdict) -> Question:
-    wording, now = unpack_asked(verdict.payload), datetime.now(UTC)
+    wording, now = unpack_question(verdict.payload), datetime.now(UTC)
     until = None
     if verdict.at_ms:
         until = from_instant_ms(verdict.at_ms)
@@ -263,11 +263,11 @@ def _agent_of(skill: object) -> Agent:
     return owner
 
 
-class _Verdicts(Outbox):
+class _Verdicts(Completer):
     """Hands the one verdict to who waits for it."""
 
-    def __init__(self, services: Services, holdings: Holdings) -> None:
-        super().__init__(services, holdings)
+    def __init__(self, services: Services, in_flight: InFlight) -> None:
+        super().__init__(services, in_flight)
         self.given: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
     def put(self, delivery: Delivery, verdict: Verdict) -> None:  # noqa: ARG002 - there is one
@@ -287,7 +287,7 @@ class _LoneExecutor(Executor):
         return True
 
 
-class _WatchedCaller(Caller):
+class _WatchedCaller(HandlerCaller):
     """Keeps what the handler, or its middleware, raised; a verdict has only the text of it."""
 
     raised: BaseException | None = None
@@ -325,7 +325,7 @@ class RecordedContext(TaskContext):
                 lease_ms=15_000,
             ),
             workspace=lambda context: attempt_workspace(context, recording.services),
-            around=lambda context: Shared(context, recording.services, Orders()),
+            around=lambda context: Shared(context, recording.services, WorkerCommands()),
         )
         self._recording = recording
 

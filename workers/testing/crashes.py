@@ -13,7 +13,7 @@ import anyio
 
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import InvalidInput
-from workers.runtime.calling import Caller
+from workers.runtime.calling import HandlerCaller
 from workers.runtime.emitter import Emitter
 from workers.runtime.worker import Worker
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.testing.mortal import MortalStore
     from workers.agent import Agent
     from workers.context import TaskContext
-    from workers.runtime.holdings import Held
+    from workers.runtime.in_flight import Held
     from workers.skill import Skill
 
 Step: TypeAlias = Literal["start", "submit", "progress", "emit", "result", "stored"]
@@ -169,13 +169,13 @@ class MortalWorker(Worker):
         if self._client is not None:
             self._client.services.store.shut()
         self._scope.cancel()
-        for held in self._holdings.all():
+        for held in self._in_flight.all():
             # A thread would be waited for.
             if held.leave is not None:
                 held.leave()
 
 
-class _ProbedCaller(Caller):
+class _ProbedCaller(HandlerCaller):
     """Tells when a handler begins and when it has returned."""
 
     def __init__(
@@ -187,7 +187,7 @@ class _ProbedCaller(Caller):
     async def call(
         self, skill: Skill[Any, Any], values: dict[str, Any], *, args: bytes, context: TaskContext, held: Held
     ) -> Any:
-        """Call one handler; see `Caller.call`."""
+        """Call one handler; see `HandlerCaller.call`."""
         self._began(context.task_id, skill.name)
         await self._reached("start", context.task_id)
         value = await super().call(skill, values, args=args, context=context, held=held)

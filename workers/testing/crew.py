@@ -12,7 +12,7 @@ import anyio.to_thread
 from orchestrator.core.ids import new_worker_id
 from orchestrator.services import SyncStore
 from orchestrator.testing.mortal import MortalStore, mortal_services
-from workers.runtime.departed import give_back
+from workers.runtime.dead_worker import give_back
 from workers.testing.crashes import Crash, CrashPlan, MortalWorker
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from workers.runtime.locking import Locking
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
-    from workers.runtime.holdings import Held
+    from workers.runtime.in_flight import Held
 
 
 class LoneLocking(Locking):

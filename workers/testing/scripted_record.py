@@ -10,7 +10,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.payload import decode_json, encode_json
 from orchestrator.tasks.model import Question
 from orchestrator.tasks.questions import encode_value
-from workers.deeds import RESULT_BYTES, RESULT_DEPTH
+from workers.once import RESULT_BYTES, RESULT_DEPTH
 
 Answers: TypeAlias = Mapping[str, Any] | Sequence[Any] | Callable[[str], Any]
 """Answers to questions: by their text, in their order, or by a function of the text. A `TimeoutError` in place of one:
@@ -66,11 +66,11 @@ class ScriptedRecord:
         value = decode_json(encode_value(f"the answer to {question!r}", answer).encode())
         return Question(number, question, now, answered=True, answer=value, answered_by="a test", answered_at=now)
 
-    async def kept(self, name: str) -> bytes | None:
+    async def load_result(self, name: str) -> bytes | None:
         """What is kept under this name."""
         return self.results.get(name)
 
-    async def keep(self, name: str, result: bytes) -> bytes:
+    async def store_result(self, name: str, result: bytes) -> bytes:
         """Keep it, unless something is kept."""
         return self.results.setdefault(name, result)
 

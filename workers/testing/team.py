@@ -269,8 +269,8 @@ class Team:
     def crash(self, skill: str | NamedSkill, at: Step, *, nth: int = 1) -> Crash:
         """Plan a crash: the worker that runs a task of `skill` vanishes at a step, and is replaced.
 
-        It says no goodbye and stores no verdict. As after a kill that its host saw, all it held has a death more and
-        runs again at once. A crash that was not reached by the end of the block fails it.
+        It does not deregister and stores no verdict. As after a kill that its host saw, all it held has a death more
+        and runs again at once. A crash that was not reached by the end of the block fails it.
 
         Args:
             skill: name of the handler, or the skill itself.

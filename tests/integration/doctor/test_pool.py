@@ -142,14 +142,14 @@ async def test_nobody_works(team: LocalTeam, settings: Settings) -> None:
 
 
 async def test_a_silent_worker(leaderless: LocalTeam, store: Store, settings: Settings) -> None:
-    """A worker that has not beaten for four heartbeats is named, with its process."""
+    """A worker that has missed four heartbeats is named, with its process."""
     await register_ghost(store)
     await anyio.sleep(settings.worker.heartbeat_s * 5)
     found = (await examined(settings))["workers"]
     assert found.severity is Severity.WARNING
     assert found.found.startswith("ghost has been silent")
     assert "process 7 on far" in found.fix
-    await store.call(registry.beat(store.keys, worker="ghost", backlogs=[("scribe", 1)], alive_s=60))
+    await store.call(registry.heartbeat(store.keys, worker="ghost", backlogs=[("scribe", 1)], alive_s=60))
     assert (await examined(settings))["workers"].severity is Severity.OK
     await leaderless.lead()
 

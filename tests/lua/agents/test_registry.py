@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.agents.scripts import Beat
-from orchestrator.agents.scripts import beat as beat_call
+from orchestrator.agents.scripts import HeartbeatReply
+from orchestrator.agents.scripts import heartbeat as heartbeat_call
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import LeaseStatus
@@ -44,7 +44,7 @@ class TestRegister:
         assert pool.execute("XINFO", "GROUPS", pool.keys.inbox("ed"))[0][1] == b"workers"
 
     def test_repeat(self, pool: Pool) -> None:
-        """The same facts again change nothing but the time of the last beat."""
+        """The same facts again change nothing but the time of the last heartbeat."""
         pool.register()
         pool.notifications()
         before = pool.snapshot()
@@ -73,7 +73,7 @@ class TestRegister:
         pool.register(team=team, backlog=1)
         assert pool.agent().items() >= {"limits": "@ed model:x", "backlog": "0"}.items()
         assert pool.execute("HGETALL", pool.keys.limits) == [b"@ed", b"3 1000000", b"model:x", b"9 60000000"]
-        pool.beat("w1", ("ed", 1))
+        pool.heartbeat("w1", ("ed", 1))
         assert pool.agent()["backlog"] == "0"
 
     def test_unknown_limit(self, pool: Pool) -> None:
@@ -105,13 +105,13 @@ class TestBeat:
     """A worker proves that it lives."""
 
     def test_ok(self, pool: Pool) -> None:
-        """A beat moves the time of worker and agent and lengthens their lifetimes; nobody is rung for it."""
+        """A heartbeat moves the time of worker and agent and lengthens their lifetimes; nobody is rung for it."""
         pool.register()
         pool.notifications()
         pool.execute("EXPIRE", pool.keys.worker("w1"), 5)
         pool.execute("EXPIRE", pool.keys.agent("ed"), 5)
         pool.sleep(7000)
-        assert pool.beat()
+        assert pool.heartbeat()
         assert pool.score(pool.keys.workers, "w1") == pool.score(pool.keys.agents, "ed") == pool.now_ms
         assert min(pool.ttl_s(pool.keys.worker("w1")), pool.ttl_s(pool.keys.agent("ed"))) > ALIVE_S
         assert pool.notifications() == []
@@ -120,35 +120,35 @@ class TestBeat:
         """A changed wish changes the agent's backlog and rings, because it is room."""
         pool.register(slots=2)
         pool.notifications()
-        pool.beat("w1", ("ed", 1))
+        pool.heartbeat("w1", ("ed", 1))
         assert pool.agent()["backlog"] == "1"
         assert pool.notifications() == ["agents"]
 
     def test_unknown(self, pool: Pool) -> None:
         """A worker that the registry forgot, wholly or for one agent, is told to register again; nothing changes."""
         with pool.unchanged():
-            assert not pool.beat()
+            assert not pool.heartbeat()
         pool.register()
         with pool.unchanged():
-            assert not pool.beat("w1", ("ed", 0), ("other", 0))
+            assert not pool.heartbeat("w1", ("ed", 0), ("other", 0))
 
     def test_tells_of_orders(self, pool: Pool) -> None:
         """The answer names the number of the desired state, to a worker that was forgotten too."""
 
-        def beat() -> Beat:
-            return pool.call(beat_call(pool.keys, worker="w1", backlogs=[("ed", 0)], alive_s=60))
+        def heartbeat() -> HeartbeatReply:
+            return pool.call(heartbeat_call(pool.keys, worker="w1", backlogs=[("ed", 0)], alive_s=60))
 
-        assert beat() == (False, "0")
+        assert heartbeat() == (False, "0")
         pool.register()
-        assert beat() == (True, "0")
+        assert heartbeat() == (True, "0")
         pool.execute("HSET", pool.keys.desired, "seq", 7)
-        assert beat() == (True, "7")
+        assert heartbeat() == (True, "7")
 
     def test_goes_on_without_orders(self, pool: Pool) -> None:
         """Where the desired state should be is something else: workers go on, and can leave."""
         pool.execute("SET", pool.keys.desired, "x", "EX", 60)
         pool.register()
-        assert pool.beat()
+        assert pool.heartbeat()
         pool.deregister()
         pool.register()
         pool.sleep(21_000)
@@ -156,7 +156,7 @@ class TestBeat:
 
 
 class TestDeregister:
-    """A worker says goodbye."""
+    """A worker deregisters."""
 
     def test_forgets(self, pool: Pool) -> None:
         """Worker, slots, skills and idle consumer go; the agent stays known; everybody is told."""
@@ -201,7 +201,7 @@ class TestDeregister:
         assert (pool.agent("a")["slots"], pool.agent("b")["slots"]) == ("0", "3")
 
     def test_survives_a_lost_group(self, pool: Pool) -> None:
-        """A worker can say goodbye although its inbox or group is gone."""
+        """A worker can deregister although its inbox or group is gone."""
         pool.register()
         pool.execute("XGROUP", "DESTROY", pool.keys.inbox("ed"), "workers")
         pool.deregister()
@@ -229,7 +229,7 @@ class TestExpire:
     """Silent workers and unused agents are forgotten."""
 
     def test_silent_worker(self, pool: Pool) -> None:
-        """Who has not beaten for its time is forgotten as if it had said goodbye; who has, stays."""
+        """A worker that has sent no heartbeat for its time is forgotten as if it had deregistered; who has, stays."""
         pool.register("w1", slots=2)
         pool.sleep(1)
         pool.register("w2", slots=3)
@@ -239,7 +239,7 @@ class TestExpire:
         assert pool.members(pool.keys.workers) == ["w2"]
         with pool.unchanged():
             assert pool.expire(alive_s=ALIVE_S) == []
-        assert not pool.beat("w1")
+        assert not pool.heartbeat("w1")
 
     def test_bounded(self, pool: Pool) -> None:
         """One call forgets at most `limit`."""
@@ -275,7 +275,7 @@ class TestExpire:
         pool.register("w2", slots=3)
         pool.execute("DEL", pool.keys.worker("w1"))
         pool.sleep(ALIVE_S * 1000 + 1)
-        pool.beat("w2")
+        pool.heartbeat("w2")
         assert pool.expire() == ["w1"]
         assert pool.agent()["slots"] == "3"
 
@@ -320,7 +320,7 @@ def test_clock(pool: Pool) -> None:
     pool.now_us = None
     pool.register()
     seconds, _ = pool.execute("TIME")
-    beat = pool.score(pool.keys.workers, "w1")
-    assert beat is not None
-    assert abs(beat / 1000 - int(seconds)) < 60
-    assert beat < START_US / 1000
+    heartbeat = pool.score(pool.keys.workers, "w1")
+    assert heartbeat is not None
+    assert abs(heartbeat / 1000 - int(seconds)) < 60
+    assert heartbeat < START_US / 1000

@@ -1,4 +1,4 @@
-"""lua/agents/repair.lua and beat: the registry agrees with itself, and gets back what it lost."""
+"""lua/agents/repair.lua and heartbeat: the registry agrees with itself, and gets back what it lost."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_workers_that_are_not_known_to_live(pool: Pool) -> None:
     pool.execute("HSET", pool.keys.agent_workers("ed"), "w3", b"\xff")
     assert sorted(pool.repair_registry(*BOTH)) == [("ed", "unknown-worker"), ("ed", "unknown-worker")]
     assert pool.agent()["slots"] == "3"
-    assert not pool.beat("w2")
-    assert pool.beat("w1")
+    assert not pool.heartbeat("w2")
+    assert pool.heartbeat("w1")
     assert pool.repair_registry(*BOTH) == []
 
 
@@ -62,17 +62,17 @@ def test_an_agent_without_a_place(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("lost", ["agent:ed", "agent:ed:workers", "limits", "worker:w1"])
-def test_a_beat_notices_what_was_lost(pool: Pool, lost: str) -> None:
+def test_a_heartbeat_notices_what_was_lost(pool: Pool, lost: str) -> None:
     """The worker registers again, with all that only it knows: slots, skills, limits and what they mean."""
     team = Team(rate=Rate(1, 60_000_000))
     pool.register(team=team)
-    assert pool.beat()
+    assert pool.heartbeat()
     pool.execute("DEL", f"{pool.keys.root}:{lost}")
     pool.put()
     pool.put()
-    assert not pool.beat()
+    assert not pool.heartbeat()
     pool.register(team=team)
-    assert pool.beat()
+    assert pool.heartbeat()
     assert len(pool.deliver()) == 1, "its limit holds again"
 
 

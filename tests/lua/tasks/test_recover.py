@@ -77,7 +77,7 @@ def test_entries_of_live_workers_stay(pool: Pool) -> None:
 
 
 def test_overdue_entries(pool: Pool) -> None:
-    """What nobody renewed for a lease and two pulses goes back with a death, although all live workers are full."""
+    """What nobody renewed for a lease and two heartbeats goes back with a death, although all live workers are full."""
     pool.register(slots=1)
     pool.put(row())
     (lost,) = pool.deliver()

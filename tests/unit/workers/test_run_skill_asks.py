@@ -1,4 +1,4 @@
-"""Questions and deeds of one attempt without a server, as a test scripts them."""
+"""Questions and calls of one attempt without a server, as a test scripts them."""
 
 from __future__ import annotations
 

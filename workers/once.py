@@ -20,17 +20,17 @@ RESULT_BYTES: Final = 65_536
 RESULT_DEPTH: Final = 64
 
 
-class Keeper(Protocol):
+class OnceResults(Protocol):
     """Where results are kept."""
 
-    async def kept(self, name: str) -> bytes | None:
+    async def load_result(self, name: str) -> bytes | None:
         """The result that an earlier attempt has kept, JSON; None: none has.
 
         Raises:
             Fenced: the task was taken away from this attempt.
         """
 
-    async def keep(self, name: str, result: bytes) -> bytes:
+    async def store_result(self, name: str, result: bytes) -> bytes:
         """Keep a result, unless there is one; the one that is kept from now on.
 
         Raises:
@@ -38,22 +38,22 @@ class Keeper(Protocol):
         """
 
 
-class Deeds:
+class OnceCalls:
     """What one attempt does once."""
 
-    __slots__ = ("_done", "_keeper", "_turns")
+    __slots__ = ("_done", "_locks", "_results")
 
-    def __init__(self, keeper: Keeper) -> None:
-        self._keeper = keeper
+    def __init__(self, results: OnceResults) -> None:
+        self._results = results
         self._done: dict[str, bytes] = {}
-        self._turns: dict[str, anyio.Lock] = {}
+        self._locks: dict[str, anyio.Lock] = {}
 
-    async def once(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
+    async def run(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
         """See `TaskContext.once`."""
         _check_name(name)
-        async with self._turns.setdefault(name, anyio.Lock()):
+        async with self._locks.setdefault(name, anyio.Lock()):
             if name not in self._done:
-                known = await self._keeper.kept(name)
+                known = await self._results.load_result(name)
                 self._done[name] = await self._do(name, partial(do, *args)) if known is None else known
         return decode_json(self._done[name])
 
@@ -64,7 +64,7 @@ class Deeds:
         result = encode_json(f"what {name!r} returned", value, max_bytes=RESULT_BYTES, max_depth=RESULT_DEPTH)
         # It is done: a handler that is told to stop just now keeps it all the same.
         with anyio.CancelScope(shield=True):
-            result = await self._keeper.keep(name, result)  # what is kept already stands
+            result = await self._results.store_result(name, result)  # what is kept already stands
         return result  # noqa: RET504 - a type checker cannot see that the block never swallows
 
 

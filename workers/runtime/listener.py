@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.services import LongRead, PoolKeys
 
 READ_COUNT: Final = 100
-"""Entries of each stream that are read at once: in a flood the pulse has its turn in between."""
+"""Entries of each stream that are read at once: in a flood the heartbeat has its turn in between."""
 
 BLOCK_S: Final = 30.0
 MARGIN_S: Final = 10.0
@@ -43,7 +43,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Received:
     """What one read brought.
 
     Attributes:
@@ -57,10 +57,10 @@ class Heard:
     gap: bool = False
 
 
-NOTHING: Final = Heard()
+NOTHING: Final = Received()
 
 
-class Hearing:
+class CommandListener:
     """The reading end, for one thread.
 
     Args:
@@ -93,7 +93,7 @@ class Hearing:
         """Seconds until `turn` wants to be called again, even if nothing becomes readable."""
         return 0.0 if self._link.more else max(0.0, self._until_s - time.monotonic())
 
-    def turn(self) -> Heard:
+    def turn(self) -> Received:
         """Begin to listen, or hear what has come; waits for a connection at most."""
         if self._link.under_way:
             return self._take()
@@ -110,7 +110,7 @@ class Hearing:
         self._until_s = time.monotonic() + BLOCK_S + MARGIN_S
         return NOTHING
 
-    def _take(self) -> Heard:
+    def _take(self) -> Received:
         try:
             taken = self._link.take()
         except ReplyTooLarge as failure:
@@ -128,14 +128,16 @@ class Hearing:
         for name, entries in found.items():
             self._cursors[name.decode()] = entries[-1][0].decode()
         commands, notes = (found.get(stream.encode(), []) for stream in self._streams)
-        return Heard([(entry.decode(), fields) for entry, fields in commands], [_note(fields) for _, fields in notes])
+        return Received(
+            [(entry.decode(), fields) for entry, fields in commands], [_note(fields) for _, fields in notes]
+        )
 
-    def _lost(self, failure: StoreError) -> Heard:
+    def _lost(self, failure: StoreError) -> Received:
         self._link.close()
         pause_s = self._pauses.next_s()
         self._until_s = time.monotonic() + pause_s
-        _log.warning("hearing_interrupted", error=str(failure), again_in_s=round(pause_s, 3))
-        return Heard(gap=True)
+        _log.warning("command_listener_disconnected", error=str(failure), again_in_s=round(pause_s, 3))
+        return Received(gap=True)
 
     def close(self) -> None:
         """Close the connection."""

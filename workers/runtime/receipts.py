@@ -1,6 +1,6 @@
 """What a worker says of commands: that it has heard them, and that nothing of what they end is left here.
 
-Lives in the pulse thread, so that a worker whose event loop stands still answers. It obeys nothing: what is active
+Lives in the heartbeat thread, so that a worker whose event loop stands still answers. It obeys nothing: what is active
 stands in the desired state, and a command that is not true has no effect but its receipt `refused`.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.control.entries import ControlEntry
     from orchestrator.control.signing import Signer
     from orchestrator.services import PoolKeys, SyncStore
-    from workers.runtime.holdings import Held, Holdings
-    from workers.runtime.orders import Orders
+    from workers.runtime.active_commands import WorkerCommands
+    from workers.runtime.in_flight import Held, InFlight
 
 BATCH_ROWS: Final = 500
 KEPT_ROWS: Final = 10_000
@@ -39,11 +39,14 @@ REFUSALS_A_MINUTE: Final = 100
 _log = get_logger(__name__)
 
 
-class Answers:
+class CommandReceipts:
     """The receipts of one worker."""
 
-    def __init__(self, *, keys: PoolKeys, worker: str, holdings: Holdings, orders: Orders, signer: Signer) -> None:
-        self._keys, self._worker, self._holdings, self._orders, self._signer = keys, worker, holdings, orders, signer
+    def __init__(
+        self, *, keys: PoolKeys, worker: str, in_flight: InFlight, commands: WorkerCommands, signer: Signer
+    ) -> None:
+        self._keys, self._worker, self._signer = keys, worker, signer
+        self._in_flight, self._commands = in_flight, commands
         self._known: OrderedDict[str, None] = OrderedDict()
         self._open: dict[str, Stop | DrainWorker | StopWorker] = {}
         self._rows: deque[ReceiptRow] = deque(maxlen=KEPT_ROWS)
@@ -54,11 +57,11 @@ class Answers:
         """Whether some command is done only when attempts have ended here."""
         return bool(self._open)
 
-    def hear(self, store: SyncStore, entries: Sequence[tuple[str, Sequence[bytes]]]) -> None:
+    def receive(self, store: SyncStore, entries: Sequence[tuple[str, Sequence[bytes]]]) -> None:
         """Judge entries of the control stream and answer those that are meant for this worker.
 
         Raises:
-            StoreError: Redis did not answer; `standing` acknowledges what is active all the same.
+            StoreError: Redis did not answer; `acknowledge_active` acknowledges active commands all the same.
         """
         judged = [read_entry(entry, fields, self._signer) for entry, fields in entries]
         told = [one for one in judged if one.problem or (one.command is not None and self._is_for_us(one.command))]
@@ -70,9 +73,9 @@ class Answers:
             elif one.command is not None and one.id not in self._known:
                 self._acknowledge(one.id, one.command, is_active=one.id in active_ids)
 
-    def standing(self) -> None:
+    def acknowledge_active(self) -> None:
         """Acknowledge what is active and has not been answered, also by a worker that started after the command."""
-        for found in list(self._orders.desired.active.values()):
+        for found in list(self._commands.desired.active.values()):
             if found.issued.id not in self._known and self._is_for_us(command := found.command):
                 self._acknowledge(found.issued.id, command, is_active=True)
 
@@ -84,8 +87,8 @@ class Answers:
         for id_, command in list(self._open.items()):
             if id_ not in active_ids:
                 self._close(id_, "it is over")
-            elif self._nothing_left(command):
-                self._close(id_, self._strays())
+            elif self._is_finished(command):
+                self._close(id_, self._abandoned_handlers())
 
     def send(self, store: SyncStore) -> None:
         """Send the receipts that wait.
@@ -106,31 +109,31 @@ class Answers:
 
     def _active_ids(self) -> set[str]:
         """The commands that stand now."""
-        return {found.issued.id for found in self._orders.desired.active.values()}
+        return {found.issued.id for found in self._commands.desired.active.values()}
 
     def _acknowledge(self, id_: str, command: Command, *, is_active: bool) -> None:
         self._known[id_] = None
-        if len(self._known) > KNOWN + len(self._orders.desired.active):
+        if len(self._known) > KNOWN + len(self._commands.desired.active):
             self._known.popitem(last=False)
         _log.info("command_received", command=id_, kind=command.kind, worker=self._worker)
-        if isinstance(command, Stop | DrainWorker | StopWorker) and is_active and not self._nothing_left(command):
+        if isinstance(command, Stop | DrainWorker | StopWorker) and is_active and not self._is_finished(command):
             self._open[id_] = command
-            running = sum(held.running for held in self._left(command))
+            running = sum(held.running for held in self._affected(command))
             self._rows.append(ReceiptRow(id_, self._worker, "received", f"{running} running"))
             return
-        self._rows.append(ReceiptRow(id_, self._worker, "done", self._strays() if is_active else ""))
+        self._rows.append(ReceiptRow(id_, self._worker, "done", self._abandoned_handlers() if is_active else ""))
 
     def _close(self, id_: str, detail: str) -> None:
         del self._open[id_]
         self._rows.append(ReceiptRow(id_, self._worker, "done", detail))
 
-    def _nothing_left(self, command: Stop | DrainWorker | StopWorker) -> bool:
+    def _is_finished(self, command: Stop | DrainWorker | StopWorker) -> bool:
         # A worker that is told to drain may have a read under way, which the loop ends.
-        return not self._left(command) and (isinstance(command, Stop) or self._orders.quiet)
+        return not self._affected(command) and (isinstance(command, Stop) or self._commands.draining)
 
-    def _left(self, command: Stop | DrainWorker | StopWorker) -> list[Held]:
+    def _affected(self, command: Stop | DrainWorker | StopWorker) -> list[Held]:
         """What is here of what a command ends; an entry of unknown skill has not begun, and will not."""
-        held = self._holdings.all()
+        held = self._in_flight.all()
         if not isinstance(command, Stop):
             return held
         if command.agent is not None:
@@ -141,8 +144,8 @@ class Answers:
             return [one for one in held if one.envelope is not None and one.envelope.session == command.session]
         return held
 
-    def _strays(self) -> str:
-        count = self._holdings.strays
+    def _abandoned_handlers(self) -> str:
+        count = self._in_flight.abandoned_handlers
         return f"{count} left behind, still running" if count else ""
 
     def _refuse(self, one: ControlEntry) -> None:

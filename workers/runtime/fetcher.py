@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from orchestrator.services import Services
     from workers.agent import Agent
-    from workers.runtime.holdings import Holdings
-    from workers.runtime.orders import Orders
-    from workers.runtime.outbox import Outbox
+    from workers.runtime.active_commands import WorkerCommands
+    from workers.runtime.completer import Completer
+    from workers.runtime.in_flight import InFlight
     from workers.runtime.slots import Slots
 
 LIMITED_MAX_AGE_MS: Final = 1000
@@ -35,7 +35,7 @@ LIMITED_MAX_AGE_MS: Final = 1000
 _log = get_logger(__name__)
 
 
-class Intake:
+class Fetcher:
     """Feeds the slots of one agent."""
 
     def __init__(
@@ -44,15 +44,15 @@ class Intake:
         *,
         services: Services,
         slots: Slots,
-        holdings: Holdings,
-        outbox: Outbox,
+        in_flight: InFlight,
+        completer: Completer,
         worker: str,
         register: Callable[[], Awaitable[None]],
-        orders: Orders,
+        commands: WorkerCommands,
     ) -> None:
         self._agent, self._services, self._slots = agent, services, slots
-        self._holdings, self._outbox, self._worker, self._register = holdings, outbox, worker, register
-        self._orders = orders
+        self._in_flight, self._completer, self._worker, self._register = in_flight, completer, worker, register
+        self._commands = commands
         self._lease_s = agent.lease_ms / 1000
         # An inbox is looked through every fifth of a lease, also when nothing arrives (protocol rule 10).
         self._poll_every_s = self._lease_s / 5
@@ -78,13 +78,13 @@ class Intake:
     async def _recover(self, failure: StoreError) -> None:
         pause_s = self._pauses.next_s()
         if isinstance(failure, GroupMissing):
-            _log.warning("inbox_missing", agent=self._agent.name, meaning="it is made again")
+            _log.warning("inbox_missing", agent=self._agent.name)
             try:
                 await self._register()
             except StoreError as refused:
                 _log.warning("registration_failed", agent=self._agent.name, error=str(refused))
         else:
-            _log.warning("intake_interrupted", agent=self._agent.name, error=str(failure))
+            _log.warning("fetcher_interrupted", agent=self._agent.name, error=str(failure))
         await anyio.sleep(pause_s)
 
     async def _turn(self) -> None:
@@ -110,13 +110,13 @@ class Intake:
         self._seen_s = time.monotonic()
 
     def _stopped(self) -> bool:
-        return self._orders.stop_of(self._agent.name) is not None
+        return self._commands.stop_of(self._agent.name) is not None
 
     async def _wait_while_stopped(self, free: int) -> None:
         # It goes on to look, for the reason above, and because what was swallowed or left by the dead goes back to its
         # queue: the script hands out nothing that is stopped.
         with anyio.move_on_after(max(0.0, self._looked_s + self._poll_every_s - time.monotonic())):
-            await self._orders.until(lambda: not self._stopped())
+            await self._commands.until(lambda: not self._stopped())
             return
         await self._adopt(free)
 
@@ -160,7 +160,7 @@ class Intake:
             worker=self._worker,
             agent=self._agent.name,
             lease_ms=self._agent.lease_ms,
-            held=[held.delivery.entry for held in self._holdings.of(self._agent.name)],
+            held=[held.delivery.entry for held in self._in_flight.of(self._agent.name)],
             limit=limit,
             own=True,
             max_deaths={name: skill.options.max_deaths for name, skill in self._agent.skills.items()},
@@ -170,7 +170,7 @@ class Intake:
 
     def _start(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            held = self._holdings.add(delivery)
+            held = self._in_flight.add(delivery)
             if held is not None:
                 self._slots.start(held)
 
@@ -193,8 +193,10 @@ class Intake:
         for one in deliveries:
             if now_ms - _granted_ms(one) <= LIMITED_MAX_AGE_MS:
                 fresh.append(one)
-            elif self._holdings.add(one) is not None:
-                self._outbox.put(one, Verdict(VerdictKind.RELEASED, reason="waited too long for its rate-limit grant"))
+            elif self._in_flight.add(one) is not None:
+                self._completer.put(
+                    one, Verdict(VerdictKind.RELEASED, reason="waited too long for its rate-limit grant")
+                )
         return fresh
 
     async def _ask_server_clock(self) -> float:
@@ -212,11 +214,11 @@ class Intake:
         try:
             deliveries = await self._lost_and_expired(self._agent.concurrency, patience_s=patience_s)
         except StoreError as failure:
-            _log.warning("unseen_entries_left", agent=self._agent.name, error=str(failure), meaning="peers adopt them")
+            _log.warning("unseen_entries_left", agent=self._agent.name, error=str(failure))
             return
         for delivery in deliveries:
-            if self._holdings.add(delivery) is not None:
-                self._outbox.put(delivery, Verdict(VerdictKind.RELEASED, reason="its worker stopped"))
+            if self._in_flight.add(delivery) is not None:
+                self._completer.put(delivery, Verdict(VerdictKind.RELEASED, reason="its worker stopped"))
 
 
 def _granted_ms(delivery: Delivery) -> int:

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- Prove that a worker lives, and tell what backlog it wishes per agent.
 -- status: ok seq | unknown seq (the registry forgot it: register again); seq is raised by every change of the desired state
--- repeat: beats again
+-- repeat: sends the heartbeat again
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local worker  = ARGV[1]                   -- str: worker
 local rows    = cmsgpack.unpack(ARGV[2])  -- rows: agent backlog
-local alive_s = tonumber(ARGV[3])         -- int: the worker counts as alive so long without a beat
+local alive_s = tonumber(ARGV[3])         -- int: the worker counts as alive so long without a heartbeat
 local now_arg = ARGV[4]                   -- time: test override, microseconds
 --@include now_us
 --@include integer

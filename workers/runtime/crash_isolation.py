@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
 
-class Alone:
+class CrashIsolation:
     """Lets the attempts of one process in."""
 
     def __init__(self) -> None:

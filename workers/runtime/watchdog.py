@@ -1,6 +1,6 @@
 """What a worker process owes to those outside: a sign that its event loop turns, and an end.
 
-The pulse notes every turn it has asked for in a number that the host can read. A blocked loop, an interpreter that
+The heartbeat notes every turn it has asked for in a number that the host can read. A blocked loop, an interpreter that
 somebody holds and a frozen process look alike: the number stands still. The process ends itself then, by a watchdog
 below the interpreter, which first prints where each thread stands; the host kills what even that does not reach.
 """
@@ -17,7 +17,7 @@ from typing import Final
 
 from orchestrator.core.log import get_logger
 
-LAST_RESORT_S: Final = 5.0
+FORCE_EXIT_AFTER_S: Final = 5.0
 """A drained worker whose handlers ignore their end leaves without them after so long."""
 
 _STDERR: Final = 2
@@ -26,7 +26,7 @@ _SIZE: Final = _NUMBER.size + 1
 _log = get_logger(__name__)
 
 
-class Turns:
+class LoopWatchdog:
     """Made by the host before it forks; written by the child, read by the host.
 
     Args:
@@ -36,29 +36,29 @@ class Turns:
     def __init__(self, stuck_after_s: float) -> None:
         self.stuck_after_s = stuck_after_s
         self._shared = mmap.mmap(-1, _SIZE)
-        self._last_resort: threading.Timer | None = None
+        self._force_exit: threading.Timer | None = None
 
-    def note(self) -> None:
+    def record_turn(self) -> None:
         """In the worker: the loop has turned."""
         _NUMBER.pack_into(self._shared, 0, time.monotonic())
         # By its number: a handler may have closed or replaced `sys.stderr`.
         faulthandler.dump_traceback_later(self.stuck_after_s, exit=True, file=_STDERR)
 
-    def forget(self) -> None:
+    def disarm(self) -> None:
         """In the worker: from now on nothing is promised, because it is about to end."""
         _NUMBER.pack_into(self._shared, 0, 0.0)
         faulthandler.cancel_dump_traceback_later()
 
-    def leave_anyway(self) -> None:
+    def force_exit_later(self) -> None:
         """In the worker: all is stored and said. Handlers that ignore their end must not keep the process alive."""
 
         def leave() -> None:
-            _log.error("handlers_ignore_the_end", meaning="their worker ends without them")
+            _log.error("shutdown_forced")
             os._exit(0)
 
-        self._last_resort = threading.Timer(LAST_RESORT_S, leave)
-        self._last_resort.daemon = True
-        self._last_resort.start()
+        self._force_exit = threading.Timer(FORCE_EXIT_AFTER_S, leave)
+        self._force_exit.daemon = True
+        self._force_exit.start()
 
     def retire(self) -> None:
         """In the worker: it was told to end and must not be replaced."""
@@ -69,10 +69,10 @@ class Turns:
         """In the host: whether this worker wants no successor."""
         return self._shared[_NUMBER.size] == 1
 
-    def left(self) -> None:
+    def cancel_force_exit(self) -> None:
         """In the worker: every handler has ended after all."""
-        if self._last_resort is not None:
-            self._last_resort.cancel()
+        if self._force_exit is not None:
+            self._force_exit.cancel()
 
     def silent_s(self) -> float:
         """In the host: seconds since the last turn; 0 as long as none was promised."""

@@ -86,7 +86,7 @@ async def word(orc: Orchestrator, keys: Any, id_: str, worker: str) -> str:
 
 
 async def test_a_blocked_loop_keeps_no_stop_away(redis_server: RedisServer, prefix: str) -> None:
-    """The pulse answers at once, and `ctx.cancelled` tells the handler. A drain, which needs the loop, begins later."""
+    """The worker answers at once, and `ctx.cancelled` tells the handler. A drain needs the loop, so it begins later."""
     settings = local_settings(redis_server.url, prefix, worker__heartbeat_s=60.0)
     async with run_local_team(settings) as team, BlockedWorker(settings) as blocked:
         keys = team.services.keys
@@ -130,27 +130,27 @@ async def test_a_handler_that_blocks_hears_of_its_cancel(redis_server: RedisServ
             await handle.result(WITHIN_S)
 
 
-def hearing(command: Command) -> bool:
+def listener(command: Command) -> bool:
     """Match the read by which a worker hears."""
     return command.name == "XREAD" and any(argument.endswith(b":notes") for argument in command.arguments)
 
 
-@pytest.mark.parametrize("beats", [True, False])
-async def test_deaf_workers_are_told_by_their_beat(
-    make_team: Callable[..., Team], gate: Path, notebook: Notebook, *, beats: bool
+@pytest.mark.parametrize("heartbeats", [True, False])
+async def test_deaf_workers_are_told_by_their_heartbeat(
+    make_team: Callable[..., Team], gate: Path, notebook: Notebook, *, heartbeats: bool
 ) -> None:
-    """What the hearing connection swallows is learned at the next beat. Without beats, once the connection is lost."""
-    timings = {"heartbeat_s": 0.3, "lease_s": 3.0} if beats else {"heartbeat_s": 60.0, "lease_s": 180.0}
+    """What the listener's connection swallows is learned at the next heartbeat, or once the connection is lost."""
+    timings = {"heartbeat_s": 0.3, "lease_s": 3.0} if heartbeats else {"heartbeat_s": 60.0, "lease_s": 180.0}
     async with make_team(**timings) as team:
         await team.start_supervisor()
         worker = await team.start_worker()
-        fault = worker.proxy.fail_reply(hearing, nth="every", how="swallow")
+        fault = worker.proxy.fail_reply(listener, nth="every", how="swallow")
         async with team.open_client() as orc:
             first, second = [await orc.submit("hold", {"gate": str(gate)}) for _ in range(2)]
             await wait_for(lambda: len(notebook.notes("begun")) == 2, "both to run")
             await first.cancel("enough")
             stop = await orc.admin.stop(now=True)
-            if not beats:
+            if not heartbeats:
                 # The twin: the fault is felt, nothing is heard.
                 await anyio.sleep(1.5)
                 assert (await first.status()).state is TaskState.CANCELLING

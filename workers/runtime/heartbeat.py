@@ -1,8 +1,8 @@
-"""The pulse: a thread with its own connections that renews leases, beats the registry, and hears commands and notes.
+"""The heartbeat thread: renews leases, sends heartbeats to the registry, and reads commands and notes.
 
 It runs beside the event loop, so that a handler that blocks the loop loses neither the worker's leases nor a STOP; but
-when the loop has not turned for `worker.stuck_after_s`, the pulse stops renewing, because then nobody would notice the
-end. Whatever it hears it tells the loop, which acts when it turns.
+when the loop has not turned for `worker.stuck_after_s`, the heartbeat stops renewing, because then nobody would notice
+the end. Whatever it hears it tells the loop, which acts when it turns.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from orchestrator.core.pauses import Pauses
 from orchestrator.services import SyncStore
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus
-from workers.runtime.answers import Answers
-from workers.runtime.hearing import MAX_BYTES, NOTHING, Hearing
-from workers.runtime.orders import interrupted
+from workers.runtime.active_commands import interrupted
+from workers.runtime.listener import MAX_BYTES, NOTHING, CommandListener
+from workers.runtime.receipts import CommandReceipts
 
 if TYPE_CHECKING:
     import asyncio
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
     from orchestrator.locks.keeping import Keeper
     from orchestrator.services import Services
     from workers.agent import Agent
-    from workers.runtime.hearing import Note
-    from workers.runtime.holdings import Holdings
-    from workers.runtime.orders import Orders
-    from workers.runtime.tempo import Tempo
-    from workers.runtime.turns import Turns
+    from workers.runtime.active_commands import WorkerCommands
+    from workers.runtime.in_flight import InFlight
+    from workers.runtime.listener import Note
+    from workers.runtime.throughput import Throughput
+    from workers.runtime.watchdog import LoopWatchdog
 
-HEAR_BACK_S: Final = 1
-"""Hearing begins so much before its first read: nothing falls between the state that was read and the stream."""
+LISTEN_BACK_S: Final = 1
+"""Listening begins so much before its first read: nothing falls between the state that was read and the stream."""
 
 _log = get_logger(__name__)
 
 
-class Pulse:
+class Heartbeat:
     """Keeps a worker alive in the eyes of Redis, and its ears open."""
 
     def __init__(
@@ -56,28 +56,28 @@ class Pulse:
         *,
         services: Services,
         agents: Sequence[Agent],
-        holdings: Holdings,
+        in_flight: InFlight,
         keeper: Keeper,
-        tempos: dict[str, Tempo],
+        throughputs: dict[str, Throughput],
         worker: str,
         alive_s: int,
         loop: asyncio.AbstractEventLoop,
         forgotten: Callable[[], None],
         lost_entries: Callable[[str], None],
-        orders: Orders,
-        ordered: Callable[[], None],
-        turns: Turns | None,
+        commands: WorkerCommands,
+        commands_changed: Callable[[], None],
+        watchdog: LoopWatchdog | None,
     ) -> None:
-        self._services, self._agents, self._holdings, self._tempos = services, agents, holdings, tempos
+        self._services, self._agents, self._in_flight, self._throughputs = services, agents, in_flight, throughputs
         self._worker, self._alive_s, self._loop = worker, alive_s, loop
         self._keeper = keeper
-        keeper.trigger = lambda _: self.look()
+        keeper.trigger = lambda _: self.poll()
         self._locks_s = 0.0
-        self._forgotten, self._lost_entries, self._turns = forgotten, lost_entries, turns
-        self._orders, self._ordered = orders, ordered
+        self._forgotten, self._lost_entries, self._watchdog = forgotten, lost_entries, watchdog
+        self._commands, self._commands_changed = commands, commands_changed
         self._signer = signer_of(services.settings, place=services.keys.root)
-        self._answers = Answers(
-            keys=services.keys, worker=worker, holdings=holdings, orders=orders, signer=self._signer
+        self._receipts = CommandReceipts(
+            keys=services.keys, worker=worker, in_flight=in_flight, commands=commands, signer=self._signer
         )
         shortest_lease_s = min(agent.lease_ms for agent in agents) / 1000
         self._every_s = min(services.settings.worker.heartbeat_s, shortest_lease_s / 3)
@@ -91,37 +91,37 @@ class Pulse:
         self._surplus: dict[str, int] = {}
         self._pauses = Pauses(cap_s=self._every_s)
         self._reached = False
-        self._hearing: Hearing | None = None
-        self._unjudged: list[tuple[str, Sequence[bytes]]] = []
-        self._state_unread = True
-        self._telling = False
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
+        self._listener: CommandListener | None = None
+        self._unchecked: list[tuple[str, Sequence[bytes]]] = []
+        self._state_outdated = True
+        self._notifying = False
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Start beating."""
+        """Start sending heartbeats."""
         self._waker.open()
         self._thread.start()
 
     def trigger(self) -> None:
-        """Beat now: what the registry should know has changed."""
+        """Send a heartbeat now: what the registry should know has changed."""
         self._triggered.set()
         self._waker.wake()
 
     def stop(self) -> None:
-        """Stop beating; blocks until a beat under way has ended."""
+        """Stop; blocks until a heartbeat under way has ended."""
         self._stopping.set()
         self._waker.wake()
         self._thread.join()
         self._waker.close()
-        if self._turns is not None:
-            self._turns.forget()
+        if self._watchdog is not None:
+            self._watchdog.disarm()
 
     def read_state(self) -> None:
         """Read the desired state now: what is known of it may be old."""
-        self._state_unread = True
+        self._state_outdated = True
         self._waker.wake()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """See now whether there is something to answer."""
         self._waker.wake()
 
@@ -131,41 +131,41 @@ class Pulse:
             connect_timeout_s=min(self._services.endpoint.connect_timeout_s, self._answer_within_s),
             command_timeout_s=self._answer_within_s,
         )
-        store = SyncStore(endpoint, self._services.keys, name="pulse")
+        store = SyncStore(endpoint, self._services.keys, name="heartbeat")
         due_s = time.monotonic()
         try:
             while not self._stopping.is_set():
                 if self._triggered.is_set() or time.monotonic() >= due_s:
                     self._triggered.clear()
-                    pause_s = self._every_s if self._stuck() else self._guarded(self._beat, store)
+                    pause_s = self._every_s if self._stuck() else self._guarded(self._send_heartbeat, store)
                     due_s = time.monotonic() + pause_s
                 self._keep_due_locks(store)
-                pause_s = self._guarded(self._hear, store)
+                pause_s = self._guarded(self._listen, store)
                 due_s = min(due_s, time.monotonic() + pause_s)
                 self._keeper.wakes_s = min(due_s, self._next_lock_s())
                 self._wait(self._keeper.wakes_s)
-            self._guarded(self._answer, store)
+            self._guarded(self._process_commands, store)
         finally:
-            self._holdings.dropped = None
-            if self._hearing is not None:
-                self._hearing.close()
+            self._in_flight.dropped = None
+            if self._listener is not None:
+                self._listener.close()
             store.close()
 
     def _guarded(self, work: Callable[[SyncStore], object], store: SyncStore) -> float:
-        """Do something that asks Redis; answer how long the next beat may wait."""
+        """Do something that asks Redis; answer how long the next heartbeat may wait."""
         try:
             return 0.0 if work(store) is False else self._every_s
         except StoreError as failure:
             self._reached = False
-            _log.warning("pulse_missed", worker=self._worker, error=str(failure))
+            _log.warning("heartbeat_missed", worker=self._worker, error=str(failure))
             return self._pauses.next_s()
         except Exception as broken:  # noqa: BLE001 - see below
-            # Without a pulse the worker would lose its tasks one by one and never know.
-            _log.exception("pulse_broke", worker=self._worker, error=f"{type(broken).__name__}: {broken}")
+            # Without a heartbeat the worker would lose its tasks one by one and never know.
+            _log.exception("heartbeat_failed", worker=self._worker, error=f"{type(broken).__name__}: {broken}")
         return self._every_s
 
     def _next_lock_s(self) -> float:
-        """When a lock that lives shorter than three beats must be renewed."""
+        """When a lock that lives shorter than three heartbeats must be renewed."""
         in_s = self._keeper.due_in_s()
         return math.inf if in_s is None else max(self._locks_s, time.monotonic() + in_s)
 
@@ -183,15 +183,15 @@ class Pulse:
         return False
 
     def _wait(self, due_s: float) -> None:
-        """Sleep until something is heard, somebody wakes us, or the next beat is due."""
+        """Sleep until something is received, somebody wakes us, or the next heartbeat is due."""
         wait_s = due_s - time.monotonic()
         # By poll: select cannot watch what has a number above 1023.
         poller = select.poll()
         poller.register(self._waker.fileno(), select.POLLIN)
-        if self._hearing is not None and (self._hearing.listening or self._reached):
-            wait_s = min(wait_s, self._hearing.wait_s())
-        if self._hearing is not None and self._hearing.listening:
-            poller.register(self._hearing.fileno(), select.POLLIN)
+        if self._listener is not None and (self._listener.listening or self._reached):
+            wait_s = min(wait_s, self._listener.wait_s())
+        if self._listener is not None and self._listener.listening:
+            poller.register(self._listener.fileno(), select.POLLIN)
         poller.poll(math.ceil(max(0.0, wait_s) * 1000))
         self._waker.drain()
 
@@ -199,7 +199,7 @@ class Pulse:
         stuck_s = time.monotonic() - self._ask_loop_to_turn()
         if stuck_s <= self._stuck_after_s:
             return False
-        _log.error("loop_stuck", worker=self._worker, seconds=round(stuck_s), meaning="leases are not renewed")
+        _log.error("loop_stuck", worker=self._worker, seconds=round(stuck_s))
         return True
 
     def _ask_loop_to_turn(self) -> float:
@@ -207,8 +207,8 @@ class Pulse:
 
         def turned() -> None:
             self._asked_s = None
-            if self._turns is not None and not self._stopping.is_set():
-                self._turns.note()
+            if self._watchdog is not None and not self._stopping.is_set():
+                self._watchdog.record_turn()
 
         asked_s = self._asked_s
         if asked_s is None:
@@ -217,35 +217,35 @@ class Pulse:
                 self._loop.call_soon_threadsafe(turned)
         return asked_s
 
-    # ----------------------------------------------------------------------------------------------------- beats
+    # ----------------------------------------------------------------------------------------------------- heartbeats
 
-    def _beat(self, store: SyncStore) -> None:
+    def _send_heartbeat(self, store: SyncStore) -> None:
         # Before the leases: no lock may outlive the lease of its attempt (protocol rule 18).
         self._keep_locks(store, early_s=math.inf)
         for agent in self._agents:
             self._renew(store, agent.name)
         # After the leases: only an attempt that still owns its task gets a lock back whose time is over.
         self._keep_locks(store, lapsed=True)
-        backlogs = [(agent.name, self._tempos[agent.name].backlog) for agent in self._agents]
-        call = registry.beat(self._services.keys, worker=self._worker, backlogs=backlogs, alive_s=self._alive_s)
+        backlogs = [(agent.name, self._throughputs[agent.name].backlog) for agent in self._agents]
+        call = registry.heartbeat(self._services.keys, worker=self._worker, backlogs=backlogs, alive_s=self._alive_s)
         answer = store.call(call)
         if not answer.known:
             self._loop.call_soon_threadsafe(self._forgotten)
-        if answer.seq != str(self._orders.desired.seq):
-            self._state_unread = True
+        if answer.seq != str(self._commands.desired.seq):
+            self._state_outdated = True
         self._reached = True
         self._pauses.reset()
 
     def _renew(self, store: SyncStore, agent: str) -> None:
-        held = self._holdings.of(agent)
+        held = self._in_flight.of(agent)
         if not held and not self._surplus.get(agent):
-            # Nothing to renew; entries lost on the way are asked for by the intake's own look.
+            # Nothing to renew; entries lost on the way are asked for by the fetcher's own look.
             return
         rows = [(one.delivery.entry, one.delivery.task_id, one.delivery.generation) for one in held]
         pending, statuses = store.call(scripts.renew(self._services.keys, worker=self._worker, agent=agent, rows=rows))
         for one, status in zip(held, statuses, strict=True):
-            if status is LeaseStatus.LOST and self._holdings.get(agent, one.delivery.entry) is one:
-                one.disowned = True
+            if status is LeaseStatus.LOST and self._in_flight.get(agent, one.delivery.entry) is one:
+                one.lease_lost = True
                 self._loop.call_soon_threadsafe(one.stop, "lost")
             elif status is LeaseStatus.CANCELLED:
                 self._loop.call_soon_threadsafe(one.stop, "cancelled")
@@ -254,76 +254,76 @@ class Pulse:
         if self._surplus[agent] >= 2:
             self._loop.call_soon_threadsafe(self._lost_entries, agent)
 
-    # --------------------------------------------------------------------------------------------------- hearing
+    # --------------------------------------------------------------------------------------------------- listener
 
-    def _hear(self, store: SyncStore) -> bool:
-        """Hear what has come and answer it; False: something was missed, so the next beat is due."""
-        heard = NOTHING
-        if self._hearing is None and self._reached:
-            self._hearing = self._begin(store)
-        # Whoever cannot beat does not spend the time of a beat on connecting.
-        if self._hearing is not None and (self._hearing.listening or self._reached):
-            heard = self._hearing.turn()
-        for note in heard.notes:
-            self._heed(note)
-        self._unjudged += heard.commands
-        self._state_unread = self._state_unread or heard.gap or bool(heard.commands)
+    def _listen(self, store: SyncStore) -> bool:
+        """Hear what has come and answer it; False: something was missed, so the next heartbeat is due."""
+        received = NOTHING
+        if self._listener is None and self._reached:
+            self._listener = self._open_listener(store)
+        # A worker whose heartbeats fail does not spend the time of one on connecting.
+        if self._listener is not None and (self._listener.listening or self._reached):
+            received = self._listener.turn()
+        for note in received.notes:
+            self._handle_note(note)
+        self._unchecked += received.commands
+        self._state_outdated = self._state_outdated or received.gap or bool(received.commands)
         if self._reached:
-            self._answer(store)
-        return not heard.gap
+            self._process_commands(store)
+        return not received.gap
 
-    def _begin(self, store: SyncStore) -> Hearing:
+    def _open_listener(self, store: SyncStore) -> CommandListener:
         seconds, _ = store.execute("TIME")
-        link = store.long_read(name="hearing", connect_timeout_s=self._answer_within_s / 2, max_bytes=MAX_BYTES)
-        return Hearing(
+        link = store.long_read(name="listener", connect_timeout_s=self._answer_within_s / 2, max_bytes=MAX_BYTES)
+        return CommandListener(
             link,
             keys=self._services.keys,
             worker=self._worker,
-            since=f"{int(seconds) - HEAR_BACK_S}000-0",
+            since=f"{int(seconds) - LISTEN_BACK_S}000-0",
             retry_cap_s=self._every_s,
         )
 
-    def _heed(self, note: Note) -> None:
+    def _handle_note(self, note: Note) -> None:
         if note.kind != "cancel":
             return
         with contextlib.suppress(RuntimeError):  # the loop has closed
-            self._loop.call_soon_threadsafe(self._holdings.call_off, note.task_id, note.generation)
+            self._loop.call_soon_threadsafe(self._in_flight.cancel, note.task_id, note.generation)
         # Then a handler in a thread, or one that holds the loop, can see it: the loop hears of its end afterwards.
-        held = self._holdings.find(note.task_id, note.generation)
+        held = self._in_flight.find(note.task_id, note.generation)
         # The loop may let go of it meanwhile.
         if held is not None and (context := held.context) is not None:
             context.mark_cancelled()
 
-    def _answer(self, store: SyncStore) -> None:
+    def _process_commands(self, store: SyncStore) -> None:
         """Read the desired state if it may have changed, obey it, and say what there is to say."""
-        if self._state_unread:
+        if self._state_outdated:
             reply = store.execute("HGETALL", self._services.keys.desired)
-            self._orders.desired = read_desired(reply, self._signer)
-            self._state_unread = False
-            self._tell_loop()
-            self._answers.standing()
-        entries, self._unjudged = self._unjudged, []
+            self._commands.desired = read_desired(reply, self._signer)
+            self._state_outdated = False
+            self._notify_loop()
+            self._receipts.acknowledge_active()
+        entries, self._unchecked = self._unchecked, []
         if entries:
             try:
-                self._answers.hear(store, entries)
+                self._receipts.receive(store, entries)
             except StoreError:
-                self._unjudged = entries
+                self._unchecked = entries
                 raise
         # First asked for, then looked at: no end of an attempt falls between.
-        self._holdings.dropped = self._waker.wake if self._answers.waiting else None
-        self._answers.settle()
-        self._answers.send(store)
+        self._in_flight.dropped = self._waker.wake if self._receipts.waiting else None
+        self._receipts.settle()
+        self._receipts.send(store)
 
-    def _tell_loop(self) -> None:
+    def _notify_loop(self) -> None:
         def tell() -> None:
-            self._telling = False
-            self._ordered()
+            self._notifying = False
+            self._commands_changed()
 
-        if not self._telling:
-            self._telling = True
+        if not self._notifying:
+            self._notifying = True
             with contextlib.suppress(RuntimeError):  # the loop has closed
                 self._loop.call_soon_threadsafe(tell)
-        for held, _ in interrupted(self._orders.desired, self._holdings):
+        for held, _ in interrupted(self._commands.desired, self._in_flight):
             if (context := held.context) is not None:
                 context.mark_cancelled()
 

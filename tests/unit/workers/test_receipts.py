@@ -9,10 +9,10 @@ from orchestrator.control.desired import ActiveCommand, Desired
 from orchestrator.control.signing import Signer
 from orchestrator.core.issued import VERSION, Issued
 from orchestrator.store.keys import PoolKeys
-from workers.runtime import answers
-from workers.runtime.answers import Answers
-from workers.runtime.holdings import Holdings
-from workers.runtime.orders import Orders
+from workers.runtime import receipts
+from workers.runtime.active_commands import WorkerCommands
+from workers.runtime.in_flight import InFlight
+from workers.runtime.receipts import CommandReceipts
 
 if TYPE_CHECKING:
     import pytest
@@ -39,13 +39,15 @@ def standing(count: int) -> Desired:
 
 def test_more_stand_than_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is answered once, not again with each change of the state."""
-    monkeypatch.setattr(answers, "KNOWN", 3)
-    orders, sink, keys = Orders(), Sink(), PoolKeys("a:b:c", "p")
-    said = Answers(keys=keys, worker="w", holdings=Holdings(grace_s=1), orders=orders, signer=Signer("", "", keys.root))
-    orders.desired = standing(10)
-    said.standing()
+    monkeypatch.setattr(receipts, "KNOWN", 3)
+    commands, sink, keys = WorkerCommands(), Sink(), PoolKeys("a:b:c", "p")
+    said = CommandReceipts(
+        keys=keys, worker="w", in_flight=InFlight(grace_s=1), commands=commands, signer=Signer("", "", keys.root)
+    )
+    commands.desired = standing(10)
+    said.acknowledge_active()
     said.send(sink)  # type: ignore[arg-type]
     assert sink.rows == 1
-    said.standing()
+    said.acknowledge_active()
     said.send(sink)  # type: ignore[arg-type]
     assert sink.rows == 1

@@ -1,6 +1,6 @@
 """What is active, as this worker knows it: an immutable value that every start is checked against.
 
-The pulse thread sets it, also while the event loop stands; the loop draws the conclusions when it turns.
+The heartbeat thread sets it, also while the event loop stands; the loop draws the conclusions when it turns.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
     from orchestrator.control.desired import ActiveCommand, Desired
     from orchestrator.services import Services
-    from workers.runtime.holdings import Held, Holdings
+    from workers.runtime.in_flight import Held, InFlight
 
 
-class Orders:
+class WorkerCommands:
     """The desired state, and who waits for it to change."""
 
     def __init__(self) -> None:
         self.desired: Desired = NOTHING
-        self.doubt: Callable[[], None] = lambda: None
+        self.refresh: Callable[[], None] = lambda: None
         """Called when Redis has handed out what is stopped as far as is known here: one of both is behind."""
-        self.quiet = False
+        self.draining = False
         """The worker takes nothing more in, because it drains. Written by the loop alone."""
         self._changed = anyio.Event()
 
@@ -35,13 +35,13 @@ class Orders:
         """The stop that forbids this start, or anything of the agent; None: it may start."""
         return self.desired.stop_of(agent=agent, skill=skill, session=session)
 
-    def announce(self) -> None:
+    def notify_changed(self) -> None:
         """Wake those who wait for a change; in the loop."""
         self._changed.set()
         self._changed = anyio.Event()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that only a change of orders can bring about."""
+        """Wait until something holds that only a change of commands can bring about."""
         while not holds():
             await self._changed.wait()
 
@@ -60,12 +60,12 @@ class Orders:
         self.desired = read_desired(reply, signer_of(services.settings, place=services.keys.root))
 
 
-def interrupted(desired: Desired, holdings: Holdings) -> list[tuple[Held, ActiveCommand]]:
+def interrupted(desired: Desired, in_flight: InFlight) -> list[tuple[Held, ActiveCommand]]:
     """The attempts that run and that a stop interrupts; safe to call from another thread."""
     if not desired.active:
         return []
     found: list[tuple[Held, ActiveCommand]] = []
-    for held in holdings.all():
+    for held in in_flight.all():
         if held.running and held.envelope is not None:
             agent, skill, session = held.delivery.agent, held.envelope.skill, held.envelope.session
             stop = desired.interrupts(agent=agent, skill=skill, session=session)
@@ -74,9 +74,9 @@ def interrupted(desired: Desired, holdings: Holdings) -> list[tuple[Held, Active
     return found
 
 
-def interrupt(desired: Desired, holdings: Holdings) -> None:
+def interrupt(desired: Desired, in_flight: InFlight) -> None:
     """Tell the handlers to stop that a stop interrupts; their tasks go back, and no attempt is counted."""
-    for held, stop in interrupted(desired, holdings):
+    for held, stop in interrupted(desired, in_flight):
         held.because = held.because or stopped_by(stop)
         held.stop("stopped")
 

@@ -19,7 +19,7 @@ from orchestrator.tasks.model import FinishStatus
 if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks.model import Delivery, Verdict
-    from workers.runtime.holdings import Holdings
+    from workers.runtime.in_flight import InFlight
 
 BATCH_ROWS: Final = 500
 BATCH_BYTES: Final = 4 * 1024 * 1024
@@ -28,11 +28,11 @@ PAUSE_S: Final = 1.0
 _log = get_logger(__name__)
 
 
-class Outbox:
+class Completer:
     """Collects verdicts and stores them in batches."""
 
-    def __init__(self, services: Services, holdings: Holdings) -> None:
-        self._services, self._holdings = services, holdings
+    def __init__(self, services: Services, in_flight: InFlight) -> None:
+        self._services, self._in_flight = services, in_flight
         results = services.settings.results
         self._dead_ttl_s, self._max_wait_s = round(results.dead_ttl_s), round(services.settings.queue.max_wait_s)
         self._verdicts: deque[tuple[Delivery, Verdict]] = deque()
@@ -77,9 +77,9 @@ class Outbox:
         self._rows = min(BATCH_ROWS, self._rows * 2)
         for (delivery, verdict), status in zip(batch, statuses, strict=True):
             self._verdicts.popleft()
-            self._holdings.drop(delivery)
+            self._in_flight.drop(delivery)
             if status is FinishStatus.STALE:
                 _log.warning(
-                    "verdict_stale", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt,
-                    verdict=verdict.kind.value, meaning="the task was taken away; nothing was changed",
+                    "finish_rejected", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt,
+                    verdict=verdict.kind.value,
                 )  # fmt: skip

@@ -17,7 +17,7 @@ ENOUGH: Final = 32
 SLOW_SHARE: Final = 0.05
 
 
-class Tempo:
+class Throughput:
     """Watches run times; calls `changed` when the wished backlog does."""
 
     def __init__(self, *, limited: bool, changed: Callable[[], None]) -> None:
@@ -27,7 +27,7 @@ class Tempo:
         self._slow: deque[int] = deque()
         """Which of those seen were slow."""
 
-    def took(self, seconds: float) -> None:
+    def record_duration(self, seconds: float) -> None:
         """Note the run time of one attempt."""
         if self._limited:
             return

@@ -45,12 +45,12 @@ async def test_an_attempt_that_lets_fenced_out_ends_without_a_verdict(
             await ctx.emit("too late")
         return "second"
 
-    # Its beat must not be the first to notice.
+    # Its heartbeat must not be the first to notice.
     worker = await team.work(agent, worker__heartbeat_s=5.0)
-    await wait_for(lambda: worker._pulse._hearing, "its first beat")
+    await wait_for(lambda: worker._heartbeat._listener, "its first heartbeat")
     handle = await team.orc.submit("overtaken")
     await wait_for(lambda: "attempt_fenced" in caplog.text, "the log to tell of it")
-    assert len(worker._holdings) == 0
+    assert len(worker._in_flight) == 0
     # Its entry is still ours, so the next look at the inbox brings the task back, under a new generation.
     assert await handle.result(timeout=10) == "second"
     assert (await handle.info()).attempts == 1

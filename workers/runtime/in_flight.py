@@ -1,6 +1,6 @@
 """The entries that this worker holds: being run, or with a verdict that is not stored yet.
 
-The loop writes, the pulse thread reads; a task and generation that is held is never started again.
+The loop writes, the heartbeat thread reads; a task and generation that is held is never started again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope
 from workers.context import TaskContext
 
-CALLED_OFF: Final = 1000
+MAX_EARLY_CANCELS: Final = 1000
 """So many cancels are remembered of attempts that have not arrived yet."""
 
 _log = get_logger(__name__)
@@ -37,7 +37,7 @@ class Held(msgspec.Struct, eq=False):
         grace_s: a handler that was cancelled gets so long to end.
         unstopped: called when it has not ended by then.
         leave: frees the slot from a handler that cannot be cancelled, because it runs in a thread.
-        let_next_in: lets another task with a death behind it run, although this one's handler has not ended.
+        admit_next: lets another task with a death behind it run, although this one's handler has not ended.
         abandoned: the attempt has ended without its handler.
     """
 
@@ -51,17 +51,17 @@ class Held(msgspec.Struct, eq=False):
     because: str = ""
     unstopped: Callable[[], None] | None = None
     leave: Callable[[], None] | None = None
-    let_next_in: Callable[[], None] | None = None
+    admit_next: Callable[[], None] | None = None
     stopping: bool = False
     """Its handler was told to stop while it ran."""
     abandoned: bool = False
-    barred: bool = False
+    blocked: bool = False
     """A stop keeps it from beginning."""
     allowed_s: float = 0.0
     """The limit that ended it, when that was `late` or `silent`."""
 
-    disowned: bool = False
-    """Redis has told the pulse that it is lost; the loop may not have heard yet."""
+    lease_lost: bool = False
+    """Redis has told the heartbeat that it is lost; the loop may not have heard yet."""
     lock_owner: str = ""
     """Who has its execution lock, when that was lost."""
 
@@ -79,7 +79,7 @@ class Held(msgspec.Struct, eq=False):
 
         In a circle it would wait for the garbage collector, which doubles the processor time of a short task.
         """
-        self.context = self.unstopped = self.leave = self.let_next_in = self.scope = None
+        self.context = self.unstopped = self.leave = self.admit_next = self.scope = None
 
     def stop(self, why: str) -> None:
         """Cancel the handler; the first reason stands, but losing the entry overrides it, and a cancel a stop."""
@@ -98,15 +98,15 @@ class Held(msgspec.Struct, eq=False):
         self.scope.cancel()
 
 
-class Holdings:
+class InFlight:
     """All held entries by agent and entry id."""
 
     def __init__(self, *, grace_s: float) -> None:
         self._grace_s = grace_s
         self._held: dict[tuple[str, str], Held] = {}
         self._emptied = anyio.Event()
-        self._called_off: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self.strays = 0
+        self._early_cancels: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.abandoned_handlers = 0
         """Handlers that run on although their attempts have ended."""
         self.dropped: Callable[[], None] | None = None
         """Called, in the loop, when an entry is let go of, as long as somebody wants to know."""
@@ -121,7 +121,7 @@ class Holdings:
             return None
         held = Held(delivery, self._grace_s)
         self._held[place] = held
-        if self._called_off and (delivery.task_id, delivery.generation) in self._called_off:
+        if self._early_cancels and (delivery.task_id, delivery.generation) in self._early_cancels:
             held.stop("cancelled")
         return held
 
@@ -142,15 +142,15 @@ class Holdings:
                 return held
         return None
 
-    def call_off(self, task_id: str, generation: str) -> None:
+    def cancel(self, task_id: str, generation: str) -> None:
         """Cancel an attempt; one that is still on its way is remembered."""
         held = self.find(task_id, generation)
         if held is not None:
             held.stop("cancelled")
             return
-        self._called_off[task_id, generation] = None
-        if len(self._called_off) > CALLED_OFF:
-            self._called_off.popitem(last=False)
+        self._early_cancels[task_id, generation] = None
+        if len(self._early_cancels) > MAX_EARLY_CANCELS:
+            self._early_cancels.popitem(last=False)
 
     async def empty(self) -> None:
         """Wait until nothing is held."""

@@ -70,7 +70,7 @@ async def test_children_that_a_full_server_refuses_cost_no_attempt(prefix: str, 
                 family = await orc.submit("family", {"children": 3}, max_attempts=1)
                 team.direct.config_set("maxmemory", "1")
                 worker = await team.start_worker()
-                await wait_for(lambda: len(notebook.notes("hurt")) >= 2, "the parent to be refused twice")
+                await wait_for(lambda: len(notebook.notes("outage")) >= 2, "the parent to be refused twice")
                 team.direct.config_set("maxmemory", "0")
                 assert await family.result(timeout=10) == 3
             await worker.drain()

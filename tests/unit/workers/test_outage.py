@@ -1,0 +1,51 @@
+"""When a Redis that did not answer exempts an attempt."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.core.errors import Fenced, OrchestratorError, ServerFull, ServerUnavailable
+from workers import Agent, TaskContext
+from workers.runtime.outage import MAX_OUTAGE_RETRIES, REMEMBERED, OutagePolicy, OutageRetries
+from workers.testing import run_skill
+
+agent = Agent("agent")
+
+
+@agent.skill
+async def fenced(ctx: TaskContext) -> None:
+    """Let out what a lost attempt is told."""
+    raise Fenced(ctx.task_id)
+
+
+def test_a_redis_that_is_not_the_pools_exempts_nothing() -> None:
+    """A handler that uses another server, which is away or full, has failed."""
+    foreign = OutagePolicy("t", ours=False, retries=OutageRetries())
+    assert not foreign.exempts(ServerUnavailable("away"))
+    assert not foreign.exempts(ServerFull("full"))
+    assert not OutagePolicy("t", ours=True, retries=OutageRetries()).exempts(ValueError("boom"))
+
+
+def test_a_redis_that_never_answers_exempts_so_often() -> None:
+    """After that the failures of this task count, not those of others; a full server always exempts."""
+    retries = OutageRetries()
+    task, other = (OutagePolicy(name, ours=True, retries=retries) for name in "ab")
+    assert [task.exempts(ServerUnavailable("away")) for _ in range(MAX_OUTAGE_RETRIES + 1)] == [
+        True
+    ] * MAX_OUTAGE_RETRIES + [False]
+    assert other.exempts(ServerUnavailable("away"))
+    assert all(task.exempts(ServerFull("full")) for _ in range(MAX_OUTAGE_RETRIES + 1))
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """The oldest tasks are forgotten."""
+    retries = OutageRetries()
+    for n in range(REMEMBERED + 5):
+        assert retries.count(str(n))
+    assert len(retries._times) == REMEMBERED
+
+
+async def test_an_attempt_that_lets_fenced_out_has_no_verdict() -> None:
+    """There is nothing to store; the test of a handler says so and does not wait."""
+    with pytest.raises(OrchestratorError, match="let Fenced out"):
+        await run_skill(fenced)
