@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from orchestrator.client.admin import Sent as Sent
     from orchestrator.client.client import Orchestrator as Orchestrator
     from orchestrator.client.handle import TaskHandle as TaskHandle
+    from orchestrator.client.schedules_api import Schedules as Schedules
     from orchestrator.client.shared_config import ConfigChange as ConfigChange
     from orchestrator.client.shared_config import SharedConfig as SharedConfig
     from orchestrator.client.submission import Submission as Submission
-    from orchestrator.client.timetable import Schedules as Schedules
     from orchestrator.control.receipts import Receipt as Receipt
     from orchestrator.control.receipts import Receipts as Receipts
     from orchestrator.core.errors import AnswerRefused as AnswerRefused
@@ -217,7 +217,7 @@ _HOMES = {
     "Replay": "orchestrator.workspace.model",
     "RequeueStatus": "orchestrator.tasks.model",
     "Schedule": "orchestrator.schedules.model",
-    "Schedules": "orchestrator.client.timetable",
+    "Schedules": "orchestrator.client.schedules_api",
     "Scratch": "orchestrator.workspace.scratch",
     "Sent": "orchestrator.client.admin",
     "SharedConfig": "orchestrator.client.shared_config",

@@ -3,12 +3,12 @@
 -- will be written; all of them, and those whose lifetime is due, are looked at here (protocol rule 26).
 --@include now_us
 --@include fenced_by
-local function open_workspace(scope, kind, caller, terms, suffixes, override)
+local function open_workspace(scope, kind, caller, limits, suffixes, override)
   local ws = {
     kind = kind, op = kind .. ':' .. caller[1][1], agent = caller[1][4],
-    ttl_ms = terms[1][1], life_ms = terms[1][2], window_ms = terms[1][3], max_ops = terms[1][4],
-    max_items = terms[1][5], max_bytes = terms[1][6], max_events = terms[1][7], event_bytes = terms[1][8],
-    max_parts = terms[1][9], json = terms[1][10] == 1,
+    ttl_ms = limits[1][1], life_ms = limits[1][2], window_ms = limits[1][3], max_ops = limits[1][4],
+    max_items = limits[1][5], max_bytes = limits[1][6], max_events = limits[1][7], event_bytes = limits[1][8],
+    max_parts = limits[1][9], json = limits[1][10] == 1,
     now_ms = math.floor(now_us(override) / 1000), keys = {}, parts = {},
   }
   local meta_key, parts_key = scope .. ':meta', scope .. ':ws:parts'

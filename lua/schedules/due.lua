@@ -5,7 +5,7 @@
 --          that task (empty: it is gone)
 -- repeat: finds the same until they are fired
 local pool    = KEYS[1]                   -- key: root of the pool's slot
-local aside   = cmsgpack.unpack(ARGV[1])  -- rows: name
+local excluded = cmsgpack.unpack(ARGV[1])  -- rows: name
 local limit   = tonumber(ARGV[2])         -- int: look at so many at most, and stop behind 1 MiB of definitions
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include now_us
@@ -14,14 +14,14 @@ local now_arg = ARGV[3]                   -- time: test override, microseconds
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local due_key = pool .. ':schedules'
-local types, passed_by = {}, {}
-for i = 1, #aside do passed_by[aside[i][1]] = true end
+local types, is_excluded = {}, {}
+for i = 1, #excluded do is_excluded[excluded[i][1]] = true end
 
-local names = redis.call('ZRANGE', due_key, '-inf', integer(now_ms), 'BYSCORE', 'LIMIT', 0, limit + #aside)
+local names = redis.call('ZRANGE', due_key, '-inf', integer(now_ms), 'BYSCORE', 'LIMIT', 0, limit + #excluded)
 local answers, bytes, wait_ms = {integer(now_ms), -1}, 0, -1
 for i = 1, #names do
   local name = names[i]
-  if not passed_by[name] then
+  if not is_excluded[name] then
     local schedule_key = pool .. ':schedule:' .. name
     local found = {}
     -- Another type there must not keep the others from being fired.
@@ -45,7 +45,7 @@ for i = 1, #names do
     end
   end
 end
-if #names == limit + #aside then
+if #names == limit + #excluded then
   wait_ms = 0
 elseif wait_ms < 0 then
   local later = redis.call('ZRANGE', due_key, '(' .. integer(now_ms), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')

@@ -5,7 +5,7 @@
 -- answers: for each row that was not created its number, status and what that names
 -- repeat: a row whose task exists answers duplicate with its own id and changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
-local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy firing
+local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: a task that nobody runs is kept this long
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
@@ -27,8 +27,8 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include flush_endings
 --@include is_active
 --@include session_of
---@include firing_over
---@include note_firing
+--@include fire_is_stale
+--@include record_fire
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -131,7 +131,7 @@ local function judge(i, row)
     local parent = redis.call('HMGET', pool .. ':task:' .. row[12], 'state', 'gen')
     if parent[1] ~= 'assigned' or parent[2] ~= row[13] then return 'stale', row[12] end
   end
-  if row[16] and firing_over(pool, row[16]) then return 'stale', row[16][1] end
+  if row[16] and fire_is_stale(pool, row[16]) then return 'stale', row[16][1] end
   local due = row[8] or 0
   if row[7] and now_ms + row[7] > due then due = now_ms + row[7] end
   local queue = row[5] or skill_queue(row[2])
@@ -271,7 +271,7 @@ for n = 1, #accepted do
     redis.call('HSET', task_key, 'gen', born, 'state', state, 'env', row[2])
   end
   redis.call('EXPIRE', task_key, keep_s)
-  if row[16] then note_firing(pool, now_ms, row[16], id) end
+  if row[16] then record_fire(pool, now_ms, row[16], id) end
   if in_the_way then make_way(in_the_way, row[15], id) end
 end
 for i = 1, #crowds do

@@ -4,7 +4,7 @@
 -- repeat: answers duplicate, with what the first call answered
 local scope   = KEYS[1]                   -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local to      = ARGV[3]                   -- str: the agent that was told
 local rows    = cmsgpack.unpack(ARGV[4])  -- rows: entry
 local now_arg = ARGV[5]                   -- time: test override, microseconds
@@ -12,7 +12,7 @@ local now_arg = ARGV[5]                   -- time: test override, microseconds
 --@include close_workspace
 
 local inbox_key = scope .. ':inbox:' .. to
-local ws, answer = open_workspace(scope, 'acknowledge', caller, terms, {':inbox:' .. to}, now_arg)
+local ws, answer = open_workspace(scope, 'acknowledge', caller, limits, {':inbox:' .. to}, now_arg)
 if not ws then return answer end
 local entries = {}
 for i = 1, #rows do entries[i] = rows[i][1] end

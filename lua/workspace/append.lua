@@ -4,7 +4,7 @@
 -- repeat: answers duplicate, with what the first call answered
 local scope   = KEYS[1]                   -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local name    = ARGV[3]                   -- str: name of the log, encoded
 local rows    = cmsgpack.unpack(ARGV[4])  -- rows: text
 local cap     = tonumber(ARGV[5])         -- int: items that the log keeps, at least as many as are appended
@@ -13,7 +13,7 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include close_workspace
 --@include extend_log
 
-local ws, answer = open_workspace(scope, 'append', caller, terms, {':ws:log:' .. name}, now_arg)
+local ws, answer = open_workspace(scope, 'append', caller, limits, {':ws:log:' .. name}, now_arg)
 if not ws then return answer end
 local texts = {}
 for i = 1, #rows do texts[i] = rows[i][1] end

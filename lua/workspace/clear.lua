@@ -5,13 +5,13 @@
 -- repeat: answers duplicate
 local scope   = KEYS[1]                   -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include open_workspace
 --@include close_workspace
 
 local parts_key = scope .. ':ws:parts'
-local ws, answer = open_workspace(scope, 'clear', caller, terms, {}, now_arg)
+local ws, answer = open_workspace(scope, 'clear', caller, limits, {}, now_arg)
 if not ws then return answer end
 local keys = {scope .. ':ws:doc', scope .. ':ws:task', scope .. ':dir', scope .. ':dir:info', scope .. ':ws:json'}
 local parts, numbers = redis.call('HKEYS', parts_key), redis.call('HVALS', parts_key)

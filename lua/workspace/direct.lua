@@ -4,7 +4,7 @@
 -- repeat: answers duplicate, with what the first call answered
 local scope   = KEYS[1]                   -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local to      = ARGV[3]                   -- str: the agent that is told
 local word    = ARGV[4]                   -- str: what it is told, as STOP
 local text    = ARGV[5]                   -- str: more about it, JSON
@@ -17,7 +17,7 @@ local now_arg = ARGV[7]                   -- time: test override, microseconds
 
 local part = 'inbox:' .. to
 local inbox_key = scope .. ':inbox:' .. to
-local ws, answer = open_workspace(scope, 'direct', caller, terms, {':' .. part}, now_arg)
+local ws, answer = open_workspace(scope, 'direct', caller, limits, {':' .. part}, now_arg)
 if not ws then return answer end
 local number = number_part(scope, ws, part)
 if not number then return {'full', 'parts'} end

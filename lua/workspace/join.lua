@@ -4,7 +4,7 @@
 -- repeat: answers duplicate
 local scope    = KEYS[1]                   -- key: root of the session's slot
 local caller   = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local terms    = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local limits   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local member   = ARGV[3]                   -- str: the agent
 local text     = ARGV[4]                   -- str: what it says of itself, JSON
 local lease_ms = tonumber(ARGV[5])         -- int: how long the entry stands; 0 takes it out
@@ -14,7 +14,7 @@ local now_arg  = ARGV[6]                   -- time: test override, microseconds
 --@include integer
 
 local dir_key, info_key = scope .. ':dir', scope .. ':dir:info'
-local ws, answer = open_workspace(scope, 'join', caller, terms, {':dir', ':dir:info'}, now_arg)
+local ws, answer = open_workspace(scope, 'join', caller, limits, {':dir', ':dir:info'}, now_arg)
 if not ws then return answer end
 local deadline = redis.call('ZSCORE', dir_key, member)
 redis.call('HEXISTS', info_key, member)

@@ -4,7 +4,7 @@
 -- repeat: answers duplicate, with what the first call answered
 local scope   = KEYS[1]                   -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local name    = ARGV[3]                   -- str: name of the set, encoded
 local mode    = ARGV[4]                   -- str: add or remove
 local rows    = cmsgpack.unpack(ARGV[5])  -- rows: member
@@ -16,7 +16,7 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 
 local part = 'ws:set:' .. name
 local set_key = scope .. ':ws:set:' .. name
-local ws, answer = open_workspace(scope, mode, caller, terms, {':' .. part}, now_arg)
+local ws, answer = open_workspace(scope, mode, caller, limits, {':' .. part}, now_arg)
 if not ws then return answer end
 local number = number_part(scope, ws, part)
 if not number then return {'full', 'parts'} end

@@ -8,7 +8,7 @@
 -- repeat: answers duplicate, with what the first call answered
 local scope   = KEYS[1]                   -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local rows    = cmsgpack.unpack(ARGV[3])  -- rows: path mode value condition number
 local owner   = ARGV[4]                   -- str: the agent whose scratch it is; empty: the shared document
 local now_arg = ARGV[5]                   -- time: test override, microseconds
@@ -27,7 +27,7 @@ local part = 'agent:' .. owner .. ':kv'
 local doc_key = scope .. ':ws:doc'
 if private then doc_key = scope .. ':agent:' .. owner .. ':kv' end
 local ws, answer = open_workspace(
-  scope, private and 'scratch:' .. owner or 'patch', caller, terms, {private and ':' .. part or ':ws:doc'}, now_arg)
+  scope, private and 'scratch:' .. owner or 'patch', caller, limits, {private and ':' .. part or ':ws:doc'}, now_arg)
 if not ws then return answer end
 if private then
   local number = number_part(scope, ws, part)

@@ -5,7 +5,7 @@
 -- repeat: answers duplicate, with what the first call answered
 local scope   = KEYS[1]                   -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local owner   = ARGV[3]                   -- str: the agent whose scratch it is
 local entry   = ARGV[4]                   -- str: what is published
 local target  = ARGV[5]                   -- str: path or log
@@ -22,7 +22,7 @@ local now_arg = ARGV[8]                   -- time: test override, microseconds
 --@include project
 
 local kv_key, doc_key = scope .. ':agent:' .. owner .. ':kv', scope .. ':ws:doc'
-local ws, answer = open_workspace(scope, 'publish', caller, terms,
+local ws, answer = open_workspace(scope, 'publish', caller, limits,
   {target == 'path' and ':ws:doc' or ':ws:log:' .. name, ':agent:' .. owner .. ':kv'}, now_arg)
 if not ws then return answer end
 local own = redis.call('HGET', kv_key, entry)

@@ -6,7 +6,7 @@
 -- repeat: answers duplicate, with what the first call answered
 local scope   = KEYS[1]                   -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local terms   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local id      = ARGV[3]                   -- str: what changes its state
 local to      = ARGV[4]                   -- str: the new state
 local text    = ARGV[5]                   -- str: what is kept with it, JSON
@@ -20,7 +20,7 @@ local now_arg = ARGV[8]                   -- time: test override, microseconds
 --@include integer
 
 local task_key = scope .. ':ws:task'
-local ws, answer = open_workspace(scope, 'transition', caller, terms, {':ws:task'}, now_arg)
+local ws, answer = open_workspace(scope, 'transition', caller, limits, {':ws:task'}, now_arg)
 if not ws then return answer end
 -- Version, agent, state, JSON.
 local stored = redis.call('HGET', task_key, id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.agent_state.changing import Changes
+from orchestrator.agent_state.writer import AgentStateWriter
 from orchestrator.core.durations import Duration, from_instant_ms, to_ms
 from orchestrator.core.errors import InvalidInput, StoreError
 from orchestrator.core.ids import check_text
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from orchestrator.agent_state.changing import Place
-    from orchestrator.locks.model import Authority
+    from orchestrator.agent_state.writer import AgentStateBackend
+    from orchestrator.locks.model import WriteGuard
 
 MAX_AGENTS: Final = 500
 
@@ -27,10 +27,10 @@ class Agents:
     shared by the pools of one prefix, and kept for seven days after the last change.
     """
 
-    __slots__ = ("_changes", "_place")
+    __slots__ = ("_backend", "_writer")
 
-    def __init__(self, place: Place) -> None:
-        self._place, self._changes = place, Changes(place)
+    def __init__(self, backend: AgentStateBackend) -> None:
+        self._backend, self._writer = backend, AgentStateWriter(backend)
 
     async def state(self, agent: str, *fields: str) -> dict[str, Any]:
         """The state of one agent: these fields, all if none is named. Missing ones are left out.
@@ -47,7 +47,7 @@ class Agents:
             raise InvalidInput(f"{len(names)} agents are too many for one call; ask for {MAX_AGENTS} at a time")
         for field in fields:
             check_text("field", field)
-        keys = [self._place.keys(name).key("state") for name in names]
+        keys = [self._backend.keys(name).key("state") for name in names]
         commands = [("HMGET", key, *fields) if fields else ("HGETALL", key) for key in keys]
         replies = await self._read(commands)
         return {name: _fields(reply, fields) for name, reply in zip(names, replies, strict=True)}
@@ -64,7 +64,7 @@ class Agents:
             InvalidInput: a name or value that cannot be, or too many fields; nothing was changed.
             StoreError: Redis did not do it; repeated with the same `op_id` it is not done twice.
         """
-        await self._changes.set(agent, fields, op_id)
+        await self._writer.set(agent, fields, op_id)
 
     async def bump(self, agent: str, field: str, by: int = 1, *, op_id: str | None = None) -> int:
         """Add to a field that holds a whole number, and return what it holds then. Exact, whoever else does so.
@@ -78,7 +78,7 @@ class Agents:
         Raises:
             InvalidInput, StoreError: see `set_state`; also when the field holds something else.
         """
-        return await self._changes.bump(agent, field, by, op_id)
+        return await self._writer.bump(agent, field, by, op_id)
 
     async def active(self, within: Duration = 30) -> dict[str, datetime]:
         """The agents of this pool of which a worker gave a sign of life lately, with when; the latest one first.
@@ -90,7 +90,7 @@ class Agents:
             InvalidInput, StoreError: that is no duration; no answer.
         """
         within_ms = to_ms("within", within)
-        agents = self._place.store.keys.agents
+        agents = self._backend.store.keys.agents
         (seconds, micros), flat = await self._read([("TIME",), ("ZRANGE", agents, 0, -1, "REV", "WITHSCORES")])
         since_ms = int(seconds) * 1000 + int(micros) // 1000 - within_ms
         heartbeats = zip(flat[::2], (int(float(score)) for score in flat[1::2]), strict=True)
@@ -102,13 +102,13 @@ class Agents:
 
     async def _read(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         async def read() -> list[Any]:
-            replies = await self._place.store.pipeline(commands)
+            replies = await self._backend.store.pipeline(commands)
             for reply in replies:
                 if isinstance(reply, StoreError):
                     raise reply
             return replies
 
-        return await self._place.store.ask(read, patience_s=self._place.patience_s) if commands else []
+        return await self._backend.store.ask(read, retry_for_s=self._backend.retry_for_s) if commands else []
 
 
 class AgentState:
@@ -121,15 +121,15 @@ class AgentState:
         agent: whose it is.
     """
 
-    __slots__ = ("_changes", "agent")
+    __slots__ = ("_writer", "agent")
 
-    def __init__(self, place: Place, agent: str, authority: Authority) -> None:
+    def __init__(self, backend: AgentStateBackend, agent: str, guard: WriteGuard) -> None:
         self.agent: str = agent
-        self._changes = Changes(place, authority)
+        self._writer = AgentStateWriter(backend, guard)
 
     async def get(self, *fields: str) -> dict[str, Any]:
         """These fields, all if none is named; missing ones are left out."""
-        return await Agents(self._changes.place).state(self.agent, *fields)
+        return await Agents(self._writer.backend).state(self.agent, *fields)
 
     async def set(self, fields: Mapping[str, Any], *, op_id: str | None = None) -> None:
         """Write fields; see `Agents.set_state`.
@@ -137,7 +137,7 @@ class AgentState:
         Raises:
             Fenced: the task was taken away from this attempt; nothing was changed.
         """
-        await self._changes.set(self.agent, fields, op_id)
+        await self._writer.set(self.agent, fields, op_id)
 
     async def bump(self, field: str, by: int = 1, *, op_id: str | None = None) -> int:
         """Add to a whole number; see `Agents.bump`.
@@ -145,7 +145,7 @@ class AgentState:
         Raises:
             Fenced: as `set`.
         """
-        return await self._changes.bump(self.agent, field, by, op_id)
+        return await self._writer.bump(self.agent, field, by, op_id)
 
 
 def _fields(reply: Sequence[bytes | None], fields: Sequence[str]) -> dict[str, Any]:

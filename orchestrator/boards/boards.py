@@ -45,10 +45,10 @@ class BoardView:
         date: the day; None: whichever the server has when it is asked.
     """
 
-    __slots__ = ("_key", "_patience_s", "_store", "date")
+    __slots__ = ("_key", "_retry_for_s", "_store", "date")
 
-    def __init__(self, store: Store, key: Callable[[str], str], *, date_: date | None, patience_s: float) -> None:
-        self._store, self._key, self._patience_s = store, key, patience_s
+    def __init__(self, store: Store, key: Callable[[str], str], *, date_: date | None, retry_for_s: float) -> None:
+        self._store, self._key, self._retry_for_s = store, key, retry_for_s
         self.date: date | None = check_date(date_)
 
     async def top(self, n: int = 10) -> list[Standing]:
@@ -65,7 +65,7 @@ class BoardView:
             raise InvalidInput(f"n must be a whole number from 1 to {MAX_TOP}, not {n!r:.80}")
         key = await self._today()
         flat = await self._store.ask(
-            lambda: self._store.execute("ZRANGE", key, 0, n - 1, "REV", "WITHSCORES"), patience_s=self._patience_s
+            lambda: self._store.execute("ZRANGE", key, 0, n - 1, "REV", "WITHSCORES"), retry_for_s=self._retry_for_s
         )
         rows = zip(flat[::2], flat[1::2], strict=True)
         return [Standing(place, member.decode(), int(float(score))) for place, (member, score) in enumerate(rows, 1)]
@@ -86,13 +86,13 @@ class BoardView:
                     raise reply
             return place, score
 
-        place, score = await self._store.ask(read, patience_s=self._patience_s)
+        place, score = await self._store.ask(read, retry_for_s=self._retry_for_s)
         return None if place is None or score is None else Standing(place + 1, member, int(float(score)))
 
     async def _today(self) -> str:
         if self.date is not None:
             return self._key(self.date.isoformat())
-        seconds, _ = await self._store.ask(lambda: self._store.execute("TIME"), patience_s=self._patience_s)
+        seconds, _ = await self._store.ask(lambda: self._store.execute("TIME"), retry_for_s=self._retry_for_s)
         return self._key(datetime.fromtimestamp(int(seconds), UTC).date().isoformat())
 
 
@@ -101,8 +101,8 @@ class Board(BoardView):
 
     __slots__ = ("_keys",)
 
-    def __init__(self, store: Store, keys: ScopeKeys, *, date_: date | None, patience_s: float) -> None:
-        super().__init__(store, lambda day: keys.key(f"day:{day}"), date_=date_, patience_s=patience_s)
+    def __init__(self, store: Store, keys: ScopeKeys, *, date_: date | None, retry_for_s: float) -> None:
+        super().__init__(store, lambda day: keys.key(f"day:{day}"), date_=date_, retry_for_s=retry_for_s)
         self._keys = keys
 
     async def add(self, member: str, by: int = 1, *, op_id: str | None = None) -> int:
@@ -121,7 +121,7 @@ class Board(BoardView):
             raise InvalidInput(f"by must be a whole number other than 0, up to {MAX_STEP}, not {by!r:.80}")
         op = secrets.token_urlsafe(9) if op_id is None else f"={check_text('op_id', op_id)}"
         call = scripts.add(self._keys, op=op, member=check_text("member", member), by=by, most=MAX_MEMBERS)
-        added = await self._store.call(call, patience_s=self._patience_s)
+        added = await self._store.call(call, retry_for_s=self._retry_for_s)
         if added.status == "full":
             raise InvalidInput(f"board {self._keys.id!r} has {MAX_MEMBERS} members today; nothing was counted")
         return added.total

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from orchestrator.store.keys import ScopeKeys
 
 
-class Added(NamedTuple):
+class AddReply(NamedTuple):
     """What was answered: counted, duplicate or full; the day, and what the member has on it."""
 
     status: str
@@ -18,12 +18,12 @@ class Added(NamedTuple):
     total: int = 0
 
 
-def add(keys: ScopeKeys, *, op: str, member: str, by: int, most: int, now_us: str = "") -> Call[Added]:
+def add(keys: ScopeKeys, *, op: str, member: str, by: int, most: int, now_us: str = "") -> Call[AddReply]:
     """Add to what a member has on the board of today."""
 
-    def parse(reply: list[Any]) -> Added:
+    def parse(reply: list[Any]) -> AddReply:
         status, *rest = (part.decode() for part in reply)
-        return Added(status, rest[0], int(rest[1])) if rest else Added(status)
+        return AddReply(status, rest[0], int(rest[1])) if rest else AddReply(status)
 
     args: Arguments = {"scope": keys.root, "op": op, "member": member, "by": by, "most": most, "now_arg": now_us}
     return Call("boards/add", args, parse)

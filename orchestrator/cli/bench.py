@@ -31,7 +31,7 @@ TASKS: Final = 5000
 LATENCY_S: Final = 2.0
 SUBMIT_S: Final = 1.2
 DRAIN_S: Final = 5.0
-PATIENCE_S: Final = 10.0
+TIMEOUT_S: Final = 10.0
 """How long each part may take to end; nothing of what it does is needed by then."""
 
 commands = Commands(
@@ -101,7 +101,7 @@ def _place_of_redis(common: Globals, held: ExitStack) -> tuple[Settings, Mapping
     variables = {"ORC_LOGGING__FORMAT": "json", "ORC_LOGGING__LEVEL": "warning", "ORC_WORKER__DRAIN_S": "0"}
     if settings.redis.url is None:
         redis = hold_ephemeral()
-        held.callback(redis.close, wait_s=PATIENCE_S)
+        held.callback(redis.close, wait_s=TIMEOUT_S)
         variables["ORC_REDIS__URL"] = redis.url
         server = "embedded, over a socket"
     else:
@@ -139,8 +139,8 @@ def _measure(
 ) -> Figures | signal.Signals:
     import anyio
 
-    host = Part("worker host", worker_command((APP,), processes), PATIENCE_S)
-    supervisor = Part("supervisor", supervisor_command(), PATIENCE_S)
+    host = Part("worker host", worker_command((APP,), processes), TIMEOUT_S)
+    supervisor = Part("supervisor", supervisor_command(), TIMEOUT_S)
     children: list[Child] = []
 
     def start(part: Part) -> None:
@@ -209,7 +209,7 @@ async def _end_last(children: list[Child]) -> None:
     import anyio
 
     supervisor = children[-1]
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         supervisor.ask_to_end()
         # Taken out first, or it would be started again.
         children.remove(supervisor)

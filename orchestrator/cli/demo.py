@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TEAM: Final = "workers.demo.team:team"
 ROOT_SKILL: Final = "audit"
 PROCESSES: Final = 3
-PATIENCE_S: Final = 20.0
+TIMEOUT_S: Final = 20.0
 """How long each part may take to end; a worker host kills its workers before that."""
 
 commands = Commands(
@@ -139,7 +139,7 @@ def _place_of_redis(settings: Settings, common: Globals, held: ExitStack) -> dic
         return apart
     named = os.environ.get("ORC_DATA_DIR")
     redis = hold_embedded() if named else hold_ephemeral()
-    held.callback(redis.close, wait_s=PATIENCE_S)
+    held.callback(redis.close, wait_s=TIMEOUT_S)
     os.environ["ORC_DATA_DIR"] = str(redis.data_dir)  # for the client in this process
     return {"ORC_DATA_DIR": str(redis.data_dir), **(apart if named else {})}
 
@@ -150,8 +150,8 @@ def _run_team(root: str, folder: Path, log: IO[bytes], processes: int, environ: 
 
     output.say(f"audits {root} with {processes} worker processes")
     parts = [
-        Part("worker host", worker_command((TEAM,), processes), PATIENCE_S),
-        Part("supervisor", supervisor_command(), PATIENCE_S),
+        Part("worker host", worker_command((TEAM,), processes), TIMEOUT_S),
+        Part("supervisor", supervisor_command(), TIMEOUT_S),
     ]
     children: list[Child] = []
     try:
@@ -181,12 +181,12 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
     import anyio
 
     from orchestrator.cli.progress import ProgressDisplay
-    from orchestrator.cli.waiting import patiently
+    from orchestrator.cli.waiting import wait_through_outages
     from orchestrator.client.client import Orchestrator
     from orchestrator.core.settings import load_settings
     from orchestrator.tasks import queries
 
-    async with Orchestrator(settings=load_settings(environ=environ)) as orc, patiently(orc):
+    async with Orchestrator(settings=load_settings(environ=environ)) as orc, wait_through_outages(orc):
         started_s = time.monotonic()
         # A session for this audit alone: with --prefix those of earlier ones are still there.
         session = f"audit-{secrets.token_hex(4)}"

@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 from orchestrator.cli.failures import CONFIGURATION, NOBODY_ANSWERED, USAGE
 from orchestrator.cli.output import say
-from orchestrator.core.parentage import end_with_parent
+from orchestrator.core.parent_process import end_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ class Part:
 
     name: str
     command: Sequence[str]
-    patience_s: float
+    timeout_s: float
     """How long it may take to end after it was asked to."""
 
 
@@ -176,7 +176,7 @@ def end_in_order(children: Sequence[Child], signals: Signals) -> bool:
     asked = 0
     for child in children:
         child.ask_to_end()
-        deadline_s = time.monotonic() + (child.part.patience_s if not asked else HURRY_S)
+        deadline_s = time.monotonic() + (child.part.timeout_s if not asked else HURRY_S)
         while child.runs:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or asked > 1:

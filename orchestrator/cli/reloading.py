@@ -28,7 +28,7 @@ DRAIN_S: Final = 2.0
 """How long running tasks get before a reload gives them back; without costing an attempt, so they run again."""
 HURRY_S: Final = 20.0
 """How long a host may take that was told twice; it kills its workers before that."""
-PATIENCE_S: Final = float("inf")
+TIMEOUT_S: Final = float("inf")
 """At our own end the host keeps its drain time; whoever started us watches over it."""
 
 
@@ -127,7 +127,7 @@ class Reloader:
         former, self._host = self._host, None
         if former is not None:
             self._drain(former)
-        self._host = Child(Part("worker host", self._host_command, PATIENCE_S), os.environ)
+        self._host = Child(Part("worker host", self._host_command, TIMEOUT_S), os.environ)
 
     def _drain(self, host: Child) -> None:
         """Let what runs go on for a moment; then it is given back."""

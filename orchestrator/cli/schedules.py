@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from datetime import datetime
 
-    from orchestrator.client.timetable import Schedules
+    from orchestrator.client.schedules_api import Schedules
     from orchestrator.schedules.model import Schedule
 
     ScheduleAction = Callable[[Schedules, str], Awaitable[dict[str, Any]]]
@@ -323,7 +323,7 @@ def delete(
 @asynccontextmanager
 async def _opened(common: Globals) -> AsyncIterator[Schedules]:
     """The schedules of the pool, while its server is open."""
-    from orchestrator.client.timetable import Schedules
+    from orchestrator.client.schedules_api import Schedules
     from orchestrator.services import open_services
 
     async with open_services(common.settings(), name="cli") as services:

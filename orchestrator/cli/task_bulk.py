@@ -76,8 +76,8 @@ async def record(
     try:
         for first in range(0, len(done), RECORDED):
             command = RecordTasks(action=action, tasks=tuple(done[first : first + RECORDED]))
-            patience_s = services.settings.redis.command_timeout_s
-            await send(services.store, services.settings, command, reason=reason, patience_s=patience_s)
+            retry_for_s = services.settings.redis.command_timeout_s
+            await send(services.store, services.settings, command, reason=reason, retry_for_s=retry_for_s)
     except CommandRefused as refused:
         output.say(error_line(f"it was done, but the record of commands does not tell of it: {refused}"))
 
@@ -114,7 +114,7 @@ async def _retry_by_ids(ids: Sequence[str], options: CommandOptions, common: Glo
             ids,
             said=said,
             max_wait_s=round(settings.queue.max_wait_s),
-            patience_s=settings.redis.command_timeout_s,
+            retry_for_s=settings.redis.command_timeout_s,
         )
         rows = [_requeued(id_, *done[id_]) for id_ in ids]
         await record(services, "retry", [row for row in rows if row.status == "requeued"], options.reason)
@@ -174,7 +174,7 @@ async def _delete(ids: Sequence[str], options: CommandOptions, common: Globals) 
 
     settings = common.settings()
     async with open_services(settings, name="cli") as services:
-        done = await steering.delete(services.store, ids, patience_s=settings.redis.command_timeout_s)
+        done = await steering.delete(services.store, ids, retry_for_s=settings.redis.command_timeout_s)
         rows = [_deleted(id_, *done[id_]) for id_ in ids]
         await record(services, "delete", rows, options.reason)
     return show_rows(rows, common)

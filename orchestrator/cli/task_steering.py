@@ -138,17 +138,17 @@ async def _cancel(ids: Sequence[str], reason: str, wait: bool, timeout: str | No
 
     settings = common.settings()
     async with open_services(settings, name="cli") as services:
-        patience_s = settings.redis.command_timeout_s
-        done = await steering.cancel(services.store, ids, reason=reason, patience_s=patience_s)
+        retry_for_s = settings.redis.command_timeout_s
+        done = await steering.cancel(services.store, ids, reason=reason, retry_for_s=retry_for_s)
         rows = [_cancelled(id_, *done[id_]) for id_ in ids]
         await record(services, "cancel", [row for row in rows if row.status in {"ended", "signalled"}], reason)
     told = [row.id for row in rows if row.status == "signalled"]
     if wait and told:
-        from orchestrator.cli.waiting import patiently, wait_for_all
+        from orchestrator.cli.waiting import wait_for_all, wait_through_outages
         from orchestrator.client.client import Orchestrator
 
         output.hint(f"told {len(told)} to stop; Ctrl-C stops the waiting, they stop all the same")
-        async with Orchestrator(settings=settings) as orc, patiently(orc):
+        async with Orchestrator(settings=settings) as orc, wait_through_outages(orc):
             ends = await wait_for_all([orc.task(id_) for id_ in told], timeout_s)
         ended = {end.id: end for end in ends}
         rows = [_awaited(row, ended[row.id], timeout) if row.id in ended else row for row in rows]

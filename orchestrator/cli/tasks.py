@@ -114,7 +114,7 @@ async def submit(
         "lane": lane,
         "on_busy": on_busy,
     }
-    from orchestrator.cli.waiting import patiently, wait_for_end
+    from orchestrator.cli.waiting import wait_for_end, wait_through_outages
     from orchestrator.client.client import Orchestrator
 
     async with Orchestrator(settings=common.settings()) as orc:
@@ -123,7 +123,7 @@ async def submit(
             _say_submitted(handle.id, common)
             return 0
         output.hint(f"submitted as {handle.id}; Ctrl-C stops the waiting, not the task")
-        async with patiently(orc, of=handle):
+        async with wait_through_outages(orc, of=handle):
             end = await wait_for_end(handle, timeout_s)
     return _tell_end(end, common, timeout)
 
@@ -236,12 +236,12 @@ async def wait(
         raise InvalidInput("which tasks? give their ids; `orc tasks list -o id` has them")
     timeout_s = inputs.duration_s("--timeout", timeout)
     from orchestrator.cli.failures import joint_exit_code
-    from orchestrator.cli.waiting import patiently, wait_for_all
+    from orchestrator.cli.waiting import wait_for_all, wait_through_outages
     from orchestrator.client.client import Orchestrator
 
     async with Orchestrator(settings=common.settings()) as orc:
         handles = [orc.task(task) for task in dict.fromkeys(tasks)]
-        async with patiently(orc, of=handles[0] if len(handles) == 1 else None):
+        async with wait_through_outages(orc, of=handles[0] if len(handles) == 1 else None):
             ends = await wait_for_all(handles, timeout_s)
     rows = [
         {
@@ -277,7 +277,7 @@ async def watch(
         common: Global options.
     """
     from orchestrator.cli.live import follow
-    from orchestrator.cli.waiting import patiently
+    from orchestrator.cli.waiting import wait_through_outages
     from orchestrator.client.client import Orchestrator
     from orchestrator.tasks.output import check_place
 
@@ -287,7 +287,7 @@ async def watch(
         status = await handle.status()
         why = f": {status.why}" if status.why else ""
         output.hint(f"it is {status.state}{why}; Ctrl-C stops the watching, not the task")
-        async with patiently(orc):
+        async with wait_through_outages(orc):
             end = await follow(handle, after, common.output)
         if end is None:  # it had ended before that event
             info = await handle.info()

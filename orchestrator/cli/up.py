@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from orchestrator.services import Attachment
 
 REDIS_LOOK_S: Final = 1.0
-STOP_PATIENCE_S: Final = 40.0
+STOP_TIMEOUT_S: Final = 40.0
 """How long Redis may take to stop: it writes its data first."""
-SUPERVISOR_PATIENCE_S: Final = 15.0
+SUPERVISOR_TIMEOUT_S: Final = 15.0
 DRAIN_MARGIN_S: Final = 20.0
 """What a worker host may take beyond the drain time of its workers; before that it kills them itself."""
 
@@ -68,7 +68,7 @@ def up(
         else:
             _check_redis(settings)  # one clear line instead of the complaints of every process
         parts = [Part("worker host", host, settings.worker.drain_s + DRAIN_MARGIN_S)] if apps else []
-        parts.append(Part("supervisor", supervisor_command(), SUPERVISOR_PATIENCE_S))
+        parts.append(Part("supervisor", supervisor_command(), SUPERVISOR_TIMEOUT_S))
         _print_banner(redis, settings, apps, reload=reload)
         with blocked_signals() as signals:
             exit_code = _run(parts, redis, signals, common)
@@ -105,7 +105,7 @@ def _watch(children: list[Child], redis: Attachment | None, signals: Signals) ->
 
     while True:
         due = [due_s for child in children if (due_s := child.poll()) is not None]
-        if redis is not None and not redis.kept():
+        if redis is not None and not redis.guardian_is_alive():
             output.say("redis went away; it is started again")
             _hold_redis().close()
         next_look_s = min(due, default=float("inf")) - time.monotonic()
@@ -127,7 +127,7 @@ def _check_redis(settings: Settings) -> None:
 
 
 def _stop_redis(redis: Attachment) -> None:
-    stopped = redis.close(wait_s=STOP_PATIENCE_S)
+    stopped = redis.close(wait_s=STOP_TIMEOUT_S)
     output.say("everything has stopped; the data stays" if stopped else "redis goes on: others use it")
 
 

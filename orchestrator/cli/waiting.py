@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle
     from orchestrator.tasks.model import TaskState
 
-PATIENCE_S: Final = 30.0
+OUTAGE_MAX_S: Final = 30.0
 """How long Redis may be silent while somebody waits: a restart takes less."""
 POLL_EVERY_S: Final = 2.0
 
@@ -48,7 +48,7 @@ class Ended:
 
 
 @asynccontextmanager
-async def patiently(orc: Orchestrator, *, of: TaskHandle[Any] | None = None) -> AsyncIterator[None]:
+async def wait_through_outages(orc: Orchestrator, *, of: TaskHandle[Any] | None = None) -> AsyncIterator[None]:
     """Let what is inside wait for as long as Redis answers now and then.
 
     Args:
@@ -76,9 +76,9 @@ async def _watch(orc: Orchestrator, of: TaskHandle[Any] | None) -> None:
             if of is not None:
                 await _say_why(of, causes)
         except StoreError as silent:
-            if time.monotonic() - heard_s > PATIENCE_S:
+            if time.monotonic() - heard_s > OUTAGE_MAX_S:
                 raise ServerUnavailable(
-                    f"Redis has not answered for {PATIENCE_S:g} s ({silent}); "
+                    f"Redis has not answered for {OUTAGE_MAX_S:g} s ({silent}); "
                     "the tasks go on when it is back, ask again with `orc tasks wait`"
                 ) from None
             if not told:

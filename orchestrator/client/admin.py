@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
-    from orchestrator.client.timetable import Schedules
+    from orchestrator.client.schedules_api import Schedules
     from orchestrator.control.receipts import Receipts
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
@@ -78,7 +78,7 @@ class Admin:
     @property
     def schedules(self) -> Schedules:
         """Adds, pauses, resumes, triggers and deletes schedules, and looks at them."""
-        from orchestrator.client.timetable import Schedules
+        from orchestrator.client.schedules_api import Schedules
 
         return Schedules(self._services)
 
@@ -264,9 +264,9 @@ class Admin:
     ) -> Sent:
         """Give a command of `orchestrator.control.commands`; `tasks` are what a job is for."""
         services = self._services()
-        patience_s = services.settings.redis.command_timeout_s
+        retry_for_s = services.settings.redis.command_timeout_s
         accepted = await send(
-            services.store, services.settings, command, actor=actor, reason=reason, tasks=tasks, patience_s=patience_s
+            services.store, services.settings, command, actor=actor, reason=reason, tasks=tasks, retry_for_s=retry_for_s
         )
         at = from_instant_ms(int(accepted.entry.partition("-")[0]))
         return Sent(accepted.id, command, at, self._services)

@@ -36,16 +36,16 @@ async def answer(
     if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 1):
         raise InvalidInput(f"question {number!r} is none; the questions of a task are counted from 1")
     actor = _one_line(actor or this_actor())
-    store, patience_s = services.store, services.settings.redis.command_timeout_s
+    store, retry_for_s = services.store, services.settings.redis.command_timeout_s
     if number is None:
-        asks = await store.ask(lambda: store.execute("HGET", store.keys.task(id_), "asks"), patience_s=patience_s)
+        asks = await store.ask(lambda: store.execute("HGET", store.keys.task(id_), "asks"), retry_for_s=retry_for_s)
         number = int(asks or 1)
     field = f"ask:{number}"
-    stored = await store.ask(lambda: store.execute("HGET", store.keys.task(id_), field), patience_s=patience_s)
+    stored = await store.ask(lambda: store.execute("HGET", store.keys.task(id_), field), retry_for_s=retry_for_s)
     text = match_option(value, () if stored is None else unpack_stored(stored).options)
     max_wait_s = round(services.settings.queue.max_wait_s)
     call = scripts.answer(store.keys, id_=id_, number=number, value=text, actor=actor, max_wait_s=max_wait_s)
-    found = await store.call(call, patience_s=patience_s)
+    found = await store.call(call, retry_for_s=retry_for_s)
     if found.status is AnswerStatus.ANSWERED:
         await _record(services, id_, number, actor)
     elif found.status is not AnswerStatus.ALREADY:

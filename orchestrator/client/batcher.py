@@ -42,7 +42,7 @@ class Batcher:
         self._services = services
         self._max_tasks = services.settings.queue.max_tasks
         self._max_wait_s = round(services.settings.queue.max_wait_s)
-        self._patience_s = services.settings.redis.command_timeout_s
+        self._retry_for_s = services.settings.redis.command_timeout_s
         self._pending: deque[tuple[SubmitRow, asyncio.Future[SubmitAnswer]]] = deque()
         self._busy = False
         self._wake = anyio.Event()
@@ -113,7 +113,7 @@ class Batcher:
 
     async def _send_once(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
         call = scripts.submit(self._services.keys, rows=rows, max_tasks=self._max_tasks, max_wait_s=self._max_wait_s)
-        return await self._services.store.call(call, patience_s=self._patience_s)
+        return await self._services.store.call(call, retry_for_s=self._retry_for_s)
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[Sending]:

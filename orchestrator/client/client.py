@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 
 import anyio
 
-from orchestrator.agent_state.changing import Place as AgentPlace
 from orchestrator.agent_state.states import Agents
+from orchestrator.agent_state.writer import AgentStateBackend
 from orchestrator.boards.boards import Board, BoardView
 from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
 from orchestrator.client.completion import as_completed
@@ -41,14 +41,14 @@ from orchestrator.core.errors import (
 )
 from orchestrator.core.ids import TaskIds, check_task_id
 from orchestrator.limits.limits import Limits
-from orchestrator.locks.keeping import Keeper
 from orchestrator.locks.model import POOL, parse_scope
 from orchestrator.locks.named import Locks
-from orchestrator.locks.waiting import WaitingRoom
+from orchestrator.locks.renewal import LockRenewer
+from orchestrator.locks.waiter import LockWaiter
 from orchestrator.services import Services, open_services, resolve_settings
 from orchestrator.store.keys import ScopeKeys
-from orchestrator.workspace.changing import make_place
 from orchestrator.workspace.workspace import WorkspaceView
+from orchestrator.workspace.writer import make_backend
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -136,14 +136,14 @@ class Orchestrator:
         self._batcher = Batcher(services)
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
-        self._keeper = Keeper()
-        self._room = WaitingRoom(services.store)
+        self._renewer = LockRenewer()
+        self._waiter = LockWaiter(services.store)
         async with anyio.create_task_group() as group:
             group.start_soon(self._batcher.run)
             group.start_soon(self._replies.run)
             group.start_soon(self._following.run)
-            group.start_soon(self._keeper.run, services.store)
-            group.start_soon(self._room.run)
+            group.start_soon(self._renewer.run, services.store)
+            group.start_soon(self._waiter.run)
             if not opened.done():  # else its caller was cancelled and closes
                 opened.set_result(None)
             await anyio.sleep_forever()
@@ -369,8 +369,8 @@ class Orchestrator:
             pool=keys.pool,
             owner=owner or f"{socket.gethostname()}:{os.getpid()}",
             store=services.store,
-            room=self._room,
-            keeper=self._keeper,
+            waiter=self._waiter,
+            renewer=self._renewer,
         )
 
     @property
@@ -378,13 +378,13 @@ class Orchestrator:
         """Limits by name: may something happen now? Shared by all programs with the same prefix."""
         services = self._here()
         settings = services.settings
-        return Limits(services.store, prefix=settings.prefix, patience_s=settings.redis.command_timeout_s)
+        return Limits(services.store, prefix=settings.prefix, retry_for_s=settings.redis.command_timeout_s)
 
     @property
     def agents(self) -> Agents:
         """What agents say of themselves, and which of them live."""
         services = self._here()
-        return Agents(AgentPlace(services.store, services.settings))
+        return Agents(AgentStateBackend(services.store, services.settings))
 
     @property
     def config(self) -> SharedConfig:
@@ -409,11 +409,11 @@ class Orchestrator:
             InvalidInput: that is no name or no date.
         """
         services = self._here()
-        patience_s = services.settings.redis.command_timeout_s
+        retry_for_s = services.settings.redis.command_timeout_s
         if name is None:
-            return BoardView(services.store, services.keys.board, date_=date, patience_s=patience_s)
+            return BoardView(services.store, services.keys.board, date_=date, retry_for_s=retry_for_s)
         keys = ScopeKeys(services.keys.prefix, "board", name)
-        return Board(services.store, keys, date_=date, patience_s=patience_s)
+        return Board(services.store, keys, date_=date, retry_for_s=retry_for_s)
 
     def workspace(self, session: str) -> WorkspaceView:
         """What the agents of a session share; reading is free, `edit()` takes a lock first.
@@ -426,7 +426,7 @@ class Orchestrator:
         """
         services = self._here()
         return WorkspaceView(
-            make_place(services.store, session, services.settings), locks=self.locks(f"session:{session}")
+            make_backend(services.store, session, services.settings), locks=self.locks(f"session:{session}")
         )
 
     def task(self, id_: str) -> TaskHandle[Any]:

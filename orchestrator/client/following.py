@@ -94,7 +94,7 @@ class Following:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._poll_every_s = min(POLL_EVERY_S, services.settings.redis.command_timeout_s)
-        self._hints = services.store.hints(name="following", heard=self._heard, ended=self._unsubscribed)
+        self._hints = services.store.hints(name="following", received=self._received, ended=self._unsubscribed)
         self._channel_stem = services.keys.out("")
         self._tasks: dict[str, _Followed] = {}
         self._unasked: dict[str, None] = {}
@@ -156,12 +156,12 @@ class Following:
                 self._wake.set()
 
     async def _page(self, id_: str, place: Place) -> list[StreamEntry]:
-        return await self._patiently(lambda: read_page(self._services.store, id_, place, limit=PAGE_ENTRIES))
+        return await self._read_with_retries(lambda: read_page(self._services.store, id_, place, limit=PAGE_ENTRIES))
 
     async def _end(self, id_: str) -> StreamEntry | None:
-        return await self._patiently(lambda: final_entry(self._services.store, id_))
+        return await self._read_with_retries(lambda: final_entry(self._services.store, id_))
 
-    async def _patiently(self, read: Callable[[], Awaitable[T]]) -> T:
+    async def _read_with_retries(self, read: Callable[[], Awaitable[T]]) -> T:
         """Read until Redis answers: a reader waits for its task however long that takes."""
         pauses = Pauses()
         while True:
@@ -174,7 +174,7 @@ class Following:
 
     # ------------------------------------------------------------------------------------------- what hints say
 
-    def _heard(self, channel: str, entry: str) -> None:
+    def _received(self, channel: str, entry: str) -> None:
         followed = self._tasks.get(channel.removeprefix(self._channel_stem))
         if followed is None:
             return

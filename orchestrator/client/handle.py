@@ -14,7 +14,7 @@ from orchestrator.core.payload import decode_json
 from orchestrator.tasks import queries, scripts
 from orchestrator.tasks.model import CancelStatus, RequeueStatus, TaskState
 from orchestrator.tasks.output import as_chunk, as_event, check_place
-from orchestrator.tasks.queries import Outcome
+from orchestrator.tasks.queries import TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -51,7 +51,7 @@ class TaskHandle(Generic[T_co]):
         read: Callable[[bytes], T_co] | None = None,
     ) -> None:
         self.id: str = id_
-        self.outcome: Outcome | None = None
+        self.outcome: TaskOutcome | None = None
         self._services, self._replies, self._following, self._read = services, replies, following, read
         self._told = False
         self.before_wait: Callable[[], Awaitable[None]] | None = None
@@ -111,7 +111,7 @@ class TaskHandle(Generic[T_co]):
             found = (await queries.outcomes(self._services.store, [self.id])).get(self.id)
             if found is None:
                 self.outcome, self._told = None, False
-            elif isinstance(found, Outcome) and found.state is not None:
+            elif isinstance(found, TaskOutcome) and found.state is not None:
                 self.outcome = found
 
     def _unpack(self, as_: type[Any] | None) -> Any:
@@ -143,7 +143,7 @@ class TaskHandle(Generic[T_co]):
             NotFound: no such task, or its retention has passed.
         """
         store = self._services.store
-        return await store.ask(lambda: queries.status(store, self.id), patience_s=self._patience_s)
+        return await store.ask(lambda: queries.status(store, self.id), retry_for_s=self._retry_for_s)
 
     async def info(self) -> TaskInfo:
         """Everything that is known of it.
@@ -152,7 +152,7 @@ class TaskHandle(Generic[T_co]):
             NotFound: no such task, or its retention has passed.
         """
         store = self._services.store
-        return await store.ask(lambda: queries.info(store, self.id), patience_s=self._patience_s)
+        return await store.ask(lambda: queries.info(store, self.id), retry_for_s=self._retry_for_s)
 
     def output(self, after: str | None = None) -> AsyncGenerator[OutputChunk]:
         """Read the partial output of the task live; ends when the task has ended and all was read.
@@ -198,7 +198,7 @@ class TaskHandle(Generic[T_co]):
             `ENDED`, `SIGNALLED` (its worker stops it within a few seconds), `ALREADY` (it had ended), `UNKNOWN`.
         """
         call = scripts.cancel(self._services.keys, ids=[self.id], reason=reason)
-        ((status, _),) = await self._services.store.call(call, patience_s=self._patience_s)
+        ((status, _),) = await self._services.store.call(call, retry_for_s=self._retry_for_s)
         return status
 
     async def answer(self, value: Any, *, question: int | None = None, actor: str | None = None) -> AnswerStatus:
@@ -245,11 +245,11 @@ class TaskHandle(Generic[T_co]):
             said=f"{actor}: {reason}" if reason else actor,
             max_wait_s=round(self._services.settings.queue.max_wait_s),
         )
-        ((status, _),) = await self._services.store.call(call, patience_s=self._patience_s)
+        ((status, _),) = await self._services.store.call(call, retry_for_s=self._retry_for_s)
         if status in {RequeueStatus.REQUEUED, RequeueStatus.ALREADY}:
             self.outcome, self._told = None, False
         return status
 
     @property
-    def _patience_s(self) -> float:
+    def _retry_for_s(self) -> float:
         return self._services.settings.redis.command_timeout_s

@@ -19,7 +19,7 @@ from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import STATE_OF_LETTER
-from orchestrator.tasks.queries import Outcome
+from orchestrator.tasks.queries import TaskOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -46,7 +46,7 @@ class Awaited(Protocol):
         """The task's id."""
         ...
 
-    outcome: Outcome | None
+    outcome: TaskOutcome | None
 
 
 class Waiter(Protocol):
@@ -267,7 +267,7 @@ class Replies:
             if self._known(id_) is None:
                 continue
             if letter == b"s":
-                self._settle(id_, Outcome(STATE_OF_LETTER["s"], value[1:]))
+                self._settle(id_, TaskOutcome(STATE_OF_LETTER["s"], value[1:]))
             else:
                 unread.append(id_)
         if unread:
@@ -333,7 +333,7 @@ class Replies:
         rest_s = max(0.0, looked_s + self._block_s - time.monotonic())
         return min(rest_s, FOREIGN_POLL_EVERY_S) if self._unpolled or self._waiting_foreign else rest_s
 
-    def _settle(self, id_: str, outcome: Outcome | StoreError) -> None:
+    def _settle(self, id_: str, outcome: TaskOutcome | StoreError) -> None:
         handle = self._known(id_)
         if handle is None or handle.outcome is not None:
             return

@@ -13,7 +13,7 @@ from orchestrator.core.durations import to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, QueueFull, Stopped, SubmitRefused
 from orchestrator.schedules.model import CatchUp, Overlap, Plan
 from orchestrator.schedules.timing import check_zone
-from orchestrator.tasks.scripts import Firing, UnusualRow
+from orchestrator.tasks.scripts import ScheduledFire, UnusualRow
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -135,17 +135,17 @@ def submission(plan: Plan, *, key: str | None) -> Submission:
     )
 
 
-def firing_row(validator: SubmissionValidator, plan: Plan, firing: Firing) -> UnusualRow:
+def fire_row(validator: SubmissionValidator, plan: Plan, fire: ScheduledFire) -> UnusualRow:
     """The row for `tasks/submit` that fires a schedule.
 
-    Its task shows `schedule:NAME:FIRE_MS` as its key. That it is submitted once is seen to by the firing itself.
+    Its task shows `schedule:NAME:FIRE_MS` as its key. That it is submitted once is seen to by the fire itself.
 
     Raises:
         InvalidInput: the settings here do not allow such a task (any more).
     """
-    row = validator.row(submission(plan, key=f"schedule:{firing.schedule}:{firing.fired}"))
+    row = validator.row(submission(plan, key=f"schedule:{fire.schedule}:{fire.fired}"))
     assert isinstance(row, UnusualRow)
-    return replace(row, firing=firing, idem=None, digest=None)
+    return replace(row, fire=fire, idem=None, digest=None)
 
 
 def refusal(answer: SubmitAnswer, *, max_tasks: int) -> SubmitRefused:

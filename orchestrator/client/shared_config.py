@@ -135,11 +135,11 @@ class SharedConfig:
 
     async def _unless_replayed(self, received: ControlEntry) -> ControlEntry:
         store = self._services.store
-        (one,) = await store.ask(lambda: without_replays(store, [received]), patience_s=self._patience_s)
+        (one,) = await store.ask(lambda: without_replays(store, [received]), retry_for_s=self._retry_for_s)
         return one
 
     @property
-    def _patience_s(self) -> float:
+    def _retry_for_s(self) -> float:
         return self._services.settings.redis.command_timeout_s
 
     def _signer(self) -> Signer:
@@ -147,7 +147,7 @@ class SharedConfig:
 
     async def _ask(self, *command: str) -> Any:
         store = self._services.store
-        return await store.ask(lambda: store.execute(*command), patience_s=self._patience_s)
+        return await store.ask(lambda: store.execute(*command), retry_for_s=self._retry_for_s)
 
 
 def _values(desired: Desired) -> dict[str, Any]:

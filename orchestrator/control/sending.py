@@ -66,7 +66,7 @@ async def send(
     actor: str | None = None,
     reason: str = "",
     tasks: Sequence[str] = (),
-    patience_s: float = 0.0,
+    retry_for_s: float = 0.0,
 ) -> AcceptedCommand:
     """Give a command.
 
@@ -77,7 +77,7 @@ async def send(
         actor: who; the user of this process by default.
         reason: why, for the record.
         tasks: what a job is for.
-        patience_s: repeat for so long when Redis does not answer; it is carried out once all the same.
+        retry_for_s: repeat for so long when Redis does not answer; it is carried out once all the same.
 
     Raises:
         CommandRefused: Redis did not accept it; nothing changed.
@@ -102,7 +102,7 @@ async def send(
     )
     for at in range(0, len(tasks), SELECT_BATCH):
         batch = tasks[at : at + SELECT_BATCH]
-        await store.call(scripts.select(keys, id_=issued.id, at=at, tasks=batch), patience_s=patience_s)
+        await store.call(scripts.select(keys, id_=issued.id, at=at, tasks=batch), retry_for_s=retry_for_s)
     packed = pack_issued(issued)
     rate = parse_rate(command.rate) if isinstance(command, SetLimit) else None
     call = scripts.append(
@@ -115,7 +115,7 @@ async def send(
         per_minute=settings.control.per_minute,
         token=os.urandom(8).hex(),
     )
-    answer = await store.call(call, patience_s=patience_s)
+    answer = await store.call(call, retry_for_s=retry_for_s)
     if answer.status is not AppendStatus.ACCEPTED:
         raise CommandRefused(
             issued.id, answer.status, f"command {command.kind} was refused: {_REFUSALS[answer.status]}"

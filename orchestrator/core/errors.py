@@ -137,7 +137,7 @@ class LockError(OrchestratorError):
 
 
 class LockBusy(LockError):
-    """Somebody else has the lock, and had it until the caller's patience was over.
+    """Somebody else has the lock, and had it until the caller's waiting time was over.
 
     Attributes:
         holder: who has it; empty when it was just being handed on.

@@ -55,17 +55,17 @@ class TaskIds:
                 # The same millisecond, or a clock that was set back: count on.
                 self._low += 1
             elif self._high < _HIGH_MAX:
-                self._lay_out(self._last_ms, self._high + 1, _LOW_MIN)
+                self._format_head(self._last_ms, self._high + 1, _LOW_MIN)
             else:
                 self._begin(self._last_ms + 1)
             return f"{self._head}{self._low:x}{self._tail}"
 
     def _begin(self, ms: int) -> None:
         # Both halves begin in their lower half, so that a busy millisecond has room to count upwards.
-        dice = int.from_bytes(os.urandom(3), "big")
-        self._lay_out(ms, dice & 0x7FF, _LOW_MIN + (dice >> 11))
+        random_bits = int.from_bytes(os.urandom(3), "big")
+        self._format_head(ms, random_bits & 0x7FF, _LOW_MIN + (random_bits >> 11))
 
-    def _lay_out(self, ms: int, high: int, low: int) -> None:
+    def _format_head(self, ms: int, high: int, low: int) -> None:
         # 48 bits of time, the version, 12 that count, the variant, 14 that count, 48 of the maker (RFC 9562, 6.2, 6.4).
         self._last_ms, self._high, self._low = ms, high, low
         digits = f"{ms:012x}"
@@ -75,13 +75,13 @@ class TaskIds:
 _task_ids = TaskIds(listens=False)
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     # A forked child must neither be the same maker as its parent nor inherit a lock that a thread held.
     _task_ids.__init__(listens=False)  # type: ignore[misc]  # in place: other modules may have bound `next`
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_in_child)
+    os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def new_task_id() -> str:

@@ -36,8 +36,8 @@ async def check_workers(subject: Subject) -> list[Finding]:
         return [ok("workers", "no worker lives, and nothing waits")]
     now_ms = await tasks.server_ms(subject.store)
     silent_s = {worker.id: max(0.0, now_ms / 1000 - worker.last_seen_at.timestamp()) for worker in workers}
-    patience_s = subject.settings.worker.heartbeat_s * MISSED_HEARTBEATS
-    lost = [worker for worker in workers if silent_s[worker.id] > patience_s]
+    silence_max_s = subject.settings.worker.heartbeat_s * MISSED_HEARTBEATS
+    lost = [worker for worker in workers if silent_s[worker.id] > silence_max_s]
     if lost:
         return [
             warning(

@@ -47,10 +47,10 @@ class Decision:
 class Limits:
     """Limits by name, shared by all programs with the same prefix."""
 
-    __slots__ = ("_patience_s", "_prefix", "_store")
+    __slots__ = ("_prefix", "_retry_for_s", "_store")
 
-    def __init__(self, store: Store, *, prefix: str, patience_s: float) -> None:
-        self._store, self._prefix, self._patience_s = store, prefix, patience_s
+    def __init__(self, store: Store, *, prefix: str, retry_for_s: float) -> None:
+        self._store, self._prefix, self._retry_for_s = store, prefix, retry_for_s
 
     async def check(
         self,
@@ -97,7 +97,7 @@ class Limits:
             window_us=window_ms * 1000,
             cost=cost,
         )
-        found = await self._store.call(call, patience_s=self._patience_s)
+        found = await self._store.call(call, retry_for_s=self._retry_for_s)
         allowed, used = found.status != "refused", found.used
         return Decision(allowed, used, max(0, limit - used), found.retry_us / 1_000_000)
 

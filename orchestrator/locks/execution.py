@@ -15,16 +15,16 @@ import anyio
 from orchestrator.core.errors import Fenced, OrchestratorError
 from orchestrator.core.log import get_logger
 from orchestrator.locks import scripts
-from orchestrator.locks.keeping import Kept
-from orchestrator.locks.model import Claim, Taken, TakeStatus, describe, new_nonce
-from orchestrator.locks.waiting import LEAVE_S
+from orchestrator.locks.model import LockProof, TakeReply, TakeStatus, describe, new_nonce
+from orchestrator.locks.renewal import RenewedLock
+from orchestrator.locks.waiter import RELEASE_TIMEOUT_S
 from orchestrator.store.keys import ScopeKeys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from orchestrator.locks.keeping import Keeper
-    from orchestrator.locks.waiting import WaitingRoom
+    from orchestrator.locks.renewal import LockRenewer
+    from orchestrator.locks.waiter import LockWaiter
     from orchestrator.store.calls import Call
     from orchestrator.store.store import Store
 
@@ -37,7 +37,7 @@ WAIT_S: Final = 1.0
 _log = get_logger(__name__)
 
 
-class Occupied(Exception):
+class ExecutionLockBusy(Exception):
     """Another task has what the skill wants for itself."""
 
     def __init__(self, scope: str, holder: str, left_ms: int) -> None:
@@ -45,7 +45,7 @@ class Occupied(Exception):
         super().__init__(f"{scope} is locked by {by}, {left_ms} ms left unless renewed")
 
 
-class AwaitedByHolder(Exception):
+class ExecutionLockDeadlock(Exception):
     """The holder waits for this very task: neither could ever go on."""
 
     def __init__(self, scope: str, holder: str) -> None:
@@ -61,8 +61,8 @@ class LockOwner:
 
     Attributes:
         owns: asks Redis whether the attempt still owns its task.
-        lost: told when a lock is lost for good; the attempt is to end.
-        renewed: whether its locks are to be renewed still; asked from the thread that does.
+        on_lost: told when a lock is lost for good; the attempt is to end.
+        may_renew: whether its locks are to be renewed still; asked from the thread that does.
     """
 
     task: str
@@ -71,74 +71,74 @@ class LockOwner:
     session: str | None
     lease_ms: int
     owns: Callable[[], Awaitable[bool]]
-    lost: Callable[[str], None]
-    renewed: Callable[[], bool]
+    on_lost: Callable[[str], None]
+    may_renew: Callable[[], bool]
 
 
 class ExecutionLock:
-    """The lock of an attempt in one scope: the right to change its state (`locks.model.Authority`)."""
+    """The lock of an attempt in one scope: the right to change its state (`locks.model.WriteGuard`)."""
 
     def __init__(
-        self, keys: ScopeKeys, lock: str, attempt: LockOwner, *, store: Store, room: WaitingRoom, keeper: Keeper
+        self, keys: ScopeKeys, lock: str, owner: LockOwner, *, store: Store, waiter: LockWaiter, renewer: LockRenewer
     ) -> None:
-        self._keys, self._lock, self._attempt = keys, lock, attempt
-        self._store, self._room, self._keeper = store, room, keeper
+        self._keys, self._lock, self._owner = keys, lock, owner
+        self._store, self._waiter, self._renewer = store, waiter, renewer
         self._nonce = new_nonce()
         self._taking = anyio.Lock(fast_acquire=True)
-        self._claim: Claim | None = None
+        self._proof: LockProof | None = None
         self._number: int | None = None
         self._fenced: Fenced | None = None
         self._dropped = False
 
     @property
-    def held(self) -> Claim | None:
+    def held(self) -> LockProof | None:
         """What it holds, if it was taken and not lost."""
-        return None if self._fenced is not None else self._claim
+        return None if self._fenced is not None else self._proof
 
     @property
     def fenced(self) -> bool:
         """Whether it was refused or lost for good."""
         return self._fenced is not None
 
-    async def claim(self) -> Claim:
+    async def proof(self) -> LockProof:
         """What a change presents; takes the lock at the first use.
 
         Raises:
             Fenced: the attempt no longer owns its task, or lost the lock.
             StoreError: Redis did not answer; nothing was taken for sure.
         """
-        if self._claim is None or self._fenced is not None:
+        if self._proof is None or self._fenced is not None:
             async with self._taking:
-                if self._claim is None or self._fenced is not None:
+                if self._proof is None or self._fenced is not None:
                     await self._take(wait_s=0.0)
-        assert self._claim is not None
-        return self._claim
+        assert self._proof is not None
+        return self._proof
 
     async def wait(self) -> None:
         """Take it before the handler starts, and wait a little for it.
 
         Raises:
-            Occupied, AwaitedByHolder: another task has it.
-            Fenced, StoreError: as `claim`.
+            ExecutionLockBusy, ExecutionLockDeadlock: another task has it.
+            Fenced, StoreError: as `proof`.
         """
         async with self._taking:
-            if self._claim is None:
+            if self._proof is None:
                 await self._take(wait_s=WAIT_S)
 
-    async def refused(self, claim: Claim, present: str) -> Claim:
-        """A change was refused. Get a lapsed lock back, unless somebody has had it; see `locks.model.Authority`.
+    async def reacquire(self, proof: LockProof, present: str) -> LockProof:
+        """A change was refused. Get a lapsed lock back, unless somebody has had it; see `locks.model.WriteGuard`.
 
         Raises:
             Fenced: it is lost. Final.
         """
         # First the question, then the lock: other changes of the same attempt may be on their way, and would pass.
-        if not present and self._fenced is None and await self._attempt.owns():
+        if not present and self._fenced is None and await self._owner.owns():
             owned_s = time.monotonic()
-            rows = [(claim.lock, claim.value, self._attempt.lease_ms)]
-            ((kept, present),) = await self._store.call(scripts.renew(self._keys, rows=rows))
-            late = time.monotonic() - owned_s > self._attempt.lease_ms / 2000
-            if kept and (not late or await self._attempt.owns()):
-                return claim
+            rows = [(proof.lock, proof.value, self._owner.lease_ms)]
+            ((renewed, present),) = await self._store.call(scripts.renew(self._keys, rows=rows))
+            late = time.monotonic() - owned_s > self._owner.lease_ms / 2000
+            if renewed and (not late or await self._owner.owns()):
+                return proof
         self.lose(present)
         assert self._fenced is not None
         raise self._fenced
@@ -146,47 +146,47 @@ class ExecutionLock:
     def lose(self, present: str) -> None:
         """Note that it is lost for good."""
         if self._fenced is None:
-            self._fenced = Fenced(self._attempt.task, describe(present))
+            self._fenced = Fenced(self._owner.task, describe(present))
 
     async def _take(self, *, wait_s: float) -> None:
         if self._fenced is not None:
             raise self._fenced
-        attempt = self._attempt
+        owner = self._owner
 
-        def ask(wait_ms: int, *, woken: bool) -> Call[Taken]:
+        def make_call(wait_ms: int, *, woken: bool) -> Call[TakeReply]:
             return scripts.claim(
-                self._keys, lock=self._lock, task=attempt.task, generation=attempt.generation, nonce=self._nonce,
-                ttl_ms=attempt.lease_ms, wait_ms=wait_ms, woken=woken,
+                self._keys, lock=self._lock, task=owner.task, generation=owner.generation, nonce=self._nonce,
+                ttl_ms=owner.lease_ms, wait_ms=wait_ms, woken=woken,
             )  # fmt: skip
 
-        got = await self._room.get(
-            self._keys, self._lock, nonce=self._nonce, ttl_ms=attempt.lease_ms, wait_s=wait_s, ask=ask
+        got = await self._waiter.get(
+            self._keys, self._lock, nonce=self._nonce, ttl_ms=owner.lease_ms, wait_s=wait_s, make_call=make_call
         )
-        match got.taken.status:
+        match got.reply.status:
             case TakeStatus.FENCED:
-                self.lose(got.taken.value)
-                raise Fenced(attempt.task, describe(got.taken.value))
+                self.lose(got.reply.value)
+                raise Fenced(owner.task, describe(got.reply.value))
             case TakeStatus.AWAITED:
-                raise AwaitedByHolder(self._about, describe(got.taken.value))
+                raise ExecutionLockDeadlock(self._about, describe(got.reply.value))
             case TakeStatus.HELD:
-                raise Occupied(self._about, describe(got.taken.value), got.taken.left_ms)
-        claim = Claim(self._keys, self._lock, got.taken.value)
+                raise ExecutionLockBusy(self._about, describe(got.reply.value), got.reply.left_ms)
+        proof = LockProof(self._keys, self._lock, got.reply.value)
         try:
-            owned = await attempt.owns()
+            owned = await owner.owns()
         except BaseException:
-            await self._room.leave(self._keys, self._lock, self._nonce)
+            await self._waiter.release(self._keys, self._lock, self._nonce)
             raise
         if not owned:
             self.lose("")
-            await self._room.leave(self._keys, self._lock, self._nonce)
-            raise Fenced(attempt.task)
-        self._claim = claim
+            await self._waiter.release(self._keys, self._lock, self._nonce)
+            raise Fenced(owner.task)
+        self._proof = proof
         # No timer: an attempt outlives an outage as its lease does, and a lapsed lock that nobody had is taken again.
-        kept = Kept(
-            claim, ttl_s=attempt.lease_ms / 1000, asked_s=got.asked_s, lost=self._lost, watched=False,
-            wanted=attempt.renewed,
+        renewal = RenewedLock(
+            proof, ttl_s=owner.lease_ms / 1000, sent_s=got.sent_s, on_lost=self._lost, watched=False,
+            is_wanted=owner.may_renew,
         )  # fmt: skip
-        self._number = self._keeper.add(kept)
+        self._number = self._renewer.add(renewal)
 
     @property
     def _about(self) -> str:
@@ -195,26 +195,26 @@ class ExecutionLock:
     def _lost(self, present: str | None) -> None:
         if not self._dropped:
             self.lose(present or "")
-            self._attempt.lost(describe(present or ""))
+            self._owner.on_lost(describe(present or ""))
 
     async def note_awaited(self, tasks: Sequence[str]) -> None:
         """Note for which tasks the holder waits, so that none of them waits for the holder."""
         if (held := self.held) is not None:
             await self._store.call(scripts.await_for(held, tasks=tasks))
 
-    def forbid(self) -> None:
+    def revoke(self) -> None:
         """Present it no more and renew it no longer; it lapses, unless the next attempt takes it over before."""
         self._dropped = True
         self.lose("")
         if self._number is not None:
-            self._keeper.remove(self._number)
+            self._renewer.remove(self._number)
 
     async def drop(self) -> None:
         """Give it up; nothing can be changed under it any more."""
-        self.forbid()
-        if self._claim is not None:
-            claim, self._claim = self._claim, None
-            await self._room.leave(claim.keys, claim.lock, self._nonce)
+        self.revoke()
+        if self._proof is not None:
+            proof, self._proof = self._proof, None
+            await self._waiter.release(proof.keys, proof.lock, self._nonce)
 
 
 class ExecutionLocks:
@@ -222,16 +222,16 @@ class ExecutionLocks:
 
     def __init__(
         self,
-        attempt: LockOwner,
+        owner: LockOwner,
         *,
         mode: LockMode,
         prefix: str,
         store: Store,
-        room: WaitingRoom,
-        keeper: Keeper,
+        waiter: LockWaiter,
+        renewer: LockRenewer,
     ) -> None:
-        self._attempt, self._mode, self._prefix = attempt, mode, prefix
-        self._store, self._room, self._keeper = store, room, keeper
+        self._owner, self._mode, self._prefix = owner, mode, prefix
+        self._store, self._waiter, self._renewer = store, waiter, renewer
         self._open: dict[tuple[str, str], ExecutionLock] = {}
 
     @property
@@ -241,15 +241,15 @@ class ExecutionLocks:
         Raises:
             OrchestratorError: the task has no session.
         """
-        if self._attempt.session is None:
-            raise OrchestratorError(f"task {self._attempt.task} belongs to no session; submit it with session=")
-        lock = "exec" if self._mode == "session" else f"exec:{self._attempt.task}"
-        return self._of("session", self._attempt.session, lock)
+        if self._owner.session is None:
+            raise OrchestratorError(f"task {self._owner.task} belongs to no session; submit it with session=")
+        lock = "exec" if self._mode == "session" else f"exec:{self._owner.task}"
+        return self._of("session", self._owner.session, lock)
 
     @property
     def agent(self) -> ExecutionLock:
         """The right to change what the agent remembers."""
-        return self._of("agent", self._attempt.agent, f"exec:{self._attempt.task}")
+        return self._of("agent", self._owner.agent, f"exec:{self._owner.task}")
 
     @property
     def exclusive(self) -> bool:
@@ -274,23 +274,23 @@ class ExecutionLocks:
         if found is None:
             keys = ScopeKeys(self._prefix, kind, id_)
             found = self._open[kind, lock] = ExecutionLock(
-                keys, lock, self._attempt, store=self._store, room=self._room, keeper=self._keeper
+                keys, lock, self._owner, store=self._store, waiter=self._waiter, renewer=self._renewer
             )
         return found
 
-    async def before(self, *, again: bool) -> None:
+    async def take_before_start(self, *, again: bool) -> None:
         """Take what must be held before the handler starts.
 
         Args:
             again: an attempt of the task may have begun before, and may be running still.
 
         Raises:
-            Occupied, AwaitedByHolder, Fenced, StoreError: it was not got; nothing is held.
+            ExecutionLockBusy, ExecutionLockDeadlock, Fenced, StoreError: it was not got; nothing is held.
         """
-        if self._attempt.session is not None and (self._mode == "session" or again):
+        if self._owner.session is not None and (self._mode == "session" or again):
             await self.session.wait()
         if self._mode == "agent":
-            await self._of("agent", self._attempt.agent, "exec").wait()
+            await self._of("agent", self._owner.agent, "exec").wait()
 
     async def note_awaited(self, tasks: Sequence[str]) -> None:
         """The handler waits for these tasks: none of them may wait for a lock that only one task can have."""
@@ -298,13 +298,13 @@ class ExecutionLocks:
             if name == "exec":
                 await lock.note_awaited(tasks)
 
-    def forbid(self) -> None:
+    def revoke(self) -> None:
         """Its handler does not end: it may change nothing from now on, and nothing is renewed for it."""
         for lock in self._open.values():
-            lock.forbid()
+            lock.revoke()
 
     async def drop(self) -> None:
         """Give up all, whatever is cancelled around; the attempt has ended."""
-        with anyio.move_on_after(LEAVE_S, shield=True):
+        with anyio.move_on_after(RELEASE_TIMEOUT_S, shield=True):
             for lock in self._open.values():
                 await lock.drop()

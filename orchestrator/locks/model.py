@@ -33,7 +33,7 @@ class TakeStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakeReply:
     """The answer to such a try.
 
     Attributes:
@@ -47,7 +47,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class LockProof:
     """A held lock, as a script that changes shared state is shown it (`lua/includes/fenced_by.lua`).
 
     Attributes:
@@ -66,21 +66,21 @@ class Claim:
         return int(self.value.partition(":")[0])
 
 
-class Authority(Protocol):
+class WriteGuard(Protocol):
     """The right to change the state of one scope: of an attempt, or of who holds a named lock there."""
 
-    async def claim(self) -> Claim:
+    async def proof(self) -> LockProof:
         """What to present. Takes the lock, if that is left to the first use.
 
         Raises:
             Fenced, LockLost: it is somebody else's.
         """
 
-    async def refused(self, claim: Claim, present: str) -> Claim:
-        """A script answered that the lock does not hold `claim`: get it back, to present it once more.
+    async def reacquire(self, proof: LockProof, present: str) -> LockProof:
+        """A script answered that the lock does not hold `proof`: get it back, to present it once more.
 
         Args:
-            claim: what was presented.
+            proof: what was presented.
             present: what the lock holds instead; empty when it has lapsed.
 
         Raises:
@@ -154,7 +154,7 @@ def execution_of(value: str) -> tuple[str, str] | None:
 
 
 def info(lock: str, value: str, left_ms: int, waiting: int) -> LockInfo:
-    """Read one row of `look`."""
+    """Read one row of `peek`."""
     execution = execution_of(value)
     return LockInfo(
         name=decode_foreign(lock.removeprefix("lock:")) if lock.startswith("lock:") else lock,

@@ -11,15 +11,24 @@ import anyio
 from orchestrator.core.durations import Duration, to_seconds
 from orchestrator.core.errors import InvalidInput, LockBusy, LockLost, NotHeld
 from orchestrator.locks import scripts
-from orchestrator.locks.keeping import Kept
-from orchestrator.locks.model import PROFILES, Claim, Taken, TakeStatus, describe, new_nonce, parse_scope, scope_name
+from orchestrator.locks.model import (
+    PROFILES,
+    LockProof,
+    TakeReply,
+    TakeStatus,
+    describe,
+    new_nonce,
+    parse_scope,
+    scope_name,
+)
+from orchestrator.locks.renewal import RenewedLock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from orchestrator.locks.keeping import Keeper
     from orchestrator.locks.model import LockInfo
-    from orchestrator.locks.waiting import Got, WaitingRoom
+    from orchestrator.locks.renewal import LockRenewer
+    from orchestrator.locks.waiter import LockWaiter, TakeResult
     from orchestrator.store.calls import Call
     from orchestrator.store.keys import ScopeKeys
     from orchestrator.store.store import Store
@@ -44,28 +53,28 @@ class Lease:
     def __init__(
         self,
         lock: str,
-        claim: Claim,
+        proof: LockProof,
         token: str,
         *,
         ttl_s: float,
-        asked_s: float,
+        sent_s: float,
         store: Store,
-        room: WaitingRoom,
+        waiter: LockWaiter,
     ) -> None:
         self.lock: str = lock
-        self.scope: str = scope_name(claim.keys)
+        self.scope: str = scope_name(proof.keys)
         self.token: str = token
-        self.fence: int = claim.fence
-        self._claim, self._ttl_s, self._store, self._room = claim, ttl_s, store, room
-        self._deadline_s = asked_s + ttl_s
-        self._kept: Kept | None = None
+        self.fence: int = proof.fence
+        self._proof, self._ttl_s, self._store, self._waiter = proof, ttl_s, store, waiter
+        self._deadline_s = sent_s + ttl_s
+        self._renewal: RenewedLock | None = None
         self.lost: str = ""
         self._released = False
 
     @property
     def deadline(self) -> float:
         """It is ours until then for sure, by `time.monotonic()`; moves on with each renewal."""
-        return self._deadline_s if self._kept is None else self._kept.deadline_s
+        return self._deadline_s if self._renewal is None else self._renewal.deadline_s
 
     @property
     def held(self) -> bool:
@@ -84,16 +93,16 @@ class Lease:
         """
         self._check_held()
         ttl_s = self._ttl_s if ttl is None else to_ttl_s(ttl)
-        asked_s = time.monotonic()
-        rows = [(self._claim.lock, self._claim.value, round(ttl_s * 1000))]
-        ((kept, present),) = await self._store.call(scripts.renew(self._claim.keys, rows=rows))
-        if not kept:
+        sent_s = time.monotonic()
+        rows = [(self._proof.lock, self._proof.value, round(ttl_s * 1000))]
+        ((renewed, present),) = await self._store.call(scripts.renew(self._proof.keys, rows=rows))
+        if not renewed:
             self.lose(_lost_to(present))
             self._check_held()
-        self._ttl_s, self._deadline_s = ttl_s, asked_s + ttl_s
-        if self._kept is not None:
-            self._kept.ttl_s = ttl_s
-            self._kept.fresh(asked_s)
+        self._ttl_s, self._deadline_s = ttl_s, sent_s + ttl_s
+        if self._renewal is not None:
+            self._renewal.ttl_s = ttl_s
+            self._renewal.set_renewed(sent_s)
 
     async def release(self) -> None:
         """Give it up; the one that has waited the longest gets it. Not needed within `hold`.
@@ -105,7 +114,7 @@ class Lease:
         """
         self._check_held(by_clock=False)
         self._released = True
-        if await self._room.leave(self._claim.keys, self._claim.lock, self.token) is False:
+        if await self._waiter.release(self._proof.keys, self._proof.lock, self.token) is False:
             raise NotHeld(self.lock, "had lapsed before it was released; what it guarded may have met another owner")
 
     def lose(self, why: str) -> None:
@@ -117,9 +126,9 @@ class Lease:
         before, self._released = self._released, True
         return before
 
-    def kept_by(self, kept: Kept) -> None:
+    def set_renewal(self, renewal: RenewedLock) -> None:
         """Note who renews it."""
-        self._kept = kept
+        self._renewal = renewal
 
     def _check_held(self, *, by_clock: bool = True) -> None:
         if self._released:
@@ -131,33 +140,33 @@ class Lease:
 
     # ------------------------------------------------------------------------- as the right to change shared state
 
-    async def claim(self) -> Claim:
-        """What changes of shared state in its scope present; see `locks.model.Authority`.
+    async def proof(self) -> LockProof:
+        """What changes of shared state in its scope present; see `locks.model.WriteGuard`.
 
         Raises:
             LockLost: it is not held any more.
         """
         if not self.held:
             raise LockLost(self.lock, f"was lost: {self.lost or 'it had lapsed'}; nothing was changed")
-        return self._claim
+        return self._proof
 
-    async def refused(self, claim: Claim, present: str) -> Claim:
-        """A change was refused: the lock is lost; see `locks.model.Authority`.
+    async def reacquire(self, proof: LockProof, present: str) -> LockProof:
+        """A change was refused: the lock is lost; see `locks.model.WriteGuard`.
 
         Raises:
             LockLost: always.
         """
         self.lose(_lost_to(present))
-        raise LockLost(self.lock, f"was lost: {self.lost}; nothing was changed (fence {claim.fence})")
+        raise LockLost(self.lock, f"was lost: {self.lost}; nothing was changed (fence {proof.fence})")
 
 
 class Locks:
     """The named locks of one scope. Locks of different scopes never meet."""
 
     def __init__(
-        self, keys: ScopeKeys, *, pool: str, owner: str, store: Store, room: WaitingRoom, keeper: Keeper
+        self, keys: ScopeKeys, *, pool: str, owner: str, store: Store, waiter: LockWaiter, renewer: LockRenewer
     ) -> None:
-        self._keys, self._pool, self._store, self._room, self._keeper = keys, pool, store, room, keeper
+        self._keys, self._pool, self._store, self._waiter, self._renewer = keys, pool, store, waiter, renewer
         self._owner = " ".join(owner.split())[:OWNER_CHARS]
 
     @property
@@ -175,7 +184,9 @@ class Locks:
             InvalidInput: it is none of these.
         """
         keys = parse_scope(scope, prefix=self._keys.prefix, pool=self._pool)
-        return Locks(keys, pool=self._pool, owner=self._owner, store=self._store, room=self._room, keeper=self._keeper)
+        return Locks(
+            keys, pool=self._pool, owner=self._owner, store=self._store, waiter=self._waiter, renewer=self._renewer
+        )
 
     @asynccontextmanager
     async def hold(
@@ -199,23 +210,23 @@ class Locks:
             ServerUnavailable: no answer.
         """
         ttl_s, wait_s = _times(ttl, wait, profile)
-        lease, claim = await self._acquire(name, ttl_s, wait_s)
+        lease, proof = await self._acquire(name, ttl_s, wait_s)
         with anyio.CancelScope() as body:
 
             def lost(present: str | None) -> None:
                 lease.lose("it could not be renewed in time" if present is None else _lost_to(present))
                 body.cancel()
 
-            kept = Kept(claim, ttl_s=ttl_s, asked_s=lease.deadline - ttl_s, lost=lost)
-            lease.kept_by(kept)
-            number = self._keeper.add(kept)
+            renewal = RenewedLock(proof, ttl_s=ttl_s, sent_s=lease.deadline - ttl_s, on_lost=lost)
+            lease.set_renewal(renewal)
+            number = self._renewer.add(renewal)
             try:
                 yield lease
             finally:
-                self._keeper.remove(number)
+                self._renewer.remove(number)
                 # One that is lost has lapsed, or does within a second: its block is not to be held up by that.
                 if not lease.ended() and not lease.lost:
-                    released = await self._room.leave(claim.keys, claim.lock, lease.token)
+                    released = await self._waiter.release(proof.keys, proof.lock, lease.token)
                     if released is False:
                         lease.lose("it had lapsed before its block ended")
         if lease.lost:
@@ -246,12 +257,12 @@ class Locks:
 
     async def peek(self, name: str) -> LockInfo | None:
         """See who has a lock; None: nobody. It may be somebody else when this returns."""
-        found = await self._store.call(scripts.look(self._keys, lock=self._keys.lock(name)))
+        found = await self._store.call(scripts.peek(self._keys, lock=self._keys.lock(name)))
         return found[0] if found else None
 
     async def list(self, limit: int = 500) -> list[LockInfo]:
         """See every lock of the scope that somebody has, those that lapse first before others."""
-        return await self._store.call(scripts.look(self._keys, limit=limit))
+        return await self._store.call(scripts.peek(self._keys, limit=limit))
 
     async def take_away(self, lock: LockInfo) -> bool:
         """Release a lock that somebody else has: what it guards is cancelled there at the next renewal.
@@ -266,22 +277,24 @@ class Locks:
         """
         return (await self._store.call(scripts.drop(self._keys, rows=[(lock.at, lock.nonce)])))[0]
 
-    async def _acquire(self, name: str, ttl_s: float, wait_s: float) -> tuple[Lease, Claim]:
+    async def _acquire(self, name: str, ttl_s: float, wait_s: float) -> tuple[Lease, LockProof]:
         lock, nonce, ttl_ms = self._keys.lock(name), new_nonce(), round(ttl_s * 1000)
 
-        def ask(wait_ms: int, *, woken: bool) -> Call[Taken]:
+        def make_call(wait_ms: int, *, woken: bool) -> Call[TakeReply]:
             return scripts.take(
                 self._keys, lock=lock, nonce=nonce, owner=self._owner, ttl_ms=ttl_ms, wait_ms=wait_ms, woken=woken
             )
 
         began_s = time.monotonic()
-        got: Got = await self._room.get(self._keys, lock, nonce=nonce, ttl_ms=ttl_ms, wait_s=wait_s, ask=ask)
-        if got.taken.status is not TakeStatus.TAKEN:
+        got: TakeResult = await self._waiter.get(
+            self._keys, lock, nonce=nonce, ttl_ms=ttl_ms, wait_s=wait_s, make_call=make_call
+        )
+        if got.reply.status is not TakeStatus.TAKEN:
             waited_s = time.monotonic() - began_s if wait_s else 0.0
-            raise LockBusy(name, describe(got.taken.value), got.taken.left_ms, waited_s)
-        claim = Claim(self._keys, lock, got.taken.value)
-        lease = Lease(name, claim, nonce, ttl_s=ttl_s, asked_s=got.asked_s, store=self._store, room=self._room)
-        return lease, claim
+            raise LockBusy(name, describe(got.reply.value), got.reply.left_ms, waited_s)
+        proof = LockProof(self._keys, lock, got.reply.value)
+        lease = Lease(name, proof, nonce, ttl_s=ttl_s, sent_s=got.sent_s, store=self._store, waiter=self._waiter)
+        return lease, proof
 
 
 def _lost_to(present: str) -> str:

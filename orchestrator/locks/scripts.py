@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.locks.model import Claim, LockInfo, Taken, TakeStatus, info
+from orchestrator.locks.model import LockInfo, LockProof, TakeReply, TakeStatus, info
 from orchestrator.store.calls import Arguments, Call, pack_rows
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def take(
     wait_ms: int = 0,
     woken: bool = False,
     now_us: str = "",
-) -> Call[Taken]:
+) -> Call[TakeReply]:
     """Take a named lock, or note that somebody waits for it."""
     args: Arguments = {
         "scope": keys.root,
@@ -49,7 +49,7 @@ def claim(
     wait_ms: int = 0,
     woken: bool = False,
     now_us: str = "",
-) -> Call[Taken]:
+) -> Call[TakeReply]:
     """Take the execution lock of an attempt; a higher generation of the same task takes over."""
     args: Arguments = {
         "scope": keys.root,
@@ -88,30 +88,30 @@ def free(keys: ScopeKeys, *, rows: Sequence[tuple[str, str, str]], now_us: str =
     return Call("locks/free", {"scope": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, _released)
 
 
-def await_for(claim: Claim, *, tasks: Sequence[str]) -> Call[bool]:
+def await_for(proof: LockProof, *, tasks: Sequence[str]) -> Call[bool]:
     """Note that the holder of an execution lock waits for tasks; False: it is not the holder."""
     args: Arguments = {
-        "scope": claim.keys.root,
-        "lock": claim.lock,
-        "value": claim.value,
+        "scope": proof.keys.root,
+        "lock": proof.lock,
+        "value": proof.value,
         "rows": pack_rows([(task,) for task in tasks]),
     }
     return Call("locks/await_for", args, lambda reply: bool(reply == b"noted"))
 
 
-def look(keys: ScopeKeys, *, lock: str = "", limit: int = 500, now_us: str = "") -> Call[list[LockInfo]]:
+def peek(keys: ScopeKeys, *, lock: str = "", limit: int = 500, now_us: str = "") -> Call[list[LockInfo]]:
     """See who holds a lock, or all locks of a scope."""
 
     def parse(reply: list[Any]) -> list[LockInfo]:
         found = zip(*[iter(reply)] * 4, strict=True)
         return [info(name.decode(), value.decode(), left_ms, waiting) for name, value, left_ms, waiting in found]
 
-    return Call("locks/look", {"scope": keys.root, "lock": lock, "limit": limit, "now_arg": now_us}, parse)
+    return Call("locks/peek", {"scope": keys.root, "lock": lock, "limit": limit, "now_arg": now_us}, parse)
 
 
-def _taken(reply: list[Any]) -> Taken:
+def _taken(reply: list[Any]) -> TakeReply:
     word, value, *left_ms = reply
-    return Taken(TakeStatus(word.decode()), value.decode(), *left_ms)
+    return TakeReply(TakeStatus(word.decode()), value.decode(), *left_ms)
 
 
 def _released(reply: list[bytes]) -> list[bool]:

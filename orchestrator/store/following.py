@@ -30,7 +30,7 @@ async def follow_stream(
     out and nothing given twice.
     """
     block_s = _BLOCK_S if idle_s is None else min(idle_s, _BLOCK_S)
-    link, pauses, heard_s = store.blocking_link(block_s, name=name), Pauses(), time.monotonic()
+    link, pauses, last_reply_s = store.blocking_link(block_s, name=name), Pauses(), time.monotonic()
     try:
         while True:
             try:
@@ -46,8 +46,8 @@ async def follow_stream(
             pauses.reset()
             for entry, fields in reply[0][1] if reply else ():
                 yield entry, fields
-                after, heard_s = entry.decode(), time.monotonic()
-            if idle_s is not None and time.monotonic() - heard_s >= idle_s:
+                after, last_reply_s = entry.decode(), time.monotonic()
+            if idle_s is not None and time.monotonic() - last_reply_s >= idle_s:
                 return
     finally:
         with anyio.CancelScope(shield=True):

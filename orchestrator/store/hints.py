@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 _NOTHING = object()
 
 
-class _Wire(asyncio.Protocol):
+class _PubSubProtocol(asyncio.Protocol):
     """One open connection: sends commands, counts their confirmations, hands on what is published."""
 
     def __init__(
-        self, transport: asyncio.Transport, *, heard: Callable[[str, str], None], ended: Callable[[], None]
+        self, transport: asyncio.Transport, *, received: Callable[[str, str], None], ended: Callable[[], None]
     ) -> None:
-        self._transport, self._heard, self._ended = transport, heard, ended
+        self._transport, self._received, self._ended = transport, received, ended
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._open: deque[tuple[list[int], asyncio.Future[None]]] = deque()
         self.lost: Exception | None = None
 
     @property
-    def gone(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether nothing can be sent any more: the loop tells of a loss one turn after the transport has closed."""
         return self.lost is not None or self._transport.is_closing()
 
-    def send(self, packed: bytes, owed: int) -> asyncio.Future[None]:
-        """Write a command; the future is done when all its `owed` confirmations have come."""
+    def send(self, packed: bytes, expected: int) -> asyncio.Future[None]:
+        """Write a command; the future is done when all its `expected` confirmations have come."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._open.append(([owed], done))
+        self._open.append(([expected], done))
         self._transport.write(packed)
         return done
 
@@ -55,26 +55,26 @@ class _Wire(asyncio.Protocol):
         try:
             while (reply := self._reader.gets()) is not _NOTHING:
                 self._take(reply)
-        except (hiredis.ProtocolError, IndexError) as garbage:
-            self.close(ConnectionError(f"the answer is not Redis' protocol: {garbage}"))
+        except (hiredis.ProtocolError, IndexError) as malformed:
+            self.close(ConnectionError(f"the answer is not Redis' protocol: {malformed}"))
 
     def _take(self, reply: Any) -> None:
         if isinstance(reply, list) and reply[0] == b"smessage":
-            self._heard(reply[1].decode(), reply[2].decode())
+            self._received(reply[1].decode(), reply[2].decode())
             return
-        owed, done = self._open[0]
-        owed[0] -= 1
+        expected, done = self._open[0]
+        expected[0] -= 1
         if isinstance(reply, hiredis.ReplyError):
             self._open.popleft()
             if not done.done():
                 done.set_exception(reply)
-        elif owed[0] == 0:
+        elif expected[0] == 0:
             self._open.popleft()
             if not done.done():
                 done.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what is still owed, and say that hints may be missing from now on."""
+        """Fail what is still expected, and say that hints may be missing from now on."""
         if self.lost is None:
             self.close(exc or ConnectionError("the server closed the connection"))
 
@@ -99,7 +99,7 @@ class Hints:
         connect_timeout_s: for the connection itself.
         reply_timeout_s: for the confirmation of a command.
         name: shown in the server's client list.
-        heard: called with channel and message for each hint.
+        received: called with channel and message for each hint.
         ended: called when the connection has ended, also by `close`: all subscriptions are gone with it.
     """
 
@@ -110,13 +110,13 @@ class Hints:
         connect_timeout_s: float,
         reply_timeout_s: float,
         name: str,
-        heard: Callable[[str, str], None],
+        received: Callable[[str, str], None],
         ended: Callable[[], None],
     ) -> None:
         self._pool = make_pool(url, connect_timeout_s=connect_timeout_s, name=name)
-        self._reply_timeout_s, self._heard, self._ended = reply_timeout_s, heard, ended
+        self._reply_timeout_s, self._received, self._ended = reply_timeout_s, received, ended
         self._connection: AsyncConnection | None = None
-        self._wire: _Wire | None = None
+        self._protocol: _PubSubProtocol | None = None
         self._opening = anyio.Lock()
 
     async def subscribe(self, channels: Sequence[str]) -> None:
@@ -126,53 +126,53 @@ class Hints:
             ServerRefused: this user may not.
             StoreError: see `failures.translate`.
         """
-        await self._send("SSUBSCRIBE", *channels, owed=len(channels))
+        await self._send("SSUBSCRIBE", *channels, expected=len(channels))
 
     async def unsubscribe(self, channels: Sequence[str]) -> None:
         """Hear of them no longer."""
-        if self._wire is not None and not self._wire.gone:
-            await self._send("SUNSUBSCRIBE", *channels, owed=len(channels))
+        if self._protocol is not None and not self._protocol.is_closed:
+            await self._send("SUNSUBSCRIBE", *channels, expected=len(channels))
 
     async def check(self) -> None:
         """See that the connection still carries something, if there is one; one that does not is closed."""
-        if self._wire is not None and not self._wire.gone:
-            await self._send("PING", owed=1)
+        if self._protocol is not None and not self._protocol.is_closed:
+            await self._send("PING", expected=1)
 
-    async def _send(self, *command: Argument, owed: int) -> None:
+    async def _send(self, *command: Argument, expected: int) -> None:
         what = str(command[0])
-        wire = await self._open(what)
+        protocol = await self._open(what)
         try:
             with anyio.fail_after(self._reply_timeout_s):
-                await wire.send(pack(command), owed)
+                await protocol.send(pack(command), expected)
         except TimeoutError as silent:
             why = TimeoutError(f"none after {self._reply_timeout_s:g} s")
-            wire.close(why)
+            protocol.close(why)
             raise translate(why, what=what, sent=True) from silent
         except (OSError, RedisError, hiredis.ReplyError) as error:
             raise translate(error, what=what, sent=True) from error
 
-    async def _open(self, what: str) -> _Wire:
+    async def _open(self, what: str) -> _PubSubProtocol:
         async with self._opening:
-            if self._wire is not None and not self._wire.gone:
-                return self._wire
+            if self._protocol is not None and not self._protocol.is_closed:
+                return self._protocol
             await self.close()
             try:
                 self._connection = await log_in(self._pool)
             except (OSError, RedisError) as error:
                 raise translate(error, what=what, sent=False) from error
             transport = transport_of(self._connection)
-            self._wire = _Wire(transport, heard=self._heard, ended=self._ended)
-            transport.set_protocol(self._wire)
-            return self._wire
+            self._protocol = _PubSubProtocol(transport, received=self._received, ended=self._ended)
+            transport.set_protocol(self._protocol)
+            return self._protocol
 
     async def close(self) -> None:
         """Close the connection; a later `subscribe` opens it again."""
-        if self._wire is not None:
-            self._wire.close(ConnectionError("the connection was closed"))
+        if self._protocol is not None:
+            self._protocol.close(ConnectionError("the connection was closed"))
         await self._drop()
 
     async def _drop(self) -> None:
-        self._wire = None
+        self._protocol = None
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with anyio.CancelScope(shield=True):

@@ -96,16 +96,16 @@ def transport_of(connection: AsyncConnection) -> asyncio.Transport:
 
 
 class _Exchange:
-    """Commands that were sent together and the replies that they are owed."""
+    """Commands that were sent together and the replies that they wait for."""
 
-    __slots__ = ("owed", "replies", "sent_s", "settled")
+    __slots__ = ("expected", "future", "replies", "sent_s")
 
-    def __init__(self, owed: int, sent_s: float, settled: asyncio.Future[list[Any]]) -> None:
-        self.owed, self.sent_s, self.settled = owed, sent_s, settled
+    def __init__(self, expected: int, sent_s: float, future: asyncio.Future[list[Any]]) -> None:
+        self.expected, self.sent_s, self.future = expected, sent_s, future
         self.replies: list[Any] = []
 
 
-class _Wire(asyncio.Protocol):
+class _ReplyProtocol(asyncio.Protocol):
     """One open connection: writes packed commands, hands replies to their exchanges in order."""
 
     def __init__(self, transport: asyncio.Transport, *, reply_timeout_s: float) -> None:
@@ -117,18 +117,18 @@ class _Wire(asyncio.Protocol):
         self.lost: Exception | None = None
 
     @property
-    def gone(self) -> bool:
+    def is_closed(self) -> bool:
         """Whether nothing can be sent any more: the loop tells of a loss one turn after the transport has closed."""
         return self.lost is not None or self._transport.is_closing()
 
-    def send(self, packed: bytes, owed: int) -> asyncio.Future[list[Any]]:
-        """Write packed commands; the future gets their `owed` replies."""
-        exchange = _Exchange(owed, self._loop.time(), self._loop.create_future())
+    def send(self, packed: bytes, expected: int) -> asyncio.Future[list[Any]]:
+        """Write packed commands; the future gets their `expected` replies."""
+        exchange = _Exchange(expected, self._loop.time(), self._loop.create_future())
         self._open.append(exchange)
         self._transport.write(packed)
         if self._watchdog is None:
             self._watchdog = self._loop.call_later(self._reply_timeout_s, self._watch)
-        return exchange.settled
+        return exchange.future
 
     def _watch(self) -> None:
         # One timer for the oldest exchange, in place of one for each.
@@ -148,15 +148,15 @@ class _Wire(asyncio.Protocol):
             while (reply := self._reader.gets()) is not _NOTHING:
                 exchange = self._open[0]
                 exchange.replies.append(reply)
-                if len(exchange.replies) == exchange.owed:
+                if len(exchange.replies) == exchange.expected:
                     self._open.popleft()
-                    if not exchange.settled.done():
-                        exchange.settled.set_result(exchange.replies)
-        except (hiredis.ProtocolError, IndexError) as garbage:
-            self.close(ConnectionError(f"the answer is not Redis' protocol: {garbage}"))
+                    if not exchange.future.done():
+                        exchange.future.set_result(exchange.replies)
+        except (hiredis.ProtocolError, IndexError) as malformed:
+            self.close(ConnectionError(f"the answer is not Redis' protocol: {malformed}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what is still owed."""
+        """Fail what is still expected."""
         self.close(exc or ConnectionError("the server closed the connection"))
 
     def close(self, why: Exception) -> None:
@@ -169,9 +169,9 @@ class _Wire(asyncio.Protocol):
             self._watchdog.cancel()
             self._watchdog = None
         while self._open:
-            settled = self._open.popleft().settled
-            if not settled.done():
-                settled.set_exception(why)
+            future = self._open.popleft().future
+            if not future.done():
+                future.set_exception(why)
 
 
 class Link:
@@ -181,7 +181,7 @@ class Link:
         self._pool = make_pool(url, connect_timeout_s=connect_timeout_s, name=name)
         self._reply_timeout_s = read_timeout_s
         self._connection: AsyncConnection | None = None
-        self._wire: _Wire | None = None
+        self._protocol: _ReplyProtocol | None = None
         self._opening = anyio.Lock(fast_acquire=True)
         self._attempts = 0
         self._refusal: Exception | None = None
@@ -205,10 +205,10 @@ class Link:
         Raises:
             StoreError: it could not be sent.
         """
-        wire = self._wire
-        if wire is None or wire.gone:
-            wire = await self._open(command[0])
-        return wire.send(pack(command), 1)
+        protocol = self._protocol
+        if protocol is None or protocol.is_closed:
+            protocol = await self._open(command[0])
+        return protocol.send(pack(command), 1)
 
     async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands together and return their replies; an error reply stands in its place as a `StoreError`."""
@@ -216,22 +216,22 @@ class Link:
             return []
         packed = b"".join(pack(command) for command in commands)
         replies = await self._exchange(packed, len(commands), what=commands[0][0])
-        return [_judged(str(command[0]), reply) for command, reply in zip(commands, replies, strict=True)]
+        return [_to_reply_or_error(str(command[0]), reply) for command, reply in zip(commands, replies, strict=True)]
 
-    async def _exchange(self, packed: bytes, owed: int, *, what: Argument) -> list[Any]:
-        wire = self._wire
-        if wire is None or wire.gone:
-            wire = await self._open(what)
+    async def _exchange(self, packed: bytes, expected: int, *, what: Argument) -> list[Any]:
+        protocol = self._protocol
+        if protocol is None or protocol.is_closed:
+            protocol = await self._open(what)
         try:
-            return await wire.send(packed, owed)
+            return await protocol.send(packed, expected)
         except (OSError, RedisError) as error:
             raise translate(error, what=str(what), sent=True) from error
 
-    async def _open(self, what: Argument) -> _Wire:
+    async def _open(self, what: Argument) -> _ReplyProtocol:
         attempt = self._attempts
         async with self._opening:
-            if self._wire is not None and not self._wire.gone:
-                return self._wire
+            if self._protocol is not None and not self._protocol.is_closed:
+                return self._protocol
             if self._attempts > attempt and self._refusal is not None:
                 # Somebody tried while we waited: a crowd must not queue for one connection time-out each.
                 raise translate(self._refusal, what=str(what), sent=False) from self._refusal
@@ -244,15 +244,15 @@ class Link:
                 raise translate(error, what=str(what), sent=False) from error
             transport = transport_of(connection)
             self._connection = connection
-            self._wire = _Wire(transport, reply_timeout_s=self._reply_timeout_s)
-            transport.set_protocol(self._wire)
-            return self._wire
+            self._protocol = _ReplyProtocol(transport, reply_timeout_s=self._reply_timeout_s)
+            transport.set_protocol(self._protocol)
+            return self._protocol
 
     async def close(self) -> None:
         """Close the connection; a later command opens it again."""
-        if self._wire is not None:
-            self._wire.close(ConnectionError("the connection was closed"))
-            self._wire = None
+        if self._protocol is not None:
+            self._protocol.close(ConnectionError("the connection was closed"))
+            self._protocol = None
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with anyio.CancelScope(shield=True):
@@ -329,8 +329,8 @@ def pack(command: Sequence[Argument]) -> bytes:
     return packed
 
 
-def _judged(what: str, reply: Any) -> Any:
+def _to_reply_or_error(what: str, reply: Any) -> Any:
     """A reply with each error in it as a `StoreError`; what EXEC answers is a list of replies."""
     if isinstance(reply, hiredis.ReplyError):
         return translate(reply, what=what, sent=True)
-    return [_judged(what, part) for part in reply] if what == "EXEC" and isinstance(reply, list) else reply
+    return [_to_reply_or_error(what, part) for part in reply] if what == "EXEC" and isinstance(reply, list) else reply

@@ -1,6 +1,6 @@
 """Asks a server on a unix socket whether it lives, in a handful of bytes and without a client library.
 
-For the embedded server's keeper and for finding it, both of which must start fast; tasks never travel this way.
+For the embedded server's guardian and for finding it, both of which must start fast; tasks never travel this way.
 """
 
 from __future__ import annotations

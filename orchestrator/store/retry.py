@@ -29,20 +29,20 @@ _WAIT = wait_random_exponential(multiplier=0.05, max=2.0)
 async def repeat(
     call: Callable[[], Awaitable[T]],
     *,
-    patience_s: float,
+    retry_for_s: float,
     after: ServerUnavailable | None = None,
     closed: anyio.Event | None = None,
 ) -> T:
-    """Run `call` until Redis answers, for about `patience_s` seconds (`math.inf`: as long as it takes).
+    """Run `call` until Redis answers, for about `retry_for_s` seconds (`math.inf`: as long as it takes).
 
     Args:
         call: what to run.
-        patience_s: how long.
+        retry_for_s: how long.
         after: how a first try of the caller's own ended.
         closed: when it is set, nothing is repeated any more and nobody pauses.
 
     Raises:
-        StoreError: the last one, when it was no `ServerUnavailable` or patience ran out; its outcome is unknown if that
+        StoreError: the last one, when it was no `ServerUnavailable` or time was up; its outcome is unknown if that
             of any try was.
     """
     unknown = after is not None and after.outcome_unknown
@@ -55,7 +55,7 @@ async def repeat(
     async for attempt in AsyncRetrying(
         retry=retry_if_exception(lambda failure: isinstance(failure, ServerUnavailable) and not ended.is_set()),
         wait=_WAIT,
-        stop=stop_never if patience_s == float("inf") else stop_after_delay(patience_s),
+        stop=stop_never if retry_for_s == float("inf") else stop_after_delay(retry_for_s),
         sleep=pause,
         reraise=True,
     ):
@@ -69,8 +69,8 @@ async def repeat(
     raise AssertionError("unreachable: tenacity returns or raises")
 
 
-def repeat_sync(call: Callable[[], T], *, patience_s: float) -> T:
+def repeat_sync(call: Callable[[], T], *, retry_for_s: float) -> T:
     """The same for a thread."""
     return Retrying(
-        retry=retry_if_exception_type(ServerUnavailable), wait=_WAIT, stop=stop_after_delay(patience_s), reraise=True
+        retry=retry_if_exception_type(ServerUnavailable), wait=_WAIT, stop=stop_after_delay(retry_for_s), reraise=True
     )(call)

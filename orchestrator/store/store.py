@@ -1,6 +1,6 @@
 """The two clients of Redis: `Store` for asyncio, `SyncStore` for threads. They run script calls and read-only commands.
 
-Calls are sent once. With `patience_s` a call is repeated while Redis does not answer; every script of ours is safe to
+Calls are sent once. With `retry_for_s` a call is repeated while Redis does not answer; every script of ours is safe to
 send twice, so an unknown outcome may be repeated too.
 """
 
@@ -69,12 +69,12 @@ class Store:
             name=name,
         )
 
-    async def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
+    async def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
         """Run a script.
 
         Args:
             call: what a wrapper of a feature made.
-            patience_s: how long to repeat while Redis does not answer; 0 sends once.
+            retry_for_s: how long to repeat while Redis does not answer; 0 sends once.
 
         Raises:
             StoreError: Redis did not do it; see `core.errors`.
@@ -82,21 +82,21 @@ class Store:
         try:
             return call.parse(await self._run(call))
         except ServerUnavailable as failure:
-            if not patience_s or self._closed.is_set():
+            if not retry_for_s or self._closed.is_set():
                 raise
             first = failure
 
         async def again() -> T:
             return call.parse(await self._run(call))
 
-        return await repeat(again, patience_s=patience_s, after=first, closed=self._closed)
+        return await repeat(again, retry_for_s=retry_for_s, after=first, closed=self._closed)
 
-    async def ask(self, read: Callable[[], Awaitable[T]], *, patience_s: float) -> T:
+    async def ask(self, read: Callable[[], Awaitable[T]], *, retry_for_s: float) -> T:
         """Run something that only reads, again and again while Redis does not answer.
 
         Args:
             read: uses this store.
-            patience_s: how long to repeat.
+            retry_for_s: how long to repeat.
 
         Raises:
             StoreError: Redis did not do it.
@@ -108,7 +108,7 @@ class Store:
                 raise
             first = failure
         # From now on: the first try may have taken all the time that a command may take.
-        return await repeat(read, patience_s=patience_s, after=first, closed=self._closed)
+        return await repeat(read, retry_for_s=retry_for_s, after=first, closed=self._closed)
 
     async def _run(self, call: Call[Any]) -> Any:
         command = call.command()
@@ -152,14 +152,14 @@ class Store:
             name=f"{self._name}:{name}",
         )
 
-    def hints(self, *, name: str, heard: Callable[[str, str], None], ended: Callable[[], None]) -> Hints:
+    def hints(self, *, name: str, received: Callable[[str, str], None], ended: Callable[[], None]) -> Hints:
         """Subscriptions to hints, over a connection of their own; see `Hints`."""
         return Hints(
             self._endpoint.url,
             connect_timeout_s=self._endpoint.connect_timeout_s,
             reply_timeout_s=self._endpoint.command_timeout_s,
             name=f"{self._name}:{name}",
-            heard=heard,
+            received=received,
             ended=ended,
         )
 
@@ -200,7 +200,7 @@ class Store:
         except ServerUnavailable as failure:
             if not failure.outcome_unknown:
                 raise
-        return await repeat(ask, patience_s=self._endpoint.command_timeout_s, closed=self._closed)
+        return await repeat(ask, retry_for_s=self._endpoint.command_timeout_s, closed=self._closed)
 
     async def check_server(self, *, allow_eviction: bool) -> list[str]:
         """Look at the server's version and settings.
@@ -265,10 +265,10 @@ class SyncStore:
             name=name,
         )
 
-    def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
+    def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
         """Run a script; see `Store.call`."""
-        if patience_s:
-            return repeat_sync(lambda: call.parse(self._run(call)), patience_s=patience_s)
+        if retry_for_s:
+            return repeat_sync(lambda: call.parse(self._run(call)), retry_for_s=retry_for_s)
         return call.parse(self._run(call))
 
     def call_all(self, calls: Sequence[Call[T]]) -> list[T]:

@@ -1,6 +1,6 @@
 """Fires schedules: submits their tasks when their times have come, and sleeps until the next one does.
 
-Any number of these loops may run. A firing is one script call, in which the task is stored and the schedule moved on,
+Any number of these loops may run. A fire is one script call, in which the task is stored and the schedule moved on,
 and which is refused when the schedule does not wait for that time any more.
 """
 
@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
-from orchestrator.client.scheduling import firing_row, refusal
+from orchestrator.client.scheduling import fire_row, refusal
 from orchestrator.client.submission import SubmissionValidator
 from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
 from orchestrator.schedules import scripts
-from orchestrator.schedules.model import NEVER, CatchUp, Outcome, Overlap, decode_plan
-from orchestrator.schedules.scripts import ForgoRow
+from orchestrator.schedules.model import NEVER, CatchUp, FireOutcome, Overlap, decode_plan
+from orchestrator.schedules.scripts import SkipRow
 from orchestrator.schedules.timing import fires
 from orchestrator.supervisor.doorbell import EVERYTHING, SCHEDULES
 from orchestrator.tasks import scripts as tasks
 from orchestrator.tasks.model import TaskState
-from orchestrator.tasks.scripts import CREATED, Firing
+from orchestrator.tasks.scripts import CREATED, ScheduledFire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,7 +49,7 @@ PUNCTUAL_MS: Final = 60_000
 ERROR_CHARS: Final = 1000
 IDLE_S: Final = 30.0
 """So often it asks for schedules while there are none: adding one notifies, and notifications are hints."""
-ASIDE_S: Final = 60.0
+EXCLUDE_FOR_S: Final = 60.0
 """A schedule that cannot be worked with is tried again so soon."""
 _ENDED: Final = frozenset(state.value for state in TaskState if state.final)
 _log = get_logger(__name__)
@@ -70,11 +70,11 @@ class _Ready:
     due: DueSchedule
     plan: Plan
     row: SubmitRow
-    firing: Firing
+    fire: ScheduledFire
 
-    def ends_as(self, outcome: Outcome, *, error: str = "") -> ForgoRow:
-        """What is written into the schedule when the firing made no new task."""
-        return _forgo(self.firing, outcome, error=error)
+    def skip_row(self, outcome: FireOutcome, *, error: str = "") -> SkipRow:
+        """What is written into the schedule when the fire made no new task."""
+        return _skip_row(self.fire, outcome, error=error)
 
 
 class Scheduler:
@@ -86,7 +86,7 @@ class Scheduler:
         self._pauses = Pauses()
         self._wait_s: float | None = 0.0
         self._asks_at_s = 0.0
-        self._aside_until_s: dict[str, float] = {}
+        self._excluded_until_s: dict[str, float] = {}
 
     async def run(self) -> None:
         """Fire until cancelled."""
@@ -110,9 +110,9 @@ class Scheduler:
         """Fire all that is due; answers in how many seconds more is, None: nothing is."""
         while True:
             now_s = time.monotonic()
-            self._aside_until_s = {name: at_s for name, at_s in self._aside_until_s.items() if at_s > now_s}
+            self._excluded_until_s = {name: at_s for name, at_s in self._excluded_until_s.items() if at_s > now_s}
             found = await self._services.store.call(
-                scripts.due(self._services.keys, aside=self._aside_until_s, limit=LIMIT)
+                scripts.due(self._services.keys, excluded=self._excluded_until_s, limit=LIMIT)
             )
             await self._fire(found.schedules, found.now_ms)
             if found.wait_s != 0 and not found.schedules:
@@ -121,40 +121,40 @@ class Scheduler:
     async def _fire(self, due: list[DueSchedule], now_ms: int) -> None:
         """Fire each once, or let it go on without a task; those that missed more are due again at once."""
         ready: list[_Ready] = []
-        passed: list[ForgoRow] = []
+        passed: list[SkipRow] = []
         for each in due:
             try:
                 plan = decode_plan(each.plan)
                 choice = choose(plan.timing(each.anchor_ms), plan.catch_up, each.next_ms, now_ms)
-                firing = _firing(each, choice)
+                fire = _scheduled_fire(each, choice)
                 if choice.fired_ms is None:
-                    passed.append(_forgo(firing, Outcome.MISSED))
+                    passed.append(_skip_row(fire, FireOutcome.MISSED))
                 else:
-                    ready.append(_Ready(each, plan, firing_row(self._validator, plan, firing), firing))
+                    ready.append(_Ready(each, plan, fire_row(self._validator, plan, fire), fire))
             except InvalidInput as invalid:
-                self._set_aside(each.name, str(invalid))
+                self._exclude(each.name, str(invalid))
                 stays = Choice(None, each.next_ms, 0)
-                passed.append(_forgo(_firing(each, stays), Outcome.REFUSED, error=str(invalid)))
+                passed.append(_skip_row(_scheduled_fire(each, stays), FireOutcome.REFUSED, error=str(invalid)))
         passed += await self._submit(await self._make_room(ready, passed))
         if passed:
-            await self._services.store.call(scripts.forgo(self._services.keys, rows=passed))
+            await self._services.store.call(scripts.skip(self._services.keys, rows=passed))
 
-    async def _make_room(self, ready: list[_Ready], passed: list[ForgoRow]) -> list[_Ready]:
+    async def _make_room(self, ready: list[_Ready], passed: list[SkipRow]) -> list[_Ready]:
         """Do what the overlap policy says about previous tasks that have not ended; answers what may be fired."""
         room: list[_Ready] = []
         for each in ready:
             busy = bool(each.due.state) and each.due.state not in _ENDED
             if busy and each.plan.overlap is Overlap.SKIP:
-                passed.append(each.ends_as(Outcome.SKIPPED))
+                passed.append(each.skip_row(FireOutcome.SKIPPED))
                 continue
             if busy and each.plan.overlap is Overlap.REPLACE:
-                # Before the firing: whoever is killed in between leaves the schedule due, and the next one does it all.
+                # Before the fire: whoever is killed in between leaves the schedule due, and the next one does it all.
                 reason = f"replaced by the next task of schedule {each.due.name}"
                 await self._services.store.call(tasks.cancel(self._services.keys, ids=[each.due.task], reason=reason))
             room.append(each)
         return room
 
-    async def _submit(self, ready: list[_Ready]) -> list[ForgoRow]:
+    async def _submit(self, ready: list[_Ready]) -> list[SkipRow]:
         """Submit the tasks of those that are due; answers those that led to none."""
         if not ready:
             return []
@@ -167,23 +167,25 @@ class Scheduler:
         )
         answers = await self._services.store.call(call)
         return [
-            row for each, answer in zip(ready, answers, strict=True) if (row := self._judge(each, answer)) is not None
+            row
+            for each, answer in zip(ready, answers, strict=True)
+            if (row := self._skip_row_of(each, answer)) is not None
         ]
 
-    def _judge(self, each: _Ready, answer: SubmitAnswer) -> ForgoRow | None:
+    def _skip_row_of(self, each: _Ready, answer: SubmitAnswer) -> SkipRow | None:
         name, task = each.due.name, each.row.id
         if answer == CREATED:
-            _log.info("schedule_fired", schedule=name, task=task, at_ms=each.firing.fired, missed=each.firing.missed)
+            _log.info("schedule_fired", schedule=name, task=task, at_ms=each.fire.fired, missed=each.fire.missed)
             return None
         if answer.status == "stale":  # another supervisor was quicker, or the schedule was changed meanwhile
             return None
         reason = str(refusal(answer, max_tasks=self._services.settings.queue.max_tasks))
         _log.warning("schedule_refused", schedule=name, error=reason)
-        return each.ends_as(Outcome.REFUSED, error=reason)
+        return each.skip_row(FireOutcome.REFUSED, error=reason)
 
-    def _set_aside(self, name: str, reason: str) -> None:
-        _log.error("schedule_unusable", schedule=name, error=reason)
-        self._aside_until_s[name] = time.monotonic() + ASIDE_S
+    def _exclude(self, name: str, reason: str) -> None:
+        _log.error("schedule_invalid", schedule=name, error=reason)
+        self._excluded_until_s[name] = time.monotonic() + EXCLUDE_FOR_S
 
 
 def choose(timing: Timing, catch_up: CatchUp, due_ms: int, now_ms: int) -> Choice:
@@ -193,8 +195,8 @@ def choose(timing: Timing, catch_up: CatchUp, due_ms: int, now_ms: int) -> Choic
         passed += _newest(timing, passed[-1], now_ms)
     next_ms = timing.after(max(now_ms, due_ms))
     if catch_up is CatchUp.ALL:
-        made_up = passed[-CATCH_UP_MAX:]
-        return Choice(made_up[0], made_up[1] if len(made_up) > 1 else next_ms, len(passed) - len(made_up))
+        caught_up = passed[-CATCH_UP_MAX:]
+        return Choice(caught_up[0], caught_up[1] if len(caught_up) > 1 else next_ms, len(passed) - len(caught_up))
     if catch_up is CatchUp.NONE and now_ms - passed[-1] > PUNCTUAL_MS:
         return Choice(None, next_ms, len(passed))
     return Choice(passed[-1], next_ms, len(passed) - 1)
@@ -214,10 +216,10 @@ def _until(now_ms: int, times: Iterable[int]) -> Iterable[int]:
     return itertools.takewhile(lambda ms: ms <= now_ms, times)
 
 
-def _firing(due: DueSchedule, choice: Choice) -> Firing:
+def _scheduled_fire(due: DueSchedule, choice: Choice) -> ScheduledFire:
     next_text = NEVER if choice.next_ms is None else str(choice.next_ms)
-    return Firing(due.name, str(due.next_ms), str(choice.fired_ms or 0), next_text, choice.missed)
+    return ScheduledFire(due.name, str(due.next_ms), str(choice.fired_ms or 0), next_text, choice.missed)
 
 
-def _forgo(firing: Firing, outcome: Outcome, *, error: str = "") -> ForgoRow:
-    return ForgoRow(firing.schedule, firing.due, firing.next, firing.missed, outcome=outcome, error=error[:ERROR_CHARS])
+def _skip_row(fire: ScheduledFire, outcome: FireOutcome, *, error: str = "") -> SkipRow:
+    return SkipRow(fire.schedule, fire.due, fire.next, fire.missed, outcome=outcome, error=error[:ERROR_CHARS])

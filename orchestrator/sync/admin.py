@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from orchestrator.client.admin import Admin as AsyncAdmin
     from orchestrator.client.admin import Sent as AsyncSent
+    from orchestrator.client.schedules_api import Schedules as AsyncSchedules
     from orchestrator.client.scheduling import ScheduleOptions
     from orchestrator.client.submission import Arguments, NamedSkill
-    from orchestrator.client.timetable import Schedules as AsyncSchedules
     from orchestrator.control.commands import Command
     from orchestrator.control.receipts import Receipts
     from orchestrator.core.durations import Duration

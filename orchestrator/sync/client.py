@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-EXIT_PATIENCE_S: Final = 2.0
+EXIT_TIMEOUT_S: Final = 2.0
 """An interpreter that ends waits no longer than this for a client that nobody closed."""
 
 
@@ -74,7 +74,7 @@ class Orchestrator:
                 thread.stop()
                 raise
             # When nobody closes it, it ends with the last who holds it, or with the interpreter.
-            self._finalizer = weakref.finalize(self, thread.stop, EXIT_PATIENCE_S)
+            self._finalizer = weakref.finalize(self, thread.stop, EXIT_TIMEOUT_S)
             self._client, self._thread = client, thread
         finally:
             self._opening.release()

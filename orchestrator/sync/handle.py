@@ -20,7 +20,7 @@ if TYPE_CHECKING:
         TaskInfo,
         TaskStatus,
     )
-    from orchestrator.tasks.queries import Outcome
+    from orchestrator.tasks.queries import TaskOutcome
 
 T_co = TypeVar("T_co", covariant=True)
 M = TypeVar("M")
@@ -44,7 +44,7 @@ class TaskHandle(Generic[T_co]):
         return self._handle.id
 
     @property
-    def outcome(self) -> Outcome | None:
+    def outcome(self) -> TaskOutcome | None:
         """How it ended, once that is known here."""
         return self._handle.outcome
 

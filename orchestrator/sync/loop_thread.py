@@ -72,11 +72,11 @@ class LoopThread:
         """Whether it runs in the process that this one was forked from."""
         return os.getpid() != self._pid
 
-    def stop(self, patience_s: float | None = None) -> None:
+    def stop(self, timeout_s: float | None = None) -> None:
         """Cancel what still runs, and wait for the end of the thread.
 
         Args:
-            patience_s: wait no longer than this; None waits as long as it takes.
+            timeout_s: wait no longer than this; None waits as long as it takes.
         """
         if self.is_foreign or self._thread.ident is None:
             return
@@ -85,7 +85,7 @@ class LoopThread:
                 self._open = False
                 self._loop.call_soon_threadsafe(self._ending.set)
         if threading.current_thread() is not self._thread:
-            self._thread.join(patience_s)
+            self._thread.join(timeout_s)
 
     # ----------------------------------------------------------------------------------------------------- calls
 

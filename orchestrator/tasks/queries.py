@@ -40,7 +40,7 @@ LOOKS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TaskOutcome:
     """How a task ended. `state` None: its record is gone."""
 
     state: TaskState | None
@@ -49,7 +49,7 @@ class Outcome:
     errors: tuple[str, ...] = ()
 
 
-async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, Outcome | StoreError]:
+async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, TaskOutcome | StoreError]:
     """Of `ids`, those that have ended or are gone, in one round trip; two if any of them failed on its way.
 
     One that Redis refuses to read, as when another type lies where its record was, has the refusal.
@@ -57,7 +57,7 @@ async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, Outcome | Stor
     replies = await store.pipeline(
         [("HMGET", store.keys.task(id_), "state", "result", "reason", "fails") for id_ in ids]
     )
-    found: dict[str, Outcome | StoreError] = {}
+    found: dict[str, TaskOutcome | StoreError] = {}
     failed: list[str] = []
     for id_, reply in zip(ids, replies, strict=True):
         if isinstance(reply, ServerUnavailable):
@@ -67,9 +67,9 @@ async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, Outcome | Stor
             continue
         state, result, reason, fails = reply
         if state is None:
-            found[id_] = Outcome(None)
+            found[id_] = TaskOutcome(None)
         elif state != b"assigned" and TaskState(state.decode()).final:
-            found[id_] = Outcome(TaskState(state.decode()), result, _text(reason))
+            found[id_] = TaskOutcome(TaskState(state.decode()), result, _text(reason))
             if fails:
                 failed.append(id_)
     records = await store.pipeline([("HGETALL", store.keys.task(id_)) for id_ in failed])
@@ -77,7 +77,7 @@ async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, Outcome | Stor
         if isinstance(record, StoreError):
             raise record
         outcome = found[id_]
-        if isinstance(outcome, Outcome):
+        if isinstance(outcome, TaskOutcome):
             found[id_] = replace(outcome, errors=_numbered(_fields(record), "error:"))
     return found
 

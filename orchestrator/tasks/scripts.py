@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.findings import Findings
 
 
-class Firing(msgspec.Struct, frozen=True, array_like=True):
+class ScheduledFire(msgspec.Struct, frozen=True, array_like=True):
     """That a schedule submits a task: refused when it does not wait for `due` any more, and moved on with it.
 
     Times are ms as text. `due` is empty when a person fires it; `fired` is later than `due` when others were missed.
@@ -74,7 +74,7 @@ class UnusualRow(SubmitRow, frozen=True, array_like=True):
     parent_generation: str | None = None
     lane: str | None = None
     on_busy: str | None = None
-    firing: Firing | None = None
+    fire: ScheduledFire | None = None
 
 
 class SubmitAnswer(NamedTuple):
@@ -310,17 +310,17 @@ def answer(
     return Call("tasks/answer", args, parse)
 
 
-class Kept(NamedTuple):
+class OnceReply(NamedTuple):
     """What `once` says: `stored`, `already` with the value that was stored before, or `stale`."""
 
     status: str
     value: bytes = b""
 
 
-def once(keys: PoolKeys, *, id_: str, generation: str, name: str, value: bytes) -> Call[Kept]:
+def once(keys: PoolKeys, *, id_: str, generation: str, name: str, value: bytes) -> Call[OnceReply]:
     """Keep the result of what an attempt did and must not do again."""
     args: Arguments = {"pool": keys.root, "id": id_, "generation": generation, "name": name, "value": value}
-    return Call("tasks/once", args, lambda reply: Kept(reply[0].decode(), *reply[1:]))
+    return Call("tasks/once", args, lambda reply: OnceReply(reply[0].decode(), *reply[1:]))
 
 
 def begin(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[list[LeaseStatus]]:

@@ -18,7 +18,7 @@ CHUNK: Final = 500
 
 
 async def cancel(
-    store: Store, ids: Sequence[str], *, reason: str, patience_s: float
+    store: Store, ids: Sequence[str], *, reason: str, retry_for_s: float
 ) -> dict[str, tuple[CancelStatus, TaskState | None]]:
     """Cancel tasks; per id what was done, and the state that it was found in.
 
@@ -26,7 +26,7 @@ async def cancel(
         store: where.
         ids: any number, each once.
         reason: shown to whoever waits for them.
-        patience_s: how long to repeat while Redis does not answer; asking twice does no harm.
+        retry_for_s: how long to repeat while Redis does not answer; asking twice does no harm.
 
     Raises:
         StoreError: Redis did not do it; what earlier calls did stays done.
@@ -34,32 +34,32 @@ async def cancel(
     done: dict[str, tuple[CancelStatus, TaskState | None]] = {}
     for chunk in _chunks(ids):
         call = scripts.cancel(store.keys, ids=chunk, reason=reason)
-        answers = await store.call(call, patience_s=patience_s)
+        answers = await store.call(call, retry_for_s=retry_for_s)
         done |= zip(chunk, answers, strict=True)
     return done
 
 
 async def retry(
-    store: Store, ids: Sequence[str], *, said: str, max_wait_s: int, patience_s: float
+    store: Store, ids: Sequence[str], *, said: str, max_wait_s: int, retry_for_s: float
 ) -> dict[str, tuple[RequeueStatus, TaskState | None]]:
     """Let ended tasks run again; `said` is who and why; arguments, answer and errors as for `cancel`."""
     done: dict[str, tuple[RequeueStatus, TaskState | None]] = {}
     token = os.urandom(8).hex()
     for chunk in _chunks(ids):
         call = scripts.retry(store.keys, ids=chunk, token=token, said=said, max_wait_s=max_wait_s)
-        answers = await store.call(call, patience_s=patience_s)
+        answers = await store.call(call, retry_for_s=retry_for_s)
         done |= zip(chunk, answers, strict=True)
     return done
 
 
 async def delete(
-    store: Store, ids: Sequence[str], *, patience_s: float
+    store: Store, ids: Sequence[str], *, retry_for_s: float
 ) -> dict[str, tuple[DeleteStatus, TaskState | None]]:
     """Delete ended tasks for good; arguments, answer and errors as for `cancel`."""
     done: dict[str, tuple[DeleteStatus, TaskState | None]] = {}
     for chunk in _chunks(ids):
         call = scripts.delete(store.keys, ids=chunk)
-        answers = await store.call(call, patience_s=patience_s)
+        answers = await store.call(call, retry_for_s=retry_for_s)
         done |= zip(chunk, answers, strict=True)
     return done
 

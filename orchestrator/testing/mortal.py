@@ -31,9 +31,9 @@ class MortalStore(Store):
         """What its connections are called in the server's client list, or what their names begin with."""
         return self._name
 
-    async def call(self, call: Call[T], *, patience_s: float = 0.0) -> T:
+    async def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
         """Run a script; see `Store.call`."""
-        answer = await super().call(call, patience_s=patience_s)
+        answer = await super().call(call, retry_for_s=retry_for_s)
         if self.answered is not None:
             await self.answered(call.script, call.args.get("rows"))
         return answer

@@ -20,7 +20,7 @@ OPAQUE_MARK_BYTES: Final = len(bytes(opaque(b"")))
 class NoStore(Store):
     """Refuses every call."""
 
-    async def call(self, call: Any, *, patience_s: float = 0.0) -> NoReturn:  # noqa: ARG002
+    async def call(self, call: Any, *, retry_for_s: float = 0.0) -> NoReturn:  # noqa: ARG002
         """Refuse a script."""
         raise _refusal(call.script)
 

@@ -12,7 +12,7 @@ from orchestrator.core.ids import decode_foreign
 from orchestrator.core.payload import decode_json
 from orchestrator.store.following import BEGINNING, END
 from orchestrator.workspace.model import Change, WorkspaceEvent
-from orchestrator.workspace.reading import EVENTS, entry_time
+from orchestrator.workspace.queries import EVENTS, entry_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.core.errors import InvalidInput, VersionConflict
 from orchestrator.core.ids import check_text
 from orchestrator.workspace import scripts
-from orchestrator.workspace.changing import check_rows
 from orchestrator.workspace.model import DELETE, Counted, Patched
+from orchestrator.workspace.writer import check_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.workspace.changing import Changes
     from orchestrator.workspace.model import Delete, Json
-    from orchestrator.workspace.scripts import Answer, PathRow
+    from orchestrator.workspace.scripts import ChangeReply, PathRow
+    from orchestrator.workspace.writer import WorkspaceWriter
 
 MAX_NUMBER: Final = 2**53 - 1
 """The server counts in doubles: beyond this, neighbours would be the same number."""
@@ -24,7 +24,7 @@ MAX_GIVEN_VERSION: Final = 2**52
 
 
 async def change_paths(
-    changes: Changes,
+    writer: WorkspaceWriter,
     wanted: Mapping[str, Json | Delete],
     *,
     if_versions: Mapping[str, int] | None = None,
@@ -38,9 +38,9 @@ async def change_paths(
         raise InvalidInput(f"if_versions names {min(unknown)!r}, which is not among the changes")
     if newer_than is not None and expected:
         raise InvalidInput("give if_version or newer_than, not both: one asks for equality, the other for more")
-    rows = [_row(changes, path, value, expected.get(path), newer_than) for path, value in wanted.items()]
+    rows = [_row(writer, path, value, expected.get(path), newer_than) for path, value in wanted.items()]
     check_rows("paths", len(rows), sum(len(row.value) for row in rows))
-    answer = await _send(changes, rows, op_id, owner)
+    answer = await _send(writer, rows, op_id, owner)
     if answer.status == "conflict":
         path, version = answer.rest[0].decode(), answer.rest[1]
         if newer_than is not None:
@@ -49,58 +49,60 @@ async def change_paths(
             raise VersionConflict(path, version, f"one below {newer_than}")
         raise VersionConflict(path, version, f"{expected[path]}")
     if answer.status == "duplicate" and len(answer.rest) != 2 * len(rows):
-        raise _named_another(changes, op_id)
+        raise _named_another(writer, op_id)
     versions = dict(zip(wanted, answer.rest[::2], strict=True))
     return Patched(max(versions.values()), answer.revision, answer.status == "duplicate", versions)
 
 
-async def increment(changes: Changes, path: str, by: int, op_id: str | None) -> Counted:
+async def increment(writer: WorkspaceWriter, path: str, by: int, op_id: str | None) -> Counted:
     """Add to the whole number that a path holds; nothing counts as 0."""
     if not isinstance(by, int) or isinstance(by, bool) or abs(by) > MAX_NUMBER:
         raise InvalidInput(f"incr adds whole numbers up to {MAX_NUMBER}, not {by!r:.80}")
-    row = scripts.PathRow(check_path(changes, path), "incr", str(by).encode(), "any", 0)
-    answer = await _send(changes, [row], op_id, "")
+    row = scripts.PathRow(check_path(writer, path), "incr", str(by).encode(), "any", 0)
+    answer = await _send(writer, [row], op_id, "")
     if answer.status == "number":
         raise InvalidInput(
             f"path {path!r} holds no whole number, or its sum would pass {MAX_NUMBER}; nothing was changed"
         )
     if len(answer.rest) != 2 or not answer.rest[1]:
-        raise _named_another(changes, op_id)
+        raise _named_another(writer, op_id)
     return Counted(answer.rest[0], answer.revision, answer.status == "duplicate", int(answer.rest[1]))
 
 
-def _named_another(changes: Changes, op_id: str | None) -> InvalidInput:
+def _named_another(writer: WorkspaceWriter, op_id: str | None) -> InvalidInput:
     return InvalidInput(
-        f"op_id {op_id!r} names another change of session {changes.place.keys.id!r}, which has been made; nothing was "
+        f"op_id {op_id!r} names another change of session {writer.backend.keys.id!r}, which has been made; nothing was "
         "changed: name each change apart, as f'{ctx.task_id}/step'"
     )
 
 
-async def _send(changes: Changes, rows: list[PathRow], op_id: str | None, owner: str) -> Answer:
-    place = changes.place
-    return await changes.send(
+async def _send(writer: WorkspaceWriter, rows: list[PathRow], op_id: str | None, owner: str) -> ChangeReply:
+    backend = writer.backend
+    return await writer.send(
         lambda caller: scripts.patch(
-            place.keys, caller=caller, packed_terms=place.packed_terms, rows=rows, owner=owner
+            backend.keys, caller=caller, workspace_limits=backend.workspace_limits, rows=rows, owner=owner
         ),
         op_id,
     )
 
 
-def check_path(changes: Changes, path: str) -> str:
+def check_path(writer: WorkspaceWriter, path: str) -> str:
     """Return `path` when it can be written.
 
     Raises:
         InvalidInput: see `check_text`; beside a JSON document also what its module cannot name.
     """
-    if changes.place.settings.json_projection and isinstance(path, str) and ('"' in path or "\\" in path):
+    if writer.backend.settings.json_projection and isinstance(path, str) and ('"' in path or "\\" in path):
         raise InvalidInput(
             f"path {path!r:.80} has a double quote or a backslash, which workspace.json_projection forbids"
         )
     return check_text("path", path)
 
 
-def _row(changes: Changes, path: str, value: Json | Delete, expected: int | None, newer_than: int | None) -> PathRow:
-    check_path(changes, path)
+def _row(
+    writer: WorkspaceWriter, path: str, value: Json | Delete, expected: int | None, newer_than: int | None
+) -> PathRow:
+    check_path(writer, path)
     for number, most in ((expected, MAX_NUMBER), (newer_than, MAX_GIVEN_VERSION)):
         if number is not None and (not isinstance(number, int) or not 0 <= number <= most):
             raise InvalidInput(f"a version is a whole number from 0 to {most}, not {number!r:.80}")
@@ -111,4 +113,4 @@ def _row(changes: Changes, path: str, value: Json | Delete, expected: int | None
         condition, number = "newer", newer_than
     if value is DELETE:
         return scripts.PathRow(path, "del", b"", condition, number)
-    return scripts.PathRow(path, "set", changes.encode(f"value of {path!r}", value), condition, number)
+    return scripts.PathRow(path, "set", writer.encode(f"value of {path!r}", value), condition, number)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from orchestrator.workspace.model import DELETE
 from orchestrator.workspace.paths import change_paths
-from orchestrator.workspace.reading import read_paths, scratch_part
+from orchestrator.workspace.queries import read_paths, scratch_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.workspace.changing import Changes
     from orchestrator.workspace.model import Applied, Delete, Json, Patched, Versioned
+    from orchestrator.workspace.writer import WorkspaceWriter
 
 
 class Scratch:
@@ -22,18 +22,18 @@ class Scratch:
         agent: whose it is.
     """
 
-    __slots__ = ("_changes", "_part", "agent")
+    __slots__ = ("_part", "_writer", "agent")
 
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
-        self.agent = changes.agent
-        self._part = scratch_part(changes.agent)
+    def __init__(self, writer: WorkspaceWriter) -> None:
+        self._writer = writer
+        self.agent = writer.agent
+        self._part = scratch_part(writer.agent)
 
     async def get(self, *paths: str) -> dict[str, Versioned]:
         """What these paths hold, all of them if none is named; missing ones are left out."""
-        place = self._changes.place
-        return await place.store.ask(
-            lambda: read_paths(place.store, place.keys, self._part, paths), patience_s=place.patience_s
+        backend = self._writer.backend
+        return await backend.store.ask(
+            lambda: read_paths(backend.store, backend.keys, self._part, paths), retry_for_s=backend.retry_for_s
         )
 
     async def list(self) -> list[str]:
@@ -51,7 +51,7 @@ class Scratch:
     ) -> Applied:
         """Write a path; see `Workspace.set`."""
         return await change_paths(
-            self._changes,
+            self._writer,
             {path: value},
             if_versions=None if if_version is None else {path: if_version},
             newer_than=newer_than,
@@ -67,8 +67,8 @@ class Scratch:
         op_id: str | None = None,
     ) -> Patched:
         """Change several paths, all or none; see `Workspace.patch`."""
-        return await change_paths(self._changes, changes, if_versions=if_versions, op_id=op_id, owner=self.agent)
+        return await change_paths(self._writer, changes, if_versions=if_versions, op_id=op_id, owner=self.agent)
 
     async def delete(self, *paths: str, op_id: str | None = None) -> Patched:
         """Delete paths; missing ones are no error."""
-        return await change_paths(self._changes, dict.fromkeys(paths, DELETE), op_id=op_id, owner=self.agent)
+        return await change_paths(self._writer, dict.fromkeys(paths, DELETE), op_id=op_id, owner=self.agent)

@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/workspace/`: values in, a `Call` out, an `Answer` back that may be a refusal."""
+"""One typed wrapper per script in `lua/workspace/`: values in, a `Call` out, a `ChangeReply` back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.store.keys import ScopeKeys
 
 
-class Caller(NamedTuple):
+class CallerRow(NamedTuple):
     """Who makes a change.
 
     Attributes:
@@ -40,7 +40,7 @@ class PathRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ChangeReply:
     """What a change was answered: `ok` or `duplicate` with a revision and more, or why it was refused."""
 
     status: str
@@ -48,46 +48,46 @@ class Answer:
     rest: tuple[Any, ...]
 
 
-def _answer(reply: list[Any]) -> Answer:
+def _answer(reply: list[Any]) -> ChangeReply:
     status = reply[0].decode()
     if status in {"ok", "duplicate"}:
-        return Answer(status, reply[1], tuple(reply[2:]))
-    return Answer(status, 0, tuple(reply[1:]))
+        return ChangeReply(status, reply[1], tuple(reply[2:]))
+    return ChangeReply(status, 0, tuple(reply[1:]))
 
 
-def _head(keys: ScopeKeys, caller: Caller, packed_terms: bytes) -> dict[str, str | bytes | int]:
-    return {"scope": keys.root, "caller": pack_rows([caller]), "terms": packed_terms}
+def _head(keys: ScopeKeys, caller: CallerRow, workspace_limits: bytes) -> dict[str, str | bytes | int]:
+    return {"scope": keys.root, "caller": pack_rows([caller]), "limits": workspace_limits}
 
 
 def patch(
     keys: ScopeKeys,
     *,
-    caller: Caller,
-    packed_terms: bytes,
+    caller: CallerRow,
+    workspace_limits: bytes,
     rows: Sequence[PathRow],
     owner: str = "",
     now_us: str = "",
-) -> Call[Answer]:
+) -> Call[ChangeReply]:
     """Change up to 500 paths of the document, or of the scratch of `owner`: all or none."""
     packed = pack_rows([(row.path, row.mode, opaque(row.value), row.condition, row.number) for row in rows])
-    args: Arguments = {**_head(keys, caller, packed_terms), "rows": packed, "owner": owner, "now_arg": now_us}
+    args: Arguments = {**_head(keys, caller, workspace_limits), "rows": packed, "owner": owner, "now_arg": now_us}
     return Call("workspace/patch", args, _answer)
 
 
 def append(
     keys: ScopeKeys,
     *,
-    caller: Caller,
-    packed_terms: bytes,
+    caller: CallerRow,
+    workspace_limits: bytes,
     log: str,
     texts: Sequence[bytes],
     cap: int,
     now_us: str = "",
-) -> Call[Answer]:
+) -> Call[ChangeReply]:
     """Append up to 500 JSON texts to a log (its encoded name); `cap` is at least as many."""
     rows = pack_rows([(opaque(text),) for text in texts])
     args: Arguments = {
-        **_head(keys, caller, packed_terms),
+        **_head(keys, caller, workspace_limits),
         "name": log,
         "rows": rows,
         "cap": cap,
@@ -99,16 +99,16 @@ def append(
 def members(
     keys: ScopeKeys,
     *,
-    caller: Caller,
-    packed_terms: bytes,
+    caller: CallerRow,
+    workspace_limits: bytes,
     name: str,
     mode: str,
     changed: Sequence[str],
     now_us: str = "",
-) -> Call[Answer]:
+) -> Call[ChangeReply]:
     """Add up to 500 members to a set (its encoded name), or remove them: `mode` is add or remove."""
     args: Arguments = {
-        **_head(keys, caller, packed_terms),
+        **_head(keys, caller, workspace_limits),
         "name": name,
         "mode": mode,
         "rows": pack_rows([(member,) for member in changed]),
@@ -120,17 +120,17 @@ def members(
 def transition(
     keys: ScopeKeys,
     *,
-    caller: Caller,
-    packed_terms: bytes,
+    caller: CallerRow,
+    workspace_limits: bytes,
     id_: str,
     to: str,
     text: bytes,
     expect: Sequence[str] | None,
     now_us: str = "",
-) -> Call[Answer]:
+) -> Call[ChangeReply]:
     """Move a state machine; `expect`: None any state, nothing in it: it may not be there yet."""
     args: Arguments = {
-        **_head(keys, caller, packed_terms),
+        **_head(keys, caller, workspace_limits),
         "id": id_,
         "to": to,
         "text": text,
@@ -144,18 +144,18 @@ def transition(
 def publish(
     keys: ScopeKeys,
     *,
-    caller: Caller,
-    packed_terms: bytes,
+    caller: CallerRow,
+    workspace_limits: bytes,
     owner: str,
     entry: str,
     target: str,
     name: str,
     cap: int,
     now_us: str = "",
-) -> Call[Answer]:
+) -> Call[ChangeReply]:
     """Move a scratch entry into the document (`target` path) or to the end of a log (`target` log, encoded name)."""
     args: Arguments = {
-        **_head(keys, caller, packed_terms),
+        **_head(keys, caller, workspace_limits),
         "owner": owner,
         "entry": entry,
         "target": target,
@@ -169,16 +169,16 @@ def publish(
 def join(
     keys: ScopeKeys,
     *,
-    caller: Caller,
-    packed_terms: bytes,
+    caller: CallerRow,
+    workspace_limits: bytes,
     member: str,
     text: bytes,
     lease_ms: int,
     now_us: str = "",
-) -> Call[Answer]:
+) -> Call[ChangeReply]:
     """Enter an agent into the directory; a lease of 0 takes it out."""
     args: Arguments = {
-        **_head(keys, caller, packed_terms),
+        **_head(keys, caller, workspace_limits),
         "member": member,
         "text": text,
         "lease_ms": lease_ms,
@@ -205,17 +205,17 @@ def tail(keys: ScopeKeys, *, log: str, after: int, limit: int) -> Call[list[byte
 def direct(
     keys: ScopeKeys,
     *,
-    caller: Caller,
-    packed_terms: bytes,
+    caller: CallerRow,
+    workspace_limits: bytes,
     to: str,
     word: str,
     text: bytes,
     most: int,
     now_us: str = "",
-) -> Call[Answer]:
+) -> Call[ChangeReply]:
     """Leave a directive for an agent."""
     args: Arguments = {
-        **_head(keys, caller, packed_terms),
+        **_head(keys, caller, workspace_limits),
         "to": to,
         "word": word,
         "text": text,
@@ -226,11 +226,11 @@ def direct(
 
 
 def acknowledge(
-    keys: ScopeKeys, *, caller: Caller, packed_terms: bytes, to: str, entries: Sequence[str], now_us: str = ""
-) -> Call[Answer]:
+    keys: ScopeKeys, *, caller: CallerRow, workspace_limits: bytes, to: str, entries: Sequence[str], now_us: str = ""
+) -> Call[ChangeReply]:
     """Remove up to 500 directives that an agent has carried out."""
     args: Arguments = {
-        **_head(keys, caller, packed_terms),
+        **_head(keys, caller, workspace_limits),
         "to": to,
         "rows": pack_rows([(entry,) for entry in entries]),
         "now_arg": now_us,
@@ -238,9 +238,9 @@ def acknowledge(
     return Call("workspace/acknowledge", args, _answer)
 
 
-def clear(keys: ScopeKeys, *, caller: Caller, packed_terms: bytes, now_us: str = "") -> Call[Answer]:
+def clear(keys: ScopeKeys, *, caller: CallerRow, workspace_limits: bytes, now_us: str = "") -> Call[ChangeReply]:
     """Empty a workspace; its events stay."""
-    return Call("workspace/clear", {**_head(keys, caller, packed_terms), "now_arg": now_us}, _answer)
+    return Call("workspace/clear", {**_head(keys, caller, workspace_limits), "now_arg": now_us}, _answer)
 
 
 def _entries(reply: list[bytes]) -> list[bytes]:

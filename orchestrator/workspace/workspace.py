@@ -13,21 +13,20 @@ from orchestrator.core.durations import Duration, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, NotFound, StateConflict
 from orchestrator.core.ids import check_name, check_text, encode_foreign
 from orchestrator.store.following import BEGINNING, END, follow_stream
-from orchestrator.workspace import reading, scripts
-from orchestrator.workspace.changing import MAX_DIRECTIVE_BYTES, MAX_INBOX, Changes, check_rows
+from orchestrator.workspace import queries, scripts
 from orchestrator.workspace.events import check_event_id, parse_event, read_events
 from orchestrator.workspace.export import export_document
 from orchestrator.workspace.model import Appended, Applied, Counted
 from orchestrator.workspace.paths import change_paths, check_path, increment
-from orchestrator.workspace.replaying import replay
+from orchestrator.workspace.replay import replay
 from orchestrator.workspace.scratch import Scratch
+from orchestrator.workspace.writer import MAX_DIRECTIVE_BYTES, MAX_INBOX, WorkspaceWriter, check_rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
 
-    from orchestrator.locks.model import Authority
+    from orchestrator.locks.model import WriteGuard
     from orchestrator.locks.named import Locks
-    from orchestrator.workspace.changing import Place
     from orchestrator.workspace.model import (
         AgentEntry,
         Delete,
@@ -41,7 +40,8 @@ if TYPE_CHECKING:
         Versioned,
         WorkspaceEvent,
     )
-    from orchestrator.workspace.scripts import Answer
+    from orchestrator.workspace.scripts import ChangeReply
+    from orchestrator.workspace.writer import WorkspaceBackend
 
 T = TypeVar("T")
 
@@ -53,24 +53,24 @@ class WorkspaceView:
         session: whose it is.
     """
 
-    __slots__ = ("_locks", "_place", "session")
+    __slots__ = ("_backend", "_locks", "session")
 
-    def __init__(self, place: Place, *, locks: Locks | None = None) -> None:
-        self._place, self._locks = place, locks
-        self.session: str = place.keys.id
+    def __init__(self, backend: WorkspaceBackend, *, locks: Locks | None = None) -> None:
+        self._backend, self._locks = backend, locks
+        self.session: str = backend.keys.id
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session!r})"
 
     async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
-        return await self._place.store.ask(read, patience_s=self._place.patience_s)
+        return await self._backend.store.ask(read, retry_for_s=self._backend.retry_for_s)
 
     # ------------------------------------------------------------------------------------------------------- read
 
     async def get(self, *paths: str) -> dict[str, Versioned]:
         """What these paths of the document hold, all of them if none is named; missing ones are left out."""
-        place = self._place
-        return await self._ask(lambda: reading.read_paths(place.store, place.keys, reading.DOCUMENT, paths))
+        backend = self._backend
+        return await self._ask(lambda: queries.read_paths(backend.store, backend.keys, queries.DOCUMENT, paths))
 
     async def log(self, log: str, *, last: int = 100, after: int | None = None) -> list[LogEntry]:
         """Entries of a log, the oldest first.
@@ -85,30 +85,30 @@ class WorkspaceView:
         """
         if not 1 <= last <= 10_000 or (after is not None and after < 0):
             raise InvalidInput(f"last={last!r} must lie between 1 and 10000, after={after!r} not below 0")
-        place = self._place
+        backend = self._backend
         if after is None:
-            return await self._ask(lambda: reading.read_last(place.store, place.keys, log, last))
-        return await self._ask(lambda: reading.read_after(place.store, place.keys, log, after, last))
+            return await self._ask(lambda: queries.read_last(backend.store, backend.keys, log, last))
+        return await self._ask(lambda: queries.read_after(backend.store, backend.keys, log, after, last))
 
     async def members(self, set_: str) -> frozenset[str]:
         """Members of a set; none if there is no such set."""
-        place = self._place
-        return await self._ask(lambda: reading.read_members(place.store, place.keys, set_))
+        backend = self._backend
+        return await self._ask(lambda: queries.read_members(backend.store, backend.keys, set_))
 
     async def states(self, *ids: str) -> dict[str, StateEntry]:
         """Where these state machines stand, all of them if none is named; missing ones are left out."""
-        place = self._place
-        return await self._ask(lambda: reading.read_states(place.store, place.keys, ids))
+        backend = self._backend
+        return await self._ask(lambda: queries.read_states(backend.store, backend.keys, ids))
 
     async def agents(self) -> list[AgentEntry]:
         """Who is in the session now: joined, with a lease that has not run out."""
-        place = self._place
-        return await self._ask(lambda: reading.read_agents(place.store, place.keys))
+        backend = self._backend
+        return await self._ask(lambda: queries.read_agents(backend.store, backend.keys))
 
     async def snapshot(self) -> Snapshot:
         """All that is shared, at one moment, and the event after which it was."""
-        place = self._place
-        return await self._ask(lambda: reading.read_snapshot(place.store, place.keys))
+        backend = self._backend
+        return await self._ask(lambda: queries.read_snapshot(backend.store, backend.keys))
 
     def events(self, after: str = END, *, block: Duration | None = None) -> AsyncGenerator[WorkspaceEvent]:
         """What is changed, in order, as it happens: `async for event in workspace.events():`.
@@ -126,13 +126,13 @@ class WorkspaceView:
         return self._events(check_event_id(after), block_s)
 
     async def _events(self, after: str, block_s: float | None) -> AsyncGenerator[WorkspaceEvent]:
-        store, keys = self._place.store, self._place.keys
+        store, keys = self._backend.store, self._backend.keys
         if block_s == 0:
             if after != END:
                 async for event in read_events(store, keys, after=after):
                     yield event
             return
-        entries = follow_stream(store, keys.key(reading.EVENTS), after=after, idle_s=block_s, name="events")
+        entries = follow_stream(store, keys.key(queries.EVENTS), after=after, idle_s=block_s, name="events")
         async with aclosing(entries):
             async for entry, fields in entries:
                 yield parse_event(entry, fields)
@@ -148,7 +148,7 @@ class WorkspaceView:
         """
         if until is not None and check_event_id(until) == END:
             raise InvalidInput("a replay ends at an event or, without until=, at the last one")
-        return await replay(self._place.store, self._place.keys, until=until)
+        return await replay(self._backend.store, self._backend.keys, until=until)
 
     async def export(self) -> dict[str, Json]:
         """All that is shared as one JSON value, with versions, authors, and who is in the session."""
@@ -156,14 +156,14 @@ class WorkspaceView:
 
     # ----------------------------------------------------------------------------------------------------- change
 
-    def under(self, lock: Authority, *, agent: str = "") -> Workspace:
+    def under(self, lock: WriteGuard, *, agent: str = "") -> Workspace:
         """A workspace whose changes present a lock that the caller holds, as `ctx.locks.hold(...)` gives one.
 
         Args:
             lock: a lease of this session; once it is lost, nothing can be changed any more.
             agent: in whose name.
         """
-        return Workspace(self._place, authority=lock, agent=agent, locks=self._locks)
+        return Workspace(self._backend, guard=lock, agent=agent, locks=self._locks)
 
     @asynccontextmanager
     async def edit(self, *, agent: str = "", ttl: Duration = 30.0) -> AsyncIterator[Workspace]:
@@ -182,7 +182,7 @@ class WorkspaceView:
         if self._locks is None:
             raise InvalidInput("this handle has no locks to edit under; use the workspace of a client, or `under`")
         # A name of its own, so that editors do not wait for each other.
-        async with self._locks.hold(f"edit:{Changes.new_stem()}", ttl=ttl) as lease:
+        async with self._locks.hold(f"edit:{WorkspaceWriter.new_stem()}", ttl=ttl) as lease:
             yield self.under(lease, agent=agent)
 
 
@@ -198,11 +198,11 @@ class Workspace(WorkspaceView):
         agent: in whose name changes are made; empty: nobody's.
     """
 
-    __slots__ = ("_changes", "agent")
+    __slots__ = ("_writer", "agent")
 
-    def __init__(self, place: Place, *, authority: Authority, agent: str, locks: Locks | None = None) -> None:
-        super().__init__(place, locks=locks)
-        self._changes = Changes(place, authority, agent=agent)
+    def __init__(self, backend: WorkspaceBackend, *, guard: WriteGuard, agent: str, locks: Locks | None = None) -> None:
+        super().__init__(backend, locks=locks)
+        self._writer = WorkspaceWriter(backend, guard, agent=agent)
         self.agent: str = agent
 
     @property
@@ -214,10 +214,10 @@ class Workspace(WorkspaceView):
         """
         return Scratch(self._named("scratch"))
 
-    def _named(self, what: str) -> Changes:
+    def _named(self, what: str) -> WorkspaceWriter:
         if not self.agent:
             raise InvalidInput(f"{what} belongs to an agent; open the workspace with agent=")
-        return self._changes
+        return self._writer
 
     # --------------------------------------------------------------------------------------------------- document
 
@@ -245,9 +245,7 @@ class Workspace(WorkspaceView):
             InvalidInput: that is no path, or no JSON, or too large.
         """
         expected = None if if_version is None else {path: if_version}
-        return await change_paths(
-            self._changes, {path: value}, if_versions=expected, newer_than=newer_than, op_id=op_id
-        )
+        return await change_paths(self._writer, {path: value}, if_versions=expected, newer_than=newer_than, op_id=op_id)
 
     async def patch(
         self,
@@ -267,7 +265,7 @@ class Workspace(WorkspaceView):
             VersionConflict: one has another version.
             InvalidInput: as `set`.
         """
-        return await change_paths(self._changes, changes, if_versions=if_versions, op_id=op_id)
+        return await change_paths(self._writer, changes, if_versions=if_versions, op_id=op_id)
 
     async def incr(self, path: str, by: int = 1, *, op_id: str | None = None) -> Counted:
         """Add to the whole number at a path; nothing counts as 0. `value` of the answer is the sum.
@@ -275,7 +273,7 @@ class Workspace(WorkspaceView):
         Raises:
             InvalidInput: something else is there, or the sum would not be exact (beyond 2^53 - 1).
         """
-        return await increment(self._changes, path, by, op_id)
+        return await increment(self._writer, path, by, op_id)
 
     # ------------------------------------------------------------------------------------------------ logs and sets
 
@@ -292,14 +290,14 @@ class Workspace(WorkspaceView):
             InvalidInput: a name, item or cap that cannot be.
         """
         name = encode_foreign("log", log)
-        texts = [self._changes.encode(f"item of log {log!r}", item) for item in items]
+        texts = [self._writer.encode(f"item of log {log!r}", item) for item in items]
         check_rows("items", len(texts), sum(map(len, texts)))
         kept = self._cap(cap, len(texts))
         answer = await self._send(
             lambda caller: scripts.append(
-                self._place.keys,
+                self._backend.keys,
                 caller=caller,
-                packed_terms=self._place.packed_terms,
+                workspace_limits=self._backend.workspace_limits,
                 log=name,
                 texts=texts,
                 cap=kept,
@@ -310,7 +308,7 @@ class Workspace(WorkspaceView):
         return Appended(last, answer.revision, answer.status == "duplicate", last - len(texts) + 1, dropped)
 
     def _cap(self, cap: int | None, items: int) -> int:
-        most = self._place.settings.max_log
+        most = self._backend.settings.max_log
         kept = most if cap is None else cap
         if not max(1, items) <= kept <= most:
             raise InvalidInput(
@@ -340,9 +338,9 @@ class Workspace(WorkspaceView):
         check_rows("members", len(changed))
         answer = await self._send(
             lambda caller: scripts.members(
-                self._place.keys,
+                self._backend.keys,
                 caller=caller,
-                packed_terms=self._place.packed_terms,
+                workspace_limits=self._backend.workspace_limits,
                 name=name,
                 mode=mode,
                 changed=changed,
@@ -379,12 +377,12 @@ class Workspace(WorkspaceView):
         check_text("task_id", task_id)
         check_name("state", to)
         expected = None if expect is None else [expect] if isinstance(expect, str) else list(expect)
-        text = self._changes.encode(f"data of {task_id!r}", data)
+        text = self._writer.encode(f"data of {task_id!r}", data)
         answer = await self._send(
             lambda caller: scripts.transition(
-                self._place.keys,
+                self._backend.keys,
                 caller=caller,
-                packed_terms=self._place.packed_terms,
+                workspace_limits=self._backend.workspace_limits,
                 id_=task_id,
                 to=to,
                 text=text,
@@ -418,19 +416,19 @@ class Workspace(WorkspaceView):
             raise InvalidInput("give as_path or to_log, not both")
         check_text("key", key)
         if to_log is None:
-            target, name = "path", check_path(self._changes, key if as_path is None else as_path)
+            target, name = "path", check_path(self._writer, key if as_path is None else as_path)
         else:
             target, name = "log", encode_foreign("log", to_log)
         answer = await self._send(
             lambda caller: scripts.publish(
-                self._place.keys,
+                self._backend.keys,
                 caller=caller,
-                packed_terms=self._place.packed_terms,
+                workspace_limits=self._backend.workspace_limits,
                 owner=owner,
                 entry=key,
                 target=target,
                 name=name,
-                cap=self._place.settings.max_log,
+                cap=self._backend.settings.max_log,
             ),
             op_id,
         )
@@ -455,7 +453,7 @@ class Workspace(WorkspaceView):
         lease_ms = to_ms("lease", lease)
         if lease_ms == 0:
             raise InvalidInput("a lease of 0 is none; use leave()")
-        await self._enter(self._changes.encode("info", info), lease_ms)
+        await self._enter(self._writer.encode("info", info), lease_ms)
 
     async def leave(self) -> None:
         """Take the agent out of the directory."""
@@ -465,9 +463,9 @@ class Workspace(WorkspaceView):
         member = self._named("an entry of the directory").agent
         await self._send(
             lambda caller: scripts.join(
-                self._place.keys,
+                self._backend.keys,
                 caller=caller,
-                packed_terms=self._place.packed_terms,
+                workspace_limits=self._backend.workspace_limits,
                 member=member,
                 text=text,
                 lease_ms=lease_ms,
@@ -486,16 +484,16 @@ class Workspace(WorkspaceView):
         """
         check_name("agent", agent)
         check_name("kind", kind)
-        text = self._changes.encode(f"directive {kind}", data)
+        text = self._writer.encode(f"directive {kind}", data)
         if len(text) > MAX_DIRECTIVE_BYTES:
             raise InvalidInput(
                 f"directive {kind} has {len(text)} bytes of at most {MAX_DIRECTIVE_BYTES}; set a path and name it here"
             )
         answer = await self._send(
             lambda caller: scripts.direct(
-                self._place.keys,
+                self._backend.keys,
                 caller=caller,
-                packed_terms=self._place.packed_terms,
+                workspace_limits=self._backend.workspace_limits,
                 to=agent,
                 word=kind,
                 text=text,
@@ -521,16 +519,16 @@ class Workspace(WorkspaceView):
         return self._directives(agent, None if block is None else to_seconds("block", block))
 
     async def _directives(self, agent: str, block_s: float | None) -> AsyncGenerator[Directive]:
-        store, keys = self._place.store, self._place.keys
+        store, keys = self._backend.store, self._backend.keys
         if block_s == 0:
-            for told in await self._ask(lambda: reading.read_directives(store, keys, agent, BEGINNING, MAX_INBOX)):
+            for told in await self._ask(lambda: queries.read_directives(store, keys, agent, BEGINNING, MAX_INBOX)):
                 yield told
             return
-        key = keys.key(reading.inbox_part(agent))
+        key = keys.key(queries.inbox_part(agent))
         entries = follow_stream(store, key, after=BEGINNING, idle_s=block_s, name="directives")
         async with aclosing(entries):
             async for entry, fields in entries:
-                yield reading.directive(entry, fields)
+                yield queries.directive(entry, fields)
 
     async def acknowledge(self, *directives: Directive) -> None:
         """Say that the agent has carried out what it was told; nobody is told again.
@@ -542,9 +540,9 @@ class Workspace(WorkspaceView):
         check_rows("directives", len(directives))
         await self._send(
             lambda caller: scripts.acknowledge(
-                self._place.keys,
+                self._backend.keys,
                 caller=caller,
-                packed_terms=self._place.packed_terms,
+                workspace_limits=self._backend.workspace_limits,
                 to=agent,
                 entries=[directive.id for directive in directives],
             ),
@@ -559,9 +557,12 @@ class Workspace(WorkspaceView):
         Events stay as long as they would have, and with them what they tell; versions go on.
         """
         answer = await self._send(
-            lambda caller: scripts.clear(self._place.keys, caller=caller, packed_terms=self._place.packed_terms), op_id
+            lambda caller: scripts.clear(
+                self._backend.keys, caller=caller, workspace_limits=self._backend.workspace_limits
+            ),
+            op_id,
         )
         return answer.revision
 
-    async def _send(self, make: Callable[[scripts.Caller], Any], op_id: str | None) -> Answer:
-        return await self._changes.send(make, op_id)
+    async def _send(self, make: Callable[[scripts.CallerRow], Any], op_id: str | None) -> ChangeReply:
+        return await self._writer.send(make, op_id)

@@ -21,9 +21,9 @@ from orchestrator.core.rates import Rate
 from orchestrator.core.settings import WorkspaceSettings
 from orchestrator.limits import scripts as limit_scripts
 from orchestrator.locks import scripts as lock_scripts
-from orchestrator.locks.model import Claim
+from orchestrator.locks.model import LockProof
 from orchestrator.schedules import scripts as schedule_scripts
-from orchestrator.schedules.model import Outcome
+from orchestrator.schedules.model import FireOutcome
 from orchestrator.store.calls import Call, opaque
 from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS, PoolKeys, ScopeKeys
 from orchestrator.store.script_files import ScriptFile, all_scripts
@@ -43,13 +43,13 @@ from orchestrator.tasks.model import (
     WatchStatus,
 )
 from orchestrator.workspace import scripts as workspace_scripts
-from orchestrator.workspace.terms import pack_terms
+from orchestrator.workspace.limits import pack_limits
 
 KEYS = PoolKeys("a:b:c", "p")
 SCOPE = ScopeKeys("a:b:c", "session", "s")
 LUA = Path(str(files("lua")))
 INCLUDES = sorted((LUA / "includes").glob("*.lua"))
-READ_ONLY = {"locks/look", "tasks/why", "workspace/present", "workspace/tail"}
+READ_ONLY = {"locks/peek", "tasks/why", "workspace/present", "workspace/tail"}
 _SHARED_STATE = {name for name in all_scripts() if name.startswith("workspace/")} - READ_ONLY
 _SHARED_STATE |= {"agent_state/change", "boards/add"}
 _SHARED_STATE -= {"workspace/clear", "workspace/acknowledge"}  # they make room
@@ -61,8 +61,8 @@ _ROW = task_scripts.UnusualRow("t", opaque(b"\xff"), 1, 2, "q", "s", 3, 4, 5, "k
 _TAKE_BACK: dict[str, Any] = {"agent": "ed", "limit": 1, "max_deaths": {"sum": 3}, "dead_ttl_s": 1}
 
 _CHANGE: dict[str, Any] = {
-    "caller": workspace_scripts.Caller("o", "exec:t", "1:t:1:0", "ed"),
-    "packed_terms": pack_terms(WorkspaceSettings()),
+    "caller": workspace_scripts.CallerRow("o", "exec:t", "1:t:1:0", "ed"),
+    "workspace_limits": pack_limits(WorkspaceSettings()),
 }
 _ISSUED = Issued(1, "c", b"{}", "ann@desk", "why", 1, 2, 0)
 
@@ -71,9 +71,9 @@ SAMPLES: dict[str, Call[Any]] = {
     "schedules/pause": schedule_scripts.pause(KEYS, name="n"),
     "schedules/resume": schedule_scripts.resume(KEYS, name="n", before="b", next_ms="7"),
     "schedules/delete": schedule_scripts.delete(KEYS, name="n"),
-    "schedules/due": schedule_scripts.due(KEYS, aside=["n"], limit=1),
-    "schedules/forgo": schedule_scripts.forgo(
-        KEYS, rows=[schedule_scripts.ForgoRow("n", "7", "8", 0, Outcome.SKIPPED)]
+    "schedules/due": schedule_scripts.due(KEYS, excluded=["n"], limit=1),
+    "schedules/skip": schedule_scripts.skip(
+        KEYS, rows=[schedule_scripts.SkipRow("n", "7", "8", 0, FireOutcome.SKIPPED)]
     ),
     "schedules/repair": schedule_scripts.repair(KEYS, rows=[b"n"], repair=True),
     "control/append": control_scripts.append(
@@ -138,8 +138,8 @@ SAMPLES: dict[str, Call[Any]] = {
     "locks/renew": lock_scripts.renew(SCOPE, rows=[("lock:n", "1:0:o", 1)]),
     "locks/drop": lock_scripts.drop(SCOPE, rows=[("lock:n", "0")]),
     "locks/free": lock_scripts.free(SCOPE, rows=[("exec", "t", "1")]),
-    "locks/await_for": lock_scripts.await_for(Claim(SCOPE, "exec", "1:t:1:0"), tasks=["u"]),
-    "locks/look": lock_scripts.look(SCOPE),
+    "locks/await_for": lock_scripts.await_for(LockProof(SCOPE, "exec", "1:t:1:0"), tasks=["u"]),
+    "locks/peek": lock_scripts.peek(SCOPE),
     "agent_state/change": state_scripts.change(
         SCOPE, op="o", rows=[state_scripts.FieldRow("f", "set", b"\xff")], most=1, lock="exec:t", token="1:t:1:0"
     ),
@@ -226,7 +226,7 @@ def test_columns(script: ScriptFile) -> None:
     [
         ("tasks/submit", task_scripts.UnusualRow.__struct_fields__),
         ("tasks/emit", task_scripts.EmitRow._fields),
-        ("schedules/forgo", schedule_scripts.ForgoRow._fields),
+        ("schedules/skip", schedule_scripts.SkipRow._fields),
     ],
 )
 def test_rows_are_named(name: str, fields: tuple[str, ...]) -> None:
@@ -281,7 +281,7 @@ def test_header(script: ScriptFile) -> None:
         ("tasks/delete", DeleteStatus),
         ("schedules/put", schedule_scripts.PutStatus),
         ("schedules/resume", schedule_scripts.SwitchStatus),
-        ("schedules/forgo", schedule_scripts.ForgoStatus),
+        ("schedules/skip", schedule_scripts.SkipStatus),
         ("tasks/answer", AnswerStatus),
         ("tasks/once", ["stored", "already", "stale"]),
         ("tasks/retry", RequeueStatus),

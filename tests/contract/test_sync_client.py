@@ -10,7 +10,7 @@ import pytest
 
 import orchestrator
 from orchestrator import sync
-from orchestrator.client import admin, timetable
+from orchestrator.client import admin, schedules_api
 from orchestrator.client.submission import SubmitOptions
 from tests.docs.pages import section
 
@@ -25,7 +25,7 @@ WORKER_ARGUMENTS: Final = {"parent"}
 ORIGINALS: Final[dict[str, Any]] = {
     "Admin": admin.Admin,
     "Orchestrator": orchestrator.Orchestrator,
-    "Schedules": timetable.Schedules,
+    "Schedules": schedules_api.Schedules,
     "Sent": admin.Sent,
     "TaskHandle": orchestrator.TaskHandle,
 }

@@ -17,7 +17,7 @@ from tests.helpers.terminal import Terminal
 if TYPE_CHECKING:
     from pathlib import Path
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 def needs(shell: str) -> pytest.MarkDecorator:
@@ -42,7 +42,7 @@ def script_of(terminal: Terminal, shell: str, name: str = "script") -> str:
 
 def said(command: list[str], folder: Path) -> list[str]:
     """The lines that a shell prints."""
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, timeout=TIMEOUT_S, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout.splitlines()
 
@@ -153,7 +153,7 @@ class Pty:
 
     def wait_for(self, text: str) -> None:
         """Wait until this is on the screen."""
-        deadline_s = time.monotonic() + PATIENCE_S
+        deadline_s = time.monotonic() + TIMEOUT_S
         while text not in self._seen:
             if not select.select([self._fd], [], [], max(0.0, deadline_s - time.monotonic()))[0]:
                 raise AssertionError(f"no {text!r} in {self._seen!r}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"), pytest.mark.timeout(120)]
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 HOLD = """
 
 @agent.skill
@@ -45,13 +45,13 @@ def terminal(tmp_path: Path) -> Terminal:
 def wait_started(up: ActorProcess, times: int) -> None:
     """Wait until workers have started for the n-th time."""
     wait_until(
-        lambda: up.output.count("worker_started") >= times, lambda: up.describe(f"start {times} of workers"), PATIENCE_S
+        lambda: up.output.count("worker_started") >= times, lambda: up.describe(f"start {times} of workers"), TIMEOUT_S
     )
 
 
 def greeting(terminal: Terminal) -> str:
     """What the agents answer now."""
-    done = terminal.orc("tasks", "submit", "greet", "--wait", "--timeout", f"{PATIENCE_S}s")
+    done = terminal.orc("tasks", "submit", "greet", "--wait", "--timeout", f"{TIMEOUT_S}s")
     assert done.code == 0, done
     return str(done.json())
 
@@ -77,16 +77,16 @@ def test_edits(terminal: Terminal) -> None:
         more.parent.mkdir()
         more.write_text('HELLO = "Howdy"\n')
         words.write_text("from lib.more import HELLO\n")
-        up.wait_output("words.py changed", PATIENCE_S)
+        up.wait_output("words.py changed", TIMEOUT_S)
         wait_started(up, 2)
         assert greeting(terminal) == "Howdy, you"
         gate.touch()
-        assert terminal.orc("tasks", "wait", long, short, "--timeout", f"{PATIENCE_S}s").code == 0
+        assert terminal.orc("tasks", "wait", long, short, "--timeout", f"{TIMEOUT_S}s").code == 0
         assert [terminal.orc("tasks", "show", id_, "-o", "json").json()["attempts"] for id_ in (long, short)] == [1, 1]
         assert terminal.orc("status", "-o", "json").json()["tasks"]["given_back"] == 1
 
         more.write_text('HELLO = "Moin\n')
-        up.wait_output("the workers go on with what they had", PATIENCE_S)
+        up.wait_output("the workers go on with what they had", TIMEOUT_S)
         assert "more.py changed" in up.output
         assert "SyntaxError: unterminated string literal" in up.output
         assert greeting(terminal) == "Howdy, you"
@@ -97,7 +97,7 @@ def test_edits(terminal: Terminal) -> None:
         assert greeting(terminal) == "Salve, you"
 
         up.kill()
-        wait_until(lambda: not terminal.processes(), lambda: f"an end of {terminal.processes()}", PATIENCE_S)
+        wait_until(lambda: not terminal.processes(), lambda: f"an end of {terminal.processes()}", TIMEOUT_S)
 
 
 @pytest.mark.slow
@@ -109,14 +109,14 @@ def test_worker_run_alone(terminal: Terminal) -> None:
     with terminal.start("redis", "run") as redis:
         redis.wait_output("Ctrl-C stops it")
         with terminal.start("worker", "run", "my_agents:agent", "--reload") as worker:
-            worker.wait_output("no workers run; the next change of the source is tried again", PATIENCE_S)
+            worker.wait_output("no workers run; the next change of the source is tried again", TIMEOUT_S)
             assert "No module named 'nonsense'" in worker.output
             agents.write_text("import time\ntime.sleep(600)\n")
-            worker.wait_output("my_agents.py changed", PATIENCE_S)
+            worker.wait_output("my_agents.py changed", TIMEOUT_S)
             agents.write_text(FROM_MODULE)  # nobody waits for the import of what has changed meanwhile
             wait_started(worker, 1)
             worker.terminate()
-            assert worker.wait_exit(PATIENCE_S) == 0, worker.output
+            assert worker.wait_exit(TIMEOUT_S) == 0, worker.output
         redis.terminate()
-        assert redis.wait_exit(PATIENCE_S) == 0
+        assert redis.wait_exit(TIMEOUT_S) == 0
     assert not terminal.processes()

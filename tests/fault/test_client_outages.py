@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.testing.commands import Command
     from orchestrator.testing.faults import Fault, Loss
 
-PATIENCE_S: Final = 0.4
+TIMEOUT_S: Final = 0.4
 """How long a command may take, and how long calls repeat; what lasts longer is an outage for them."""
 SHORT_S: Final = 0.1
 LIMIT_S: Final = 20.0
@@ -150,9 +150,7 @@ class Scene:
 
     def settings(self, url: str) -> Settings:
         """Of a client; those in the scene have little patience."""
-        return local_settings(
-            url, self.prefix, redis__command_timeout_s=PATIENCE_S, redis__connect_timeout_s=PATIENCE_S
-        )
+        return local_settings(url, self.prefix, redis__command_timeout_s=TIMEOUT_S, redis__connect_timeout_s=TIMEOUT_S)
 
     async def add(self, stack: AsyncExitStack, call: str) -> None:
         """Open the client of one call."""
@@ -389,7 +387,7 @@ async def test_every_call_under_every_fault(name: str, prefix: str) -> None:
     async with scene(prefix, durable=strike is not lose_all_data) as play:
         if wanted["result"] == "TimeoutError":
             for call in WAITS:
-                play.actors[call].wait_s = 2 * PATIENCE_S
+                play.actors[call].wait_s = 2 * TIMEOUT_S
         assert await play.play(strike) == wanted
         await play.check(lost=strike is lose_all_data)
 
@@ -401,7 +399,7 @@ async def test_every_call_under_every_fault(name: str, prefix: str) -> None:
 async def one_client(server: RedisServer, prefix: str) -> AsyncIterator[tuple[Orchestrator, FaultProxy]]:
     """A client with little patience behind a proxy."""
     async with FaultProxy(server.url) as proxy:
-        settings = local_settings(proxy.url, prefix, redis__command_timeout_s=PATIENCE_S)
+        settings = local_settings(proxy.url, prefix, redis__command_timeout_s=TIMEOUT_S)
         async with Orchestrator(settings=settings) as orc:
             yield orc, proxy
 

@@ -45,7 +45,7 @@ Kind = Literal["worker", "supervisor", "host"]
 Where = Literal["request", "reply"]
 WHERES: Final[tuple[Where, ...]] = ("request", "reply")
 AT_ONCE: Final = 24
-PATIENCE_S: Final = 25.0
+TIMEOUT_S: Final = 25.0
 FROZEN_S: Final = 3 * LEASE_S
 TIMINGS: Final = {"heartbeat_s": 0.3, "leader_lease_s": 0.9, "sweep_s": 0.4, "drain_s": 2.0}
 WORKER_CALLS: Final = {
@@ -91,7 +91,7 @@ class Stage:
     async def play(self, step: Step) -> Step:
         """Play one story to its end and judge it."""
         try:
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 await _Play(self, step).run()
         except Exception as failure:  # noqa: BLE001 - one step of many: all are reported together
             log = await to_thread.run_sync(self.nursery.log, step.name)
@@ -145,7 +145,7 @@ class _Play:
             if step.kind == "host":
                 await self._kill_child(direct)
             for n, handle in handles.items():
-                assert await handle.result(timeout=PATIENCE_S) == n
+                assert await handle.result(timeout=TIMEOUT_S) == n
             if step.freeze and self._felt.is_set():
                 await self._go_on(orc)
             if alive(self._pid):
@@ -189,7 +189,7 @@ class _Play:
         self._dismiss.set()
         await self._dismissed.wait()
         handles = [await orc.submit("quick", {"n": n}) for n in range(3)]
-        assert [await handle.result(timeout=PATIENCE_S) for handle in handles] == [0, 1, 2]
+        assert [await handle.result(timeout=TIMEOUT_S) for handle in handles] == [0, 1, 2]
         if self._step.kind == "worker":
             ran = {note.pid for handle in handles for note in self._notebook.notes("begun", task=handle.id)}
             assert ran == {self._pid}, "the thawed worker took no new work"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.local_team import PATIENCE_S, local_settings, run_local_team
+from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from workers import Agent
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ async def test_a_task_that_nobody_rang_for_is_found_at_the_next_sweep(redis_serv
                 ("ZREM", keys.scheduled, handle.id),
             ]
         )
-        assert await handle.result(PATIENCE_S) == "done"
+        assert await handle.result(TIMEOUT_S) == "done"
 
 
 async def test_rings_that_were_lost_while_the_supervisor_was_cut_off(make_team: Callable[..., Team]) -> None:

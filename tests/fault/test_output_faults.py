@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam
 
 CHUNKS = 150
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 EMIT = script(all_scripts()["tasks/emit"].sha)
 
 
@@ -72,7 +72,7 @@ def counter() -> Agent:
 
 async def numbers(handle: TaskHandle[Any]) -> list[int]:
     """What was counted, up to the end."""
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         return [chunk.data async for chunk in handle.output()]
 
 
@@ -174,7 +174,7 @@ async def test_an_outage_is_waited_for_and_then_told(team: LocalTeam, proxy: Fau
     async with working_behind(proxy, team.settings, agent, redis__command_timeout_s=0.6):
         handle = await team.orc.submit("talk")
         seen: list[tuple[int, str]] = []
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             async for chunk in handle.output():
                 seen.append((chunk.number, chunk.data))
                 if len(seen) == 1:
@@ -196,7 +196,7 @@ async def test_redis_is_killed_and_restarted(prefix: str) -> None:
             await team.work(counter())
             handle = await team.orc.submit("count", {"to": CHUNKS})
             seen: list[int] = []
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 async for chunk in handle.output():
                     seen.append(chunk.data)
                     if len(seen) in {20, 60}:

@@ -15,8 +15,8 @@ import pytest
 from anyio import to_thread
 from msgspec.structs import replace
 
-from orchestrator.client.scheduling import firing_row
-from orchestrator.client.timetable import Schedules
+from orchestrator.client.schedules_api import Schedules
+from orchestrator.client.scheduling import fire_row
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.services import open_services
 from orchestrator.supervisor import scheduler
@@ -51,7 +51,7 @@ PLACES: Final[list[tuple[str, int, Where]]] = [
     (call, turn, where)
     for call, turn in [
         *[("schedules/due", 1), ("schedules/due", 2), ("tasks/cancel", 1), ("tasks/submit", 1), ("tasks/submit", 2)],
-        ("schedules/forgo", 1),
+        ("schedules/skip", 1),
     ]
     for where in WHERES
 ]
@@ -193,7 +193,7 @@ def looks(proxy: FaultProxy) -> int:
 
 
 @pytest.mark.parametrize("freeze", [False, True], ids=["killed", "frozen"])
-async def test_the_firing_supervisor_is_hit(
+async def test_the_supervisor_that_fires_is_hit(
     *, freeze: bool, tcp_server: RedisServer, nursery: Nursery, prefix: str, tmp_path: Path
 ) -> None:
     """Killed, or frozen until another has fired, before or after each call: each time leads to one task."""
@@ -212,7 +212,7 @@ async def test_without_the_guard_it_fires_twice(
     """The twin: one that is held up before it submits, as a plain task, submits what another has submitted."""
     settings = make_settings(tcp_server.url, prefix, **TIMINGS)
     late, held = anyio.Event(), anyio.Event()
-    plain = firing_row
+    plain = fire_row
     async with open_services(settings, name="one") as one, open_services(settings, name="two") as two:
         await Schedules(lambda: one).add("n", "nobody", every=EVERY_S)
         await one.store.execute(*kit.advance(one.keys, by_ms=EVERY_S * 1000 + 7))
@@ -227,12 +227,12 @@ async def test_without_the_guard_it_fires_twice(
         monkeypatch.setattr(two.store, "call", slow)
         for guarded in (True, False):
             if not guarded:
-                monkeypatch.setattr(scheduler, "firing_row", lambda *args: replace(plain(*args), firing=None))
+                monkeypatch.setattr(scheduler, "fire_row", lambda *args: replace(plain(*args), fire=None))
             late, held = anyio.Event(), anyio.Event()
             async with anyio.create_task_group() as group:
                 group.start_soon(fire_all, two)
                 await held.wait()
-                monkeypatch.setattr(scheduler, "firing_row", plain)
+                monkeypatch.setattr(scheduler, "fire_row", plain)
                 await fire_all(one)
                 before = len((await look(one)).times["n"])
                 late.set()

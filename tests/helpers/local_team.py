@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from workers.agent import Agent
     from workers.runtime.worker import Worker
 
-PATIENCE_S: Final = 4.0
+TIMEOUT_S: Final = 4.0
 """Tests wait this long: less than a sweep (5 s), so that a lost wake-up fails them."""
 
 _FAST: Final[dict[str, Any]] = {"retry.base_s": 0.02, "retry.cap_s": 0.05}

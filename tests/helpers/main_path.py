@@ -43,7 +43,7 @@ class Story:
         self.runs[id_], self.states[id_], self.wanted[id_] = runs, state, want
 
 
-async def walk(team: Team, orc: Orchestrator, worker: Member, gate: Path, *, patience_s: float = 20.0) -> Story:
+async def walk(team: Team, orc: Orchestrator, worker: Member, gate: Path, *, timeout_s: float = 20.0) -> Story:
     """Submit in every way, let tasks end in every way, move one from a draining worker to another."""
     story = Story()
     handles: list[TaskHandle[Any]] = []
@@ -80,17 +80,17 @@ async def walk(team: Team, orc: Orchestrator, worker: Member, gate: Path, *, pat
 
     held = await orc.submit("hold", {"gate": str(gate)})
     expect(held, "held")
-    await wait_for(lambda: team.notebook.notes("begun", task=held.id), "the held task to run", patience_s)
+    await wait_for(lambda: team.notebook.notes("begun", task=held.id), "the held task to run", timeout_s)
     renewals = worker.proxy.watch(script(all_scripts()["tasks/renew"].sha), lambda _: None)
-    await wait_for(lambda: renewals.seen, "its lease to be renewed", patience_s)
+    await wait_for(lambda: renewals.seen, "its lease to be renewed", timeout_s)
     other = await team.start_worker()
     await worker.drain()
     assert team.notebook.notes("cancelled", task=held.id), "the drain gave the held task back"
-    await wait_for(lambda: team.notebook.runs()[held.id] == 2, "it to run elsewhere", patience_s)
+    await wait_for(lambda: team.notebook.runs()[held.id] == 2, "it to run elsewhere", timeout_s)
     await anyio.Path(gate).touch()
 
     async def wait(handle: TaskHandle[Any]) -> None:
-        story.seen[handle.id] = await outcome_of(handle, patience_s)
+        story.seen[handle.id] = await outcome_of(handle, timeout_s)
 
     async with anyio.create_task_group() as waiting:
         for handle in handles:
@@ -104,10 +104,10 @@ async def walk(team: Team, orc: Orchestrator, worker: Member, gate: Path, *, pat
     return story
 
 
-async def outcome_of(handle: TaskHandle[Any], patience_s: float) -> object:
+async def outcome_of(handle: TaskHandle[Any], timeout_s: float) -> object:
     """The result of a task, or the text of its error after the task's id."""
     try:
-        return await handle.result(timeout=patience_s)
+        return await handle.result(timeout=timeout_s)
     except (TaskFailed, TaskCancelled) as ended:
         return str(ended).removeprefix(f"task {handle.id} ")
 

@@ -83,7 +83,7 @@ class Nursery:
 
 def main() -> None:
     """Fork an actor for each line, until the input ends."""
-    from orchestrator.core.parentage import end_with_parent
+    from orchestrator.core.parent_process import end_with_parent
     from orchestrator.store.script_files import all_scripts
 
     all_scripts()  # read once, for all

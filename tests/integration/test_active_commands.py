@@ -15,7 +15,7 @@ from orchestrator.core.ids import new_task_id
 from orchestrator.core.issued import VERSION, Issued, SlotValue, pack_issued, pack_slot_value
 from orchestrator.tasks.model import TaskState
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def says(team: LocalTeam, id_: str, worker: str, word: str) -> None:
         seen.update(await words(team, id_))
         return seen.get(worker) == word
 
-    await wait_for(said, lambda: f"{word!r} from {worker}, saw {seen}", PATIENCE_S)
+    await wait_for(said, lambda: f"{word!r} from {worker}, saw {seen}", TIMEOUT_S)
 
 
 @each_scope
@@ -80,12 +80,12 @@ async def test_a_stop_lets_run_what_runs(team: LocalTeam, scope: dict[str, Any])
     waiting = await submit(team)
     assert (await running.status()).state is TaskState.RUNNING
     editor.gate.set()
-    assert await running.result(PATIENCE_S) == 1
+    assert await running.result(TIMEOUT_S) == 1
     await says(team, stop.id, worker.id, "done")
     assert (await waiting.status()).state is TaskState.READY
     assert len(editor.begun) == 1
     start = await team.orc.admin.start(**scope, reason="over", actor="ann")
-    assert await waiting.result(PATIENCE_S) == 1
+    assert await waiting.result(TIMEOUT_S) == 1
     await says(team, start.id, worker.id, "done")
 
 
@@ -102,7 +102,7 @@ async def test_a_stop_now_interrupts(team: LocalTeam, scope: dict[str, Any]) -> 
     assert (info.state, info.reason, info.attempts) == (TaskState.READY, "stopped by ann: drill", 0)
     editor.gate.set()
     await team.orc.admin.start(**scope)
-    assert await handle.result(PATIENCE_S) == 1
+    assert await handle.result(TIMEOUT_S) == 1
     assert [attempt for _, attempt in editor.begun] == [1, 1]
 
 
@@ -117,8 +117,8 @@ async def test_other_scopes_are_not_touched(team: LocalTeam) -> None:
         stop = await team.orc.admin.stop(**scope, now=True)
         await says(team, stop.id, worker.id, "done")
     editor.gate.set()
-    assert await handle.result(PATIENCE_S) == 1
-    assert await (await team.orc.submit("work", session="another")).result(PATIENCE_S) == 1
+    assert await handle.result(TIMEOUT_S) == 1
+    assert await (await team.orc.submit("work", session="another")).result(TIMEOUT_S) == 1
 
 
 async def test_a_cancel_overrides_a_stop(team: LocalTeam) -> None:
@@ -131,7 +131,7 @@ async def test_a_cancel_overrides_a_stop(team: LocalTeam) -> None:
         group.start_soon(handle.cancel, "enough")
         group.start_soon(lambda: team.orc.admin.stop(now=True))
     with pytest.raises(TaskCancelled, match="enough"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
 
 
 async def test_a_worker_that_starts_into_a_stop_obeys_it(team: LocalTeam) -> None:
@@ -148,7 +148,7 @@ async def test_a_worker_that_starts_into_a_stop_obeys_it(team: LocalTeam) -> Non
     await team.orc.admin.start()
     await editor.wait_begun(1)
     editor.gate.set()
-    assert await handle.result(PATIENCE_S) == 1
+    assert await handle.result(TIMEOUT_S) == 1
 
 
 @pytest.mark.parametrize("settings", [{"control__secret": SECRET}], indirect=True)
@@ -210,7 +210,7 @@ async def test_a_drained_worker_stays_and_can_go_on(team: LocalTeam) -> None:
     await wait_for(quiet, "the worker to take nothing more")
     count = len(first.begun)
     handles = [await submit(team) for _ in range(20)]
-    assert [await handle.result(PATIENCE_S) for handle in handles] == [1] * 20
+    assert [await handle.result(TIMEOUT_S) for handle in handles] == [1] * 20
     assert (len(first.begun), await words(team, order.id)) == (count, {drained.id: "received"})
     first.gate.set()
     await says(team, order.id, drained.id, "done")
@@ -218,7 +218,7 @@ async def test_a_drained_worker_stays_and_can_go_on(team: LocalTeam) -> None:
     await says(team, (await team.orc.admin.drain_worker(peer.id)).id, peer.id, "done")
     waits = await submit(team)
     resumed = await team.orc.admin.resume_worker(drained.id)
-    assert await waits.result(PATIENCE_S) == 1
+    assert await waits.result(TIMEOUT_S) == 1
     assert len(first.begun) == count + 1
     await says(team, resumed.id, drained.id, "done")
 
@@ -232,7 +232,7 @@ async def test_a_stopped_worker_ends(team: LocalTeam) -> None:
     order = await team.orc.admin.stop_worker(worker.id, reason="move")
     await says(team, order.id, worker.id, "received")
     editor.gate.set()
-    assert await handle.result(PATIENCE_S) == 1
+    assert await handle.result(TIMEOUT_S) == 1
     await says(team, order.id, worker.id, "done")
     store, keys = team.services.store, team.services.keys
 
@@ -302,6 +302,6 @@ async def test_damage_silences_nobody(team: LocalTeam, damage: str) -> None:
     stop = await team.orc.admin.stop(now=True)
     for sender in (worker.id, "supervisor"):
         await says(team, stop.id, sender, "done")
-    found = await stop.receipts(timeout=PATIENCE_S)
+    found = await stop.receipts(timeout=TIMEOUT_S)
     assert (found.missing, found.busy) == ((), ())
     await store.execute("DEL", keys.suspended_scopes)

@@ -14,7 +14,7 @@ from orchestrator.locks import scripts
 from orchestrator.locks.model import new_nonce
 from orchestrator.store.keys import ScopeKeys
 from tests.helpers.guards import keys_of
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ async def test_sums(team: LocalTeam) -> None:
     await team.work(agent)
     handles = await team.orc.submit_many([Submission(work) for _ in range(20)])
     await asyncio.gather(*[team.orc.agents.bump("ed", "tasks_completed", 2) for _ in range(20)])
-    assert len({await handle.result(PATIENCE_S) for handle in handles}) == 20
+    assert len({await handle.result(TIMEOUT_S) for handle in handles}) == 20
     found = await team.orc.agents.state("ed")
     assert found["tasks_completed"] == 60
     assert found["current_task"] in {handle.id for handle in handles}
@@ -67,7 +67,7 @@ async def test_a_late_attempt_changes_nothing(team: LocalTeam) -> None:
     @agent.skill
     async def work(ctx: TaskContext) -> None:
         await ctx.agent_state.set({"by": "first"})
-        held = await ctx.opened_locks().execution.agent.claim()
+        held = await ctx.opened_locks().execution.agent.proof()
         generation = int(held.value.split(":")[2]) + 1
         keys = ScopeKeys(team.services.keys.prefix, "agent", "ed")
         call = scripts.claim(
@@ -84,7 +84,7 @@ async def test_a_late_attempt_changes_nothing(team: LocalTeam) -> None:
 
     await team.work(agent)
     await team.orc.submit("work")
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         await taken.wait()
     assert len(heard) == 2
     assert await team.orc.agents.state("ed") == {"by": "first"}

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.tasks.model import TaskState
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.process_handlers import Point
 from tests.helpers.process_handlers import swap as swap_points
 from tests.helpers.waiting import wait_for
@@ -52,13 +52,13 @@ async def test_a_lifespan_surrounds_all_tasks_of_a_worker(team: LocalTeam) -> No
 
     worker = await team.work(editor, plain)
     handle = await team.orc.submit(work)
-    assert await (await team.orc.submit(stateless)).result(PATIENCE_S)
-    assert await handle.result(PATIENCE_S) == "EDITOR"
+    assert await (await team.orc.submit(stateless)).result(TIMEOUT_S)
+    assert await handle.result(TIMEOUT_S) == "EDITOR"
     last = await team.orc.submit(work)
     await wait_for(lambda: log.count("work") == 2, "the last task")
     await team.stop(worker)
     assert log == ["open editor", "work", "worked", "work", "worked", "close"]
-    assert await last.result(PATIENCE_S) == "EDITOR"
+    assert await last.result(TIMEOUT_S) == "EDITOR"
 
 
 async def test_a_lifespan_that_fails_stops_the_worker_before_it_is_known(team: LocalTeam) -> None:
@@ -128,7 +128,7 @@ async def test_middleware_wraps_handlers_in_order(team: LocalTeam) -> None:
     await team.work(agent)
     for skill in ("in_loop", "in_thread"):
         log.clear()
-        assert await (await team.orc.submit(skill, {"word": "hello"})).result(PATIENCE_S) == "<hello!>"
+        assert await (await team.orc.submit(skill, {"word": "hello"})).result(TIMEOUT_S) == "<hello!>"
         assert log == ["outer 1", "inner", "hello", "outer got hello!"]
 
 
@@ -153,10 +153,10 @@ async def test_middleware_sees_failures_and_may_decide(team: LocalTeam) -> None:
         raise ValueError("this")
 
     await team.work(agent)
-    assert await (await team.orc.submit(work)).result(PATIENCE_S) == "repaired this"
-    assert await (await team.orc.submit(work, tags=["skip"])).result(PATIENCE_S) == "skipped"
+    assert await (await team.orc.submit(work)).result(TIMEOUT_S) == "repaired this"
+    assert await (await team.orc.submit(work, tags=["skip"])).result(TIMEOUT_S) == "skipped"
     with pytest.raises(TaskFailed, match="not today"):
-        await (await team.orc.submit(work, tags=["refuse"])).result(PATIENCE_S)
+        await (await team.orc.submit(work, tags=["refuse"])).result(TIMEOUT_S)
     assert len(runs) == 1
 
 
@@ -193,10 +193,10 @@ async def test_an_attempt_may_ask_for_more_time(team: LocalTeam) -> None:
         return "done"
 
     await team.work(agent)
-    assert await (await team.orc.submit(work, {"extend": True})).result(PATIENCE_S) == "done"
+    assert await (await team.orc.submit(work, {"extend": True})).result(TIMEOUT_S) == "done"
     assert [round((at - datetime.now(UTC)).total_seconds()) for at in deadlines if at] == [0, 30]
     with pytest.raises(TaskFailed, match=r"TimeoutError: the attempt took longer than its timeout of 0\.2 s"):
-        await (await team.orc.submit(work, {"extend": False})).result(PATIENCE_S)
+        await (await team.orc.submit(work, {"extend": False})).result(TIMEOUT_S)
 
 
 async def test_an_attempt_that_falls_silent_is_cancelled(team: LocalTeam) -> None:
@@ -212,9 +212,9 @@ async def test_an_attempt_that_falls_silent_is_cancelled(team: LocalTeam) -> Non
         return "done"
 
     await team.work(agent)
-    assert await (await team.orc.submit(work, {"signs": True})).result(PATIENCE_S) == "done"
+    assert await (await team.orc.submit(work, {"signs": True})).result(TIMEOUT_S) == "done"
     with pytest.raises(TaskFailed, match=r"TimeoutError: the attempt gave no sign of life for 0\.2 s"):
-        await (await team.orc.submit(work, {"signs": False})).result(PATIENCE_S)
+        await (await team.orc.submit(work, {"signs": False})).result(TIMEOUT_S)
 
 
 async def test_the_hard_limit_stands_beside_silence(team: LocalTeam) -> None:
@@ -229,7 +229,7 @@ async def test_the_hard_limit_stands_beside_silence(team: LocalTeam) -> None:
 
     await team.work(agent)
     with pytest.raises(TaskFailed, match=r"longer than its timeout of 0\.3 s"):
-        await (await team.orc.submit(work)).result(PATIENCE_S)
+        await (await team.orc.submit(work)).result(TIMEOUT_S)
 
 
 async def test_signals_are_received_while_time_is_limited(team: LocalTeam) -> None:

@@ -18,7 +18,7 @@ from orchestrator.client.submission import Submission
 from orchestrator.core.errors import InvalidInput, OrchestratorError, ServerRefused, TaskCancelled, TaskFailed
 from orchestrator.core.ids import new_task_id
 from tests.helpers.counting import CommandCounter
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Reject
 
@@ -98,7 +98,7 @@ async def test_those_that_have_ended_come_first(team: LocalTeam) -> None:
     slow = await team.orc.submit("after", {"seconds": 0.4})
     ended = await team.orc.submit_many([Submission("after", {"seconds": 0.0})] * 3)
     for handle in reversed(ended):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert [handle async for handle in team.orc.as_completed([slow, *ended])] == [*ended, slow]
     assert [handle async for handle in team.orc.as_completed(ended)] == ended
     nothing: list[TaskHandle[Any]] = []
@@ -114,7 +114,7 @@ async def test_every_end_is_an_end(team: LocalTeam) -> None:
     lost = team.orc.task(new_task_id())
     await unwanted.cancel("enough")
     found: dict[str, object] = {}
-    async for handle in team.orc.as_completed([good, bad, unwanted, lost], timeout=PATIENCE_S):
+    async for handle in team.orc.as_completed([good, bad, unwanted, lost], timeout=TIMEOUT_S):
         try:
             found[handle.id] = await handle.result(0)
         except (TaskFailed, TaskCancelled) as ended:
@@ -131,7 +131,7 @@ async def test_tasks_of_other_clients(team: LocalTeam) -> None:
     theirs = await other.submit("after", {"seconds": 0.1})
     own = await team.orc.submit("after", {"seconds": 0.0})
     known = team.orc.task(theirs.id)
-    assert [handle async for handle in team.orc.as_completed([known, own], timeout=PATIENCE_S)] == [own, known]
+    assert [handle async for handle in team.orc.as_completed([known, own], timeout=TIMEOUT_S)] == [own, known]
     with pytest.raises(InvalidInput, match=rf"made by another client; give orc\.task\('{theirs.id}'\)"):
         team.orc.as_completed([own, theirs])
     strange: Any = [own.id]
@@ -249,13 +249,13 @@ async def test_a_record_that_cannot_be_read_holds_up_no_other(orc: Orchestrator,
     redis_client.set(broken, "not ours", ex=60)
     await handles[1].cancel()
     await handles[2].cancel()
-    given = {handle.id async for handle in orc.as_completed(handles, timeout=PATIENCE_S)}
+    given = {handle.id async for handle in orc.as_completed(handles, timeout=TIMEOUT_S)}
     assert given == {handle.id for handle in handles}
     with pytest.raises(ServerRefused, match="WRONGTYPE"):
         await handles[0].result(0)
     foreign = await Orchestrator(settings=orc.services.settings).open()
     with pytest.raises(ServerRefused, match="WRONGTYPE"):
-        await foreign.task(handles[0].id).result(PATIENCE_S)
+        await foreign.task(handles[0].id).result(TIMEOUT_S)
     await foreign.aclose()
 
 

@@ -27,7 +27,7 @@ from orchestrator import (
 from orchestrator.control.records import records
 from orchestrator.control.signing import signer_of
 from orchestrator.tasks import queries
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Asked, TaskContext
 
@@ -45,7 +45,7 @@ async def asks(handle: TaskHandle[Any], number: int = 1) -> None:
         found = (await handle.status()).detail
         return found.cause is Cause.AWAITING_INPUT and found.number == number
 
-    await wait_for(waits, f"question {number}", PATIENCE_S)
+    await wait_for(waits, f"question {number}", TIMEOUT_S)
 
 
 def clerk(**options: Any) -> tuple[Agent, list[int]]:
@@ -71,9 +71,9 @@ async def test_an_answer_lets_the_handler_start_again(team: LocalTeam) -> None:
     await team.work(agent)
     handle = await team.orc.submit("book")
     await asks(handle)
-    assert await (await team.orc.submit("other")).result(PATIENCE_S) == "the slot is free"
+    assert await (await team.orc.submit("other")).result(TIMEOUT_S) == "the slot is free"
     assert await handle.answer("b", actor="ada") is AnswerStatus.ANSWERED
-    assert await handle.result(PATIENCE_S) == [2, "b"]
+    assert await handle.result(TIMEOUT_S) == [2, "b"]
     info = await handle.info()
     assert (begun, info.attempts, info.errors, info.state) == ([1, 1], 1, (), TaskState.SUCCEEDED)
     (question,) = info.questions
@@ -129,7 +129,7 @@ async def test_refused_answers(team: LocalTeam) -> None:
     with pytest.raises(InvalidInput, match="must say who"):
         await handle.answer("a", actor=" \n")
     assert await handle.answer({"seat": 2.0, "row": 1}, actor="ada\nlovelace") is AnswerStatus.ANSWERED
-    assert await handle.result(PATIENCE_S) == [2, {"row": 1, "seat": 2}]
+    assert await handle.result(TIMEOUT_S) == [2, {"row": 1, "seat": 2}]
     assert await handle.answer({"row": 1, "seat": 2}) is AnswerStatus.ALREADY
     with pytest.raises(AnswerRefused, match=r'was answered by ada lovelace: \{"row":1,"seat":2\}'):
         await handle.answer("a")
@@ -153,7 +153,7 @@ async def test_two_questions(team: LocalTeam) -> None:
     with pytest.raises(AnswerRefused, match="was answered by"):
         await handle.answer("there", question=1)
     await handle.answer("there")
-    assert await handle.result(PATIENCE_S) == ["here", "there"]
+    assert await handle.result(TIMEOUT_S) == ["here", "there"]
     assert [question.answer for question in (await handle.info()).questions] == ["here", "there"]
 
 
@@ -176,10 +176,10 @@ async def test_questions_at_once(team: LocalTeam) -> None:
     await team.work(agent)
     handle = await team.orc.submit("plan")
     for _ in range(2):
-        await wait_for(partial(_is_asking, handle), "a question", PATIENCE_S)
+        await wait_for(partial(_is_asking, handle), "a question", TIMEOUT_S)
         (question,) = [one for one in (await handle.info()).questions if one.open]
         await handle.answer(question.question.upper())
-    assert await handle.result(PATIENCE_S) == {"a?": "A?", "b?": "B?"}
+    assert await handle.result(TIMEOUT_S) == {"a?": "A?", "b?": "B?"}
 
 
 async def _is_asking(handle: TaskHandle[Any]) -> bool:
@@ -199,7 +199,7 @@ async def test_a_handler_in_a_thread(team: LocalTeam) -> None:
     handle = await team.orc.submit("plan")
     await asks(handle)
     await handle.answer(value=True)
-    assert await handle.result(PATIENCE_S) == [True, True]
+    assert await handle.result(TIMEOUT_S) == [True, True]
 
 
 @pytest.mark.parametrize("swallows", ["Exception", "BaseException", "raises"])
@@ -230,7 +230,7 @@ async def test_a_handler_that_goes_on_after_asking(team: LocalTeam, swallows: st
     handle = await team.orc.submit("stubborn")
     await asks(handle)
     await handle.answer("yes")
-    assert await handle.result(PATIENCE_S) == "yes"
+    assert await handle.result(TIMEOUT_S) == "yes"
     assert (did, signals) == ([], [Asked])
 
 
@@ -239,7 +239,7 @@ async def test_a_deadline_with_a_default(team: LocalTeam) -> None:
     agent, begun = clerk(deadline=0.05, default={"row": "any"})
     await team.work(agent)
     handle = await team.orc.submit("book")
-    assert await handle.result(PATIENCE_S) == [2, {"row": "any"}]
+    assert await handle.result(TIMEOUT_S) == [2, {"row": "any"}]
     with pytest.raises(AnswerRefused, match="was not answered in time"):
         await handle.answer("a")
     (question,) = (await handle.info()).questions
@@ -259,9 +259,9 @@ async def test_a_deadline_without_a_default(team: LocalTeam) -> None:
 
     await team.work(agent)
     careful_one, lost = await team.orc.submit("careful"), await team.orc.submit("book")
-    assert await careful_one.result(PATIENCE_S) == f"AskExpired: {AskExpired('Anybody?')}"
+    assert await careful_one.result(TIMEOUT_S) == f"AskExpired: {AskExpired('Anybody?')}"
     with pytest.raises(TaskFailed, match=r"AskExpired: nobody answered in time: Which row\?") as failed:
-        await lost.result(PATIENCE_S)
+        await lost.result(TIMEOUT_S)
     assert len(failed.value.errors) == 1
 
 
@@ -278,7 +278,7 @@ async def test_a_changed_question(team: LocalTeam) -> None:
     await asks(handle)
     await handle.answer(1)
     with pytest.raises(TaskFailed, match="question 1 of this attempt is 'two', and an earlier attempt asked 'one'"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ async def test_what_cannot_be_asked(team: LocalTeam, options: dict[str, Any], sa
     await team.work(agent)
     handle = await team.orc.submit("odd")
     with pytest.raises(TaskFailed, match=says):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert (await handle.info()).questions == ()
 
 
@@ -319,7 +319,7 @@ async def test_cancelled_while_it_asks(team: LocalTeam) -> None:
     await asks(handle)
     assert await handle.cancel("too late") is CancelStatus.ENDED
     with pytest.raises(TaskCancelled, match="too late"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     with pytest.raises(AnswerRefused, match="it has asked 1 question so far and is cancelled"):
         await handle.answer("a")
     assert begun == [1]
@@ -335,7 +335,7 @@ async def test_a_new_supervisor_and_worker_know_what_was_asked(team: LocalTeam) 
     another, _ = clerk(deadline=3600)
     await team.work(another)
     assert await handle.answer("c") is AnswerStatus.ANSWERED
-    assert await handle.result(PATIENCE_S) == [2, "c"]
+    assert await handle.result(TIMEOUT_S) == [2, "c"]
 
 
 async def test_followers_see_questions_and_answers(team: LocalTeam) -> None:
@@ -385,7 +385,7 @@ async def test_once_over_attempts(team: LocalTeam) -> None:
     handle = await team.orc.submit("buy", key="order-1")
     await asks(handle)
     await handle.answer(value=True)
-    assert await handle.result(PATIENCE_S) == [["paid", 7], ["paid", 7], True, None]
+    assert await handle.result(TIMEOUT_S) == [["paid", 7], ["paid", 7], True, None]
     assert did == ["order-1", "note"]
     assert sorted((await handle.info()).once) == ["note", "pay"]
 
@@ -420,7 +420,7 @@ async def test_once_at_the_same_time(team: LocalTeam) -> None:
         return [*results, await ctx.once("flaky", flaky)]
 
     await team.work(agent)
-    assert await (await team.orc.submit("both")).result(PATIENCE_S) == [1, 1, "done"]
+    assert await (await team.orc.submit("both")).result(TIMEOUT_S) == [1, 1, "done"]
     assert did == ["slow", "flaky", "flaky"]
 
 
@@ -435,7 +435,7 @@ async def test_once_without_a_name(team: LocalTeam, name: str, says: str) -> Non
 
     await team.work(agent)
     with pytest.raises(TaskFailed, match=says):
-        await (await team.orc.submit("odd")).result(PATIENCE_S)
+        await (await team.orc.submit("odd")).result(TIMEOUT_S)
 
 
 async def test_once_with_a_result_that_cannot_be_kept(team: LocalTeam) -> None:
@@ -448,7 +448,7 @@ async def test_once_with_a_result_that_cannot_be_kept(team: LocalTeam) -> None:
 
     await team.work(agent)
     with pytest.raises(TaskFailed, match="what 'thing' returned would contain a object"):
-        await (await team.orc.submit("odd")).result(PATIENCE_S)
+        await (await team.orc.submit("odd")).result(TIMEOUT_S)
 
 
 # ------------------------------------------------------------------------------------------------ what stands beside it
@@ -469,10 +469,10 @@ async def test_a_lane_waits_with_its_task(team: LocalTeam) -> None:
     second = await team.orc.submit("step", {"name": "second"}, lane="one")
     beside = await team.orc.submit("step", {"name": "beside"}, lane="other")
     await asks(first)
-    await beside.result(PATIENCE_S)
+    await beside.result(TIMEOUT_S)
     assert (await second.status()).detail.cause is Cause.LANE
     await first.answer(value=True)
-    await second.result(PATIENCE_S)
+    await second.result(TIMEOUT_S)
     assert ran == ["beside", "first", "second"]
 
 
@@ -501,7 +501,7 @@ async def test_an_answer_stands_without_a_record(team: LocalTeam) -> None:
     for number in (minute, minute + 1):
         await store.execute("SET", f"{store.keys.root}:control:{number}", 10**6, "EX", 120)
     assert await handle.answer("b") is AnswerStatus.ANSWERED
-    assert await handle.result(PATIENCE_S) == [2, "b"]
+    assert await handle.result(TIMEOUT_S) == [2, "b"]
     (one,) = await records(store, signer_of(team.settings, place=store.keys.root), limit=9)
     assert (one.kind, one.state) == ("answer", "refused")
 
@@ -520,4 +520,4 @@ async def test_the_synchronous_client_answers(team: LocalTeam) -> None:
     with pytest.raises(InvalidInput, match="none of the options"):
         await to_thread.run_sync(answer, "c")
     assert await to_thread.run_sync(answer, "a") is AnswerStatus.ANSWERED
-    assert await handle.result(PATIENCE_S) == [2, "a"]
+    assert await handle.result(TIMEOUT_S) == [2, "a"]

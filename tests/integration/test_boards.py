@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator import InvalidInput, Standing, Submission
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, Reject
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def test_what_agents_have_done(team: LocalTeam) -> None:
     await team.work(agent_of("ed"), agent_of("bo"))
     tasks = [Submission("work-ed")] * 3 + [Submission("work-bo")] * 5 + [Submission("work-ed", {"well": False})]
     handles = await team.orc.submit_many(tasks)
-    async for _ in team.orc.as_completed(handles, timeout=PATIENCE_S):
+    async for _ in team.orc.as_completed(handles, timeout=TIMEOUT_S):
         pass
     # The test may run over midnight; what was done stands on one of the two days, or on both.
     today = datetime.now(UTC).date()

@@ -14,7 +14,7 @@ from orchestrator.core.ids import new_task_id
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import Delivery, TaskState
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, TaskContext
 from workers.runtime.in_flight import MAX_EARLY_CANCELS, InFlight
 
@@ -75,7 +75,7 @@ async def test_it_is_received_within_milliseconds(team: LocalTeam, skill: str, c
         asked_s = time.monotonic()
         await handle.cancel("enough")
         with pytest.raises(TaskCancelled, match="enough"):
-            await handle.result(PATIENCE_S)
+            await handle.result(TIMEOUT_S)
         took_s.append(held.ended_s[handle.id] - asked_s)
     assert statistics.median(took_s) < 0.1
     assert max(took_s) < 1.0
@@ -97,7 +97,7 @@ async def test_cancelling_is_a_state(team: LocalTeam) -> None:
         assert len(await queries.listing(team.services.store, states=states, limit=10)) == count
     held.may_end.set()
     with pytest.raises(TaskCancelled):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert (await handle.status()).state is TaskState.CANCELLED
 
 
@@ -112,7 +112,7 @@ async def test_the_mark_outlives_the_worker(team: LocalTeam) -> None:
     await team.stop(worker)
     await team.work(held.agent)
     with pytest.raises(TaskCancelled, match="enough"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("garbage", [[("x", "y")], [("k", "dance"), ("t", "t"), ("g", "1")], [("k", "\xff" * 10)]])
@@ -128,7 +128,7 @@ async def test_odd_notes_are_passed_over(team: LocalTeam, garbage: list[tuple[st
     await store.execute("EXPIRE", store.keys.notes(worker.id), 60)
     await handle.cancel("enough")
     with pytest.raises(TaskCancelled):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
 
 
 async def test_a_cancel_may_arrive_before_its_attempt(settings: object) -> None:

@@ -12,7 +12,7 @@ from orchestrator.client.submission import Submission
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.sync import Orchestrator as BlockingOrchestrator
 from tests.helpers.counting import CommandCounter
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ async def test_the_worker_refuses_in_the_same_words(team: LocalTeam) -> None:
     await team.work(agent)
     handle = await team.orc.submit("summarize", {"txt": 1})
     with pytest.raises(TaskFailed) as failed:
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert failed.value.reason.endswith(INVALID_ARGUMENTS)
 
 
@@ -98,7 +98,7 @@ async def test_what_fits_is_sent(team: LocalTeam) -> None:
     await team.work(agent)
     for args, result in (({"text": "abcdef"}, "abc"), (Order(text="abcdef", atMost=2), "ab"), ({"text": ""}, "")):
         handle = await team.orc.submit(summarize, args)
-        assert await handle.result(PATIENCE_S) == f"{result} by editor"
+        assert await handle.result(TIMEOUT_S) == f"{result} by editor"
 
 
 async def test_what_only_the_worker_sees_is_left_to_it(team: LocalTeam) -> None:
@@ -106,7 +106,7 @@ async def test_what_only_the_worker_sees_is_left_to_it(team: LocalTeam) -> None:
     await team.work(agent)
     handle = await team.orc.submit(read, {"file": "/no/such/file"})
     with pytest.raises(TaskFailed, match="arguments do not fit 'read': file: Path does not point to a file"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
 
 
 async def test_a_child_that_does_not_fit_is_refused_to_its_parent(team: LocalTeam) -> None:
@@ -114,9 +114,9 @@ async def test_a_child_that_does_not_fit_is_refused_to_its_parent(team: LocalTea
     await team.work(agent)
     handle = await team.orc.submit(delegate, {"args": {"txt": 1}})
     with pytest.raises(TaskFailed, match=f"InvalidInput: {INVALID_ARGUMENTS}"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     fitting = await team.orc.submit(delegate, {"args": {"text": "abcdef"}})
-    assert await fitting.result(PATIENCE_S) == "abc by editor"
+    assert await fitting.result(TIMEOUT_S) == "abc by editor"
 
 
 def test_the_blocking_client_checks_as_well(settings: Settings) -> None:

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.client.submission import Parent, Submission
 from orchestrator.core.errors import KeyConflict, SubmitRefused, TaskFailed
 from orchestrator.core.ids import new_task_id
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, Retry, TaskContext
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ async def test_a_retried_parent_finds_the_same_children(team: LocalTeam) -> None
 
     await team.work(agent)
     handle = await team.orc.submit("parent")
-    assert await handle.result(PATIENCE_S) == 14
+    assert await handle.result(TIMEOUT_S) == 14
     assert sorted(ran) == [0, 1, 2, 3]
     assert ids[0] == ids[1] == ids[2]
     info = await team.orc.task(ids[0][2]).info()
@@ -58,8 +58,8 @@ async def test_children_carry_the_session(team: LocalTeam) -> None:
         return [ctx.session, *await same.result(), *await other.result()]
 
     await team.work(agent)
-    assert await (await team.orc.submit("tell", session="s 1")).result(PATIENCE_S) == ["s 1", "s 1", "other"]
-    assert await (await team.orc.submit("tell")).result(PATIENCE_S) == [None, None, "other"]
+    assert await (await team.orc.submit("tell", session="s 1")).result(TIMEOUT_S) == ["s 1", "s 1", "other"]
+    assert await (await team.orc.submit("tell")).result(TIMEOUT_S) == [None, None, "other"]
 
 
 async def test_a_child_may_have_a_key_of_its_own(team: LocalTeam) -> None:
@@ -84,11 +84,11 @@ async def test_a_child_may_have_a_key_of_its_own(team: LocalTeam) -> None:
 
     await team.work(agent)
     handles = [await team.orc.submit("parent") for _ in range(3)]
-    assert [await handle.result(PATIENCE_S) for handle in handles] == ["shared"] * 3
+    assert [await handle.result(TIMEOUT_S) for handle in handles] == ["shared"] * 3
     assert ran == ["once"]
     for what in ("key", "session"):
         with pytest.raises(TaskFailed, match=f"InvalidInput: {what} '' is refused"):
-            await (await team.orc.submit("careless", {"what": what})).result(PATIENCE_S)
+            await (await team.orc.submit("careless", {"what": what})).result(TIMEOUT_S)
 
 
 async def test_another_child_at_the_same_place_is_a_conflict(team: LocalTeam) -> None:
@@ -109,7 +109,7 @@ async def test_another_child_at_the_same_place_is_a_conflict(team: LocalTeam) ->
         raise ValueError("again")
 
     await team.work(agent)
-    assert await (await team.orc.submit("parent")).result(PATIENCE_S) == "told"
+    assert await (await team.orc.submit("parent")).result(TIMEOUT_S) == "told"
     assert len(seen) == 1
 
 
@@ -127,7 +127,7 @@ async def test_an_attempt_that_is_over_submits_no_children(team: LocalTeam) -> N
         return ctx.attempt
 
     await team.work(agent)
-    assert await (await team.orc.submit("parent")).result(PATIENCE_S) == 2
+    assert await (await team.orc.submit("parent")).result(TIMEOUT_S) == 2
     with pytest.raises(SubmitRefused, match="no longer run by this attempt"):
         await contexts[1].submit("child")
     with pytest.raises(SubmitRefused):
@@ -150,7 +150,7 @@ async def test_children_of_children_are_bounded(team: LocalTeam) -> None:
             return depth
 
     await team.work(agent)
-    assert await (await team.orc.submit("dig", {"depth": 0})).result(PATIENCE_S) == 2
+    assert await (await team.orc.submit("dig", {"depth": 0})).result(TIMEOUT_S) == 2
 
 
 async def test_a_failed_child_fails_the_parent_that_waits(team: LocalTeam) -> None:
@@ -167,7 +167,7 @@ async def test_a_failed_child_fails_the_parent_that_waits(team: LocalTeam) -> No
 
     await team.work(agent)
     with pytest.raises(TaskFailed, match=r"TaskFailed: task .* failed: ValueError: childish"):
-        await (await team.orc.submit("parent")).result(PATIENCE_S)
+        await (await team.orc.submit("parent")).result(TIMEOUT_S)
 
 
 async def test_many_parents_wait_for_children_of_the_same_agent(team: LocalTeam) -> None:
@@ -192,4 +192,4 @@ async def test_many_parents_wait_for_children_of_the_same_agent(team: LocalTeam)
 
     await team.work(agent)
     handles = [await team.orc.submit("parent", {"size": 10}) for _ in range(7)]
-    assert [await handle.result(PATIENCE_S) for handle in handles] == [45] * 7
+    assert [await handle.result(TIMEOUT_S) for handle in handles] == [45] * 7

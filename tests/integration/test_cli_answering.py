@@ -10,7 +10,7 @@ import anyio.to_thread
 import pytest
 
 from orchestrator.tasks.model import TaskState
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Done, Terminal
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext
@@ -62,7 +62,7 @@ async def asks(handle: TaskHandle[Any], number: int = 1) -> None:
     async def waits() -> bool:
         return (await handle.status()).detail.number == number
 
-    await wait_for(waits, f"question {number}", PATIENCE_S)
+    await wait_for(waits, f"question {number}", TIMEOUT_S)
 
 
 async def test_answer(team: LocalTeam, orc: Callable[..., Awaitable[Done]], handle: TaskHandle[Any]) -> None:
@@ -80,7 +80,7 @@ async def test_answer(team: LocalTeam, orc: Callable[..., Awaitable[Done]], hand
     assert json.loads(again.out) == {"id": id_, "status": "already", "question": 1, "answer": "1"}
     second = await orc("tasks", "answer", id_, '{"seat": 12345678901234567890123}', "-o", "jsonl")
     assert second.out.endswith('"answer":{"seat":12345678901234567890123}}\n')
-    assert await handle.result(PATIENCE_S) == ["1", {"seat": 12345678901234567890123}]
+    assert await handle.result(TIMEOUT_S) == ["1", {"seat": 12345678901234567890123}]
     shown = json.loads((await orc("tasks", "show", id_, "-o", "json")).out)
     one, two = shown["questions"]
     assert (one["question"], one["options"], one["answer"]) == ("Which row\x1b?", ["1", "2"], "1")
@@ -120,7 +120,7 @@ async def test_watch(orc: Callable[..., Awaitable[Done]], handle: TaskHandle[Any
     await handle.answer("2", actor="ada")
     await asks(handle, 2)
     await handle.answer(None, actor="bob")
-    await handle.result(PATIENCE_S)
+    await handle.result(TIMEOUT_S)
     await team_follow.aclose()
     lines = [line.split(None, 1)[1] for line in (await orc("tasks", "watch", handle.id)).out.splitlines()]
     assert [line.strip() for line in lines if line.startswith(("asked", "answered"))] == [

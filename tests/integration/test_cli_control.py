@@ -14,7 +14,7 @@ from orchestrator.agents import scripts as agents
 from orchestrator.agents.model import AgentSpec
 from orchestrator.core.errors import Stopped
 from orchestrator.core.ids import new_task_id
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Done, Terminal
 from tests.helpers.waiting import wait_for, wait_until
 from workers import Agent
@@ -94,7 +94,7 @@ async def deaf(team: LocalTeam, worker: str = "deaf:1:0000") -> str:
 
 async def runs(team: LocalTeam) -> None:
     """A quick task runs."""
-    await (await team.orc.submit("work")).result(PATIENCE_S)
+    await (await team.orc.submit("work")).result(TIMEOUT_S)
 
 
 async def waits(team: LocalTeam) -> None:
@@ -145,7 +145,7 @@ async def test_scopes(team: LocalTeam, orc: Orc, worker: Worker, scope: tuple[st
     with pytest.raises(TimeoutError):
         await handle.result(0.1)
     assert (await orc("start", *scope)).code == 0
-    await handle.result(PATIENCE_S)
+    await handle.result(TIMEOUT_S)
 
 
 async def test_refuse(team: LocalTeam, orc: Orc, worker: Worker) -> None:
@@ -183,7 +183,7 @@ async def test_wait(team: LocalTeam, orc: Orc, ed: Ed, worker: Worker) -> None:
         done.err,
     )
     ed.let_go.set()
-    await handle.result(PATIENCE_S)
+    await handle.result(TIMEOUT_S)
     assert (await orc("stop", "--wait")).code == 0
 
 
@@ -450,7 +450,7 @@ async def test_queues_drain(team: LocalTeam, orc: Orc, worker: Worker) -> None:
     with pytest.raises(Stopped, match="drained"):
         await team.orc.submit("work")
     await orc("agents", "resume", "ed")
-    await waiting.result(PATIENCE_S)
+    await waiting.result(TIMEOUT_S)
     unknown = await orc("queues", "drain", "skill:nobody")
     assert unknown.code == 0
     assert unknown.err.startswith("nothing waits in skill:nobody and no agent that is known takes from it")
@@ -492,7 +492,7 @@ async def test_workers_drain_and_resume(team: LocalTeam, orc: Orc, ed: Ed, worke
     late = await orc("workers", "drain", worker.id, "--wait", "--timeout", "0.2")
     assert late.code == 5
     ed.let_go.set()
-    await handle.result(PATIENCE_S)
+    await handle.result(TIMEOUT_S)
     assert (await orc("workers", "drain", worker.id, "--wait")).code == 0
     assert (await orc("workers", "resume", worker.id)).code == 0
     await runs(team)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import anyio.to_thread
 import pytest
 
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Done, Terminal
 from workers import Agent
 
@@ -84,7 +84,7 @@ async def test_top(team: LocalTeam, orc: Orc) -> None:
 
     await team.work(agent)
     for _ in range(2):
-        await (await team.orc.submit("work")).result(PATIENCE_S)
+        await (await team.orc.submit("work")).result(TIMEOUT_S)
     done = await orc("agents", "top", "-o", "json")
     assert done.json()["items"] == [{"place": 1, "member": "ed", "count": 2}]
     assert (await orc("agents", "top", "-n", "1", "-o", "id")).out == "ed\n"

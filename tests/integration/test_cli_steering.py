@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator import Cause, KeyConflict, TaskCancelled
 from orchestrator.tasks.model import TaskState
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Done, Terminal
 from tests.helpers.waiting import wait_for
 from workers import Agent
@@ -92,7 +92,7 @@ async def running(team: LocalTeam, stubborn: Stubborn) -> TaskHandle[Any]:
 async def ended(team: LocalTeam) -> TaskHandle[Any]:
     """A task that has succeeded."""
     handle = await team.orc.submit("work", key="k", tags=["t"])
-    await handle.result(PATIENCE_S)
+    await handle.result(TIMEOUT_S)
     return handle
 
 
@@ -177,7 +177,7 @@ async def test_cancel(team: LocalTeam, orc: Orc, stubborn: Stubborn) -> None:
     ]
     for handle in (ready, scheduled):
         with pytest.raises(TaskCancelled, match="wrong input"):
-            await handle.result(PATIENCE_S)
+            await handle.result(TIMEOUT_S)
     assert (await runs.status()).detail.reason == "wrong input"
     again = await orc("cancel", *ids, "-o", "json")
     assert again.code == 6
@@ -196,7 +196,7 @@ async def test_cancel(team: LocalTeam, orc: Orc, stubborn: Stubborn) -> None:
     assert (bare.out.split(), bare.err) == (ids[:-1], f"task {UNKNOWN_ID}: {GONE}\n")
     stubborn.let_go.set()
     with pytest.raises(TaskCancelled, match="wrong input"):
-        await runs.result(PATIENCE_S)
+        await runs.result(TIMEOUT_S)
 
 
 async def test_cancel_exit_codes(team: LocalTeam, orc: Orc) -> None:
@@ -248,7 +248,7 @@ async def test_interrupted_cancel(team: LocalTeam, terminal: Terminal, stubborn:
         assert waiting.output == "interrupted\n"
     stubborn.let_go.set()
     with pytest.raises(TaskCancelled):
-        await runs.result(PATIENCE_S)
+        await runs.result(TIMEOUT_S)
 
 
 async def _is_cancelling(handle: TaskHandle[Any]) -> bool:

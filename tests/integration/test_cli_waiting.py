@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.cli import output, waiting
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent
 
@@ -31,10 +31,10 @@ async def test_what_keeps_a_task_from_running_is_said_once(
         return 1
 
     handle = await team.orc.submit("gret")
-    async with waiting.patiently(team.orc, of=handle):
+    async with waiting.wait_through_outages(team.orc, of=handle):
         if looked_at:
-            await wait_for(lambda: said, "a word", PATIENCE_S)
+            await wait_for(lambda: said, "a word", TIMEOUT_S)
         await team.work(agent)
-        assert await handle.result(PATIENCE_S) == 1
+        assert await handle.result(TIMEOUT_S) == 1
     assert sum("no live agent has the skill" in text for text in said) == looked_at
     assert bool(said) == looked_at

@@ -30,7 +30,7 @@ from orchestrator.core.ids import new_task_id
 from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import CancelStatus, TaskState
 from tests.helpers.counting import CommandCounter
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Reject, TaskContext
 
@@ -126,17 +126,17 @@ async def test_results_come_in_the_form_asked_for(team: LocalTeam) -> None:
 
     await team.work(agent)
     named = await team.orc.submit("summarize", {"text": "a b"})
-    assert await named.result(PATIENCE_S) == {"text": "A B", "words": 2}
+    assert await named.result(TIMEOUT_S) == {"text": "A B", "words": 2}
     assert await named.result(as_=Summary) == Summary(text="A B", words=2)
     assert (await named.result(as_=Renamed)).count == 2
     renamed = await team.orc.submit("rename")
-    assert await renamed.result(PATIENCE_S) == {"count": 3, "content": "x"}
+    assert await renamed.result(TIMEOUT_S) == {"count": 3, "content": "x"}
     assert await renamed.result(as_=Renamed) == Renamed(words=3, contentOfIt="x")
     typed = await team.orc.submit(shorten, {"text": "abc"}, priority="high")
-    summary = await typed.result(PATIENCE_S)
+    summary = await typed.result(TIMEOUT_S)
     assert_type(summary, Summary)
     assert summary == Summary(text="a", words=1)
-    assert await (await team.orc.submit(delegate, {"text": "abc"})).result(PATIENCE_S) == 1
+    assert await (await team.orc.submit(delegate, {"text": "abc"})).result(TIMEOUT_S) == 1
 
 
 async def test_ends_without_a_result_have_their_own_errors(team: LocalTeam) -> None:
@@ -144,7 +144,7 @@ async def test_ends_without_a_result_have_their_own_errors(team: LocalTeam) -> N
     await team.work(make_editor())
     failed = await team.orc.submit("reject", {"reason": "not today"})
     with pytest.raises(TaskFailed, match="not today") as refused:
-        await failed.result(PATIENCE_S)
+        await failed.result(TIMEOUT_S)
     assert (refused.value.task_id, refused.value.reason, refused.value.errors) == (
         failed.id,
         "not today",
@@ -155,11 +155,11 @@ async def test_ends_without_a_result_have_their_own_errors(team: LocalTeam) -> N
     assert await cancelled.cancel("no longer needed") is CancelStatus.ENDED
     assert await cancelled.cancel() is CancelStatus.ALREADY
     with pytest.raises(TaskCancelled, match="no longer needed"):
-        await cancelled.result(PATIENCE_S)
+        await cancelled.result(TIMEOUT_S)
 
     expired = await team.orc.submit("nobody_has_this", start_by=datetime.now(UTC) + timedelta(seconds=0.2))
     with pytest.raises(TaskExpired, match="did not start in time"):
-        await expired.result(PATIENCE_S)
+        await expired.result(TIMEOUT_S)
     assert (await expired.status()).state is TaskState.EXPIRED
 
 
@@ -170,7 +170,7 @@ async def test_a_wait_that_times_out_leaves_the_task_alone(team: LocalTeam) -> N
         await handle.result(timeout=0.05)
     assert (await handle.status()).state is TaskState.READY
     await team.work(make_editor())
-    assert await handle.result(PATIENCE_S) == 8
+    assert await handle.result(TIMEOUT_S) == 8
 
 
 async def test_a_handle_is_made_from_an_id_alone(team: LocalTeam) -> None:
@@ -180,10 +180,10 @@ async def test_a_handle_is_made_from_an_id_alone(team: LocalTeam) -> None:
     foreign = other.task(handle.id)
     assert (await foreign.status()).detail.cause is Cause.NO_AGENT
     await team.work(make_editor())
-    assert await foreign.result(PATIENCE_S) == 8
+    assert await foreign.result(TIMEOUT_S) == 8
     late = await team.client()
     asked_s = time.monotonic()
-    assert await late.task(handle.id).result(PATIENCE_S) == 8
+    assert await late.task(handle.id).result(TIMEOUT_S) == 8
     assert time.monotonic() - asked_s < 0.2
     assert (await late.task(handle.id).info()).result == b"8"
 
@@ -192,7 +192,7 @@ async def test_an_unknown_task_is_told_apart_from_a_wrong_id(orc: Orchestrator) 
     """A well-formed id that nobody knows is expired or not found; anything else is refused at once."""
     unknown = orc.task(new_task_id())
     with pytest.raises(TaskExpired, match="not there"):
-        await unknown.result(PATIENCE_S)
+        await unknown.result(TIMEOUT_S)
     with pytest.raises(NotFound, match="does not exist"):
         await unknown.status()
     assert await unknown.cancel() is CancelStatus.UNKNOWN
@@ -215,7 +215,7 @@ async def test_a_reply_may_overtake_the_answer_to_the_submit(team: LocalTeam, mo
             return set(states) == {b"succeeded"}
 
         await wait_for(replied, "the end of the task")
-        await (await other.submit("double", {"x": 0})).result(PATIENCE_S)
+        await (await other.submit("double", {"x": 0})).result(TIMEOUT_S)
         await anyio.wait_all_tasks_blocked()  # now the reply has been read as well
         return answers
 
@@ -248,7 +248,7 @@ async def test_a_task_asked_for_again_is_looked_up(team: LocalTeam) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(_result_or_cancelled, waits)  # keeps the reader of replies awake
         id_ = (await team.orc.submit("double", {"x": 3})).id
-        assert await (await team.orc.submit("double", {"x": 4})).result(PATIENCE_S) == 8
+        assert await (await team.orc.submit("double", {"x": 4})).result(TIMEOUT_S) == 8
         gc.collect()
         assert await team.orc.task(id_).result(timeout=2) == 6
         await waits.cancel()
@@ -274,7 +274,7 @@ async def test_results_are_there_after_replies_were_trimmed(
     for key in redis_client.scan_iter(match=f"{team.settings.prefix}:*:replies:*"):
         redis_client.delete(key)
     asked_s = time.monotonic()
-    assert await handle.result(PATIENCE_S) == 2
+    assert await handle.result(TIMEOUT_S) == 2
     assert time.monotonic() - asked_s < 1
 
 
@@ -288,7 +288,7 @@ async def test_options_reach_the_attempt_and_the_record(team: LocalTeam, redis_c
         "tell", agent="editor", session="s/1 é", tags=["a", "b c"], key="msg 7", timeout=30, max_attempts=5,
         priority=7, result_ttl=timedelta(minutes=10),
     )  # fmt: skip
-    told = await handle.result(PATIENCE_S)
+    told = await handle.result(TIMEOUT_S)
     deadline = datetime.fromisoformat(told.pop("deadline"))
     assert timedelta(seconds=20) < deadline - datetime.now(UTC) <= timedelta(seconds=30)
     assert told == {
@@ -303,7 +303,7 @@ async def test_options_reach_the_attempt_and_the_record(team: LocalTeam, redis_c
     assert info.submitted_at <= info.ended_at + timedelta(milliseconds=1)
     assert 500 < redis_client.ttl(team.services.keys.task(handle.id)) <= 600
 
-    bare = await (await team.orc.submit("tell")).result(PATIENCE_S)
+    bare = await (await team.orc.submit("tell")).result(TIMEOUT_S)
     assert bare["key"] == bare["task"]
     assert (bare["session"], bare["tags"], bare["deadline"]) == (None, [], None)
 
@@ -322,7 +322,7 @@ async def test_a_delayed_task_waits_until_it_is_due(team: LocalTeam, form: str) 
     status = await handle.status()
     assert status.state is TaskState.SCHEDULED
     assert status.detail.cause is Cause.SCHEDULED
-    assert await handle.result(PATIENCE_S) == 2
+    assert await handle.result(TIMEOUT_S) == 2
     assert 0.39 <= time.monotonic() - asked_s < 2
 
 
@@ -334,10 +334,10 @@ async def test_the_same_key_and_body_is_the_same_task(team: LocalTeam) -> None:
         await team.orc.submit("double", {"x": 4}, key="k {1}")
     assert (refused.value.key, refused.value.existing) == ("k {1}", first.id)
     await team.work(make_editor())
-    assert await first.result(PATIENCE_S) == 6
+    assert await first.result(TIMEOUT_S) == 6
     again = await (await team.client()).submit("double", {"x": 3}, key="k {1}")
     assert again.id == first.id
-    assert await again.result(PATIENCE_S) == 6
+    assert await again.result(TIMEOUT_S) == 6
     with pytest.raises(KeyConflict):
         await team.orc.submit("tell", {"x": 3}, key="k {1}")
     assert (await team.orc.submit("double", {"x": 3}, key="k {2}")).id != first.id
@@ -628,4 +628,4 @@ async def test_a_wait_given_up_leaves_nothing_behind(orc: Orchestrator) -> None:
             await handle.result()
     await handle.cancel("enough")
     with pytest.raises(TaskCancelled, match="enough"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)

@@ -17,7 +17,7 @@ from orchestrator.core.ids import new_task_id
 from orchestrator.core.issued import VERSION, Issued, pack_issued, unpack_issued
 from orchestrator.core.settings import Settings  # noqa: TC001 - pydantic resolves it
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_until
 from workers import Agent
 
@@ -123,7 +123,7 @@ class Pool:
     async def stop(self) -> None:
         """Stop everything, and leave a task waiting."""
         sent = await self.team.orc.admin.stop(reason="for a test")
-        assert (await sent.receipts(timeout=PATIENCE_S)).complete
+        assert (await sent.receipts(timeout=TIMEOUT_S)).complete
         await self.settled("stop:all", filled=True)
         await self.team.orc.submit("sum_")
 
@@ -200,7 +200,7 @@ async def _has_receipt(pool: Pool, id_: str) -> bool:
 async def test_replayed_in_the_stream(pool: Pool) -> None:
     """The same entry again is refused, and the receipts of the first stay what they were."""
     sent = await pool.team.orc.admin.start()
-    assert (await sent.receipts(timeout=PATIENCE_S)).complete
+    assert (await sent.receipts(timeout=TIMEOUT_S)).complete
     packed, signature = await pool.last()
     await pool.stop()
     before = await pool.store.execute("HGETALL", pool.keys.receipts(sent.id))
@@ -289,7 +289,7 @@ async def test_each_byte_flipped_through_the_script(pool: Pool) -> None:
 async def test_replayed_through_the_script(pool: Pool) -> None:
     """The same command with its own id is refused at once; with another id by all who read it."""
     sent = await pool.team.orc.admin.start()
-    await sent.receipts(timeout=PATIENCE_S)
+    await sent.receipts(timeout=TIMEOUT_S)
     packed, signature = await pool.last()
     issued = unpack_issued(packed)
     await pool.stop()
@@ -413,7 +413,7 @@ async def test_the_count_of_stopped_sessions_is_repaired(pool: Pool) -> None:
 async def test_a_job_is_done_once(pool: Pool) -> None:
     """A job that was done does not come back from what was verified of it."""
     sent = await pool.team.orc.admin.cancel([new_task_id()])
-    assert (await sent.receipts(timeout=PATIENCE_S)).done
+    assert (await sent.receipts(timeout=TIMEOUT_S)).done
     await _look_again(pool)
     assert await pool.slots() == {"seq": (await pool.slots())["seq"]}
 
@@ -421,7 +421,7 @@ async def test_a_job_is_done_once(pool: Pool) -> None:
 async def _look_again(pool: Pool) -> None:
     """Let the supervisor look now, not with its next sweep: it does with every command."""
     sent = await pool.team.orc.admin.reset_log_level()
-    await sent.receipts(timeout=PATIENCE_S)
+    await sent.receipts(timeout=TIMEOUT_S)
 
 
 # ---------------------------------------------------------------------------------------------------------- rotation
@@ -432,7 +432,7 @@ async def test_rotation(pool: Pool) -> None:
     """While both secrets are known, a command of the old one is obeyed as one of the new one is."""
     old = await pool.team.client(control__secret=PREVIOUS)
     sent = await old.admin.stop(reason="with the old one")
-    found = await sent.receipts(timeout=PATIENCE_S)
+    found = await sent.receipts(timeout=TIMEOUT_S)
     assert found.complete
     assert {receipt.word for receipt in found.answered} == {"done"}
     await pool.settled("stop:all", filled=True)
@@ -446,7 +446,7 @@ async def test_after_the_rotation(pool: Pool) -> None:
     """The twin: once only the new one is known, a command of the old one is refused, and its sender hears so."""
     old = await pool.team.client(control__secret=PREVIOUS)
     sent = await old.admin.stop(reason="with the old one")
-    found = await sent.receipts(timeout=PATIENCE_S)
+    found = await sent.receipts(timeout=TIMEOUT_S)
     assert {receipt.word for receipt in found.answered} == {"refused"}
     await pool.settled("stop:all", filled=False)
     (refused,) = await pool.recorded(1)
@@ -470,9 +470,9 @@ async def test_ten_thousand_commands(pool: Pool, how: str) -> None:
         assert await sender.run(10_000) == {"accepted": 600, "busy": 9_400}
     handles = [await pool.team.orc.submit("sum_") for _ in range(20)]
     for handle in handles:
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     sent = await pool.team.orc.admin.stop(reason="enough")
-    found = await sent.receipts(timeout=PATIENCE_S)
+    found = await sent.receipts(timeout=TIMEOUT_S)
     assert found.complete
     assert {receipt.word for receipt in found.answered} == {"done"}
     waiting = await pool.team.orc.submit("sum_")

@@ -109,7 +109,7 @@ def gone(path: Path) -> None:
     place = DataDir(path)
 
     def nothing_left() -> bool:
-        if place.keeper_lives():
+        if place.guardian_is_alive():
             return False
         if not place.server_lock.exists():
             return True
@@ -119,7 +119,7 @@ def gone(path: Path) -> None:
         os.close(lock_fd)
         return True
 
-    wait_until(nothing_left, f"keeper and server of {path} have ended", 10)
+    wait_until(nothing_left, f"guardian and server of {path} have ended", 10)
 
 
 @contextlib.contextmanager
@@ -152,7 +152,7 @@ def client(attachment: Attachment) -> Iterator[redis.Redis]:
 
 
 def record_of(attachment: Attachment) -> ServerRecord:
-    """Return what the keeper wrote down."""
+    """Return what the guardian wrote down."""
     record = DataDir(attachment.data_dir).read_record()
     assert record is not None
     return record
@@ -244,7 +244,7 @@ def test_ten_starters_get_one_server(data_dir: Path) -> None:
         assert len(urls) == 1
         assert urls.pop().startswith("unix://")
         with attach(data_dir, start=False) as attachment:
-            assert (data_dir / "keeper.log").read_text().count("runs as process") == 1
+            assert (data_dir / "guardian.log").read_text().count("runs as process") == 1
             assert runs(record_of(attachment).pid)
 
 
@@ -266,7 +266,7 @@ def test_who_comes_while_the_server_stops_gets_a_new_one(data_dir: Path) -> None
     os.kill(old.pid, signal.SIGSTOP)
     first.close()
     place = DataDir(data_dir)
-    wait_until(lambda: place.read_record() is None, "the keeper has begun to stop the server")
+    wait_until(lambda: place.read_record() is None, "the guardian has begun to stop the server")
     with script(HOLD, data_dir) as newcomer:
         wait_until(lambda: waits_for_a_lock(newcomer.pid, place), "the newcomer stands in front of users.lock")
         assert runs(old.pid)
@@ -294,7 +294,7 @@ def test_a_started_child_can_share_the_hold(data_dir: Path) -> None:
         assert attachment.close(wait_s=10) is False
         assert runs(record.pid)
         child.communicate()
-    wait_for_end(record.pid, record.keeper_pid)
+    wait_for_end(record.pid, record.guardian_pid)
 
 
 def test_info_describes_the_running_server(data_dir: Path) -> None:
@@ -304,7 +304,7 @@ def test_info_describes_the_running_server(data_dir: Path) -> None:
         assert (shown.url, shown.version, shown.data_dir) == (attachment.url, attachment.version, data_dir)
         assert shown.pid == connection.info("server")["process_id"]
         assert shown.memory_bytes > 0
-        assert runs(shown.keeper_pid)
+        assert runs(shown.guardian_pid)
 
 
 @pytest.mark.parametrize(
@@ -325,14 +325,14 @@ def test_any_directory_name_works(tmp_path: Path, each_server: Path, name: str) 
 
 
 def test_the_last_user_stops_the_server(data_dir: Path, socket_folder: Path) -> None:
-    """Server, keeper, socket and record go with the last user, not before."""
+    """Server, guardian, socket and record go with the last user, not before."""
     with holder(data_dir) as other:
         attachment = attach(data_dir, start=False)
         record = record_of(attachment)
         assert attachment.close(wait_s=10) is False
         assert runs(record.pid)
         other.communicate()
-    wait_for_end(record.pid, record.keeper_pid)
+    wait_for_end(record.pid, record.guardian_pid)
     assert list(socket_folder.rglob("*.sock")) == []
     assert not (data_dir / "server.json").exists()
 
@@ -342,7 +342,7 @@ def test_a_killed_user_counts_as_gone(data_dir: Path) -> None:
     with holder(data_dir) as user:
         record = record_of(attach_and_leave(data_dir))
         user.kill()
-    wait_for_end(record.pid, record.keeper_pid)
+    wait_for_end(record.pid, record.guardian_pid)
 
 
 def attach_and_leave(path: Path) -> Attachment:
@@ -373,7 +373,7 @@ def test_an_ephemeral_server_leaves_nothing(socket_folder: Path) -> None:
         assert attachment.data_dir.is_dir()
     assert attachment.close(wait_s=10)
     assert not attachment.data_dir.exists()
-    wait_for_end(record.pid, record.keeper_pid)
+    wait_for_end(record.pid, record.guardian_pid)
     assert list(socket_folder.rglob("*.sock")) == []
 
 
@@ -387,14 +387,14 @@ def test_the_foreground_run_ends_on_a_signal(data_dir: Path, number: signal.Sign
         process.send_signal(number)
         assert process.stdout.readline() == "stopped\n"
         assert process.wait(10) == 0
-    wait_for_end(record.pid, record.keeper_pid)
+    wait_for_end(record.pid, record.guardian_pid)
 
 
 # -------------------------------------------------------------------------------------------------------------- deaths
 
 
 def test_a_killed_server_comes_back_with_its_data(data_dir: Path, each_server: Path) -> None:
-    """The keeper starts the server again under the same URL, and every answered write is there."""
+    """The guardian starts the server again under the same URL, and every answered write is there."""
     with attach(data_dir, start=True, server=each_server) as attachment, client(attachment) as connection:
         for n in range(200):
             connection.rpush("list", n)
@@ -412,38 +412,40 @@ def test_a_starter_that_is_killed_leaves_nothing(data_dir: Path, tmp_path: Path)
     server = wrapper(tmp_path, f'[ "$1" = --version ] || exec cat "{never}"')
     with script(HOLD.replace("start=True", "start=True, server=Path(sys.argv[2])"), data_dir, server) as starter:
         place = DataDir(data_dir)
-        wait_until(lambda: place.keeper_lives() and place.server_log.exists(), "the server is being started")
+        wait_until(lambda: place.guardian_is_alive() and place.server_log.exists(), "the server is being started")
         starter.kill()
     gone(data_dir)
     assert not (data_dir / "server.json").exists()
 
 
-def test_a_killed_keeper_leaves_no_orphan(data_dir: Path) -> None:
-    """The server goes with its keeper; the next start has the data, and never meets the old server."""
+def test_a_killed_guardian_leaves_no_orphan(data_dir: Path) -> None:
+    """The server goes with its guardian; the next start has the data, and never meets the old server."""
     with attach(data_dir, start=True) as attachment, client(attachment) as connection:
         connection.set("k", "v")
         record = record_of(attachment)
-        os.kill(record.keeper_pid, signal.SIGKILL)
-        wait_until(lambda: not attachment.kept(), "the keeper's death is noticed")
+        os.kill(record.guardian_pid, signal.SIGKILL)
+        wait_until(lambda: not attachment.guardian_is_alive(), "the guardian's death is noticed")
         with attach(data_dir, start=True) as again:
             assert not runs(record.pid)
             assert again.url == attachment.url
             assert connection.get("k") == "v"
-            assert record_of(again).keeper_pid != record.keeper_pid
-        assert attachment.kept()
+            assert record_of(again).guardian_pid != record.guardian_pid
+        assert attachment.guardian_is_alive()
 
 
 def test_a_new_server_waits_for_the_old_one_to_end(data_dir: Path) -> None:
-    """While the server of a killed keeper still has the data open, a new keeper starts none."""
+    """While the server of a killed guardian still has the data open, a new guardian starts none."""
     with attach(data_dir, start=True) as attachment, client(attachment) as connection:
         connection.set("k", "v")
         old = record_of(attachment)
         os.kill(old.pid, signal.SIGSTOP)
-        os.kill(old.keeper_pid, signal.SIGKILL)
-        wait_for_end(old.keeper_pid)
+        os.kill(old.guardian_pid, signal.SIGKILL)
+        wait_for_end(old.guardian_pid)
         with script(HOLD, data_dir) as starter:
             record_file = data_dir / "server.json"
-            wait_until(lambda: attachment.kept() and not record_file.exists(), "a new keeper is starting")
+            wait_until(
+                lambda: attachment.guardian_is_alive() and not record_file.exists(), "a new guardian is starting"
+            )
             assert runs(old.pid)
             os.kill(old.pid, signal.SIGCONT)
             assert starter.stdout is not None
@@ -452,25 +454,25 @@ def test_a_new_server_waits_for_the_old_one_to_end(data_dir: Path) -> None:
             assert connection.get("k") == "v"
 
 
-def test_without_a_keeper_no_server_is_found(data_dir: Path) -> None:
-    """Who only looks for a server is told that none runs after its keeper was killed, whatever files are left."""
+def test_without_a_guardian_no_server_is_found(data_dir: Path) -> None:
+    """Who only looks for a server is told that none runs after its guardian was killed, whatever files are left."""
     with attach(data_dir, start=True) as attachment:
         record = record_of(attachment)
-        os.kill(record.keeper_pid, signal.SIGKILL)
-        wait_for_end(record.keeper_pid, record.pid)
+        os.kill(record.guardian_pid, signal.SIGKILL)
+        wait_for_end(record.guardian_pid, record.pid)
         assert (data_dir / "server.json").exists()
         with pytest.raises(ServerUnavailable, match="orc up"):
             attach(data_dir, start=False)
 
 
-def test_the_keeper_gives_up_on_a_server_that_keeps_dying(data_dir: Path, tmp_path: Path) -> None:
-    """After a row of quick deaths the keeper ends and leaves the reason, which who comes next is told."""
+def test_the_guardian_gives_up_on_a_server_that_keeps_dying(data_dir: Path, tmp_path: Path) -> None:
+    """After a row of quick deaths the guardian ends and leaves the reason, which who comes next is told."""
     broken = tmp_path / "broken"
     server = wrapper(tmp_path, f'[ -e "{broken}" ] && [ "$1" != --version ] && {{ echo it is broken; exit 7; }}')
     with attach(data_dir, start=True, server=server) as attachment:
         broken.touch()
         os.kill(record_of(attachment).pid, signal.SIGKILL)
-        wait_until(lambda: not attachment.kept(), "the keeper gives up", 20)
+        wait_until(lambda: not attachment.guardian_is_alive(), "the guardian gives up", 20)
         with pytest.raises(ServerUnavailable, match=r"gave up after 5 restarts(?s:.*)exit code 7(?s:.*)it is broken"):
             attach(data_dir, start=False)
         broken.unlink()
@@ -488,7 +490,7 @@ def test_a_deleted_directory_is_left_to_its_successor(data_dir: Path) -> None:
             assert after.socket != before.socket
             connection.set("k", "v")
             os.kill(before.pid, signal.SIGKILL)
-            wait_for_end(before.pid, before.keeper_pid)
+            wait_for_end(before.pid, before.guardian_pid)
             assert record_of(new) == after
             assert connection.get("k") == "v"
 
@@ -506,14 +508,14 @@ def test_a_copied_directory_gets_its_own_server(data_dir: Path, tmp_path: Path) 
     gone(copy)
 
 
-def test_a_keeper_that_is_told_to_end_stops_its_server(data_dir: Path) -> None:
-    """SIGTERM to the keeper stops the server in good order, although it is in use."""
+def test_a_guardian_that_is_told_to_end_stops_its_server(data_dir: Path) -> None:
+    """SIGTERM to the guardian stops the server in good order, although it is in use."""
     with attach(data_dir, start=True) as attachment:
         record = record_of(attachment)
-        os.kill(record.keeper_pid, signal.SIGTERM)
-        wait_for_end(record.pid, record.keeper_pid)
+        os.kill(record.guardian_pid, signal.SIGTERM)
+        wait_for_end(record.pid, record.guardian_pid)
         # The kernel may let go of a lock a moment after the process is gone.
-        wait_until(lambda: not attachment.kept(), "the keeper's lock is free")
+        wait_until(lambda: not attachment.guardian_is_alive(), "the guardian's lock is free")
         assert not record.socket.exists()
         assert "ready to exit" in (data_dir / "redis.log").read_text()
 
@@ -664,8 +666,8 @@ def test_a_missing_or_old_server_program_is_told(tmp_path: Path, monkeypatch: py
         find_server_binary()
 
 
-def test_the_keeper_stays_small() -> None:
-    """Starting a server waits for the keeper's imports, so it has no client library and no event loop."""
-    listing = "import sys, orchestrator.store.keeper; print(*sys.modules)"
+def test_the_guardian_stays_small() -> None:
+    """Starting a server waits for the guardian's imports, so it has no client library and no event loop."""
+    listing = "import sys, orchestrator.store.guardian; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.split()
     assert {"redis", "anyio", "asyncio", "structlog", "pydantic"}.isdisjoint(loaded)

@@ -12,13 +12,13 @@ import pytest
 from orchestrator import Cause, Fenced, LockLost, TaskFailed, TaskState
 from orchestrator.locks import scripts
 from orchestrator.locks.execution import ExecutionLocks, LockOwner
-from orchestrator.locks.keeping import Keeper
 from orchestrator.locks.model import new_nonce
-from orchestrator.locks.waiting import WaitingRoom
+from orchestrator.locks.renewal import LockRenewer
+from orchestrator.locks.waiter import LockWaiter
 from orchestrator.services import SyncStore
 from orchestrator.store.keys import ScopeKeys
 from tests.helpers.guards import keys_of
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Retry, TaskContext
 from workers.runtime.dead_worker import free_locks
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.locks.execution import LockMode
-    from orchestrator.locks.model import Claim
+    from orchestrator.locks.model import LockProof
     from tests.helpers.local_team import LocalTeam
 
 
@@ -67,7 +67,7 @@ async def run_all(team: LocalTeam, sessions: list[str | None]) -> None:
     """Submit a task for each session, and wait for all."""
     handles = [await team.orc.submit("work", session=name) for name in sessions]
     for handle in handles:
-        await handle.result(3 * PATIENCE_S)
+        await handle.result(3 * TIMEOUT_S)
 
 
 async def test_one_task_of_a_session_at_a_time(team: LocalTeam) -> None:
@@ -114,19 +114,19 @@ async def test_what_shares_nothing_locks_nothing(team: LocalTeam, redis_client: 
 async def test_first_use_takes_the_lock(team: LocalTeam) -> None:
     """State is used: the attempt has its lock from then on, the same one again, and nobody after its end."""
     agent = Agent("ed")
-    claims: list[Claim] = []
+    proofs: list[LockProof] = []
 
     @agent.skill
     async def work(ctx: TaskContext) -> int | None:
         right = ctx.opened_locks().execution.session
-        claims.extend([await right.claim(), await right.claim()])
+        proofs.extend([await right.proof(), await right.proof()])
         return ctx.fence
 
     await team.work(agent)
     handle = await team.orc.submit("work", session="s")
-    assert await handle.result(PATIENCE_S) == claims[0].fence
-    assert claims[0] == claims[1]
-    assert claims[0].lock == f"exec:{handle.id}"
+    assert await handle.result(TIMEOUT_S) == proofs[0].fence
+    assert proofs[0] == proofs[1]
+    assert proofs[0].lock == f"exec:{handle.id}"
     assert await team.orc.locks("session:s").list() == []
 
 
@@ -142,7 +142,7 @@ async def test_second_attempt_shuts_out_the_first_before_it_begins(team: LocalTe
             raise Retry(delay=0)
 
     await team.work(agent)
-    await (await team.orc.submit("work", session="s")).result(PATIENCE_S)
+    await (await team.orc.submit("work", session="s")).result(TIMEOUT_S)
     assert fences[0] is None
     assert fences[1] is not None
 
@@ -172,8 +172,8 @@ async def test_busy_session_puts_off(team: LocalTeam) -> None:
     assert status.detail.cause is Cause.SNOOZED
     assert f"session 's' is locked by task {first.id}" in status.why
     go_on.set()
-    await first.result(PATIENCE_S)
-    await second.result(2 * PATIENCE_S)
+    await first.result(TIMEOUT_S)
+    await second.result(2 * TIMEOUT_S)
     assert attempts == [1, 1]
 
 
@@ -191,15 +191,15 @@ async def test_awaited_child_is_refused(team: LocalTeam) -> None:
         if not waits:
             return handle.id
         try:
-            return await handle.result(PATIENCE_S)
+            return await handle.result(TIMEOUT_S)
         except TaskFailed as failed:
             return failed.reason
 
     await team.work(agent)
-    said = await (await team.orc.submit(parent, {"waits": True}, session="s")).result(2 * PATIENCE_S)
+    said = await (await team.orc.submit(parent, {"waits": True}, session="s")).result(2 * TIMEOUT_S)
     assert "they would wait for each other for ever" in said
-    left = await (await team.orc.submit(parent, {"waits": False}, session="t")).result(2 * PATIENCE_S)
-    assert await team.orc.task(left).result(2 * PATIENCE_S) == "ran"
+    left = await (await team.orc.submit(parent, {"waits": False}, session="t")).result(2 * TIMEOUT_S)
+    assert await team.orc.task(left).result(2 * TIMEOUT_S) == "ran"
 
 
 async def test_overtaken_attempt_is_told_by_whom(team: LocalTeam) -> None:
@@ -210,22 +210,22 @@ async def test_overtaken_attempt_is_told_by_whom(team: LocalTeam) -> None:
     @agent.skill
     async def work(ctx: TaskContext) -> None:
         right = ctx.opened_locks().execution.session
-        claim = await right.claim()
+        proof = await right.proof()
         taken = await team.services.store.call(
             scripts.claim(
-                claim.keys, lock=claim.lock, task=ctx.task_id, generation=str(10**15), nonce=new_nonce(), ttl_ms=2000
+                proof.keys, lock=proof.lock, task=ctx.task_id, generation=str(10**15), nonce=new_nonce(), ttl_ms=2000
             )
         )
         for _ in range(2):
             with pytest.raises(Fenced) as refused:
-                await right.refused(claim, taken.value)
+                await right.reacquire(proof, taken.value)
             seen.append(refused.value)
             with pytest.raises(Fenced):
-                await right.claim()
+                await right.proof()
 
     await team.work(agent)
     handle = await team.orc.submit("work", session="s")
-    await handle.result(PATIENCE_S)
+    await handle.result(TIMEOUT_S)
     assert {fenced.owner for fenced in seen} == {f"task {handle.id}, generation {10**15}"}
     assert f"the present owner is task {handle.id}" in str(seen[0])
 
@@ -237,48 +237,48 @@ async def test_lapsed_lock_that_nobody_had_goes_on(team: LocalTeam, redis_client
     @agent.skill
     async def work(ctx: TaskContext, *, others: bool) -> bool:
         right = ctx.opened_locks().execution.session
-        claim = await right.claim()
-        redis_client.delete(claim.keys.key(claim.lock))
+        proof = await right.proof()
+        redis_client.delete(proof.keys.key(proof.lock))
         if others:
-            redis_client.hset(claim.keys.key(f"{claim.lock}:fence"), "live", "7")
+            redis_client.hset(proof.keys.key(f"{proof.lock}:fence"), "live", "7")
             with pytest.raises(Fenced):
-                await right.refused(claim, "")
+                await right.reacquire(proof, "")
             return False
-        return await right.refused(claim, "") == claim
+        return await right.reacquire(proof, "") == proof
 
     await team.work(agent)
-    assert await (await team.orc.submit("work", {"others": False}, session="s")).result(PATIENCE_S)
-    assert not await (await team.orc.submit("work", {"others": True}, session="s")).result(PATIENCE_S)
+    assert await (await team.orc.submit("work", {"others": False}, session="s")).result(TIMEOUT_S)
+    assert not await (await team.orc.submit("work", {"others": True}, session="s")).result(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("owned", [True, False])
 async def test_lapsed_lock_is_renewed_for_an_owner_only(team: LocalTeam, *, owned: bool) -> None:
     """A lock whose time is over is taken again behind the leases, for the owner of the task; who lost it stays out."""
-    store, keeper, lost = team.services.store, Keeper(), list[str]()
+    store, renewer, lost = team.services.store, LockRenewer(), list[str]()
 
     async def owns() -> bool:
         return True
 
-    attempt = LockOwner(
+    owner = LockOwner(
         task=(await team.orc.submit("work")).id, generation="7", agent="ed", session="s", lease_ms=100, owns=owns,
-        lost=lost.append, renewed=lambda: owned,
+        on_lost=lost.append, may_renew=lambda: owned,
     )  # fmt: skip
     locks = ExecutionLocks(
-        attempt, mode="task", prefix=team.services.keys.prefix, store=store, room=WaitingRoom(store), keeper=keeper
+        owner, mode="task", prefix=team.services.keys.prefix, store=store, waiter=LockWaiter(store), renewer=renewer
     )
-    claim = await locks.session.claim()
+    proof = await locks.session.proof()
 
     async def gone() -> bool:
-        return bool(await store.execute("EXISTS", claim.keys.key(claim.lock)) == 0)
+        return bool(await store.execute("EXISTS", proof.keys.key(proof.lock)) == 0)
 
-    await wait_for(gone, "the lock has lapsed", PATIENCE_S)
-    assert keeper.batches(early_s=math.inf) == []
-    assert keeper.due_in_s() is None
-    behind = keeper.batches(lapsed=True)
+    await wait_for(gone, "the lock has lapsed", TIMEOUT_S)
+    assert renewer.batches(early_s=math.inf) == []
+    assert renewer.due_in_s() is None
+    behind = renewer.batches(lapsed=True)
     assert [len(group) for _, group in behind] == ([1] if owned else [])
     for call, group in behind:
         answers = await store.call(call)
-        keeper.settle(group, answers, time.monotonic())
+        renewer.settle(group, answers, time.monotonic())
     assert await gone() is not owned
     assert lost == []
 
@@ -305,9 +305,9 @@ async def test_lost_lock_stops_the_handler(team: LocalTeam) -> None:
     (lock,) = await locks.list()
     assert lock.task == handle.id
     assert await locks.take_away(lock)
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         await cancelled.wait()
-    await handle.result(PATIENCE_S)
+    await handle.result(TIMEOUT_S)
     assert attempts == [1, 1]
 
 
@@ -325,7 +325,7 @@ async def test_blocked_loop_keeps_its_locks(team: LocalTeam) -> None:
             held.append((lease.held, names == {"n", "exec"}))
 
     await team.work(agent)
-    await (await team.orc.submit("work", session="s")).result(2 * PATIENCE_S)
+    await (await team.orc.submit("work", session="s")).result(2 * TIMEOUT_S)
     assert held == [(True, True)]
 
 
@@ -361,4 +361,4 @@ async def test_dead_worker_holds_nobody_up(team: LocalTeam) -> None:
     store = SyncStore(team.services.endpoint, team.services.keys, name="host")
     await anyio.to_thread.run_sync(free_locks, store, "ed", [(handle.id, generation)])
     store.close()
-    assert await team.services.store.call(scripts.look(keys)) == []
+    assert await team.services.store.call(scripts.peek(keys)) == []

@@ -13,7 +13,7 @@ from orchestrator.client.submission import Submission
 from orchestrator.core.errors import TaskFailed
 from orchestrator.core.payload import decode_json
 from tests.helpers.json_values import alike, json_values
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, Reject, Retry, TaskContext
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ async def test_awkward_values_travel_unchanged(team: LocalTeam, how: str) -> Non
     await team.work(make_echo())
     handles = await team.orc.submit_many([Submission("echo", {"value": value, "how": how}) for value in AWKWARD])
     for handle, value in zip(handles, AWKWARD, strict=True):
-        assert alike(await handle.result(PATIENCE_S), value), repr(value)[:80]
+        assert alike(await handle.result(TIMEOUT_S), value), repr(value)[:80]
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -68,7 +68,7 @@ async def test_any_json_travels_unchanged(running_echo: LocalTeam, values: list[
     """Whatever JSON holds comes out of the handler as it went into the submit."""
     handles = await running_echo.orc.submit_many([Submission("echo", {"value": value, "how": how}) for value in values])
     for handle, value in zip(handles, values, strict=True):
-        assert alike(await handle.result(PATIENCE_S), value)
+        assert alike(await handle.result(TIMEOUT_S), value)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ async def test_dead_letters_keep_their_arguments(team: LocalTeam, how: str) -> N
 
     async def check(handle: TaskHandle[Any], value: Any) -> None:
         with pytest.raises(TaskFailed, match="as asked"):
-            await handle.result(PATIENCE_S)
+            await handle.result(TIMEOUT_S)
         assert alike(decode_json((await handle.info()).args), {"value": value, "how": how})
 
     async with anyio.create_task_group() as group:
@@ -99,7 +99,7 @@ async def test_arguments_as_large_as_allowed_travel(team: LocalTeam) -> None:
     await team.work(make_echo())
     value = "é" * ((262_144 - len('{"value":""}')) // 2)
     handle = await team.orc.submit("echo", {"value": value})
-    assert await handle.result(PATIENCE_S) == value
+    assert await handle.result(TIMEOUT_S) == value
 
 
 async def test_results_as_large_as_allowed_travel(team: LocalTeam) -> None:
@@ -112,8 +112,8 @@ async def test_results_as_large_as_allowed_travel(team: LocalTeam) -> None:
 
     await team.work(agent)
     handle = await team.orc.submit("produce", {"size": 1_048_574})
-    assert len(await handle.result(PATIENCE_S)) == 1_048_574
-    assert len(await (await team.client()).task(handle.id).result(PATIENCE_S)) == 1_048_574
+    assert len(await handle.result(TIMEOUT_S)) == 1_048_574
+    assert len(await (await team.client()).task(handle.id).result(TIMEOUT_S)) == 1_048_574
 
 
 @pytest.mark.parametrize(
@@ -147,6 +147,6 @@ async def test_results_that_cannot_be_stored_end_the_task_with_the_reason(
 
     await team.work(agent)
     with pytest.raises(TaskFailed, match=told) as failed:
-        await (await team.orc.submit("produce")).result(PATIENCE_S)
+        await (await team.orc.submit("produce")).result(TIMEOUT_S)
     assert len(runs) == 1
     assert len(failed.value.errors) == 1

@@ -16,7 +16,7 @@ from anyio import from_thread
 from orchestrator.core.errors import ConfigError, TaskCancelled, TaskFailed
 from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import TaskState
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.process_handlers import Point, cruncher, swap
 from tests.helpers.waiting import wait_for
 from workers import Agent, Reject, Retry, TaskContext
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle
     from tests.helpers.local_team import LocalTeam
 
-PROCESS_PATIENCE_S = 20.0
+PROCESS_TIMEOUT_S = 20.0
 """A process has to be started first, and the machine is shared."""
 
 
@@ -46,7 +46,7 @@ async def test_a_plain_def_runs_in_a_thread_of_its_own(team: LocalTeam) -> None:
 
     await team.work(agent)
     handle = await team.orc.submit(work, {"text": "hello"})
-    assert await handle.result(PATIENCE_S) == {"text": "HELLO", "main": False, "try": 1}
+    assert await handle.result(TIMEOUT_S) == {"text": "HELLO", "main": False, "try": 1}
 
 
 async def test_every_slot_has_a_thread(team: LocalTeam) -> None:
@@ -55,11 +55,11 @@ async def test_every_slot_has_a_thread(team: LocalTeam) -> None:
 
     @agent.skill
     def work() -> int:
-        return together.wait(PATIENCE_S)
+        return together.wait(TIMEOUT_S)
 
     await team.work(agent)
     handles = [await team.orc.submit(work) for _ in range(60)]
-    assert sorted([await handle.result(PATIENCE_S) for handle in handles]) == list(range(60))
+    assert sorted([await handle.result(TIMEOUT_S) for handle in handles]) == list(range(60))
 
 
 async def test_a_thread_decides_how_its_attempt_ends(team: LocalTeam) -> None:
@@ -77,11 +77,11 @@ async def test_a_thread_decides_how_its_attempt_ends(team: LocalTeam) -> None:
         return f"attempt {ctx.attempt}"
 
     await team.work(agent)
-    assert await (await team.orc.submit(work, {"how": "retry"})).result(PATIENCE_S) == "attempt 2"
-    assert await (await team.orc.submit(work, {"how": "fail"})).result(PATIENCE_S) == "attempt 2"
+    assert await (await team.orc.submit(work, {"how": "retry"})).result(TIMEOUT_S) == "attempt 2"
+    assert await (await team.orc.submit(work, {"how": "fail"})).result(TIMEOUT_S) == "attempt 2"
     for how, told in (("reject", "no"), ("exit", "SystemExit: 3")):
         with pytest.raises(TaskFailed, match=told):
-            await (await team.orc.submit(work, {"how": how})).result(PATIENCE_S)
+            await (await team.orc.submit(work, {"how": how})).result(TIMEOUT_S)
 
 
 async def test_a_thread_sees_that_its_task_was_cancelled(team: LocalTeam) -> None:
@@ -102,7 +102,7 @@ async def test_a_thread_sees_that_its_task_was_cancelled(team: LocalTeam) -> Non
     await wait_for(started.is_set, "the start")
     await handle.cancel("enough")
     with pytest.raises(TaskCancelled, match="enough"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert seen.is_set()
 
 
@@ -124,8 +124,8 @@ async def test_a_thread_that_never_returns_is_left_behind(team: LocalTeam) -> No
         handles = [await team.orc.submit(work) for _ in range(3)]
         for handle in handles:
             with pytest.raises(TaskFailed, match=r"longer than its timeout of 0.1 s, and its handler did not stop"):
-                await handle.result(PATIENCE_S)
-        assert await (await team.orc.submit(other)).result(PATIENCE_S) == "done"
+                await handle.result(TIMEOUT_S)
+        assert await (await team.orc.submit(other)).result(TIMEOUT_S) == "done"
         assert not left.is_set()
     finally:
         release.set()
@@ -156,8 +156,8 @@ async def test_a_task_that_died_does_not_wait_for_a_handler_that_was_left_behind
     await team.work(agent, worker__grace_s=0.1)
     try:
         with pytest.raises(TaskFailed, match="its handler did not stop"):
-            await handles[0].result(PATIENCE_S)
-        assert await handles[1].result(PATIENCE_S) == "done"
+            await handles[0].result(TIMEOUT_S)
+        assert await handles[1].result(TIMEOUT_S) == "done"
     finally:
         release.set()
 
@@ -178,11 +178,11 @@ async def test_a_worker_ends_although_a_thread_does_not(team: LocalTeam, monkeyp
     handle = await team.orc.submit(work)
     try:
         await wait_for(started.is_set, "the start")
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             await team.stop(worker)
         assert (await handle.status()).state is TaskState.READY
         await team.work(agent)
-        assert await handle.result(PATIENCE_S) == 1
+        assert await handle.result(TIMEOUT_S) == 1
     finally:
         release.set()
 
@@ -210,7 +210,7 @@ async def test_a_function_may_be_a_skill_of_several_agents(team: LocalTeam) -> N
         return ctx.agent
 
     await team.work(fast, slow)
-    assert [await (await team.orc.submit(name)).result(PATIENCE_S) for name in ("work", "slow-work")] == [
+    assert [await (await team.orc.submit(name)).result(TIMEOUT_S) for name in ("work", "slow-work")] == [
         "fast",
         "slow",
     ]
@@ -227,9 +227,9 @@ async def test_an_async_def_under_a_plain_decorator_is_awaited(team: LocalTeam) 
         return threading.current_thread() is threading.main_thread()
 
     await team.work(agent)
-    assert await (await team.orc.submit("work", {"seconds": 0})).result(PATIENCE_S) is True
+    assert await (await team.orc.submit("work", {"seconds": 0})).result(TIMEOUT_S) is True
     with pytest.raises(TaskFailed, match=r"longer than its timeout of 0\.2 s$"):
-        await (await team.orc.submit("work", {"seconds": 60})).result(PATIENCE_S)
+        await (await team.orc.submit("work", {"seconds": 60})).result(TIMEOUT_S)
 
 
 # --------------------------------------------------------------------------------------------------------- processes
@@ -249,17 +249,17 @@ async def test_a_process_handler_gets_and_returns_its_types(team: LocalTeam) -> 
     """Models arrive as models and come back as models; other arguments have their defaults."""
     await team.work(cruncher)
     handle = await team.orc.submit(swap, {"point": {"x": 1, "y": 2}})
-    assert await handle.result(PROCESS_PATIENCE_S) == Point(x=2, y=1)
+    assert await handle.result(PROCESS_TIMEOUT_S) == Point(x=2, y=1)
     with pytest.raises(TaskFailed, match=r"arguments do not fit 'swap': point.x"):
-        await (await team.orc.submit("swap", {"point": {"x": "much"}})).result(PROCESS_PATIENCE_S)
+        await (await team.orc.submit("swap", {"point": {"x": "much"}})).result(PROCESS_TIMEOUT_S)
     assert swap(Point(x=1, y=2)) == Point(x=2, y=1)
 
 
 async def test_processes_are_kept_and_end_with_the_worker(team: LocalTeam) -> None:
     """One after another runs in the same process, which is not ours and is gone when the worker is."""
     worker = await team.work(cruncher)
-    answers = [await (await team.orc.submit("where")).result(PROCESS_PATIENCE_S) for _ in range(3)]
-    pids = {answer["pid"] for answer in answers} | {await (await team.orc.submit("wait_there")).result(PATIENCE_S)}
+    answers = [await (await team.orc.submit("where")).result(PROCESS_TIMEOUT_S) for _ in range(3)]
+    pids = {answer["pid"] for answer in answers} | {await (await team.orc.submit("wait_there")).result(TIMEOUT_S)}
     assert len(pids) == 1
     assert os.getpid() not in pids
     await team.stop(worker)
@@ -284,7 +284,7 @@ async def test_the_crash_of_a_process_is_one_failed_attempt(
     await team.work(cruncher)
     neighbour = await team.orc.submit("hold", {"marker": str(tmp_path / "neighbour")})
     handle = await team.orc.submit("crash", {"how": how, "marker": str(tmp_path / "mark")})
-    assert await handle.result(PROCESS_PATIENCE_S) == "second"
+    assert await handle.result(PROCESS_TIMEOUT_S) == "second"
     info = await handle.info()
     assert (info.attempts, info.deaths) == (2, ())
     assert f"the process of the handler died before it had answered: {told}" in info.errors[0]
@@ -296,13 +296,13 @@ async def test_a_process_that_takes_too_long_is_killed(team: LocalTeam, tmp_path
     """Code that holds the interpreter for ever is stopped on time; so is one whose task is cancelled."""
     await team.work(cruncher)
     with pytest.raises(TaskFailed, match="longer than its timeout"):
-        await (await team.orc.submit("spin")).result(PROCESS_PATIENCE_S)
+        await (await team.orc.submit("spin")).result(PROCESS_TIMEOUT_S)
     marker = tmp_path / "pid"
     handle = await team.orc.submit("hold", {"marker": str(marker)})
-    await wait_for(lambda: marker.exists() and marker.read_text() != "", "the start", PROCESS_PATIENCE_S)
+    await wait_for(lambda: marker.exists() and marker.read_text() != "", "the start", PROCESS_TIMEOUT_S)
     await handle.cancel("enough")
     with pytest.raises(TaskCancelled, match="enough"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     with pytest.raises(ProcessLookupError):
         os.kill(int(marker.read_text()), 0)
 
@@ -325,10 +325,10 @@ async def test_every_end_of_a_process_handler_is_told(team: LocalTeam, how: str,
     await team.work(cruncher)
     handle = await team.orc.submit("end", {"how": how})
     with pytest.raises(TaskFailed, match=told) as failed:
-        await handle.result(PROCESS_PATIENCE_S)
+        await handle.result(PROCESS_TIMEOUT_S)
     if how == "raise":
         assert "in end" in failed.value.errors[0]  # the traceback from over there
-    assert await (await team.orc.submit("end", {"how": "noisy"})).result(PROCESS_PATIENCE_S) == "quiet"
+    assert await (await team.orc.submit("end", {"how": "noisy"})).result(PROCESS_TIMEOUT_S) == "quiet"
 
 
 async def test_a_process_handler_may_snooze(team: LocalTeam) -> None:
@@ -339,6 +339,6 @@ async def test_a_process_handler_may_snooze(team: LocalTeam) -> None:
     async def scheduled() -> bool:
         return (await handle.status()).state is TaskState.SCHEDULED
 
-    await wait_for(scheduled, "the snooze", PROCESS_PATIENCE_S)
+    await wait_for(scheduled, "the snooze", PROCESS_TIMEOUT_S)
     info = await handle.info()
     assert (info.attempts, info.reason) == (0, "tomorrow")

@@ -19,7 +19,7 @@ import structlog
 from orchestrator.core.errors import TaskCancelled, TaskFailed
 from orchestrator.core.log import configure_logging
 from orchestrator.tasks.model import CancelStatus, TaskState
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Reject, Retry, Snooze, TaskContext
 
@@ -43,11 +43,11 @@ async def test_arguments_that_do_not_fit_are_a_dead_letter_at_once(team: LocalTe
     await team.work(agent)
     handle = await team.orc.submit("work", {"size": "large", "more": 1})
     with pytest.raises(TaskFailed, match=r"size: Input should be a valid integer.*; more: Extra inputs") as failed:
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert (len(failed.value.errors), runs) == (1, [])
     listed = await team.orc.submit("work", {f"argument{number}": number for number in range(2000)})
     with pytest.raises(TaskFailed) as failed:
-        await listed.result(PATIENCE_S)
+        await listed.result(TIMEOUT_S)
     assert len(failed.value.reason) <= 500
     assert len(failed.value.errors[0]) < 10_000
 
@@ -64,7 +64,7 @@ async def test_failures_are_retried_until_the_attempts_are_used_up(team: LocalTe
     await team.work(agent)
     handle = await team.orc.submit("work")
     with pytest.raises(TaskFailed, match="ValueError: failure 3") as failed:
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert attempts == [1, 2, 3]
     assert len(failed.value.errors) == 3
     for number, error in enumerate(failed.value.errors, 1):
@@ -85,9 +85,9 @@ async def test_a_task_may_say_how_many_attempts_it_has(team: LocalTeam) -> None:
         return ctx.attempt
 
     await team.work(agent)
-    assert await (await team.orc.submit("work", {"good": 5}, max_attempts=5)).result(PATIENCE_S) == 5
+    assert await (await team.orc.submit("work", {"good": 5}, max_attempts=5)).result(TIMEOUT_S) == 5
     with pytest.raises(TaskFailed) as failed:
-        await (await team.orc.submit("work", {"good": 2}, max_attempts=1)).result(PATIENCE_S)
+        await (await team.orc.submit("work", {"good": 2}, max_attempts=1)).result(TIMEOUT_S)
     assert len(failed.value.errors) == 1
 
 
@@ -102,7 +102,7 @@ async def test_retry_counts_an_attempt_and_waits_as_long_as_it_says(team: LocalT
 
     await team.work(agent)
     with pytest.raises(TaskFailed, match="the door is closed") as failed:
-        await (await team.orc.submit("work")).result(PATIENCE_S)
+        await (await team.orc.submit("work")).result(TIMEOUT_S)
     assert len(failed.value.errors) == len(starts) == 2
     assert 0.29 <= starts[1] - starts[0] < 2
 
@@ -122,7 +122,7 @@ async def test_snooze_counts_no_attempt(team: LocalTeam, form: str) -> None:
 
     await team.work(agent)
     handle = await team.orc.submit("work")
-    assert await handle.result(PATIENCE_S) == 4
+    assert await handle.result(TIMEOUT_S) == 4
     assert [attempt for attempt, _ in seen] == [1, 1, 1, 1]
     assert all(0.14 <= after - before < 1.5 for (_, before), (_, after) in pairwise(seen))
     assert (await handle.info()).errors == ()
@@ -139,7 +139,7 @@ async def test_reject_is_a_dead_letter_at_once(team: LocalTeam) -> None:
 
     await team.work(agent)
     with pytest.raises(TaskFailed, match="failed: never in a hundred years") as failed:
-        await (await team.orc.submit("work")).result(PATIENCE_S)
+        await (await team.orc.submit("work")).result(TIMEOUT_S)
     assert (len(runs), failed.value.errors) == (1, ("never\nin a hundred years",))
 
 
@@ -233,11 +233,11 @@ async def test_whatever_a_handler_raises_the_worker_goes_on(team: LocalTeam, nam
     await team.work(agent)
     handle = await team.orc.submit("work")
     with pytest.raises(TaskFailed, match=told) as failed:
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert len(failed.value.errors) == (1 if name == "lazy" else 2)
     assert len(failed.value.reason) <= 500
     assert all(len(error.encode()) < 10_000 for error in failed.value.errors)
-    assert await (await team.orc.submit("fine")).result(PATIENCE_S) == "fine"
+    assert await (await team.orc.submit("fine")).result(TIMEOUT_S) == "fine"
 
 
 async def test_a_snooze_with_an_odd_reason_is_stored(team: LocalTeam) -> None:
@@ -252,7 +252,7 @@ async def test_a_snooze_with_an_odd_reason_is_stored(team: LocalTeam) -> None:
         return len(runs)
 
     await team.work(agent)
-    assert await (await team.orc.submit("work")).result(PATIENCE_S) == 2
+    assert await (await team.orc.submit("work")).result(TIMEOUT_S) == 2
 
 
 async def test_a_handler_that_cancels_its_own_task_harms_nobody(team: LocalTeam) -> None:
@@ -274,8 +274,8 @@ async def test_a_handler_that_cancels_its_own_task_harms_nobody(team: LocalTeam)
     await team.work(agent)
     beside = await team.orc.submit("neighbour")
     for _ in range(5):
-        assert await (await team.orc.submit("stray")).result(PATIENCE_S) == "done"
-    assert await beside.result(PATIENCE_S) == "undisturbed"
+        assert await (await team.orc.submit("stray")).result(TIMEOUT_S) == "done"
+    assert await beside.result(TIMEOUT_S) == "undisturbed"
 
 
 async def test_an_envelope_that_cannot_be_read_is_a_dead_letter(team: LocalTeam) -> None:
@@ -291,8 +291,8 @@ async def test_an_envelope_that_cannot_be_read_is_a_dead_letter(team: LocalTeam)
     await team.services.store.execute("HSET", key, "env", b"\xc1 broken")
     await team.work(agent)
     with pytest.raises(TaskFailed, match="its envelope cannot be read"):
-        await handle.result(PATIENCE_S)
-    assert await (await team.orc.submit("work")).result(PATIENCE_S) == "read"
+        await handle.result(TIMEOUT_S)
+    assert await (await team.orc.submit("work")).result(TIMEOUT_S) == "read"
 
 
 # ------------------------------------------------------------------------------------------------ stopping and limits
@@ -312,11 +312,11 @@ async def test_a_timeout_is_a_failure_with_retry(team: LocalTeam) -> None:
 
     await team.work(agent)
     with pytest.raises(TaskFailed, match=r"longer than its timeout of 0\.1 s") as failed:
-        await (await team.orc.submit("work")).result(PATIENCE_S)
+        await (await team.orc.submit("work")).result(TIMEOUT_S)
     assert len(failed.value.errors) == 2
     assert all(-0.05 < late < 1 for late in ends)
     with pytest.raises(TaskFailed, match=r"timeout of 0\.2 s"):
-        await (await team.orc.submit("work", timeout=0.2, max_attempts=1)).result(PATIENCE_S)
+        await (await team.orc.submit("work", timeout=0.2, max_attempts=1)).result(TIMEOUT_S)
 
 
 async def test_a_cancelled_task_stops_within_a_few_heartbeats(team: LocalTeam) -> None:
@@ -343,7 +343,7 @@ async def test_a_cancelled_task_stops_within_a_few_heartbeats(team: LocalTeam) -
     asked_s = time.monotonic()
     assert await handle.cancel("changed my mind") is CancelStatus.SIGNALLED
     with pytest.raises(TaskCancelled, match="changed my mind"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert time.monotonic() - asked_s < 2
     assert seen == [True]
 
@@ -366,7 +366,7 @@ async def test_a_handler_may_finish_although_it_was_cancelled(team: LocalTeam) -
     handle = await team.orc.submit("work")
     await started.wait()
     await handle.cancel()
-    assert await handle.result(PATIENCE_S) == "cleaned up"
+    assert await handle.result(TIMEOUT_S) == "cleaned up"
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel"])
@@ -393,15 +393,15 @@ async def test_a_handler_that_does_not_stop_is_left_behind(team: LocalTeam, how:
     if how == "cancel":
         await handle.cancel("enough")
         with pytest.raises(TaskCancelled, match="enough"):
-            await handle.result(PATIENCE_S)
+            await handle.result(TIMEOUT_S)
     else:
         with pytest.raises(TaskFailed, match=r"timeout of 0\.1 s, and its handler did not stop"):
-            await handle.result(PATIENCE_S)
+            await handle.result(TIMEOUT_S)
     for _ in range(3):
-        assert await (await team.orc.submit("fine")).result(PATIENCE_S) == "fine"
+        assert await (await team.orc.submit("fine")).result(TIMEOUT_S) == "fine"
     release.set()
     await wait_for(lambda: ends, "the handler to end")
-    assert await (await team.orc.submit("fine")).result(PATIENCE_S) == "fine"
+    assert await (await team.orc.submit("fine")).result(TIMEOUT_S) == "fine"
     assert (await handle.info()).result is None
 
 
@@ -423,7 +423,7 @@ async def test_a_failure_during_a_cancellation_is_the_cancellation(team: LocalTe
     await started.wait()
     await handle.cancel("stop")
     with pytest.raises(TaskCancelled, match="stop"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
 
 
 # -------------------------------------------------------------------------------------------------------- surroundings
@@ -443,7 +443,7 @@ async def test_context_variables_do_not_leak_between_attempts(team: LocalTeam) -
 
     await team.work(agent)
     for number in range(5):
-        assert await (await team.orc.submit("work", {"value": str(number)})).result(PATIENCE_S) == "unset"
+        assert await (await team.orc.submit("work", {"value": str(number)})).result(TIMEOUT_S) == "unset"
 
 
 @pytest.fixture
@@ -468,7 +468,7 @@ async def test_the_log_is_bound_to_the_attempt(team: LocalTeam, log_lines: io.St
 
     worker = await team.work(agent)
     handle = await team.orc.submit("work")
-    await handle.result(PATIENCE_S)
+    await handle.result(TIMEOUT_S)
     (line,) = [line for line in log_lines.getvalue().splitlines() if "thinking" in line]
     record = json.loads(line)
     bound = {name: record.get(name) for name in ("event", "depth", "agent", "worker", "task", "attempt")}
@@ -495,5 +495,5 @@ async def test_many_slots_run_at_once(team: LocalTeam) -> None:
     await team.work(agent)
     handles = [await team.orc.submit("work") for _ in range(21)]
     for handle in handles:
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert most == [7]

@@ -11,7 +11,7 @@ from orchestrator.client.submission import Submission
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.store.keys import POOL_KEYS, PoolKeys
 from tests.helpers.guards import keys_of
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, Reject, TaskContext
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ async def _use_everything(team: LocalTeam) -> None:
     options: dict[str, Any] = {"session": HOSTILE, "key": HOSTILE, "tags": [HOSTILE]}
     for how in ("", "parent"):
         options["key"] = f"{HOSTILE} {how}"
-        assert await (await team.orc.submit("work", {"how": how}, **options)).result(PATIENCE_S) == how
+        assert await (await team.orc.submit("work", {"how": how}, **options)).result(TIMEOUT_S) == how
     with pytest.raises(TaskFailed):
-        await (await team.orc.submit("work", {"how": "reject"})).result(PATIENCE_S)
+        await (await team.orc.submit("work", {"how": "reject"})).result(TIMEOUT_S)
     await team.orc.submit("work", {"how": "fail"})
     await team.orc.submit_many([Submission("nobody"), Submission("nobody", agent="absent"), Submission("x", delay=60)])
     parked = await team.orc.submit("unknown", agent="busy")

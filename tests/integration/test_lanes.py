@@ -12,7 +12,7 @@ from orchestrator import Cause, InvalidInput, LaneBusy, SubmitRefused, TaskCance
 from orchestrator.client.submission import Submission
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Retry, Snooze, TaskContext
 
@@ -61,7 +61,7 @@ class Holder:
 
     async def runs(self, handle: TaskHandle[Any]) -> None:
         """Wait until a task has started."""
-        await wait_for(lambda: handle.id in self.started, f"{handle.id} to start", PATIENCE_S)
+        await wait_for(lambda: handle.id in self.started, f"{handle.id} to start", TIMEOUT_S)
 
 
 @pytest.mark.both_servers
@@ -113,8 +113,8 @@ async def test_reject(team: LocalTeam) -> None:
     assert isinstance(others[1], LaneBusy)
     assert others[1].task_id == created.id  # type: ignore[attr-defined]
     holder.let_go.set()
-    await owner.result(PATIENCE_S)
-    await (await team.orc.submit("hold", lane="chat 7/ü", on_busy="reject")).result(PATIENCE_S)
+    await owner.result(TIMEOUT_S)
+    await (await team.orc.submit("hold", lane="chat 7/ü", on_busy="reject")).result(TIMEOUT_S)
 
 
 async def test_interrupt(team: LocalTeam) -> None:
@@ -127,7 +127,7 @@ async def test_interrupt(team: LocalTeam) -> None:
     new = await team.orc.submit("note", {"lane": "x", "number": 2}, lane="x", on_busy="interrupt")
     with pytest.raises(TaskCancelled, match=f"interrupted by task {new.id}"), anyio.fail_after(1):
         await owner.result()
-    assert (await waits.result(PATIENCE_S), await new.result(PATIENCE_S)) == (1, 2)
+    assert (await waits.result(TIMEOUT_S), await new.result(TIMEOUT_S)) == (1, 2)
     assert order.begun == {"x": [2, 1]}
 
 
@@ -141,10 +141,10 @@ async def test_replace(team: LocalTeam) -> None:
     new = await team.orc.submit("hold", lane="x", on_busy="replace")
     for handle in dropped:
         with pytest.raises(TaskCancelled, match=f"replaced by task {new.id}"):
-            await handle.result(PATIENCE_S)
+            await handle.result(TIMEOUT_S)
     holder.let_go.set()
-    await owner.result(PATIENCE_S)
-    await new.result(PATIENCE_S)
+    await owner.result(TIMEOUT_S)
+    await new.result(TIMEOUT_S)
     assert holder.started == [owner.id, new.id]
 
 
@@ -200,7 +200,7 @@ async def test_children(team: LocalTeam) -> None:
 
     await team.work(agent)
     handle = await team.orc.submit("parent", lane="x")
-    await team.orc.task(await handle.result(PATIENCE_S)).result(PATIENCE_S)
+    await team.orc.task(await handle.result(TIMEOUT_S)).result(TIMEOUT_S)
     assert order == ["parent", "child"]
 
 
@@ -225,7 +225,7 @@ async def test_what_is_said_of_who_waits(team: LocalTeam) -> None:
     ]
     holder.let_go.set()
     for handle in (owner, second, third):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
 
 
 async def test_cancelling_who_waits(team: LocalTeam) -> None:
@@ -236,7 +236,7 @@ async def test_cancelling_who_waits(team: LocalTeam) -> None:
     await holder.runs(owner)
     await second.cancel("no need")
     with pytest.raises(TaskCancelled, match="no need"):
-        await second.result(PATIENCE_S)
+        await second.result(TIMEOUT_S)
     holder.let_go.set()
-    await third.result(PATIENCE_S)
+    await third.result(TIMEOUT_S)
     assert holder.started == [owner.id, third.id]

@@ -13,7 +13,7 @@ from orchestrator.client.submission import Submission
 from orchestrator.core.errors import ConfigError
 from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import TaskState
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext
 from workers.runtime.worker import Worker
@@ -199,11 +199,11 @@ async def test_a_cancelled_task_uses_no_start(team: LocalTeam) -> None:
     starts_us: list[int] = []
     await team.work(make_agent(team, "metered", starts_us, rate="1/min"))
     first = await team.orc.submit("work")
-    await first.result(PATIENCE_S)
+    await first.result(TIMEOUT_S)
     waiting = await team.orc.submit("work")
     await waiting.cancel("enough")
     with pytest.raises(Exception, match="enough"):
-        await waiting.result(PATIENCE_S)
+        await waiting.result(TIMEOUT_S)
     assert len(await _grants_us(team, "@metered")) == 1
 
 

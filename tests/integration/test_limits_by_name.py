@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator import InvalidInput, Submission
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def test_in_a_handler(team: LocalTeam) -> None:
     await team.work(agent)
     assert (await team.orc.limits.check("weather", 3, 3600)).allowed
     handles = await team.orc.submit_many([Submission(call) for _ in range(5)])
-    allowed = [await handle.result(PATIENCE_S) for handle in handles]
+    allowed = [await handle.result(TIMEOUT_S) for handle in handles]
     assert sum(allowed) == 2
 
 

@@ -31,9 +31,9 @@ def test_a_connection_that_has_just_closed_is_opened_again(redis_server: RedisSe
     async def work() -> None:
         link = Link(redis_server.url, connect_timeout_s=5, read_timeout_s=5, name="test")
         assert await link.execute("PING") == b"PONG"
-        assert link._wire is not None
-        link._wire._transport.abort()
-        assert link._wire.lost is None, "the loss has been told of: this shows nothing"
+        assert link._protocol is not None
+        link._protocol._transport.abort()
+        assert link._protocol.lost is None, "the loss has been told of: this shows nothing"
         assert await link.execute("PING") == b"PONG"
         await link.close()
 
@@ -48,11 +48,11 @@ def test_hints_are_subscribed_to_again(redis_server: RedisServer, *, uvloop: boo
         ends: list[str] = []
         hints = Hints(
             redis_server.url, connect_timeout_s=5, reply_timeout_s=5, name="test",
-            heard=lambda *_: None, ended=lambda: ends.append("ended"),
+            received=lambda *_: None, ended=lambda: ends.append("ended"),
         )  # fmt: skip
         await hints.subscribe(["one"])
-        assert hints._wire is not None
-        hints._wire._transport.abort()
+        assert hints._protocol is not None
+        hints._protocol._transport.abort()
         await hints.subscribe(["two"])
         await hints.check()
         assert ends == ["ended"]

@@ -262,7 +262,7 @@ async def test_failed_release_is_a_warning(
             proxy.cut()
             ended_s = time.monotonic()
         assert time.monotonic() - ended_s < 3
-        assert "lock_left" in caplog.text
+        assert "lock_release_failed" in caplog.text
         assert "it lapses by itself" in caplog.text
 
 

@@ -14,7 +14,7 @@ from orchestrator.tasks.model import TaskState
 from orchestrator.testing.proxy import FaultProxy
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.local_team import PATIENCE_S, local_settings, run_local_team
+from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from workers import Agent
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ async def test_a_stop_reaches_who_does_not_listen(
         assert begun == ([0] if way == "busy" else [])
         assert (await waiting.status()).state is TaskState.READY
         await team.orc.admin.start()
-        await waiting.result(PATIENCE_S)
+        await waiting.result(TIMEOUT_S)
 
 
 async def has_obeyed(team: LocalTeam, stop: str, worker: str) -> None:
@@ -149,4 +149,4 @@ async def has_obeyed(team: LocalTeam, stop: str, worker: str) -> None:
         said = await team.services.store.execute("HGET", team.services.keys.receipts(stop), worker)
         return said is not None and said.split(b" ")[1] == b"done"
 
-    await wait_for(done, "the worker to obey", PATIENCE_S)
+    await wait_for(done, "the worker to obey", TIMEOUT_S)

@@ -22,7 +22,7 @@ from orchestrator.testing.processes import ActorProcess
 from orchestrator.testing.proxy import ThreadedProxy
 from tests.docs.pages import ROOT, blocks
 from tests.helpers.aftermath import records
-from tests.helpers.local_team import PATIENCE_S, run_local_team
+from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from workers import Agent
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Shop:
         ):
             portal.call(team.work, warehouse)
             handles = [orc.task(id_) for id_ in self.tasks()]
-            assert len(list(orc.as_completed(handles, timeout=PATIENCE_S))) == len(handles)
+            assert len(list(orc.as_completed(handles, timeout=TIMEOUT_S))) == len(handles)
         return seen
 
 

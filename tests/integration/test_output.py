@@ -12,7 +12,7 @@ from pydantic import BaseModel, SecretStr
 
 from orchestrator import Fenced, InvalidInput, NotFound, Orchestrator, OrchestratorError, Progress, Submission
 from orchestrator.core.ids import new_task_id
-from tests.helpers.local_team import PATIENCE_S, local_settings
+from tests.helpers.local_team import TIMEOUT_S, local_settings
 from tests.helpers.waiting import wait_for
 from workers import Agent, Retry, Snooze, TaskContext
 
@@ -32,7 +32,7 @@ SOON: dict[str, Any] = {"redis__command_timeout_s": 0.3}
 
 async def read(stream: AsyncGenerator[Any]) -> list[Any]:
     """All of a stream, up to its end."""
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         return [item async for item in stream]
 
 
@@ -58,7 +58,7 @@ async def test_chunks_come_while_the_task_runs(team: LocalTeam) -> None:
     await team.work(talker(gate))
     handle = await team.orc.submit("count", {"to": 3})
     seen: list[OutputChunk] = []
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         async for chunk in handle.output():
             seen.append(chunk)
             if len(seen) == 1:
@@ -67,7 +67,7 @@ async def test_chunks_come_while_the_task_runs(team: LocalTeam) -> None:
     assert [chunk.data for chunk in seen] == [{"number": 1}, {"number": 2}, {"number": 3}]
     assert [(chunk.attempt, chunk.number) for chunk in seen] == [(1, 1), (1, 2), (1, 3)]
     assert all(chunk.at.tzinfo is not None for chunk in seen)
-    assert await handle.result(PATIENCE_S) == 3
+    assert await handle.result(TIMEOUT_S) == 3
 
 
 async def test_events_tell_the_whole_life(team: LocalTeam) -> None:
@@ -82,7 +82,7 @@ async def test_events_tell_the_whole_life(team: LocalTeam) -> None:
 
     handle = await team.orc.submit("stumble")
     seen: list[TaskEvent] = []
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         async for event in handle.events():
             seen.append(event)
             if event.kind == "ready":
@@ -110,7 +110,7 @@ async def test_resumes_behind_every_offset(team: LocalTeam, live: bool) -> None:
     await team.work(talker(gate if live else None))
     handle = await team.orc.submit("count", {"to": 5})
     if live:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             async with aclosing(handle.output()) as begun:
                 first = await anext(begun)
         later = handle.output(after=first.id)
@@ -129,7 +129,7 @@ async def test_readers_go_at_their_own_pace(team: LocalTeam) -> None:
     await team.work(talker())
     handle = await team.orc.submit("count", {"to": 200})
     async with aclosing(handle.output()) as slow:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             first = await anext(slow)
             assert [chunk.number for chunk in await read(handle.output())] == list(range(1, 201))
             rest = [chunk.number async for chunk in slow]
@@ -242,7 +242,7 @@ async def test_progress_is_kept(team: LocalTeam) -> None:
     await wait_for(told, "the progress")
     assert (await handle.status()).progress == wanted
     gate.set()
-    await handle.result(PATIENCE_S)
+    await handle.result(TIMEOUT_S)
     assert (await handle.info()).progress is None
 
 
@@ -298,7 +298,7 @@ async def test_what_is_refused_by_validation(team: LocalTeam) -> None:
     await team.work(agent)
     handle = await team.orc.submit("work", max_attempts=1)
     chunks = await read(handle.output())
-    await handle.result(PATIENCE_S)
+    await handle.result(TIMEOUT_S)
     assert [chunk.data for chunk in chunks] == [None, "é" * 49, [[[]]], {"page": 1, "text": "t"}, 2**70]
     assert [chunk.number for chunk in chunks] == [1, 2, 3, 4, 5]
     assert all(f"output of task {handle.id}" in text for text in refused)
@@ -320,7 +320,7 @@ async def test_a_stale_attempt_is_refused(team: LocalTeam, redis_client: redis.R
 
     await team.work(agent)
     handle = await team.orc.submit("work")
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         async with aclosing(handle.output()) as chunks:
             assert (await anext(chunks)).data == "mine"
     record, out = team.services.keys.task(handle.id), team.services.keys.out(handle.id)
@@ -492,7 +492,7 @@ async def test_without_the_right_to_hints(team: LocalTeam, redis_client: redis.R
     try:
         async with Orchestrator(settings=theirs) as client:
             seen: list[int] = []
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 async for chunk in client.task(id_).output():
                     seen.append(chunk.number)
                     listening = redis_client.pubsub_shardnumsub(team.services.keys.out(id_))[0][1]

@@ -12,7 +12,7 @@ from orchestrator.client.submission import Submission
 from orchestrator.core.errors import TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Reject
 
@@ -41,10 +41,10 @@ async def _in_every_place(team: LocalTeam) -> dict[TaskState, TaskHandle[object]
     await team.work(agent)
     orc = team.orc
     handles: dict[TaskState, TaskHandle[object]] = {TaskState.SUCCEEDED: await orc.submit("work")}
-    await handles[TaskState.SUCCEEDED].result(PATIENCE_S)
+    await handles[TaskState.SUCCEEDED].result(TIMEOUT_S)
     handles[TaskState.DEAD] = await orc.submit("reject")
     with pytest.raises(TaskFailed):
-        await handles[TaskState.DEAD].result(PATIENCE_S)
+        await handles[TaskState.DEAD].result(TIMEOUT_S)
     handles[TaskState.RUNNING] = await orc.submit("hold", tags=["t"], session="s", priority="high")
     await started.wait()
     handles[TaskState.READY] = await orc.submit("work")

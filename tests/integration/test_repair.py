@@ -19,7 +19,7 @@ from orchestrator.tasks.queries import counters
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.guards import keys_of
-from tests.helpers.local_team import PATIENCE_S, local_settings, run_local_team
+from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from workers import Agent, Retry, Snooze, TaskContext
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ async def test_what_is_lost_stays_lost_without_the_walk(team: LocalTeam, redis_c
         await handle.result(timeout=1.5)
     assert codes(await walk(team, repair=False)) == {"lost-ready": 1}
     assert codes(await walk(team)) == {"lost-ready": 1}
-    assert await handle.result(PATIENCE_S) == ""
+    assert await handle.result(TIMEOUT_S) == ""
 
 
 @pytest.mark.parametrize("settings", [{"supervisor__sweep_s": 0.5}], indirect=True)
@@ -235,11 +235,11 @@ async def test_garbage_without_the_walk(team: LocalTeam, redis_client: redis.Red
 
     await team.work(other)
     blocked = await team.orc.submit("work")
-    assert await (await team.orc.submit("rest")).result(PATIENCE_S) == "rested"
+    assert await (await team.orc.submit("rest")).result(TIMEOUT_S) == "rested"
     with pytest.raises(TimeoutError):
         await blocked.result(timeout=0.5)
     await walk(team)
-    assert await blocked.result(PATIENCE_S) == ""
+    assert await blocked.result(TIMEOUT_S) == ""
 
 
 async def test_other_pools_are_left_alone(team: LocalTeam, redis_client: redis.Redis, settings: Settings) -> None:
@@ -261,7 +261,7 @@ async def test_every_kind_of_key_is_known(team: LocalTeam, redis_client: redis.R
     held.set()
     await team.work(busy_agent(held))
     for handle in await submit_all(team, 2):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     root = f"{team.services.keys.root}:"
     names = [key.removeprefix(root) for key in keys_of(redis_client, root)]
     assert [name for name in names if kind_of(name) is None] == []
@@ -298,13 +298,13 @@ async def test_a_lost_lane_is_made_again(team: LocalTeam) -> None:
 
     await team.work(agent)
     handles = [await team.orc.submit("file", {"number": number}, lane="x") for number in range(5)]
-    await wait_for(lambda: order == [0], "the first to run", PATIENCE_S)
+    await wait_for(lambda: order == [0], "the first to run", TIMEOUT_S)
     await team.services.store.execute("DEL", team.services.keys.lane("x"))
     assert codes(await walk(team)) == {"lost-lane": 5}
     assert await walk(team) == []
     gate.set()
     for handle in handles:
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert order == list(range(5))
 
 
@@ -320,4 +320,4 @@ async def test_a_lane_without_an_owner_goes_on(team: LocalTeam) -> None:
     await team.work(agent)
     assert codes(await walk(team))["lost-turn"] == 1
     for handle in handles[1:]:
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)

@@ -12,15 +12,15 @@ import pytest
 from orchestrator.core.errors import InvalidInput, NotFound, QueueFull, ScheduleExists, Stopped
 from orchestrator.core.ids import TaskIds
 from orchestrator.schedules import queries
-from orchestrator.schedules.book import Added
-from orchestrator.schedules.model import CatchUp, Outcome
+from orchestrator.schedules.model import CatchUp, FireOutcome
+from orchestrator.schedules.store import AddStatus
 from orchestrator.schedules.timing import Every, check_cron
 from orchestrator.supervisor import scheduler
 from orchestrator.supervisor.scheduler import CATCH_UP_MAX, COUNTED_MAX, PUNCTUAL_MS, Choice, Scheduler, choose
 from orchestrator.supervisor.wakeups import Wakeup
 from orchestrator.testing import scripts as kit
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.local_team import PATIENCE_S, run_local_team
+from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from orchestrator.client.timetable import Schedules
+    from orchestrator.client.schedules_api import Schedules
     from orchestrator.core.settings import Settings
     from tests.helpers.local_team import LocalTeam
 
@@ -62,7 +62,9 @@ class Stand:
     async def counts(self, name: str = "n") -> dict[str, int]:
         """What became of the fire times."""
         found = await self.schedules.get(name)
-        return {outcome.value: getattr(found, outcome.value) for outcome in Outcome if getattr(found, outcome.value)}
+        return {
+            outcome.value: getattr(found, outcome.value) for outcome in FireOutcome if getattr(found, outcome.value)
+        }
 
 
 @pytest.fixture
@@ -83,8 +85,8 @@ async def test_a_supervisor_fires_it(team: LocalTeam) -> None:
     await team.work(agent)
     schedules = team.orc.admin.schedules
     added = await schedules.add("n", "report", {"city": "Rome"}, every=1, session="s", tags=["t"], priority="high")
-    assert added == Added.ADDED
-    await wait_for(lambda: len(seen) == 2, "two firings", PATIENCE_S)
+    assert added == AddStatus.ADDED
+    await wait_for(lambda: len(seen) == 2, "two fires", TIMEOUT_S)
     found = await schedules.get("n")
     assert [city for city, _, _ in seen] == ["Rome", "Rome"]
     assert {session for _, session, _ in seen} == {"s"}
@@ -192,7 +194,7 @@ async def test_a_running_one_is_replaced(team: LocalTeam) -> None:
 
     await team.work(agent)
     await team.orc.admin.schedules.add("n", "report", every=1, overlap="replace")
-    await wait_for(lambda: len(ends) == 2, "two that were replaced", PATIENCE_S)
+    await wait_for(lambda: len(ends) == 2, "two that were replaced", TIMEOUT_S)
     await team.orc.admin.schedules.delete("n")
 
 
@@ -392,11 +394,11 @@ async def test_a_supervisor_hears_of_changes(team: LocalTeam, redis_client: redi
     async def fired(count: int) -> bool:
         return (await schedules.get("sooner")).fired >= count
 
-    await wait_for(lambda: fired(1), "the first", PATIENCE_S)
+    await wait_for(lambda: fired(1), "the first", TIMEOUT_S)
     await schedules.pause("sooner")
     await schedules.resume("sooner")
     before = (await schedules.get("sooner")).fired
-    await wait_for(lambda: fired(before + 1), "one more", PATIENCE_S)
+    await wait_for(lambda: fired(before + 1), "one more", TIMEOUT_S)
     await schedules.delete("sooner")
     assert [each.name for each in await schedules.list()] == ["later"]
 
@@ -507,4 +509,4 @@ async def test_in_a_test_of_a_team(team: LocalTeam) -> None:
     for days in range(1, 3):
         await team._stage.advance(24 * 3_600_000)
         assert (await team.orc.admin.schedules.get("n")).fired == days
-    await wait_for(lambda: len(seen) == 2, "both", PATIENCE_S)
+    await wait_for(lambda: len(seen) == 2, "both", TIMEOUT_S)

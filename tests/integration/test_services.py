@@ -11,7 +11,7 @@ from orchestrator import ConfigError, FormatMismatch, InvalidInput, Orchestrator
 from orchestrator.services import open_services, resolve_settings
 from orchestrator.supervisor.daemon import run_supervisor
 from orchestrator.testing.servers import RedisServer
-from tests.helpers.local_team import PATIENCE_S, local_settings
+from tests.helpers.local_team import TIMEOUT_S, local_settings
 from workers import Agent
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ async def test_scripts_that_the_server_forgot_are_loaded_again(team: LocalTeam) 
     await team.work(agent)
     for _ in range(3):
         await team.services.store.execute("SCRIPT", "FLUSH")
-        assert await (await team.orc.submit("work")).result(PATIENCE_S) == 1
+        assert await (await team.orc.submit("work")).result(TIMEOUT_S) == 1
 
 
 async def test_a_server_that_may_evict_is_refused(prefix: str) -> None:

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from orchestrator import ConfigChange, InvalidInput
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def asking() -> Agent:
 
 async def known(team: LocalTeam, key: str) -> Any:
     """What a handler knows of a key."""
-    return await (await team.orc.submit("known", {"key": key})).result(PATIENCE_S)
+    return await (await team.orc.submit("known", {"key": key})).result(TIMEOUT_S)
 
 
 async def test_everybody_knows(team: LocalTeam) -> None:
@@ -38,14 +38,14 @@ async def test_everybody_knows(team: LocalTeam) -> None:
     await team.work(asking())
     assert await known(team, "routing") == ["nothing", 0]
     sent = await team.orc.admin.publish_config("routing", VALUE, reason="a test")
-    assert not (await sent.receipts(timeout=PATIENCE_S)).missing
+    assert not (await sent.receipts(timeout=TIMEOUT_S)).missing
     assert await known(team, "routing") == [VALUE, 1]
     assert await team.orc.config.get("routing") == VALUE
     await team.stop_workers()
     await team.work(asking())
     assert await known(team, "routing") == [VALUE, 1]
     withdrawn = await team.orc.admin.withdraw_config("routing")
-    assert not (await withdrawn.receipts(timeout=PATIENCE_S)).missing
+    assert not (await withdrawn.receipts(timeout=TIMEOUT_S)).missing
     assert await known(team, "routing") == ["nothing", 0]
     assert await team.orc.config.all() == {}
     assert await team.orc.config.get("routing", 7) == 7
@@ -54,7 +54,7 @@ async def test_everybody_knows(team: LocalTeam) -> None:
 async def changes(team: LocalTeam, count: int, after: str) -> list[ConfigChange]:
     """So many changes behind one."""
     found = []
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         async for change in team.orc.config.changes(after):
             found.append(change)
             if len(found) == count:
@@ -93,7 +93,7 @@ async def test_news(team: LocalTeam) -> None:
 
     async with anyio.create_task_group() as group:
         group.start_soon(listen)
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while not heard:
                 await team.orc.admin.publish_config("new", 2)
                 await anyio.sleep(0.05)

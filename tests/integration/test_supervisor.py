@@ -17,7 +17,7 @@ from orchestrator.supervisor.doorbell import Doorbell
 from orchestrator.supervisor.wakeups import Wakeup
 from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import TaskState
-from tests.helpers.local_team import PATIENCE_S, run_local_team
+from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext
 
@@ -56,10 +56,10 @@ async def test_a_skill_is_served_by_every_agent_that_has_it(team: LocalTeam) -> 
     other, _ = make_agent("other", "shared", concurrency=2)
     await team.work(one, other)
     handles = await team.orc.submit_many([Submission("shared", {"pause_s": 0.02}) for _ in range(40)])
-    assert {await handle.result(PATIENCE_S) for handle in handles} == {"one", "other"}
+    assert {await handle.result(TIMEOUT_S) for handle in handles} == {"one", "other"}
     handles = await team.orc.submit_many([Submission("shared", agent="other") for _ in range(10)])
-    assert {await handle.result(PATIENCE_S) for handle in handles} == {"other"}
-    assert await (await team.orc.submit("own")).result(PATIENCE_S) == "one"
+    assert {await handle.result(TIMEOUT_S) for handle in handles} == {"other"}
+    assert await (await team.orc.submit("own")).result(TIMEOUT_S) == "one"
 
 
 async def test_an_agent_that_comes_later_takes_what_waits(team: LocalTeam) -> None:
@@ -71,7 +71,7 @@ async def test_an_agent_that_comes_later_takes_what_waits(team: LocalTeam) -> No
     agent, _ = make_agent("latecomer", "late")
     await team.work(agent)
     for handle in (by_skill, by_agent):
-        assert await handle.result(PATIENCE_S) == "latecomer"
+        assert await handle.result(TIMEOUT_S) == "latecomer"
 
 
 async def test_a_task_for_an_agent_without_the_skill_waits_for_it(team: LocalTeam) -> None:
@@ -79,12 +79,12 @@ async def test_a_task_for_an_agent_without_the_skill_waits_for_it(team: LocalTea
     old, _ = make_agent("editor", "old")
     worker = await team.work(old)
     ahead = await team.orc.submit("new", agent="editor", priority="critical")
-    assert await (await team.orc.submit("old", agent="editor")).result(PATIENCE_S) == "editor"
+    assert await (await team.orc.submit("old", agent="editor")).result(TIMEOUT_S) == "editor"
     assert (await ahead.status()).detail.cause is Cause.SKILL_MISSING
     newer, _ = make_agent("editor", "old", "new")
     await team.work(newer)
     await team.stop(worker)
-    assert await ahead.result(PATIENCE_S) == "editor"
+    assert await ahead.result(TIMEOUT_S) == "editor"
 
 
 async def test_during_an_upgrade_only_shared_skills_are_assigned(team: LocalTeam) -> None:
@@ -95,11 +95,11 @@ async def test_during_an_upgrade_only_shared_skills_are_assigned(team: LocalTeam
     await team.work(newer)
     waiting = await team.orc.submit("new", {"label": "new"})
     for _ in range(20):
-        await (await team.orc.submit("both")).result(PATIENCE_S)
+        await (await team.orc.submit("both")).result(TIMEOUT_S)
     assert "new" not in notes
     assert (await waiting.status()).state is TaskState.READY
     await team.stop(worker)
-    assert await waiting.result(PATIENCE_S) == "editor"
+    assert await waiting.result(TIMEOUT_S) == "editor"
 
 
 # --------------------------------------------------------------------------------------------------------------- order
@@ -114,7 +114,7 @@ async def _order(team: LocalTeam, submissions: list[Submission]) -> list[Any]:
     agent, notes = make_agent("single", "work", concurrency=1)
     await team.work(agent)
     for handle in handles:
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     return notes
 
 
@@ -163,7 +163,7 @@ async def test_a_critical_task_passes_those_that_wait(team: LocalTeam) -> None:
     handles = [await team.orc.submit_one(normal) for _ in range(30)]
     await wait_for(lambda: len(notes) >= 3, "three to have started")
     critical = await team.orc.submit("work", {"label": "critical"}, priority="critical")
-    await critical.result(PATIENCE_S)
+    await critical.result(TIMEOUT_S)
     assert notes.index("critical") <= 6
     for handle in handles:
         await handle.cancel()
@@ -183,7 +183,7 @@ async def test_with_ageing_an_old_low_task_overtakes(team: LocalTeam) -> None:
             Submission("work", {"label": "critical"}, priority="critical"),
         ],
     ) == ["critical", "old low", "normal", "fresh low"]
-    assert await old.result(PATIENCE_S) == "single"
+    assert await old.result(TIMEOUT_S) == "single"
 
 
 # ---------------------------------------------------------------------------------------------------------------- time
@@ -203,7 +203,7 @@ async def test_delayed_tasks_start_when_they_are_due(team: LocalTeam) -> None:
         due_ms = time.time() * 1000 + delay_s * 1000
         due = datetime.fromtimestamp(due_ms / 1000, UTC)
         handles.append(await team.orc.submit("work", {"due_ms": due_ms}, at=due))
-    late_ms = sorted([await handle.result(PATIENCE_S) for handle in handles])
+    late_ms = sorted([await handle.result(TIMEOUT_S) for handle in handles])
     assert late_ms[0] >= -1.0
     assert late_ms[2] < 50
     assert late_ms[-1] < 500  # a busy machine
@@ -220,8 +220,8 @@ async def test_tasks_that_did_not_start_in_time_expire(team: LocalTeam) -> None:
     started = await team.orc.submit("work", {"pause_s": 0.5}, start_by=soon)
     for handle in (past, waiting, scheduled):
         with pytest.raises(TaskExpired, match="did not start in time"):
-            await handle.result(PATIENCE_S)
-    assert await started.result(PATIENCE_S) == "slow"
+            await handle.result(TIMEOUT_S)
+    assert await started.result(TIMEOUT_S) == "slow"
     assert datetime.now(UTC) > soon
 
 
@@ -249,11 +249,11 @@ async def test_another_supervisor_takes_over(leaderless: LocalTeam) -> None:
 
     leads = await wait_for(leader, "a leader")
     await team.lead()
-    assert await (await team.orc.submit("work")).result(PATIENCE_S) == "steady"
+    assert await (await team.orc.submit("work")).result(TIMEOUT_S) == "steady"
     assert await leader() == leads
     first.cancel()
     orphan = await team.orc.submit("work")
-    assert await orphan.result(PATIENCE_S) == "steady"
+    assert await orphan.result(TIMEOUT_S) == "steady"
     assert await leader() not in {None, leads}
 
 
@@ -277,7 +277,7 @@ async def test_a_supervisor_gives_way_when_its_lease_is_lost(leaderless: LocalTe
         await left.result(timeout=0.2)
     assert notes == []
     await store.execute("DEL", keys.leader)
-    assert await left.result(PATIENCE_S) == "steady"
+    assert await left.result(TIMEOUT_S) == "steady"
 
 
 def _assigners() -> list[str | None]:
@@ -294,7 +294,7 @@ async def test_nothing_is_lost_between_two_that_both_work(team: LocalTeam) -> No
         second.start_soon(Assigner(team.services, wakeup, repair_requested=Wakeup()).run)
         handles = await team.orc.submit_many([Submission("work", {"label": number}) for number in range(600)])
         for handle in handles:
-            await handle.result(PATIENCE_S)
+            await handle.result(TIMEOUT_S)
         second.cancel_scope.cancel()
     assert sorted(notes) == list(range(600))
 
@@ -307,7 +307,7 @@ async def test_at_rest_redis_is_left_alone(team: LocalTeam, redis_client: redis.
     """Supervisor, worker and a waiting client send at most five commands a second while nothing happens."""
     agent, _ = make_agent("idle", "work", concurrency=50)
     await team.work(agent)
-    await (await team.orc.submit("work")).result(PATIENCE_S)
+    await (await team.orc.submit("work")).result(TIMEOUT_S)
     waits = await team.orc.submit("work", delay=60)
 
     async def give_up() -> None:

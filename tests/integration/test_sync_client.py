@@ -35,7 +35,7 @@ from orchestrator.sync import Orchestrator, TaskHandle
 from orchestrator.testing.processes import ActorProcess
 from orchestrator.testing.servers import RedisServer
 from tests.helpers.counting import CommandCounter
-from tests.helpers.local_team import PATIENCE_S, local_settings, run_local_team
+from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from tests.helpers.waiting import wait_until
 from workers import Agent, Reject, TaskContext
 
@@ -111,12 +111,12 @@ def test_every_call(orc: Orchestrator) -> None:
     """They do what those of the asyncio client do, and types are kept."""
     handle = orc.submit(add, {"a": 1, "b": 2}, priority="high", tags=["x"])
     assert_type(handle, TaskHandle[Sum])
-    assert_type(handle.result(PATIENCE_S), Sum)
+    assert_type(handle.result(TIMEOUT_S), Sum)
     assert handle.result() == Sum(value=3)
     assert handle.outcome is not None
     assert handle.outcome.state is TaskState.SUCCEEDED
     plain = orc.submit("add", {"a": 1, "b": 2})
-    assert orc.task(plain.id).result(timeout=PATIENCE_S) == plain.result() == {"value": 3}
+    assert orc.task(plain.id).result(timeout=TIMEOUT_S) == plain.result() == {"value": 3}
     assert plain.result(as_=Sum) == Sum(value=3)
     assert handle.status().state is TaskState.SUCCEEDED
     info = handle.info()
@@ -129,7 +129,7 @@ def test_every_call(orc: Orchestrator) -> None:
     handles = orc.submit_many([Submission(add, {"a": n, "b": n}) for n in range(10)])
     ended = [
         one.result(0).value
-        for one in orc.as_completed([*handles, handles[0], later], timeout=PATIENCE_S)
+        for one in orc.as_completed([*handles, handles[0], later], timeout=TIMEOUT_S)
         if one != later
     ]
     assert sorted(ended) == [2 * n for n in range(10)]
@@ -139,7 +139,7 @@ def test_every_call(orc: Orchestrator) -> None:
 def test_every_error(orc: Orchestrator) -> None:
     """Each is raised where it was caused, as the asyncio client raises it."""
     with pytest.raises(TaskFailed, match="no"):
-        orc.submit(refuse).result(PATIENCE_S)
+        orc.submit(refuse).result(TIMEOUT_S)
     unwanted = orc.submit("nobody_can")
     unwanted.cancel()
     with pytest.raises(TaskCancelled):
@@ -199,7 +199,7 @@ def test_many_threads_share_one_client(orc: Orchestrator, redis_client: redis.Re
 
     def work(number: int) -> list[int]:
         handles = [orc.submit(add, {"a": number, "b": n}) for n in range(10)]
-        return [handle.result(PATIENCE_S).value for handle in handles]
+        return [handle.result(TIMEOUT_S).value for handle in handles]
 
     with ThreadPoolExecutor(50) as pool:
         found = list(pool.map(work, range(50)))
@@ -448,13 +448,13 @@ async def test_control_commands(settings: Settings) -> None:
         with Orchestrator(settings=settings) as orc:
             handle = orc.submit("nobody_can")
             sent = orc.admin.stop(reason="for a test")
-            found = sent.receipts(timeout=PATIENCE_S)
+            found = sent.receipts(timeout=TIMEOUT_S)
             assert (sent.command.kind, sent.at <= found.answered[0].at, sent.more) == ("stop", True, False)
             assert repr(sent) == f"Sent({sent.id!r})"
             assert ([one.word for one in found.answered], found.missing) == (["done"], ())
             assert handle.status().detail.cause == Cause.STOPPED
             assert orc.admin.start().id != sent.id
-            assert orc.admin.cancel([handle.id]).receipts(timeout=PATIENCE_S).done
+            assert orc.admin.cancel([handle.id]).receipts(timeout=TIMEOUT_S).done
             with pytest.raises(InvalidInput, match="agent:NAME"):
                 orc.admin.pause_queue("sum")
             assert orc.admin.schedules.list() == []

@@ -16,7 +16,7 @@ from orchestrator.client.submission import Submission
 from orchestrator.core.errors import TaskCancelled, TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
-from tests.helpers.local_team import PATIENCE_S, run_local_team
+from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.waiting import wait_for
 from workers import Agent, Snooze, TaskContext
 
@@ -43,13 +43,13 @@ async def comes_to(handle: TaskHandle[Any], cause: Cause) -> Why:
         seen.append(await why(handle))
         return seen[-1].cause is cause
 
-    await wait_for(is_there, lambda: f"{cause}; it is {seen[-1]}", PATIENCE_S)
+    await wait_for(is_there, lambda: f"{cause}; it is {seen[-1]}", TIMEOUT_S)
     return seen[-1]
 
 
 async def runs(handle: TaskHandle[Any]) -> None:
     """The twin: with the obstacle gone the task runs, and then it waits for nothing."""
-    await handle.result(PATIENCE_S)
+    await handle.result(TIMEOUT_S)
     assert (await why(handle)).cause is Cause.ENDED
 
 
@@ -421,7 +421,7 @@ async def test_cancelling(team: LocalTeam) -> None:
     assert (await handle.status()).state is TaskState.CANCELLING
     may_stop.set()
     with pytest.raises(TaskCancelled, match="no need any more"):
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert (await why(handle)).cause is Cause.ENDED
 
 
@@ -436,9 +436,9 @@ async def test_ended(team: LocalTeam) -> None:
 
     await team.work(agent)
     good, bad = await team.orc.submit("work", {"fail": False}), await team.orc.submit("work", {"fail": True})
-    await good.result(PATIENCE_S)
+    await good.result(TIMEOUT_S)
     with pytest.raises(TaskFailed):
-        await bad.result(PATIENCE_S)
+        await bad.result(TIMEOUT_S)
     found = await why(good)
     assert (found.cause, found.since, found.reason) == (Cause.ENDED, (await good.info()).ended_at, None)
     assert found.text.startswith("ended at ")

@@ -17,7 +17,7 @@ from orchestrator.client.submission import Submission
 from orchestrator.tasks.inbox import read_inbox
 from orchestrator.tasks.model import TaskState
 from orchestrator.testing.processes import ActorProcess
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext
 
@@ -66,11 +66,11 @@ async def test_a_draining_worker_finishes_what_runs_and_takes_nothing_new(team: 
     later = await team.orc.submit("work")
     assert (await later.status()).state is TaskState.READY
     gate.opened.set()
-    assert await running.result(PATIENCE_S) == 1
+    assert await running.result(TIMEOUT_S) == 1
     await team.stop(worker)
     assert (await later.status()).why.startswith("parked: no live agent has the skill 'work'")
     await team.work(gate.agent)
-    assert await later.result(PATIENCE_S) == 1
+    assert await later.result(TIMEOUT_S) == 1
 
 
 @pytest.mark.parametrize("at_once", [False, True])
@@ -90,7 +90,7 @@ async def test_what_does_not_end_in_time_is_given_back_unburnt(team: LocalTeam, 
     assert time.monotonic() - asked_s < 2
     assert [(await handle.info()).state for handle in handles] == [TaskState.READY] * 7
     await team.work(fresh.agent)
-    assert [await handle.result(PATIENCE_S) for handle in handles] == [1] * 7
+    assert [await handle.result(TIMEOUT_S) for handle in handles] == [1] * 7
     assert [(await handle.info()).errors for handle in handles] == [()] * 7
 
 
@@ -107,7 +107,7 @@ async def test_given_back_tasks_keep_their_place(team: LocalTeam) -> None:
     again.opened.set()
     await team.work(again.agent)
     for handle in [*first, *behind]:
-        await handle.result(PATIENCE_S)
+        await handle.result(TIMEOUT_S)
     assert [task for task, _ in again.started] == [handle.id for handle in [*first, *behind]]
 
 
@@ -121,7 +121,7 @@ async def test_a_forgotten_worker_registers_again(team: LocalTeam) -> None:
         "DEL", keys.worker(worker.id), keys.agent("gated"), keys.agent_workers("gated"), keys.skill("work")
     )
     await wait_for(lambda: store.execute("EXISTS", keys.agent_workers("gated")), "the worker to register again")
-    assert await (await team.orc.submit("work")).result(PATIENCE_S) == 1
+    assert await (await team.orc.submit("work")).result(TIMEOUT_S) == 1
 
 
 async def test_a_lost_inbox_is_made_again(team: LocalTeam) -> None:
@@ -132,7 +132,7 @@ async def test_a_lost_inbox_is_made_again(team: LocalTeam) -> None:
     store, keys = team.services.store, team.services.keys
     await store.execute("DEL", keys.inbox("gated"))
     await wait_for(lambda: store.execute("EXISTS", keys.inbox("gated")), "the inbox to be there again")
-    assert await (await team.orc.submit("work")).result(PATIENCE_S) == 1
+    assert await (await team.orc.submit("work")).result(TIMEOUT_S) == 1
 
 
 async def test_one_worker_hosts_several_agents(team: LocalTeam) -> None:
@@ -143,9 +143,9 @@ async def test_one_worker_hosts_several_agents(team: LocalTeam) -> None:
     stuck = [await team.orc.submit("work", agent="full") for _ in range(2)]
     await full.wait_started(1)
     for _ in range(3):
-        assert await (await team.orc.submit("work", agent="other")).result(PATIENCE_S) == 1
+        assert await (await team.orc.submit("work", agent="other")).result(TIMEOUT_S) == 1
     full.opened.set()
-    assert [await handle.result(PATIENCE_S) for handle in stuck] == [1, 1]
+    assert [await handle.result(TIMEOUT_S) for handle in stuck] == [1, 1]
 
 
 async def test_workers_of_one_agent_share_its_tasks(team: LocalTeam) -> None:
@@ -183,7 +183,7 @@ async def test_a_worker_reads_no_further_than_its_free_slots(team: LocalTeam) ->
     await other.wait_started(4)
     gate.opened.set()
     other.opened.set()
-    assert [await handle.result(PATIENCE_S) for handle in handles] == [1] * 6
+    assert [await handle.result(TIMEOUT_S) for handle in handles] == [1] * 6
 
 
 @pytest.mark.parametrize("settings", [{}, {"worker__stuck_after_s": 0.2}], indirect=True, ids=["usual", "strict"])
@@ -205,7 +205,7 @@ async def test_a_slow_handler_keeps_its_lease(team: LocalTeam) -> None:
     await team.work(make())
     await team.work(make())
     handle = await team.orc.submit("work")
-    assert await handle.result(PATIENCE_S) == 1
+    assert await handle.result(TIMEOUT_S) == 1
     assert len(runs) == 1
 
 
@@ -217,7 +217,7 @@ async def test_a_full_worker_keeps_looking_for_what_the_dead_left(team: LocalTea
     ghost = registry.register(keys, worker="ghost", spec=gate.agent.spec({}), slots=1, backlog=0, about={}, alive_s=60)
     await store.call(ghost)
     left = await team.orc.submit("work")
-    link = store.blocking_link(PATIENCE_S)
+    link = store.blocking_link(TIMEOUT_S)
     inbox_key = keys.inbox("gated")
     taken = await read_inbox(link, inbox_key=inbox_key, agent="gated", worker="ghost", count=1, block_ms=5000)
     await link.close()
@@ -231,8 +231,8 @@ async def test_a_full_worker_keeps_looking_for_what_the_dead_left(team: LocalTea
 
     await wait_for(seen_while_full, "the full worker sees that a lease ran out")
     gate.opened.set()
-    assert await busy.result(PATIENCE_S) == 1
-    assert await left.result(PATIENCE_S) == 2
+    assert await busy.result(TIMEOUT_S) == 1
+    assert await left.result(TIMEOUT_S) == 2
     assert (await left.info()).deaths[0].split(" ")[1] == "ghost"
 
 
@@ -291,7 +291,7 @@ async def test_a_skill_that_is_gone_is_given_back_unburnt(team: LocalTeam) -> No
         return ctx.attempt
 
     await team.work(late.agent)
-    assert await handle.result(PATIENCE_S) == 1
+    assert await handle.result(TIMEOUT_S) == 1
 
 
 async def test_several_agents_share_one_worker(team: LocalTeam) -> None:
@@ -305,7 +305,7 @@ async def test_several_agents_share_one_worker(team: LocalTeam) -> None:
 
     await team.work(*agents)
     handles = [await team.orc.submit(f"ask_{agent.name}") for agent in agents]
-    assert [await handle.result(PATIENCE_S) for handle in handles] == ["one", "two", "three"]
+    assert [await handle.result(TIMEOUT_S) for handle in handles] == ["one", "two", "three"]
 
     async def blocking() -> list[str]:
         clients = (await team.services.store.execute("CLIENT", "LIST")).decode().splitlines()

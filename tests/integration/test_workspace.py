@@ -25,7 +25,7 @@ from orchestrator import (
 )
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.json_values import alike, json_values
-from tests.helpers.local_team import PATIENCE_S
+from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ async def test_handlers_share(team: LocalTeam) -> None:
 
     await team.work(agent)
     handles = [await team.orc.submit("write", {"number": n}, session="S 1") for n in range(50)]
-    versions = [await handle.result(PATIENCE_S) for handle in handles]
+    versions = [await handle.result(TIMEOUT_S) for handle in handles]
     assert sorted(versions) == list(range(1, 51))
     shared = await team.orc.workspace("S 1").snapshot()
     assert (shared.paths["count"].value, shared.paths["count"].version, shared.paths["count"].agent) == (
@@ -67,7 +67,7 @@ async def test_tasks_that_share_nothing_pay_nothing(team: LocalTeam, redis_clien
     async def nothing(ctx: TaskContext) -> None: ...
 
     await team.work(agent)
-    await (await team.orc.submit("nothing", session="s")).result(PATIENCE_S)
+    await (await team.orc.submit("nothing", session="s")).result(TIMEOUT_S)
     assert redis_client.keys(f"{team.settings.prefix}:{{session:*") == []
 
 
@@ -82,7 +82,7 @@ async def test_a_task_without_a_session(team: LocalTeam) -> None:
         return "told"
 
     await team.work(agent)
-    assert await (await team.orc.submit("look")).result(PATIENCE_S) == "told"
+    assert await (await team.orc.submit("look")).result(TIMEOUT_S) == "told"
 
 
 async def test_scratch_and_publish(team: LocalTeam) -> None:
@@ -100,7 +100,7 @@ async def test_scratch_and_publish(team: LocalTeam) -> None:
         return await ctx.scratch.list()
 
     await team.work(agent)
-    results = [await (await team.orc.submit("draft", session="s")).result(PATIENCE_S) for _ in range(2)]
+    results = [await (await team.orc.submit("draft", session="s")).result(TIMEOUT_S) for _ in range(2)]
     assert results == [["more", "text"], ["more"]]
     assert (await team.orc.workspace("s").get("text"))["text"].value == "…"
 
@@ -271,7 +271,7 @@ async def test_directives_wait_for_their_agent(team: LocalTeam, ws: Workspace) -
         assert [told async for told in bob.directives(block=0)] == []
         async with anyio.create_task_group() as group:
             group.start_soon(ws.direct, "bob", "GO")
-            async for told in bob.directives(block=PATIENCE_S):
+            async for told in bob.directives(block=TIMEOUT_S):
                 assert told.kind == "GO"
                 break
 
@@ -303,9 +303,9 @@ async def test_replay_and_snapshot(ws: Workspace) -> None:
     assert (again.complete, again.differs) == (True, ())
     earlier = await ws.replay(until=middle)
     assert {path: held.value for path, held in earlier.snapshot.paths.items()} == {"a": [], "b": {"c": 1.0}}
-    place = ws._place
-    await place.store.execute("HSET", place.keys.key("ws:doc"), "b", "9 eve 1")
-    await place.store.execute("SADD", place.keys.key("ws:set:s"), "z")
+    backend = ws._backend
+    await backend.store.execute("HSET", backend.keys.key("ws:doc"), "b", "9 eve 1")
+    await backend.store.execute("SADD", backend.keys.key("ws:set:s"), "z")
     assert (await ws.replay()).differs == ("path:b", "set:s")
     assert (await ws.snapshot()).sets == {"s": {"y", "z"}}
     exported = await ws.export()

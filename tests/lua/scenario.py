@@ -10,7 +10,7 @@ from orchestrator.control.commands import ResetLimit, RetryTasks, SetLimit, Star
 from orchestrator.core.ids import encode_foreign
 from orchestrator.core.rates import Rate
 from orchestrator.schedules import scripts as schedule_scripts
-from orchestrator.schedules.model import Outcome
+from orchestrator.schedules.model import FireOutcome
 from orchestrator.store.calls import opaque
 from orchestrator.store.script_files import all_scripts
 from orchestrator.tasks import scripts as task_scripts
@@ -154,15 +154,15 @@ def play_schedules(pool: Pool) -> None:
 
     put("n")
     put("gone")
-    assert len(pool.call(schedule_scripts.due(keys, aside=[], limit=9)).schedules) == 2
+    assert len(pool.call(schedule_scripts.due(keys, excluded=[], limit=9)).schedules) == 2
     task, later = row(), str(at + 1000)
-    firing = task_scripts.Firing("n", str(at), str(at), later, 1)
-    sent = task_scripts.UnusualRow(task.id, task.envelope, firing=firing)
+    fire = task_scripts.ScheduledFire("n", str(at), str(at), later, 1)
+    sent = task_scripts.UnusualRow(task.id, task.envelope, fire=fire)
     (answer,) = pool.call(task_scripts.submit(keys, rows=[sent], max_tasks=9, max_wait_s=99))
     assert answer.status == "created"
-    for outcome in (Outcome.SKIPPED, Outcome.REFUSED):
-        made = schedule_scripts.ForgoRow("n", later, str(int(later) + 1), 0, outcome, error="why")
-        pool.call(schedule_scripts.forgo(keys, rows=[made]))
+    for outcome in (FireOutcome.SKIPPED, FireOutcome.REFUSED):
+        made = schedule_scripts.SkipRow("n", later, str(int(later) + 1), 0, outcome, error="why")
+        pool.call(schedule_scripts.skip(keys, rows=[made]))
         later = str(int(later) + 1)
     pool.call(schedule_scripts.pause(keys, name="n"))
     pool.execute("DEL", keys.schedules)

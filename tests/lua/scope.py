@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.core.ids import new_task_id
 from orchestrator.locks import scripts
-from orchestrator.locks.model import Taken, TakeStatus, new_nonce
+from orchestrator.locks.model import TakeReply, TakeStatus, new_nonce
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.store.store import Endpoint, SyncStore
 from tests.lua.keyspace import names, snapshot
@@ -40,12 +40,14 @@ class Scope:
             call = replace(call, args={**call.args, "now_arg": str(self.now_us)})
         return self.store.call(call)
 
-    def take(self, lock: str = "lock:n", nonce: str | None = None, **options: Any) -> Taken:
+    def take(self, lock: str = "lock:n", nonce: str | None = None, **options: Any) -> TakeReply:
         """Run take."""
         options = {"owner": "me", "ttl_ms": TTL_MS, **options}
         return self.call(scripts.take(self.keys, lock=lock, nonce=nonce or new_nonce(), **options))
 
-    def claim(self, lock: str, task: str, generation: str = "10", nonce: str | None = None, **options: Any) -> Taken:
+    def claim(
+        self, lock: str, task: str, generation: str = "10", nonce: str | None = None, **options: Any
+    ) -> TakeReply:
         """Run claim."""
         options = {"ttl_ms": TTL_MS, **options}
         return self.call(
@@ -67,9 +69,9 @@ class Scope:
         (released,) = self.call(scripts.free(self.keys, rows=[(lock, task, generation)]))
         return released
 
-    def look(self, lock: str = "") -> list[LockInfo]:
+    def peek(self, lock: str = "") -> list[LockInfo]:
         """Run look."""
-        return self.call(scripts.look(self.keys, lock=lock))
+        return self.call(scripts.peek(self.keys, lock=lock))
 
     def lapse(self, lock: str) -> None:
         """Let a lock's time be over."""

@@ -56,7 +56,7 @@ class WorkerCommands:
             reply: list[bytes] = await services.store.execute("HGETALL", services.keys.desired)
             return reply
 
-        reply = await services.store.ask(ask, patience_s=services.settings.redis.command_timeout_s)
+        reply = await services.store.ask(ask, retry_for_s=services.settings.redis.command_timeout_s)
         self.desired = read_desired(reply, signer_of(services.settings, place=services.keys.root))
 
 

@@ -40,7 +40,7 @@ class AttemptRecord:
         call = scripts.once(
             self._services.keys, id_=delivery.task_id, generation=delivery.generation, name=name, value=result
         )
-        done = await self._services.store.call(call, patience_s=self._services.settings.redis.command_timeout_s)
+        done = await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
         match done.status:
             case "stale":
                 raise Fenced(delivery.task_id)
@@ -50,9 +50,9 @@ class AttemptRecord:
 
     async def _read(self, *fields: str) -> list[bytes | None]:
         delivery, store = self._delivery, self._services.store
-        key, patience_s = store.keys.task(delivery.task_id), self._services.settings.redis.command_timeout_s
+        key, retry_for_s = store.keys.task(delivery.task_id), self._services.settings.redis.command_timeout_s
         reply: list[bytes | None] = await store.ask(
-            lambda: store.execute("HMGET", key, "state", "gen", *fields), patience_s=patience_s
+            lambda: store.execute("HMGET", key, "state", "gen", *fields), retry_for_s=retry_for_s
         )
         state, generation, *found = reply
         if state != b"assigned" or generation != delivery.generation.encode():

@@ -65,7 +65,7 @@ class Completer:
             size += len(verdict.payload)
         call = scripts.finish(self._services.keys, rows=batch, dead_ttl_s=self._dead_ttl_s, max_wait_s=self._max_wait_s)
         try:
-            statuses = await self._services.store.call(call, patience_s=float("inf"))
+            statuses = await self._services.store.call(call, retry_for_s=float("inf"))
         except StoreError as failure:
             _log.error("verdicts_not_stored", count=len(batch), error=str(failure))
             # One verdict that is refused must not hold up its neighbours: each is sent alone, a refused one goes last.

@@ -41,7 +41,7 @@ class Emitter:
         self._services = services
         self._max_chunks = services.settings.output.max_chunks
         self._max_bytes, self._max_depth = services.settings.output.max_chunk_bytes, services.settings.queue.max_depth
-        self._patience_s = services.settings.redis.command_timeout_s
+        self._retry_for_s = services.settings.redis.command_timeout_s
         self._waiting: deque[tuple[EmitRow, asyncio.Future[EmitStatus]]] = deque()
         self._waiting_bytes = 0
         self._busy = self._closed = False
@@ -132,7 +132,7 @@ class Emitter:
 
     async def _call(self, rows: Sequence[EmitRow]) -> list[EmitStatus]:
         call = scripts.emit(self._services.keys, rows=rows, max_chunks=self._max_chunks)
-        return await self._services.store.call(call, patience_s=self._patience_s)
+        return await self._services.store.call(call, retry_for_s=self._retry_for_s)
 
 
 class AttemptOutput:

@@ -18,7 +18,7 @@ import msgspec
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import Fenced, InvalidInput, StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.locks.execution import AwaitedByHolder, Occupied
+from orchestrator.locks.execution import ExecutionLockBusy, ExecutionLockDeadlock
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import Delivery, Envelope, LeaseStatus, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import envelope_bytes
@@ -127,7 +127,7 @@ class Executor:
         call = scripts.begin(self._services.keys, rows=[(delivery.task_id, delivery.generation)])
         try:
             (status,) = await self._services.store.call(
-                call, patience_s=self._services.settings.redis.command_timeout_s
+                call, retry_for_s=self._services.settings.redis.command_timeout_s
             )
         except StoreError as failure:
             self._completer.put(
@@ -179,10 +179,10 @@ class Executor:
         held, locks = attempt.held, attempt.context.opened_locks().execution
         ended: Verdict | None
         try:
-            await locks.before(again=has_begun_before(held.delivery))
-        except Occupied as occupied:
+            await locks.take_before_start(again=has_begun_before(held.delivery))
+        except ExecutionLockBusy as occupied:
             ended = Verdict(VerdictKind.SNOOZE, delay_ms=randint(*LOCKED_AGAIN_MS), reason=str(occupied))
-        except AwaitedByHolder as deadlock:
+        except ExecutionLockDeadlock as deadlock:
             ended = rejected(str(deadlock))
         except Fenced:
             ended = None
@@ -435,7 +435,7 @@ class Executor:
         if verdict is not None:
             self._completer.put(held.delivery, verdict)
         if (locks := attempt.context.locks_in_use) is not None:
-            locks.execution.forbid()
+            locks.execution.revoke()
         self.slots.give_up()
         for let_go in (held.leave, held.admit_next):
             if let_go is not None:

@@ -151,7 +151,7 @@ class Fetcher:
             self._start(await self._still_ours(deliveries, age_s=self._looked_s - asked_s))
         self._outcome_unseen = False
 
-    async def _lost_and_expired(self, limit: int, *, patience_s: float = 0.0) -> list[Delivery]:
+    async def _lost_and_expired(self, limit: int, *, retry_for_s: float = 0.0) -> list[Delivery]:
         # Its own lost ones at every look: a reader that Redis still thinks alive may take an entry long after its
         # connection broke, and nobody else may adopt what is ours (protocol rule 9). No read is under way here, so
         # whatever is ours and not held was never seen.
@@ -166,7 +166,7 @@ class Fetcher:
             max_deaths={name: skill.options.max_deaths for name, skill in self._agent.skills.items()},
             dead_ttl_s=round(self._services.settings.results.dead_ttl_s),
         )
-        return await self._services.store.call(call, patience_s=patience_s)
+        return await self._services.store.call(call, retry_for_s=retry_for_s)
 
     def _start(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -210,9 +210,9 @@ class Fetcher:
 
     async def give_back_unseen(self) -> None:
         """At the end: what the last read may have swallowed goes back, released."""
-        patience_s = self._services.settings.redis.command_timeout_s
+        retry_for_s = self._services.settings.redis.command_timeout_s
         try:
-            deliveries = await self._lost_and_expired(self._agent.concurrency, patience_s=patience_s)
+            deliveries = await self._lost_and_expired(self._agent.concurrency, retry_for_s=retry_for_s)
         except StoreError as failure:
             _log.warning("unseen_entries_left", agent=self._agent.name, error=str(failure))
             return

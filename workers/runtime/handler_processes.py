@@ -21,7 +21,7 @@ import anyio
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.log import get_logger
-from orchestrator.core.parentage import end_with_parent
+from orchestrator.core.parent_process import end_with_parent
 from workers.runtime.handler_process import (
     HandlerReply,
     Hello,

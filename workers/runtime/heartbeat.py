@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from orchestrator.locks.keeping import Keeper
+    from orchestrator.locks.renewal import LockRenewer
     from orchestrator.services import Services
     from workers.agent import Agent
     from workers.runtime.active_commands import WorkerCommands
@@ -57,7 +57,7 @@ class Heartbeat:
         services: Services,
         agents: Sequence[Agent],
         in_flight: InFlight,
-        keeper: Keeper,
+        renewer: LockRenewer,
         throughputs: dict[str, Throughput],
         worker: str,
         alive_s: int,
@@ -70,8 +70,8 @@ class Heartbeat:
     ) -> None:
         self._services, self._agents, self._in_flight, self._throughputs = services, agents, in_flight, throughputs
         self._worker, self._alive_s, self._loop = worker, alive_s, loop
-        self._keeper = keeper
-        keeper.trigger = lambda _: self.poll()
+        self._renewer = renewer
+        renewer.trigger = lambda _: self.poll()
         self._locks_s = 0.0
         self._forgotten, self._lost_entries, self._watchdog = forgotten, lost_entries, watchdog
         self._commands, self._commands_changed = commands, commands_changed
@@ -142,8 +142,8 @@ class Heartbeat:
                 self._keep_due_locks(store)
                 pause_s = self._guarded(self._listen, store)
                 due_s = min(due_s, time.monotonic() + pause_s)
-                self._keeper.wakes_s = min(due_s, self._next_lock_s())
-                self._wait(self._keeper.wakes_s)
+                self._renewer.wakes_s = min(due_s, self._next_lock_s())
+                self._wait(self._renewer.wakes_s)
             self._guarded(self._process_commands, store)
         finally:
             self._in_flight.dropped = None
@@ -166,7 +166,7 @@ class Heartbeat:
 
     def _next_lock_s(self) -> float:
         """When a lock that lives shorter than three heartbeats must be renewed."""
-        in_s = self._keeper.due_in_s()
+        in_s = self._renewer.due_in_s()
         return math.inf if in_s is None else max(self._locks_s, time.monotonic() + in_s)
 
     def _keep_due_locks(self, store: SyncStore) -> None:
@@ -176,10 +176,10 @@ class Heartbeat:
             self._locks_s = now_s + self._guarded(self._keep_locks, store)
 
     def _keep_locks(self, store: SyncStore, early_s: float = 0.01, *, lapsed: bool = False) -> bool:
-        batches = self._keeper.batches(early_s=early_s, lapsed=lapsed)
+        batches = self._renewer.batches(early_s=early_s, lapsed=lapsed)
         asked_s = time.monotonic()
         for (_, locks), answers in zip(batches, store.call_all([call for call, _ in batches]), strict=True):
-            self._keeper.settle(locks, answers, asked_s)
+            self._renewer.settle(locks, answers, asked_s)
         return False
 
     def _wait(self, due_s: float) -> None:

@@ -19,7 +19,7 @@ from orchestrator.core.errors import OrchestratorError, StoreError
 from orchestrator.core.event_loop import run_loop
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
-from orchestrator.core.parentage import end_with_parent
+from orchestrator.core.parent_process import end_with_parent
 from orchestrator.services import pool_keys, reach_server
 from workers.runtime.dead_worker import give_back
 from workers.runtime.verdicts import describe
@@ -150,8 +150,8 @@ class Host:
         _log.info(
             "host_stopping", signal=signal.Signals(number).name, workers=len(self._children), at_once=self._signals > 1
         )
-        patience_s = GRACE_S + (self._settings.worker.drain_s if self._signals == 1 else 0.0)
-        self._kill_at_s = time.monotonic() + patience_s
+        timeout_s = GRACE_S + (self._settings.worker.drain_s if self._signals == 1 else 0.0)
+        self._kill_at_s = time.monotonic() + timeout_s
         # Another number the second time: two of the same kind may arrive as one.
         wish = signal.SIGTERM if self._signals == 1 else signal.SIGINT
         for pid in self._children:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from orchestrator.locks.attempt import AttemptLocks
 from orchestrator.locks.execution import ExecutionLocks, LockOwner
-from orchestrator.locks.keeping import Keeper
 from orchestrator.locks.model import POOL, parse_scope
 from orchestrator.locks.named import Locks
-from orchestrator.locks.waiting import WaitingRoom
+from orchestrator.locks.renewal import LockRenewer
+from orchestrator.locks.waiter import LockWaiter
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus
 
@@ -24,13 +24,13 @@ class Locking:
     """Makes the locks of attempts.
 
     Attributes:
-        keeper: what the heartbeat renews.
+        renewer: what the heartbeat renews.
     """
 
     def __init__(self, services: Services, *, worker: str) -> None:
         self._services, self._worker = services, worker
-        self._room = WaitingRoom(services.store)
-        self.keeper = Keeper()
+        self._waiter = LockWaiter(services.store)
+        self.renewer = LockRenewer()
 
     def of(self, held: Held, envelope: Envelope, *, mode: LockMode, lease_ms: int) -> AttemptLocks:
         """The locks of one attempt; nothing is sent."""
@@ -39,18 +39,18 @@ class Locking:
         async def owns() -> bool:
             return await self._owns(held)
 
-        attempt = LockOwner(
+        owner = LockOwner(
             task=delivery.task_id,
             generation=delivery.generation,
             agent=delivery.agent,
             session=envelope.session,
             lease_ms=lease_ms,
             owns=owns,
-            lost=held.lock_lost,
-            renewed=lambda: held.why != "lost" and not held.lease_lost,
+            on_lost=held.lock_lost,
+            may_renew=lambda: held.why != "lost" and not held.lease_lost,
         )
         execution = ExecutionLocks(
-            attempt, mode=mode, prefix=keys.prefix, store=self._services.store, room=self._room, keeper=self.keeper
+            owner, mode=mode, prefix=keys.prefix, store=self._services.store, waiter=self._waiter, renewer=self.renewer
         )
         scope = POOL if envelope.session is None else f"session:{envelope.session}"
         named = Locks(
@@ -58,8 +58,8 @@ class Locking:
             pool=keys.pool,
             owner=f"task {delivery.task_id}, attempt {delivery.attempt}, agent {delivery.agent}",
             store=self._services.store,
-            room=self._room,
-            keeper=self.keeper,
+            waiter=self._waiter,
+            renewer=self.renewer,
         )
         return AttemptLocks(execution, named)
 
@@ -68,8 +68,8 @@ class Locking:
         delivery = held.delivery
         rows = [(delivery.entry, delivery.task_id, delivery.generation)]
         call = scripts.renew(self._services.keys, worker=self._worker, agent=delivery.agent, rows=rows)
-        patience_s = self._services.settings.redis.command_timeout_s
-        _, (status,) = await self._services.store.call(call, patience_s=patience_s)
+        retry_for_s = self._services.settings.redis.command_timeout_s
+        _, (status,) = await self._services.store.call(call, retry_for_s=retry_for_s)
         if status is LeaseStatus.LOST:
             held.stop("lost")
             return False
@@ -79,4 +79,4 @@ class Locking:
 
     async def close(self) -> None:
         """Close the connections that nobody waits on."""
-        await self._room.close()
+        await self._waiter.close()

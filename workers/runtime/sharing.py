@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.agent_state.changing import Place
 from orchestrator.agent_state.states import AgentState
+from orchestrator.agent_state.writer import AgentStateBackend
 from orchestrator.client.shared_config import SharedConfig
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.limits.limits import Limits
-from orchestrator.workspace.changing import make_place
 from orchestrator.workspace.workspace import Workspace
+from orchestrator.workspace.writer import make_backend
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -28,8 +28,8 @@ def attempt_workspace(context: TaskContext, services: Services) -> Workspace:
         raise OrchestratorError(f"task {context.task_id} belongs to no session, so it shares nothing; use session=")
     locks = context.opened_locks()
     return Workspace(
-        make_place(services.store, context.session, services.settings),
-        authority=locks.execution.session,
+        make_backend(services.store, context.session, services.settings),
+        guard=locks.execution.session,
         agent=context.agent,
         locks=locks.named,
     )
@@ -47,13 +47,13 @@ class Shared:
     def limits(self) -> Limits:
         """Limits by name."""
         settings = self._services.settings
-        return Limits(self._services.store, prefix=settings.prefix, patience_s=settings.redis.command_timeout_s)
+        return Limits(self._services.store, prefix=settings.prefix, retry_for_s=settings.redis.command_timeout_s)
 
     @property
     def agent_state(self) -> AgentState:
         """What the agent says of itself, under the attempt's right to change what its agent remembers."""
-        place = Place(self._services.store, self._services.settings)
-        return AgentState(place, self._context.agent, self._context.opened_locks().execution.agent)
+        backend = AgentStateBackend(self._services.store, self._services.settings)
+        return AgentState(backend, self._context.agent, self._context.opened_locks().execution.agent)
 
     @property
     def config(self) -> SharedConfig:

@@ -133,7 +133,7 @@ class Worker:
             services=services,
             agents=agents,
             in_flight=self._in_flight,
-            keeper=self._locking.keeper,
+            renewer=self._locking.renewer,
             throughputs=self._throughputs,
             worker=worker,
             alive_s=self._alive_s,
@@ -293,7 +293,7 @@ class Worker:
                 about=about,
                 alive_s=self._alive_s,
             )
-            await self._services.store.call(call, patience_s=self._services.settings.redis.command_timeout_s)
+            await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
 
     def _backlog_changed(self) -> None:
         self._heartbeat.trigger()
@@ -393,7 +393,7 @@ class Worker:
         try:
             with anyio.move_on_after(ANNOUNCE_TIMEOUT_S) as told:
                 call = registry.deregister(self._services.keys, worker=self.id)
-                await self._services.store.call(call, patience_s=self._services.settings.redis.command_timeout_s)
+                await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
             if told.cancelled_caught:
                 _log.warning("deregister_failed", worker=self.id)
         except StoreError as failure:

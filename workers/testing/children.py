@@ -16,7 +16,7 @@ from orchestrator.core.errors import KeyConflict, OrchestratorError, TaskCancell
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import CancelStatus, TaskState, decode_envelope
-from orchestrator.tasks.queries import Outcome as Ended
+from orchestrator.tasks.queries import TaskOutcome as Ended
 from orchestrator.tasks.scripts import UnusualRow
 from orchestrator.testing.offline import packed_envelope
 

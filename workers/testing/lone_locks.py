@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from orchestrator.locks.keeping import Keeper, Kept
+from orchestrator.locks.renewal import LockRenewer, RenewedLock
 from orchestrator.testing.offline import NoStore, offline_services
 from workers.runtime.locking import Locking
 
@@ -24,15 +24,15 @@ class LoneLocking(Locking):
         services = offline_services(settings)
         store = _LoneStore(services.endpoint, services.keys, name="offline")
         super().__init__(replace(services, store=store), worker="")
-        self.keeper = _LoneKeeper()
+        self.renewer = _OfflineLockRenewer()
 
     async def _owns(self, held: Held) -> bool:  # noqa: ARG002 - all the same
         return True
 
 
-class _LoneKeeper(Keeper):
-    def add(self, kept: Kept) -> int:
-        kept.stop()
+class _OfflineLockRenewer(LockRenewer):
+    def add(self, lock: RenewedLock) -> int:
+        lock.stop()
         return 0
 
 
@@ -48,7 +48,7 @@ class _LoneStore(NoStore):
         """A link that never opens: who waits for a lock is woken by nobody, and looks by itself."""
         return super(NoStore, self).blocking_link(block_s, name=name)
 
-    async def call(self, call: Any, *, patience_s: float = 0.0) -> Any:
+    async def call(self, call: Any, *, retry_for_s: float = 0.0) -> Any:
         """Run a script of locks; refuse any other."""
         scope = call.args.get("scope")
         match call.script:
@@ -70,7 +70,7 @@ class _LoneStore(NoStore):
                 return call.parse([part for pair in words for part in pair])
             case "locks/await_for":
                 return call.parse(b"noted")
-            case "locks/look":
+            case "locks/peek":
                 rows = [
                     part
                     for (of, lock), value in self._held.items()
@@ -78,7 +78,7 @@ class _LoneStore(NoStore):
                     for part in (str(lock).encode(), value.encode(), 1, 0)
                 ]
                 return call.parse(rows)
-        return await super().call(call, patience_s=patience_s)
+        return await super().call(call, retry_for_s=retry_for_s)
 
     def _drop(self, scope: str, lock: str, nonce: str) -> bytes:
         if nonce not in self._held.get((scope, lock), "").split(":"):

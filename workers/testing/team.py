@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 10.0
+TIMEOUT_S: Final = 10.0
 LEAVE_WITHIN_S: Final = 0.2
 """What was cancelled at the end gets so long to end."""
 AT_MOST: Final = 1000
@@ -154,7 +154,7 @@ class Team:
         skill: TypedSkill[T],
         args: Arguments = None,
         *,
-        within: Duration = PATIENCE_S,
+        within: Duration = TIMEOUT_S,
         skip_time: bool = False,
         answers: Answers = (),
         **options: Unpack[SubmitOptions],
@@ -166,7 +166,7 @@ class Team:
         skill: str | NamedSkill,
         args: Arguments = None,
         *,
-        within: Duration = PATIENCE_S,
+        within: Duration = TIMEOUT_S,
         skip_time: bool = False,
         answers: Answers = (),
         **options: Unpack[SubmitOptions],
@@ -177,7 +177,7 @@ class Team:
         skill: Any,
         args: Arguments = None,
         *,
-        within: Duration = PATIENCE_S,
+        within: Duration = TIMEOUT_S,
         skip_time: bool = False,
         answers: Answers = (),
         **options: Unpack[SubmitOptions],
@@ -210,14 +210,14 @@ class Team:
 
         await self._drain(skip_time=skip_time, at_most=AT_MOST).run(to_seconds("within", within), until=ended)
         try:
-            return await handle.result(PATIENCE_S)
+            return await handle.result(TIMEOUT_S)
         except TaskFailed as failed:
             for traceback in failed.errors[-1:]:
                 failed.add_note(f"The handler's last traceback:\n{traceback}")
             # The way through the client says nothing to a reader of the test's own.
             raise failed.with_traceback(None) from None
 
-    async def drain(self, timeout: Duration = PATIENCE_S, *, skip_time: bool = False, at_most: int = AT_MOST) -> None:
+    async def drain(self, timeout: Duration = TIMEOUT_S, *, skip_time: bool = False, at_most: int = AT_MOST) -> None:
         """Wait until no task is ready, assigned or running.
 
         What is scheduled, retried later or snoozed stays where it is, unless time is skipped.

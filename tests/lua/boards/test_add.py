@@ -17,7 +17,7 @@ from tests.lua.scope import Scope
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from orchestrator.boards.scripts import Added
+    from orchestrator.boards.scripts import AddReply
     from orchestrator.testing.servers import RedisServer
     from tests.lua.pool import Pool
 
@@ -37,7 +37,7 @@ class Counting(Scope):
 
     _ops = 0
 
-    def add(self, member: str = "ed", by: int = 1, *, op: str | None = None, most: int = 100) -> Added:
+    def add(self, member: str = "ed", by: int = 1, *, op: str | None = None, most: int = 100) -> AddReply:
         """Run the script."""
         self._ops += 1
         return self.call(scripts.add(self.keys, op=op or f"o{self._ops}", member=member, by=by, most=most))

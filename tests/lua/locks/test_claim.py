@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.locks import scripts
-from orchestrator.locks.model import Claim, execution_of, new_nonce
+from orchestrator.locks.model import LockProof, execution_of, new_nonce
 from tests.lua.keyspace import without_lifetime
 from tests.lua.scope import AWAITED, FENCED, HELD, TAKEN, TTL_MS, Scope, task_id
 
@@ -113,16 +113,16 @@ def test_awaited_child_is_refused(scope: Scope) -> None:
     """A task that the holder waits for is told so, only while that holder has the lock."""
     parent, child, nonce = task_id(), task_id(), new_nonce()
     taken = scope.claim("exec", parent, "10", nonce)
-    claim = Claim(scope.keys, "exec", taken.value)
+    proof = LockProof(scope.keys, "exec", taken.value)
     assert scope.claim("exec", child).status == HELD
-    assert scope.call(scripts.await_for(claim, tasks=[child]))
-    assert scope.call(scripts.await_for(claim, tasks=[child]))
+    assert scope.call(scripts.await_for(proof, tasks=[child]))
+    assert scope.call(scripts.await_for(proof, tasks=[child]))
     refused = scope.claim("exec", child)
     assert (refused.status, refused.value) == (AWAITED, taken.value)
     assert scope.claim("exec", task_id()).status == HELD
     scope.drop("exec", nonce)
     assert scope.claim("exec", child).status == TAKEN
-    assert not scope.call(scripts.await_for(claim, tasks=[child]))
+    assert not scope.call(scripts.await_for(proof, tasks=[child]))
 
 
 def test_dead_attempts_are_freed(scope: Scope) -> None:
@@ -161,7 +161,7 @@ def test_everything_goes_away(scope: Scope) -> None:
     taken = scope.claim("exec", parent, "10")
     scope.claim(f"exec:{parent}", parent, "10")
     scope.claim("exec", task_id(), wait_ms=1000)
-    scope.call(scripts.await_for(Claim(scope.keys, "exec", taken.value), tasks=[task_id()]))
+    scope.call(scripts.await_for(LockProof(scope.keys, "exec", taken.value), tasks=[task_id()]))
     assert without_lifetime(scope.link, scope.keys.prefix) == []
     assert scope.left_ms("exec:fence") > 86_000_000
     assert scope.left_ms("fence") > 29 * 86_400_000

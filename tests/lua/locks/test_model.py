@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from orchestrator.locks import scripts
-from orchestrator.locks.model import NEXT, Claim, Taken, new_nonce
+from orchestrator.locks.model import NEXT, LockProof, TakeReply, new_nonce
 from tests.lua.keyspace import without_lifetime
 from tests.lua.scope import FENCED, HELD, TAKEN, Scope, task_id
 
@@ -106,7 +106,7 @@ class Machine(RuleBasedStateMachine):
         """Take or claim, and compare with the model."""
         lock, wait_ms = owner.lock, 10**8 if wait else 0
 
-        def call() -> Taken:
+        def call() -> TakeReply:
             if lock == NAMED:
                 return self.scope.take(lock, owner.nonce, wait_ms=wait_ms, woken=woken)
             return self.scope.claim(lock, owner.task, str(owner.generation), owner.nonce, wait_ms=wait_ms, woken=woken)
@@ -275,7 +275,7 @@ class Machine(RuleBasedStateMachine):
         for owner in self.owners[-4:]:
             if owner.value:
                 passes = self.scope.call(
-                    scripts.await_for(Claim(self.scope.keys, owner.lock, owner.value), tasks=["nobody"])
+                    scripts.await_for(LockProof(self.scope.keys, owner.lock, owner.value), tasks=["nobody"])
                 )
                 assert passes == (self.holder.get(owner.lock) is owner)
 

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.errors import ServerRefused
 from orchestrator.locks import scripts
-from orchestrator.locks.model import Claim, new_nonce
+from orchestrator.locks.model import LockProof, new_nonce
 from orchestrator.store.script_files import all_scripts
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_until
@@ -39,9 +39,9 @@ def play(scope: Scope) -> set[str]:
     taken = scope.claim("exec", task)
     scope.claim(f"exec:{task}", task)
     scope.claim("exec", task_id(), wait_ms=1000)
-    scope.call(scripts.await_for(Claim(scope.keys, "exec", taken.value), tasks=[task_id()]))
+    scope.call(scripts.await_for(LockProof(scope.keys, "exec", taken.value), tasks=[task_id()]))
     scope.renew("exec", taken.value)
-    scope.look()
+    scope.peek()
     scope.free("exec", task, "10")
     return ran
 

@@ -70,7 +70,7 @@ def test_release_is_checked(scope: Scope) -> None:
     before = scope.snapshot()
     assert not scope.drop("lock:n", mine)
     assert scope.snapshot() == before
-    assert scope.look("lock:n")[0].fence == int(taken.value.split(":")[0])
+    assert scope.peek("lock:n")[0].fence == int(taken.value.split(":")[0])
 
 
 def test_release_leaves_only_the_counter(scope: Scope) -> None:
@@ -98,7 +98,7 @@ def test_released_lock_is_kept_for_those_who_wait(scope: Scope) -> None:
     scope.take(nonce=first)
     assert scope.take(nonce=second, wait_ms=5000).status == HELD
     assert scope.take(nonce=third, wait_ms=5000).status == HELD
-    assert scope.look("lock:n")[0].waiting == 2
+    assert scope.peek("lock:n")[0].waiting == 2
     assert scope.drop("lock:n", first)
     newcomer = scope.take()
     assert (newcomer.status, newcomer.value) == (HELD, "next")
@@ -153,10 +153,10 @@ def test_look_lists_live_locks(scope: Scope) -> None:
     scope.take("lock:a%20b", owner="ann")
     taken = scope.take("lock:c", owner="bob")
     scope.lapse("lock:a%20b")
-    (seen,) = scope.look()
+    (seen,) = scope.peek()
     assert (seen.name, seen.holder, seen.task) == ("c", "bob", None)
     assert seen.fence == int(taken.value.split(":")[0])
-    assert scope.look("lock:a%20b") == []
+    assert scope.peek("lock:a%20b") == []
     for number in range(40):
         scope.take(f"lock:x{number}")
     scope.sleep(TTL_MS + 61_000)

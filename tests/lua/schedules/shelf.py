@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from orchestrator.schedules import scripts
-from orchestrator.schedules.scripts import Due, ForgoRow, ForgoStatus, PutStatus, SwitchStatus
+from orchestrator.schedules.scripts import Due, PutStatus, SkipRow, SkipStatus, SwitchStatus
 from orchestrator.tasks import scripts as tasks
-from orchestrator.tasks.scripts import Firing, UnusualRow
+from orchestrator.tasks.scripts import ScheduledFire, UnusualRow
 from tests.lua.pool import Row, row
 
 if TYPE_CHECKING:
-    from orchestrator.schedules.model import Outcome
+    from orchestrator.schedules.model import FireOutcome
     from tests.lua.pool import Pool
 
 PLAN = b'{"skill":"sum","args":{},"every_ms":1000}'
@@ -54,13 +54,13 @@ class Shelf:
         """Run delete."""
         return self.pool.call(scripts.delete(self.pool.keys, name=name))
 
-    def due(self, *aside: str, limit: int = 100) -> Due:
+    def due(self, *excluded: str, limit: int = 100) -> Due:
         """Run due."""
-        return self.pool.call(scripts.due(self.pool.keys, aside=aside, limit=limit))
+        return self.pool.call(scripts.due(self.pool.keys, excluded=excluded, limit=limit))
 
-    def names(self, *aside: str, limit: int = 100) -> list[str]:
+    def names(self, *excluded: str, limit: int = 100) -> list[str]:
         """What is due, by name."""
-        return [each.name for each in self.due(*aside, limit=limit).schedules]
+        return [each.name for each in self.due(*excluded, limit=limit).schedules]
 
     def fire(
         self,
@@ -72,22 +72,22 @@ class Shelf:
         following: int | str,
         missed: int = 0,
     ) -> tuple[str, str]:
-        """Submit a task as a firing; status and detail."""
+        """Submit a task as a fire; status and detail."""
         sent = task.sent()
         unusual = sent if isinstance(sent, UnusualRow) else UnusualRow(sent.id, sent.envelope)
-        firing = Firing(name, str(due), str(fired if fired is not None else due), str(following), missed)
-        call = tasks.submit(self.pool.keys, rows=[replace(unusual, firing=firing)], max_tasks=self.cap, max_wait_s=1000)
+        fire = ScheduledFire(name, str(due), str(fired if fired is not None else due), str(following), missed)
+        call = tasks.submit(self.pool.keys, rows=[replace(unusual, fire=fire)], max_tasks=self.cap, max_wait_s=1000)
         (answer,) = self.pool.call(call)
         return answer.status, answer.detail
 
     cap: int = 1000
 
-    def forgo(
-        self, outcome: Outcome, *, due: int, following: int | str, missed: int = 0, error: str = ""
-    ) -> ForgoStatus:
-        """Run forgo for one fire time."""
-        made = ForgoRow("n", str(due), str(following), missed, outcome, error)
-        return self.pool.call(scripts.forgo(self.pool.keys, rows=[made]))[0]
+    def skip(
+        self, outcome: FireOutcome, *, due: int, following: int | str, missed: int = 0, error: str = ""
+    ) -> SkipStatus:
+        """Run skip for one fire time."""
+        made = SkipRow("n", str(due), str(following), missed, outcome, error)
+        return self.pool.call(scripts.skip(self.pool.keys, rows=[made]))[0]
 
     def repair(self, *names: str, repair: bool = True) -> list[str]:
         """Run repair; the codes."""

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from orchestrator.workspace.scripts import Answer
+from orchestrator.workspace.scripts import ChangeReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,15 +33,15 @@ class Content:
     numbers: dict[str, int] = field(default_factory=dict)
     events: list[tuple[str, int]] = field(default_factory=list)
     since_s: float = 0.0
-    ops: dict[str, Answer] = field(default_factory=dict)
-    older_ops: dict[str, Answer] = field(default_factory=dict)
+    ops: dict[str, ChangeReply] = field(default_factory=dict)
+    older_ops: dict[str, ChangeReply] = field(default_factory=dict)
 
 
 class Refused(Exception):
     """A change is refused with this answer."""
 
     def __init__(self, *answer: Any) -> None:
-        self.answer = Answer(answer[0], 0, answer[1:])
+        self.answer = ChangeReply(answer[0], 0, answer[1:])
 
 
 class Model:
@@ -67,15 +67,15 @@ class Model:
 
     # Every change -----------------------------------------------------------------------------------------------------
 
-    def change(self, kind: str, op: str, token: str, make: Callable[[], tuple[bool, tuple[Any, ...]]]) -> Answer:
+    def change(self, kind: str, op: str, token: str, make: Callable[[], tuple[bool, tuple[Any, ...]]]) -> ChangeReply:
         """What every change has in common; `make` answers whether there is an event, and what else is answered."""
         held, named = self.content, f"{kind}:{op}"
         if (first := held.ops.get(named) or held.older_ops.get(named)) is not None:
             self.fired["duplicate"] += 1
-            return Answer("duplicate", first.revision, first.rest)
+            return ChangeReply("duplicate", first.revision, first.rest)
         if token != self.lock:
             self.fired["fenced"] += 1
-            return Answer("fenced", 0, ((self.lock or "").encode(),))
+            return ChangeReply("fenced", 0, ((self.lock or "").encode(),))
         before = json.dumps([held.doc, held.scratches, held.logs, held.numbers, held.states, held.floor, held.top])
         sets = {name: set(members) for name, members in held.sets.items()}
         items = self.items
@@ -96,7 +96,7 @@ class Model:
             held.events.append((kind, held.revision))
         if self.now_s >= held.since_s + self.dedup_s or not held.since_s or len(held.ops) >= self.max_dedup:
             held.older_ops, held.ops, held.since_s = held.ops, {}, self.now_s
-        answer = held.ops[named] = Answer("ok", held.revision, rest)
+        answer = held.ops[named] = ChangeReply("ok", held.revision, rest)
         self.fired[kind] += 1
         return answer
 

@@ -12,7 +12,7 @@ from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.store.store import Endpoint, SyncStore
 from orchestrator.workspace import scripts
 from orchestrator.workspace.events import parse_event
-from orchestrator.workspace.terms import pack_terms
+from orchestrator.workspace.limits import pack_limits
 from tests.lua.keyspace import names
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from orchestrator.store.calls import Argument, Call
     from orchestrator.workspace.model import WorkspaceEvent
-    from orchestrator.workspace.scripts import Answer
+    from orchestrator.workspace.scripts import ChangeReply
 
 T = TypeVar("T")
 
@@ -70,24 +70,24 @@ class Space:
 
     def _head(self, op: str | None, who: As) -> dict[str, Any]:
         op = f"auto{next(self._ops)}" if op is None else op
-        caller = scripts.Caller(op, who.lock, who.value, who.agent)
-        return {"caller": caller, "packed_terms": pack_terms(self.settings)}
+        caller = scripts.CallerRow(op, who.lock, who.value, who.agent)
+        return {"caller": caller, "workspace_limits": pack_limits(self.settings)}
 
     # Changes ----------------------------------------------------------------------------------------------------------
 
     def patch(
         self, *rows: tuple[Any, ...] | scripts.PathRow, op: str | None = None, who: As = As(), owner: str = ""
-    ) -> Answer:
+    ) -> ChangeReply:
         """Rows: (path, mode, value, condition, number), the later ones may be left out."""
         usual = ("", "set", b"1", "any", 0)
         filled = [scripts.PathRow(*row, *usual[len(row) :]) for row in rows]
         return self.call(scripts.patch(self.keys, **self._head(op, who), rows=filled, owner=owner))
 
-    def append(self, log: str, *texts: bytes, cap: int = 100, op: str | None = None, who: As = As()) -> Answer:
+    def append(self, log: str, *texts: bytes, cap: int = 100, op: str | None = None, who: As = As()) -> ChangeReply:
         """Append JSON texts to a log."""
         return self.call(scripts.append(self.keys, **self._head(op, who), log=log, texts=texts, cap=cap))
 
-    def members(self, name: str, mode: str, *changed: str, op: str | None = None, who: As = As()) -> Answer:
+    def members(self, name: str, mode: str, *changed: str, op: str | None = None, who: As = As()) -> ChangeReply:
         """Add to a set or remove from it."""
         return self.call(scripts.members(self.keys, **self._head(op, who), name=name, mode=mode, changed=changed))
 
@@ -100,7 +100,7 @@ class Space:
         expect: Sequence[str] | None = None,
         op: str | None = None,
         who: As = As(),
-    ) -> Answer:
+    ) -> ChangeReply:
         """Move a state machine."""
         head = self._head(op, who)
         return self.call(scripts.transition(self.keys, **head, id_=id_, to=to, text=text, expect=expect))
@@ -115,7 +115,7 @@ class Space:
         owner: str = "ada",
         op: str | None = None,
         who: As = As(),
-    ) -> Answer:
+    ) -> ChangeReply:
         """Move a scratch entry into the document or a log."""
         target, name = ("log", log) if log else ("path", path or entry)
         head = self._head(op, who)
@@ -125,21 +125,23 @@ class Space:
 
     def join(
         self, member: str, lease_ms: int, text: bytes = b"null", *, op: str | None = None, who: As = As()
-    ) -> Answer:
+    ) -> ChangeReply:
         """Enter an agent into the directory, or take it out."""
         head = self._head(op, who)
         return self.call(scripts.join(self.keys, **head, member=member, text=text, lease_ms=lease_ms))
 
-    def direct(self, to: str, word: str = "STOP", *, most: int = 10, op: str | None = None, who: As = As()) -> Answer:
+    def direct(
+        self, to: str, word: str = "STOP", *, most: int = 10, op: str | None = None, who: As = As()
+    ) -> ChangeReply:
         """Leave a directive."""
         head = self._head(op, who)
         return self.call(scripts.direct(self.keys, **head, to=to, word=word, text=b"[]", most=most))
 
-    def acknowledge(self, to: str, *entries: str, op: str | None = None, who: As = As()) -> Answer:
+    def acknowledge(self, to: str, *entries: str, op: str | None = None, who: As = As()) -> ChangeReply:
         """Remove directives."""
         return self.call(scripts.acknowledge(self.keys, **self._head(op, who), to=to, entries=entries))
 
-    def clear(self, *, op: str | None = None, who: As = As()) -> Answer:
+    def clear(self, *, op: str | None = None, who: As = As()) -> ChangeReply:
         """Empty the workspace."""
         return self.call(scripts.clear(self.keys, **self._head(op, who)))
 

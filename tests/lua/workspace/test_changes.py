@@ -12,7 +12,7 @@ from tests.lua.workspace.space import As, Space
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.workspace.scripts import Answer
+    from orchestrator.workspace.scripts import ChangeReply
 
 pytestmark = pytest.mark.both_servers
 
@@ -51,7 +51,7 @@ def lived_in(space: Space) -> Space:
 
 
 @each_change
-def test_sent_twice(lived_in: Space, change: Callable[..., Answer]) -> None:
+def test_sent_twice(lived_in: Space, change: Callable[..., ChangeReply]) -> None:
     """The same change sent again answers what the first one did, and changes nothing."""
     first = change(lived_in, op="mine")
     assert first.status == "ok"
@@ -61,7 +61,7 @@ def test_sent_twice(lived_in: Space, change: Callable[..., Answer]) -> None:
 
 
 @each_change
-def test_foreign_keys(lived_in: Space, change: Callable[..., Answer]) -> None:
+def test_foreign_keys(lived_in: Space, change: Callable[..., ChangeReply]) -> None:
     """Where somebody put another type under a key, a change is made as a whole, or refused as a whole."""
     names = [name for name in lived_in.names() if ":exec:" not in name]
     held = {name: lived_in.execute("DUMP", name) for name in names}
@@ -78,14 +78,14 @@ def test_foreign_keys(lived_in: Space, change: Callable[..., Answer]) -> None:
 
 
 @each_change
-def test_sent_twice_under_another_name(lived_in: Space, change: Callable[..., Answer]) -> None:
+def test_sent_twice_under_another_name(lived_in: Space, change: Callable[..., ChangeReply]) -> None:
     """A twin: with another id the same change is made again, or at least judged again."""
     change(lived_in, op="mine")
     assert change(lived_in, op="other").status != "duplicate"
 
 
 @each_change
-def test_sent_again_after_the_lock_went(lived_in: Space, change: Callable[..., Answer]) -> None:
+def test_sent_again_after_the_lock_went(lived_in: Space, change: Callable[..., ChangeReply]) -> None:
     """Whoever missed the answer hears that the change was made, although the lock is somebody else's by now."""
     first = change(lived_in, op="mine")
     lived_in.hold("9:t1:8:cd")
@@ -105,7 +105,7 @@ def test_sent_again_after_the_lock_went(lived_in: Space, change: Callable[..., A
     ],
     ids=["generation", "nonce", "task", "session", "empty", "nothing"],
 )
-def test_fenced(lived_in: Space, change: Callable[..., Answer], who: As) -> None:
+def test_fenced(lived_in: Space, change: Callable[..., ChangeReply], who: As) -> None:
     """A change under a lock that does not hold just this value changes nothing, and names what it holds."""
     with lived_in.unchanged():
         answer = change(lived_in, who=who)
@@ -114,7 +114,7 @@ def test_fenced(lived_in: Space, change: Callable[..., Answer], who: As) -> None
 
 
 @each_change
-def test_one_event(lived_in: Space, change: Callable[..., Answer]) -> None:
+def test_one_event(lived_in: Space, change: Callable[..., ChangeReply]) -> None:
     """Each shared change tells one event with the next revision; a scratch tells none."""
     before = lived_in.events()
     answer = change(lived_in)
@@ -127,7 +127,7 @@ def test_one_event(lived_in: Space, change: Callable[..., Answer]) -> None:
 
 
 @each_change
-def test_counts(lived_in: Space, change: Callable[..., Answer]) -> None:
+def test_counts(lived_in: Space, change: Callable[..., ChangeReply]) -> None:
     """Items and bytes are counted as they are stored."""
     change(lived_in)
     assert lived_in.counts() == lived_in.weigh()
@@ -410,7 +410,7 @@ def test_full_of_items(space: Space) -> None:
     """A workspace that holds its items refuses more of any kind; what replaces or removes passes."""
     space.patch(("a",), ("b",))
     space.append("l", b"1")
-    changes: list[Callable[[], Answer]] = [
+    changes: list[Callable[[], ChangeReply]] = [
         lambda: space.patch(("c",)),
         lambda: space.patch(("c",), owner="ada"),
         lambda: space.append("l", b"1"),
@@ -443,7 +443,7 @@ def test_full_of_parts(space: Space) -> None:
     """Logs, sets, scratches and inboxes are counted together; those that are there take more."""
     space.append("l", b"1")
     space.members("s", "add", "x")
-    changes: list[Callable[[], Answer]] = [
+    changes: list[Callable[[], ChangeReply]] = [
         lambda: space.append("m", b"1"),
         lambda: space.members("t", "add", "x"),
         lambda: space.patch(("p",), owner="ada"),

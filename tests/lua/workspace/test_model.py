@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from orchestrator.workspace.replaying import replayed
+from orchestrator.workspace.replay import replayed
 from tests.lua.workspace.model import Model
 from tests.lua.workspace.space import LOCK, START_US, VALUE, As, Space
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orchestrator.testing.servers import RedisServer
-    from orchestrator.workspace.scripts import Answer
+    from orchestrator.workspace.scripts import ChangeReply
 
 pytestmark = pytest.mark.both_servers
 
@@ -63,14 +63,14 @@ class Machine(RuleBasedStateMachine):
         self.generation = 7
         self.mine = VALUE
         self._ops = count()
-        self.again: Callable[[], tuple[Answer, Answer]] | None = None
+        self.again: Callable[[], tuple[ChangeReply, ChangeReply]] | None = None
 
     def _both(
-        self, kind: str, agent: str, real: Callable[..., Answer], make: Callable[[], tuple[bool, tuple[Any, ...]]]
+        self, kind: str, agent: str, real: Callable[..., ChangeReply], make: Callable[[], tuple[bool, tuple[Any, ...]]]
     ) -> None:
         op, token = f"o{next(self._ops)}", self.mine
 
-        def call() -> tuple[Answer, Answer]:
+        def call() -> tuple[ChangeReply, ChangeReply]:
             return real(op=op, who=As(agent, LOCK, token)), self.model.change(kind, op, token, make)
 
         answer, expected = call()

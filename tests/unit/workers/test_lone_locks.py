@@ -51,8 +51,8 @@ async def test_make_context() -> None:
     assert (ctx.locks.scope, ctx.locks.within("agent:ed").scope) == ("session:s", "agent:ed")
     async with ctx.locks.hold("n"):
         assert [lock.name for lock in await ctx.locks.list()] == ["n"]
-    claim = await ctx.opened_locks().execution.session.claim()
-    assert ctx.fence == claim.fence
+    proof = await ctx.opened_locks().execution.session.proof()
+    assert ctx.fence == proof.fence
 
 
 def test_lock_of_a_skill_is_checked() -> None:

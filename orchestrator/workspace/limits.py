@@ -1,4 +1,4 @@
-"""Packs the lifetimes and caps of workspaces as the scripts take them (`terms`)."""
+"""Packs the lifetimes and caps of workspaces as the scripts take them (`limits`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @cache
-def pack_terms(settings: WorkspaceSettings) -> bytes:
+def pack_limits(settings: WorkspaceSettings) -> bytes:
     """Lifetimes and caps, packed once for all calls."""
     return pack_rows(
         [

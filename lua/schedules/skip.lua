@@ -9,7 +9,7 @@ local rows    = cmsgpack.unpack(ARGV[1])  -- rows: name due next missed outcome 
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include now_us
 --@include integer
---@include firing_over
+--@include fire_is_stale
 --@include set_next_fire
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
@@ -18,7 +18,7 @@ for i = 1, #rows do
   local name, due, next_ms, missed, outcome, problem = unpack(rows[i])
   local schedule_key = pool .. ':schedule:' .. name
   answers[i] = 'stale'
-  if not firing_over(pool, {name, due}) then
+  if not fire_is_stale(pool, {name, due}) then
     answers[i] = 'ok'
     if problem ~= '' then redis.call('HSET', schedule_key, 'error', problem, 'error_at', integer(now_ms)) end
     if next_ms ~= due then

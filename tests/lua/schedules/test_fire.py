@@ -1,4 +1,4 @@
-"""lua/schedules: due and forgo, and the firing that is a part of lua/tasks/submit.lua."""
+"""lua/schedules: due and skip, and the fire that is a part of lua/tasks/submit.lua."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.schedules.model import Outcome
-from orchestrator.schedules.scripts import DueSchedule, ForgoStatus
+from orchestrator.schedules.model import FireOutcome
+from orchestrator.schedules.scripts import DueSchedule, SkipStatus
 from tests.lua.pool import row
 from tests.lua.schedules.shelf import PLAN, Shelf
 
@@ -156,24 +156,24 @@ def test_trigger(pool: Pool, shelf: Shelf) -> None:
     assert shelf.fire(row(), name="other", due="", following="") == ("stale", "other")
 
 
-@pytest.mark.parametrize("outcome", [Outcome.SKIPPED, Outcome.REFUSED])
-def test_forgo(pool: Pool, shelf: Shelf, outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [FireOutcome.SKIPPED, FireOutcome.REFUSED])
+def test_skip(pool: Pool, shelf: Shelf, outcome: FireOutcome) -> None:
     """A time without a task is counted, with the reason and how many were missed before; again it changes nothing."""
     at = pool.now_ms
     shelf.put(at=at)
-    assert shelf.forgo(outcome, due=at, following=at + 60, missed=2, error="why") is ForgoStatus.OK
+    assert shelf.skip(outcome, due=at, following=at + 60, missed=2, error="why") is SkipStatus.OK
     found = shelf.record()
     assert (found[outcome.value], found["missed"], found["error"], found["error_at"]) == ("1", "2", "why", str(at))
     assert (found["next"], shelf.scores(), "task" in found) == (str(at + 60), {"n": str(at + 60)}, False)
     with pool.unchanged():
-        assert shelf.forgo(outcome, due=at, following=at + 60, missed=2) is ForgoStatus.STALE
+        assert shelf.skip(outcome, due=at, following=at + 60, missed=2) is SkipStatus.STALE
 
 
 def test_forgo_missed(pool: Pool, shelf: Shelf) -> None:
     """Times that are only missed are counted once each."""
     at = pool.now_ms
     shelf.put(at=at)
-    assert shelf.forgo(Outcome.MISSED, due=at, following="inf", missed=3) is ForgoStatus.OK
+    assert shelf.skip(FireOutcome.MISSED, due=at, following="inf", missed=3) is SkipStatus.OK
     assert (shelf.record()["missed"], shelf.scores()) == ("3", {"n": "inf"})
 
 
@@ -181,7 +181,7 @@ def test_forgo_nowhere(pool: Pool, shelf: Shelf) -> None:
     """A time that is left as it is gets the reason and no count: it will be tried again."""
     at = pool.now_ms
     shelf.put(at=at)
-    assert shelf.forgo(Outcome.REFUSED, due=at, following=at, error="why") is ForgoStatus.OK
+    assert shelf.skip(FireOutcome.REFUSED, due=at, following=at, error="why") is SkipStatus.OK
     found = shelf.record()
     assert (found["error"], found["next"], "refused" in found) == ("why", str(at), False)
     assert shelf.names() == ["n"]

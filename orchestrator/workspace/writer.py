@@ -11,14 +11,14 @@ from orchestrator.core.errors import InvalidInput, OrchestratorError, WorkspaceF
 from orchestrator.core.ids import check_name, check_text
 from orchestrator.core.payload import encode_json
 from orchestrator.store.keys import ScopeKeys
-from orchestrator.workspace.scripts import Answer, Caller
-from orchestrator.workspace.terms import pack_terms
+from orchestrator.workspace.limits import pack_limits
+from orchestrator.workspace.scripts import CallerRow, ChangeReply
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orchestrator.core.settings import Settings, WorkspaceSettings
-    from orchestrator.locks.model import Authority
+    from orchestrator.locks.model import WriteGuard
     from orchestrator.store.calls import Call
     from orchestrator.store.store import Store
 
@@ -31,41 +31,41 @@ _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkspaceBackend:
     """Where a workspace lies and what its changes are bound by; shared by all handles of a process."""
 
     store: Store
     keys: ScopeKeys
     settings: WorkspaceSettings
     max_depth: int
-    patience_s: float
-    packed_terms: bytes
+    retry_for_s: float
+    workspace_limits: bytes
 
 
-def make_place(store: Store, session: str, settings: Settings) -> Place:
+def make_backend(store: Store, session: str, settings: Settings) -> WorkspaceBackend:
     """The place of one session's workspace.
 
     Raises:
         InvalidInput: an id that no key can hold.
     """
-    return Place(
+    return WorkspaceBackend(
         store,
         ScopeKeys(settings.prefix, "session", session),
         settings.workspace,
         settings.queue.max_depth,
         settings.redis.command_timeout_s,
-        pack_terms(settings.workspace),
+        pack_limits(settings.workspace),
     )
 
 
-class Changes:
+class WorkspaceWriter:
     """The changes of one handle: under one lock, in the name of one agent."""
 
-    __slots__ = ("_authority", "_numbers", "_stem", "agent", "place")
+    __slots__ = ("_guard", "_numbers", "_stem", "agent", "backend")
 
-    def __init__(self, place: Place, authority: Authority, *, agent: str) -> None:
-        self.place, self.agent = place, check_name("agent", agent) if agent else ""
-        self._authority = authority
+    def __init__(self, backend: WorkspaceBackend, guard: WriteGuard, *, agent: str) -> None:
+        self.backend, self.agent = backend, check_name("agent", agent) if agent else ""
+        self._guard = guard
         self._stem, self._numbers = self.new_stem(), itertools.count()
 
     @staticmethod
@@ -73,7 +73,7 @@ class Changes:
         """The random part of names that are given here."""
         return secrets.token_urlsafe(9)
 
-    async def send(self, make: Callable[[Caller], Call[Answer]], op_id: str | None) -> Answer:
+    async def send(self, make: Callable[[CallerRow], Call[ChangeReply]], op_id: str | None) -> ChangeReply:
         """Make a change, whose refusals for other reasons than the lock or a cap are left to the caller.
 
         Raises:
@@ -83,26 +83,26 @@ class Changes:
         """
         # A name is given also when the caller gave none: the store repeats a call whose answer was lost.
         op = f"{self._stem}{next(self._numbers)}" if op_id is None else f"={check_text('op_id', op_id)}"
-        claim = await self._authority.claim()
+        proof = await self._guard.proof()
         for _ in range(_TRIES):
-            if claim.keys != self.place.keys:
+            if proof.keys != self.backend.keys:
                 raise InvalidInput(
-                    f"this lock is of {claim.keys.kind} {claim.keys.id!r}, the workspace of session "
-                    f"{self.place.keys.id!r}; a lock guards its own scope alone"
+                    f"this lock is of {proof.keys.kind} {proof.keys.id!r}, the workspace of session "
+                    f"{self.backend.keys.id!r}; a lock guards its own scope alone"
                 )
-            call = make(Caller(op, claim.lock, claim.value, self.agent))
-            answer = await self.place.store.call(call, patience_s=self.place.patience_s)
+            call = make(CallerRow(op, proof.lock, proof.value, self.agent))
+            answer = await self.backend.store.call(call, retry_for_s=self.backend.retry_for_s)
             if answer.status != "fenced":
                 break
-            claim = await self._authority.refused(claim, answer.rest[0].decode())
+            proof = await self._guard.reacquire(proof, answer.rest[0].decode())
         else:
-            raise OrchestratorError(f"the lock of session {self.place.keys.id!r} lapses faster than it can be used")
+            raise OrchestratorError(f"the lock of session {self.backend.keys.id!r} lapses faster than it can be used")
         if answer.status == "full":
             raise self._full(answer.rest[0].decode())
         return answer
 
     def _full(self, what: str) -> WorkspaceFull:
-        settings = self.place.settings
+        settings = self.backend.settings
         name, cap = {
             "items": ("workspace.max_items", settings.max_items),
             "bytes": ("workspace.max_bytes", settings.max_bytes),
@@ -110,7 +110,7 @@ class Changes:
             "agents": ("workspace.max_parts", settings.max_parts),
             "inbox": ("the cap of waiting directives", MAX_INBOX),
         }[what]
-        return WorkspaceFull(self.place.keys.id, what, name, cap)
+        return WorkspaceFull(self.backend.keys.id, what, name, cap)
 
     def encode(self, what: str, value: Any) -> bytes:
         """Make JSON of a value.
@@ -119,7 +119,9 @@ class Changes:
             InvalidInput: JSON cannot hold it, or it is too large.
         """
         data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-        return encode_json(what, data, max_bytes=self.place.settings.max_value_bytes, max_depth=self.place.max_depth)
+        return encode_json(
+            what, data, max_bytes=self.backend.settings.max_value_bytes, max_depth=self.backend.max_depth
+        )
 
 
 def check_rows(what: str, count: int, sizes: int = 0) -> None:

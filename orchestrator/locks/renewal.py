@@ -22,7 +22,7 @@ from orchestrator.locks import scripts
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from orchestrator.locks.model import Claim
+    from orchestrator.locks.model import LockProof
     from orchestrator.store.calls import Call
     from orchestrator.store.keys import ScopeKeys
     from orchestrator.store.store import Store
@@ -34,35 +34,35 @@ LAST_MARGIN_S: Final = 1.0
 _log = get_logger(__name__)
 
 
-class Kept:
+class RenewedLock:
     """One lock that is kept.
 
     Attributes:
         deadline_s: it may be somebody else's from then on, by the monotonic clock; counted from before the request that
             the server has answered.
-        wanted: asked in the thread that renews; False: not now.
+        is_wanted: asked in the thread that renews; False: not now.
 
-    `lost` is called in the loop with what the lock holds instead, or None if it was not renewed in time.
+    `on_lost` is called in the loop with what the lock holds instead, or None if it was not renewed in time.
     """
 
-    __slots__ = ("_loop", "_lost", "_timer", "_watched", "claim", "deadline_s", "due_s", "ttl_s", "wanted")
+    __slots__ = ("_loop", "_on_lost", "_timer", "_watched", "deadline_s", "due_s", "is_wanted", "proof", "ttl_s")
 
     def __init__(
         self,
-        claim: Claim,
+        proof: LockProof,
         *,
         ttl_s: float,
-        asked_s: float,
-        lost: Callable[[str | None], None],
+        sent_s: float,
+        on_lost: Callable[[str | None], None],
         watched: bool = True,
-        wanted: Callable[[], bool] | None = None,
+        is_wanted: Callable[[], bool] | None = None,
     ) -> None:
-        self.claim, self.ttl_s = claim, ttl_s
-        self.wanted = wanted
-        self._lost, self._watched = lost, watched
+        self.proof, self.ttl_s = proof, ttl_s
+        self.is_wanted = is_wanted
+        self._on_lost, self._watched = on_lost, watched
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self.fresh(asked_s)
+        self.set_renewed(sent_s)
         if watched:
             self._watch()
 
@@ -75,10 +75,10 @@ class Kept:
         """So long before the deadline the owner is told, to be out in time."""
         return min(self.ttl_s / 10, LAST_MARGIN_S)
 
-    def fresh(self, asked_s: float) -> None:
-        """The server has answered what was sent at `asked_s`: the whole time begins there. From any thread."""
-        self.deadline_s = asked_s + self.ttl_s
-        self.due_s = asked_s + self.ttl_s / RENEWALS
+    def set_renewed(self, sent_s: float) -> None:
+        """The server has answered what was sent at `sent_s`: the whole time begins there. From any thread."""
+        self.deadline_s = sent_s + self.ttl_s
+        self.due_s = sent_s + self.ttl_s / RENEWALS
 
     def _watch(self) -> None:
         left_s = self.deadline_s - self.margin_s - time.monotonic()
@@ -86,12 +86,12 @@ class Kept:
             self._timer = self._loop.call_later(left_s, self._watch)
         else:
             self._timer = None
-            self._lost(None)
+            self._on_lost(None)
 
-    def tell_lost(self, present: str) -> None:
+    def notify_lost(self, present: str) -> None:
         """Tell the owner what the lock holds instead, in its loop. From any thread."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._lost, present)
+            self._loop.call_soon_threadsafe(self._on_lost, present)
 
     def stop(self) -> None:
         """Watch no longer; in the loop."""
@@ -100,7 +100,7 @@ class Kept:
             self._timer = None
 
 
-class Keeper:
+class LockRenewer:
     """What this process keeps.
 
     Attributes:
@@ -109,21 +109,21 @@ class Keeper:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, Kept] = {}
+        self._locks: dict[int, RenewedLock] = {}
         self._numbers = itertools.count()
-        self._guard = threading.Lock()
+        self._mutex = threading.Lock()
         self._triggered = anyio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self.trigger: Callable[[float], None] = self._wake_at
         self.wakes_s = math.inf
 
-    def add(self, kept: Kept) -> int:
+    def add(self, lock: RenewedLock) -> int:
         """Renew a lock from now on; answers a number for `remove`."""
         number = next(self._numbers)
-        with self._guard:
-            self._kept[number] = kept
-        if kept.due_s < self.wakes_s:
-            self.trigger(kept.due_s)
+        with self._mutex:
+            self._locks[number] = lock
+        if lock.due_s < self.wakes_s:
+            self.trigger(lock.due_s)
         return number
 
     def _wake_at(self, due_s: float) -> None:
@@ -135,21 +135,21 @@ class Keeper:
 
     def remove(self, number: int) -> None:
         """Renew it no longer; it may be told of a loss once more."""
-        with self._guard:
-            kept = self._kept.pop(number, None)
-        if kept is not None:
-            kept.stop()
+        with self._mutex:
+            lock = self._locks.pop(number, None)
+        if lock is not None:
+            lock.stop()
 
     def due_in_s(self) -> float | None:
         """When something is to be renewed next; None: nothing is kept."""
         now_s = time.monotonic()
-        with self._guard:
-            due_s = min((kept.due_s for kept in self._kept.values() if not kept.lapsed(now_s)), default=None)
+        with self._mutex:
+            due_s = min((lock.due_s for lock in self._locks.values() if not lock.lapsed(now_s)), default=None)
         return None if due_s is None else max(0.0, due_s - now_s)
 
     def batches(
         self, *, early_s: float = 0.0, lapsed: bool = False
-    ) -> list[tuple[Call[list[tuple[bool, str]]], list[Kept]]]:
+    ) -> list[tuple[Call[list[tuple[bool, str]]], list[RenewedLock]]]:
         """The calls that renew what is due, one per slot, and which locks each is for. From any thread.
 
         Args:
@@ -158,30 +158,35 @@ class Keeper:
                 them. Only for attempts of which Redis has just said that they own their tasks: whoever stood still
                 would get its lock back otherwise, and could change what its task shared, although that has ended.
         """
-        by_scope: dict[ScopeKeys, list[Kept]] = {}
+        by_scope: dict[ScopeKeys, list[RenewedLock]] = {}
         now_s = time.monotonic()
-        with self._guard:
-            everything = list(self._kept.values())
-        for kept in everything:
-            if kept.lapsed(now_s) is not lapsed or (not lapsed and kept.due_s > now_s + early_s):
+        with self._mutex:
+            everything = list(self._locks.values())
+        for lock in everything:
+            if lock.lapsed(now_s) is not lapsed or (not lapsed and lock.due_s > now_s + early_s):
                 continue
-            if kept.wanted is None or kept.wanted():
-                by_scope.setdefault(kept.claim.keys, []).append(kept)
+            if lock.is_wanted is None or lock.is_wanted():
+                by_scope.setdefault(lock.proof.keys, []).append(lock)
             else:
-                kept.due_s = now_s + kept.ttl_s
+                lock.due_s = now_s + lock.ttl_s
         return [
-            (scripts.renew(keys, rows=[(k.claim.lock, k.claim.value, round(k.ttl_s * 1000)) for k in group]), group)
+            (
+                scripts.renew(
+                    keys, rows=[(lock.proof.lock, lock.proof.value, round(lock.ttl_s * 1000)) for lock in group]
+                ),
+                group,
+            )
             for keys, group in by_scope.items()
         ]
 
-    def settle(self, group: Sequence[Kept], answers: Sequence[tuple[bool, str]], asked_s: float) -> None:
-        """Note the answers of one call, which was sent at `asked_s`. From any thread."""
-        for kept, (held, present) in zip(group, answers, strict=True):
+    def settle(self, group: Sequence[RenewedLock], answers: Sequence[tuple[bool, str]], sent_s: float) -> None:
+        """Note the answers of one call, which was sent at `sent_s`. From any thread."""
+        for lock, (held, present) in zip(group, answers, strict=True):
             if held:
-                kept.fresh(asked_s)
+                lock.set_renewed(sent_s)
             else:
-                kept.due_s = kept.deadline_s + kept.ttl_s
-                kept.tell_lost(present)
+                lock.due_s = lock.deadline_s + lock.ttl_s
+                lock.notify_lost(present)
 
     async def run(self, store: Store) -> None:
         """Renew what is due, for as long as this is not cancelled."""
@@ -199,12 +204,12 @@ class Keeper:
             if self._timer is not None:
                 self._timer.cancel()
 
-    async def _renew(self, store: Store, call: Call[Any], locks: list[Kept]) -> None:
-        asked_s = time.monotonic()
-        shortest_s = min(kept.ttl_s for kept in locks)
+    async def _renew(self, store: Store, call: Call[Any], locks: list[RenewedLock]) -> None:
+        sent_s = time.monotonic()
+        shortest_s = min(lock.ttl_s for lock in locks)
         with anyio.move_on_after(shortest_s / RENEWALS) as waited:
             try:
-                self.settle(locks, await store.call(call), asked_s)
+                self.settle(locks, await store.call(call), sent_s)
             except StoreError as failure:
                 _log.warning("locks_not_renewed", locks=len(locks), error=str(failure))
                 await anyio.sleep(min(0.1, shortest_s / 20))

@@ -1,18 +1,18 @@
-"""The keeper: a small process that owns the redis-server of one data directory, from its start to its orderly stop.
+"""The guardian: a small process that owns the redis-server of one data directory, from its start to its orderly stop.
 
-Run as `python -m orchestrator.store.keeper DIR`, normally by `orchestrator.store.embedded`. It knows nothing of tasks
+Run as `python -m orchestrator.store.guardian DIR`, normally by `orchestrator.store.embedded`. It knows nothing of tasks
 and imports no Redis client, so that it is there quickly and stays small.
 
 Protocol (the locks are described in `orchestrator.store.data_dir`):
 
-1. It is born with keeper.lock, taken by its starter; it takes server.lock, which an orphaned server may still hold.
-2. It starts redis-server, which inherits server.lock and gets SIGTERM when the keeper dies; waits until it answers;
+1. It is born with guardian.lock, taken by its starter; it takes server.lock, which an orphaned server may still hold.
+2. It starts redis-server, which inherits server.lock and gets SIGTERM when the guardian dies; waits until it answers;
    writes server.json; tells the starter.
 3. One thread sleeps in a blocking flock of users.lock. The kernel wakes it when the last user is gone, however that
    went. From then on nobody can come in: the server is stopped, server.json and the socket go, and the locks last.
    Who arrived meanwhile waited in front of users.lock, finds an empty house and may start a server of its own.
 4. A server that dies while it is in use is started again, with growing pauses; after a row of quick deaths the
-   keeper writes down the reason and gives up.
+   guardian writes down the reason and gives up.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError, OrchestratorError, ServerUnavailable
-from orchestrator.core.parentage import end_with_parent
+from orchestrator.core.parent_process import end_with_parent
 from orchestrator.store import probe
 from orchestrator.store.data_dir import DataDir, ServerRecord, is_same_file
-from orchestrator.store.server_binary import WHAT_TO_INSTALL, ServerBinary, find_server_binary
+from orchestrator.store.server_binary import INSTALL_HINT, ServerBinary, find_server_binary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +49,8 @@ ORPHAN_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 STOP_REMINDER_S = 5.0
 
-QUICK_DEATH_S = 10.0
-QUICK_DEATHS_MAX = 5
+QUICK_EXIT_S = 10.0
+QUICK_EXITS_MAX = 5
 RESTART_DELAY_S = 0.05
 
 _READY_POLL_S = 0.005
@@ -58,11 +58,11 @@ _READY_POLL_MAX_S = 0.1
 _LOG_TAIL_LINES = 12
 
 
-class Stopped(Exception):
-    """No error: nobody needs the server any more, or the keeper was told to go; leaves whatever it waits for."""
+class StopRequested(Exception):
+    """No error: nobody needs the server any more, or the guardian was told to go; leaves whatever it waits for."""
 
 
-class Report:
+class StartReport:
     """Tells the starter, through a pipe, how the start goes: one JSON object per line; a starter that left is fine."""
 
     def __init__(self, pipe_fd: int | None) -> None:
@@ -70,19 +70,19 @@ class Report:
 
     def loading(self) -> None:
         """Say that the server is alive and reads its data."""
-        self._tell({"state": "loading"})
+        self._send({"state": "loading"})
 
     def ready(self) -> None:
         """Say that the server answers; the last word."""
-        self._tell({"state": "ready"})
+        self._send({"state": "ready"})
         self._close()
 
     def failed(self, error: OrchestratorError) -> None:
         """Say why there is no server; the last word."""
-        self._tell({"state": "failed", "error": type(error).__name__, "message": str(error)})
+        self._send({"state": "failed", "error": type(error).__name__, "message": str(error)})
         self._close()
 
-    def _tell(self, fact: dict[str, str]) -> None:
+    def _send(self, fact: dict[str, str]) -> None:
         if self._pipe_fd is not None:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._pipe_fd, json.dumps(fact).encode() + b"\n")
@@ -93,7 +93,7 @@ class Report:
             self._pipe_fd = None
 
 
-class Keeper:
+class RedisGuardian:
     """Starts, watches, restarts and stops one server.
 
     Args:
@@ -111,7 +111,7 @@ class Keeper:
         binary: ServerBinary,
         socket_path: Path,
         users_fd: int,
-        report: Report,
+        report: StartReport,
     ) -> None:
         self._place = place
         self._binary = binary
@@ -121,7 +121,7 @@ class Keeper:
         self._report = report
         self._server: subprocess.Popen[bytes] | None = None
         self._launched_at_s = 0.0
-        self._quick_deaths = 0
+        self._quick_exits = 0
         self._stop_reason: str | None = None
         # Signals and the thread that waits for the last user write here, so that one select hears them all.
         self._wake_read_fd, self._wake_write_fd = os.pipe()
@@ -134,21 +134,21 @@ class Keeper:
         Raises:
             OrchestratorError: the server did not start, or died again and again.
         """
-        self._hear_signals()
+        self._install_signal_handlers()
         try:
             self._take_server_lock()
             threading.Thread(target=self._await_last_user, name="users", daemon=True).start()
             self._launch()
             self._report.ready()
             self._watch()
-        except Stopped:
-            say(f"stopping: {self._stop_reason}")
+        except StopRequested:
+            log_line(f"stopping: {self._stop_reason}")
         finally:
             self._stop_server()
 
     # ---------------------------------------------------------------------------------------------------------- hearing
 
-    def _hear_signals(self) -> None:
+    def _install_signal_handlers(self) -> None:
         signal.set_wakeup_fd(self._wake_write_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.signal(signal.SIGTERM, lambda _number, _frame: self._ask_to_stop("SIGTERM"))
@@ -182,12 +182,12 @@ class Keeper:
 
     def _check_stop(self) -> None:
         if self._stop_reason:
-            raise Stopped
+            raise StopRequested
 
     # --------------------------------------------------------------------------------------------------------- starting
 
     def _take_server_lock(self) -> None:
-        """Wait until no server of an earlier keeper writes here; ask it to go where the kernel has not done so."""
+        """Wait until no server of an earlier guardian writes here; ask it to go where the kernel has not done so."""
         deadline_s = time.monotonic() + ORPHAN_TIMEOUT_S
         while (lock_fd := self._place.take_server_lock()) is None:
             if time.monotonic() >= deadline_s:
@@ -214,7 +214,7 @@ class Keeper:
         """Start the server; return it and where in its log its own lines begin."""
         assert self._server_lock_fd is not None
         if not is_same_file(self._server_lock_fd, self._place.server_lock):
-            # Another keeper may serve the directory that has this name now.
+            # Another guardian may serve the directory that has this name now.
             raise FileNotFoundError("the directory was deleted or replaced while its server ran")
         self._launched_at_s = time.monotonic()
         self._socket_path.unlink(missing_ok=True)
@@ -238,14 +238,14 @@ class Keeper:
             ServerRecord(
                 socket=self._socket_path,
                 pid=self._server.pid,
-                keeper_pid=os.getpid(),
+                guardian_pid=os.getpid(),
                 version=self._binary.version,
                 binary=self._binary.path,
                 started_at_ms=time.time_ns() // 1_000_000,
             )
         )
         self._place.failure_file.unlink(missing_ok=True)
-        say(f"redis-server {self._binary.version} runs as process {self._server.pid} on {self._socket_path}")
+        log_line(f"redis-server {self._binary.version} runs as process {self._server.pid} on {self._socket_path}")
 
     def _await_answer(self, server: subprocess.Popen[bytes], log_start: int) -> None:
         poll_s = _READY_POLL_S
@@ -267,15 +267,15 @@ class Keeper:
         said = "\n".join(f"  {line}" for line in lines[-_LOG_TAIL_LINES:]) or "  (nothing)"
         message = (
             f"redis-server {self._binary.version} ({self._binary.path}) did not start in {self._place.path}: "
-            f"it {_ending(exit_code)}, and its log {self._place.server_log} ends with:\n{said}"
+            f"it {_describe_exit(exit_code)}, and its log {self._place.server_log} ends with:\n{said}"
         )
         if exit_code < 0:
             return ServerUnavailable(message)
-        return ConfigError("\n".join([message, *self._advice("\n".join(lines))]))
+        return ConfigError("\n".join([message, *self._repair_hints("\n".join(lines))]))
 
-    def _advice(self, log: str) -> list[str]:
+    def _repair_hints(self, log: str) -> list[str]:
         if "RDB format version" in log:
-            return [f"The data was written by a newer Redis. Use that one again: {WHAT_TO_INSTALL}."]
+            return [f"The data was written by a newer Redis. Use that one again: {INSTALL_HINT}."]
         if "append only file" in log.lower():
             # redis-server is its own checker when called by that name; another version's may not know the format.
             command = shlex.quote(str(self._binary.path))
@@ -295,35 +295,37 @@ class Keeper:
                 self._pause(None)
 
     def _restart(self, exit_code: int) -> None:
-        lived_s = time.monotonic() - self._launched_at_s
-        self._place.forget_record(os.getpid())
-        self._quick_deaths = self._quick_deaths + 1 if lived_s < QUICK_DEATH_S else 1
-        reason: OrchestratorError = ServerUnavailable(f"redis-server {_ending(exit_code)} after {lived_s:.1f} s")
-        while self._quick_deaths <= QUICK_DEATHS_MAX:
-            delay_s = RESTART_DELAY_S * 2 ** (self._quick_deaths - 1)
-            say(f"{reason}; starting it again in {delay_s:g} s")
+        uptime_s = time.monotonic() - self._launched_at_s
+        self._place.remove_record(os.getpid())
+        self._quick_exits = self._quick_exits + 1 if uptime_s < QUICK_EXIT_S else 1
+        reason: OrchestratorError = ServerUnavailable(
+            f"redis-server {_describe_exit(exit_code)} after {uptime_s:.1f} s"
+        )
+        while self._quick_exits <= QUICK_EXITS_MAX:
+            delay_s = RESTART_DELAY_S * 2 ** (self._quick_exits - 1)
+            log_line(f"{reason}; starting it again in {delay_s:g} s")
             self._pause_unless_stopped(delay_s)
             try:
                 self._launch()
             except (ConfigError, ServerUnavailable) as error:
                 reason = error
-                self._quick_deaths += 1
+                self._quick_exits += 1
             else:
                 return
-        raise ServerUnavailable(f"gave up after {QUICK_DEATHS_MAX} restarts in a row: {reason}")
+        raise ServerUnavailable(f"gave up after {QUICK_EXITS_MAX} restarts in a row: {reason}")
 
     # --------------------------------------------------------------------------------------------------------- stopping
 
     def _stop_server(self) -> None:
         """Stop the server the way that brings its data to the disk; by force only when that takes too long."""
-        self._place.forget_record(os.getpid())
+        self._place.remove_record(os.getpid())
         server = self._server
         if server is None:
             return
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
         while server.poll() is None:
             if time.monotonic() >= deadline_s:
-                say(f"redis-server {server.pid} did not stop within {STOP_TIMEOUT_S:g} s: killing it")
+                log_line(f"redis-server {server.pid} did not stop within {STOP_TIMEOUT_S:g} s: killing it")
                 server.kill()
             else:
                 # Once more from time to time: a server may decline while it is busy.
@@ -334,31 +336,33 @@ class Keeper:
         self._socket_path.unlink(missing_ok=True)
 
 
-def _ending(exit_code: int) -> str:
+def _describe_exit(exit_code: int) -> str:
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     return f"was killed by {signal.Signals(-exit_code).name}"
 
 
-def say(text: str) -> None:
-    """Write a line to the keeper's log, which is its standard error."""
-    sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} keeper {os.getpid()}: {text}\n")
+def log_line(text: str) -> None:
+    """Write a line to the guardian's log, which is its standard error."""
+    sys.stderr.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} guardian {os.getpid()}: {text}\n")
     sys.stderr.flush()
 
 
-def keep(place: DataDir, *, server: Path | None, keeper_lock_fd: int, report: Report, ephemeral: bool) -> int:
-    """Run a keeper to its end and return the process's exit code.
+def run_guardian(
+    place: DataDir, *, server: Path | None, guardian_lock_fd: int, report: StartReport, ephemeral: bool
+) -> int:
+    """Run a guardian to its end and return the process's exit code.
 
     Args:
         place: the data directory.
         server: the server program; None looks for one.
-        keeper_lock_fd: the descriptor that holds keeper.lock.
+        guardian_lock_fd: the descriptor that holds guardian.lock.
         report: hears how the start goes.
         ephemeral: remove the data directory when the last user left.
     """
     users_fd = os.open(place.users_lock, os.O_RDWR | os.O_CLOEXEC)
     try:
-        Keeper(
+        RedisGuardian(
             place,
             binary=find_server_binary(server),
             socket_path=place.socket_path(),
@@ -370,10 +374,10 @@ def keep(place: DataDir, *, server: Path | None, keeper_lock_fd: int, report: Re
         exit_code = _fail(place, error, report, users_fd)
     except Exception as error:  # noqa: BLE001 - whatever it was, the starter must not wait in vain
         traceback.print_exc()
-        failure = ServerUnavailable(f"the keeper of {place.path} failed: {error!r}; see {place.keeper_log}")
+        failure = ServerUnavailable(f"the guardian of {place.path} failed: {error!r}; see {place.guardian_log}")
         exit_code = _fail(place, failure, report, users_fd)
     if exit_code:
-        os.close(keeper_lock_fd)  # users may still be there, and may try at once
+        os.close(guardian_lock_fd)  # users may still be there, and may try at once
     if ephemeral:
         fcntl.flock(users_fd, fcntl.LOCK_EX)
         shutil.rmtree(place.path, ignore_errors=True)
@@ -381,9 +385,9 @@ def keep(place: DataDir, *, server: Path | None, keeper_lock_fd: int, report: Re
     return exit_code
 
 
-def _fail(place: DataDir, failure: OrchestratorError, report: Report, users_fd: int) -> int:
+def _fail(place: DataDir, failure: OrchestratorError, report: StartReport, users_fd: int) -> int:
     """Tell the log, those who come later and the starter why there is no server."""
-    say(str(failure))
+    log_line(str(failure))
     if is_same_file(users_fd, place.users_lock):
         with contextlib.suppress(OSError):
             place.failure_file.write_text(f"{failure}\n")
@@ -393,29 +397,31 @@ def _fail(place: DataDir, failure: OrchestratorError, report: Report, users_fd: 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line, leave the starter's process tree and keep the server."""
-    parser = argparse.ArgumentParser(prog="python -m orchestrator.store.keeper", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.store.guardian", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--server", type=Path, help="the redis-server to run")
     parser.add_argument("--ephemeral", action="store_true", help="remove the directory at the end")
     parser.add_argument("--detach", action="store_true", help="go on in a child and return at once")
-    parser.add_argument("--keeper-lock-fd", type=int, help="inherited descriptor that holds keeper.lock")
+    parser.add_argument("--guardian-lock-fd", type=int, help="inherited descriptor that holds guardian.lock")
     parser.add_argument("--report-fd", type=int, help="inherited pipe to the starter")
     options = parser.parse_args(arguments)
     if options.detach and os.fork():
-        # The starter waits for this process only, and never finds a keeper among its children.
+        # The starter waits for this process only, and never finds a guardian among its children.
         os._exit(0)
     os.umask(0o077)
     # Whoever starts us may hold signals back, and redis-server would inherit that and never hear SIGTERM.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     place = DataDir(options.data_dir.resolve())
-    keeper_lock_fd = options.keeper_lock_fd if options.keeper_lock_fd is not None else place.take_keeper_lock()
-    if keeper_lock_fd is None:
-        parser.error(f"{place.path} has a keeper already")
-    return keep(
+    guardian_lock_fd = options.guardian_lock_fd if options.guardian_lock_fd is not None else place.take_guardian_lock()
+    if guardian_lock_fd is None:
+        parser.error(f"{place.path} has a guardian already")
+    return run_guardian(
         place,
         server=options.server,
-        keeper_lock_fd=keeper_lock_fd,
-        report=Report(options.report_fd),
+        guardian_lock_fd=guardian_lock_fd,
+        report=StartReport(options.report_fd),
         ephemeral=options.ephemeral,
     )
 

@@ -15,11 +15,12 @@ from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
 from orchestrator.core.ids import TaskIds, check_name
 from orchestrator.core.log import get_logger
-from orchestrator.schedules import book, queries
+from orchestrator.schedules import queries
+from orchestrator.schedules import store as schedule_store
 from orchestrator.schedules.model import NEVER, decode_plan
 from orchestrator.schedules.timing import fires
 from orchestrator.tasks import scripts as tasks
-from orchestrator.tasks.scripts import Firing, UnusualRow
+from orchestrator.tasks.scripts import ScheduledFire, UnusualRow
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -74,16 +75,18 @@ class Schedules:
         services = self._services()
         check_name("schedule", name)
         plan = build_plan(_validator(services), skill, args, **options)
-        done = await book.add(services.store, name, plan, replace=replace, patience_s=_patience_s(services))
-        if done is not book.Added.SAME:
-            action = "add" if done is book.Added.ADDED else "replace"
+        done = await schedule_store.add(services.store, name, plan, replace=replace, retry_for_s=_retry_for_s(services))
+        if done is not schedule_store.AddStatus.SAME:
+            action = "add" if done is schedule_store.AddStatus.ADDED else "replace"
             await self._record(action, name, f"{plan.skill}, {plan.when}", reason, actor)
         return done.value
 
     async def pause(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
         """Let a schedule fire no more until `resume`; answers whether it did before."""
         services = self._services()
-        done = await book.pause(services.store, check_name("schedule", name), patience_s=_patience_s(services))
+        done = await schedule_store.pause(
+            services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services)
+        )
         if done:
             await self._record("pause", name, "", reason, actor)
         return done
@@ -91,7 +94,9 @@ class Schedules:
     async def resume(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
         """Let a paused schedule fire again, from its next time on; answers whether it was paused."""
         services = self._services()
-        done = await book.resume(services.store, check_name("schedule", name), patience_s=_patience_s(services))
+        done = await schedule_store.resume(
+            services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services)
+        )
         if done:
             await self._record("resume", name, "", reason, actor)
         return done
@@ -99,7 +104,7 @@ class Schedules:
     async def delete(self, name: str, *, reason: str = "", actor: str | None = None) -> None:
         """Delete a schedule; the tasks that it has submitted stay."""
         services = self._services()
-        await book.delete(services.store, check_name("schedule", name), patience_s=_patience_s(services))
+        await schedule_store.delete(services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services))
         await self._record("delete", name, "", reason, actor)
 
     async def trigger(self, name: str, *, reason: str = "", actor: str | None = None) -> str:
@@ -116,11 +121,11 @@ class Schedules:
         queue = services.settings.queue
         call = tasks.submit(
             services.keys,
-            rows=[replace(row, firing=Firing(name, "", "", "", 0))],
+            rows=[replace(row, fire=ScheduledFire(name, "", "", "", 0))],
             max_tasks=queue.max_tasks,
             max_wait_s=round(queue.max_wait_s),
         )
-        (answer,) = await services.store.call(call, patience_s=_patience_s(services))
+        (answer,) = await services.store.call(call, retry_for_s=_retry_for_s(services))
         if answer.status == "stale":
             raise await queries.unknown(services.store, name)
         # A call that was repeated may find what it has stored itself.
@@ -132,14 +137,14 @@ class Schedules:
     async def list(self) -> Sequence[Schedule]:
         """All schedules, that which fires next in front, those that are paused last."""
         services = self._services()
-        return await services.store.ask(lambda: queries.schedules(services.store), patience_s=_patience_s(services))
+        return await services.store.ask(lambda: queries.schedules(services.store), retry_for_s=_retry_for_s(services))
 
     async def get(self, name: str) -> Schedule:
         """One schedule."""
         services = self._services()
         check_name("schedule", name)
         return await services.store.ask(
-            lambda: queries.schedule(services.store, name), patience_s=_patience_s(services)
+            lambda: queries.schedule(services.store, name), retry_for_s=_retry_for_s(services)
         )
 
     async def next_fires(self, name: str, count: int = 5) -> Sequence[datetime]:
@@ -148,7 +153,7 @@ class Schedules:
             raise InvalidInput(f"count must lie between 1 and {PREVIEW_MAX}, not {count}")
         services = self._services()
         found = await self._stored(services, check_name("schedule", name))
-        now_ms = await services.store.ask(lambda: queries.server_ms(services.store), patience_s=_patience_s(services))
+        now_ms = await services.store.ask(lambda: queries.server_ms(services.store), retry_for_s=_retry_for_s(services))
         timing = decode_plan(found.plan).timing(found.anchor_ms)
         waits = not found.paused and found.next != NEVER
         first = [int(found.next)] if waits else []
@@ -156,7 +161,9 @@ class Schedules:
         return [from_instant_ms(ms) for ms in itertools.islice(itertools.chain(first, later), count)]
 
     async def _stored(self, services: Services, name: str) -> Stored:
-        found = await services.store.ask(lambda: queries.stored(services.store, name), patience_s=_patience_s(services))
+        found = await services.store.ask(
+            lambda: queries.stored(services.store, name), retry_for_s=_retry_for_s(services)
+        )
         if found is None:
             raise await queries.unknown(services.store, name)
         return found
@@ -174,5 +181,5 @@ def _validator(services: Services) -> SubmissionValidator:
     return SubmissionValidator(services.settings, ids=TaskIds(listens=False))
 
 
-def _patience_s(services: Services) -> float:
+def _retry_for_s(services: Services) -> float:
     return services.settings.redis.command_timeout_s

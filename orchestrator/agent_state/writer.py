@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from orchestrator.core.settings import Settings
-    from orchestrator.locks.model import Authority
+    from orchestrator.locks.model import WriteGuard
     from orchestrator.store.store import Store
 
 MAX_FIELDS: Final = 200
@@ -28,14 +28,14 @@ _TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AgentStateBackend:
     """Where states lie; shared by all handles of a process."""
 
     store: Store
     settings: Settings
 
     @property
-    def patience_s(self) -> float:
+    def retry_for_s(self) -> float:
         """How long to repeat while Redis does not answer."""
         return self.settings.redis.command_timeout_s
 
@@ -44,13 +44,13 @@ class Place:
         return ScopeKeys(self.settings.prefix, "agent", check_name("agent", agent))
 
 
-class Changes:
-    """The changes of one handle; `authority` None: no lock is shown."""
+class AgentStateWriter:
+    """The changes of one handle; `guard` None: no lock is shown."""
 
-    __slots__ = ("_authority", "_numbers", "_stem", "place")
+    __slots__ = ("_guard", "_numbers", "_stem", "backend")
 
-    def __init__(self, place: Place, authority: Authority | None = None) -> None:
-        self.place, self._authority = place, authority
+    def __init__(self, backend: AgentStateBackend, guard: WriteGuard | None = None) -> None:
+        self.backend, self._guard = backend, guard
         self._stem, self._numbers = secrets.token_urlsafe(9), itertools.count()
 
     async def set(self, agent: str, fields: Mapping[str, Any], op_id: str | None) -> None:
@@ -60,7 +60,7 @@ class Changes:
     def _rows(self, fields: Mapping[str, Any]) -> list[FieldRow]:
         if not 1 <= len(fields) <= MAX_FIELDS:
             raise InvalidInput(f"{len(fields)} fields cannot be written at once; give 1 to {MAX_FIELDS}")
-        depth = self.place.settings.queue.max_depth
+        depth = self.backend.settings.queue.max_depth
         return [
             FieldRow(
                 check_text("field", field),
@@ -83,14 +83,14 @@ class Changes:
         return int(numbers[0])
 
     async def _send(self, agent: str, rows: Sequence[FieldRow], op_id: str | None) -> tuple[str, ...]:
-        keys, authority = self.place.keys(agent), self._authority
+        keys, guard = self.backend.keys(agent), self._guard
         # A name is given also when the caller gave none: the store repeats a call whose answer was lost.
         op = f"{self._stem}{next(self._numbers)}" if op_id is None else f"={check_text('op_id', op_id)}"
-        claim = None if authority is None else await authority.claim()
+        proof = None if guard is None else await guard.proof()
         for _ in range(_TRIES):
-            shown = {} if claim is None else {"lock": claim.lock, "token": claim.value}
+            shown = {} if proof is None else {"lock": proof.lock, "token": proof.value}
             call = scripts.change(keys, op=op, rows=rows, most=MAX_FIELDS, **shown)
-            answer = await self.place.store.call(call, patience_s=self.place.patience_s)
+            answer = await self.backend.store.call(call, retry_for_s=self.backend.retry_for_s)
             match answer.status:
                 case "ok" | "duplicate":
                     return answer.rest
@@ -100,7 +100,7 @@ class Changes:
                     raise InvalidInput(
                         f"field {answer.rest[0]!r} of agent {agent!r} holds no whole number, or the sum is above 2^53"
                     )
-            assert authority is not None
-            assert claim is not None
-            claim = await authority.refused(claim, answer.rest[0])
+            assert guard is not None
+            assert proof is not None
+            proof = await guard.reacquire(proof, answer.rest[0])
         raise OrchestratorError(f"the lock of agent {agent!r} lapses faster than it can be used")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 
-class Added(StrEnum):
+class AddStatus(StrEnum):
     """What `add` did."""
 
     ADDED = "added"
@@ -23,7 +23,7 @@ class Added(StrEnum):
     SAME = "same"
 
 
-async def add(store: Store, name: str, plan: Plan, *, replace: bool, patience_s: float = 0.0) -> Added:
+async def add(store: Store, name: str, plan: Plan, *, replace: bool, retry_for_s: float = 0.0) -> AddStatus:
     """Store a schedule. One whose times stay the same keeps the next of them, and a paused one stays paused.
 
     Args:
@@ -31,7 +31,7 @@ async def add(store: Store, name: str, plan: Plan, *, replace: bool, patience_s:
         name: of the schedule.
         plan: what it does; checked by the caller but for its times.
         replace: whether it may take the place of one that says something else.
-        patience_s: how long to repeat while Redis does not answer; asking twice does no harm.
+        retry_for_s: how long to repeat while Redis does not answer; asking twice does no harm.
 
     Raises:
         InvalidInput: its times are not possible.
@@ -40,13 +40,13 @@ async def add(store: Store, name: str, plan: Plan, *, replace: bool, patience_s:
     """
     digest = digest_plan(plan)
     while True:
-        before = await store.ask(lambda: queries.stored(store, name), patience_s=patience_s)
+        before = await store.ask(lambda: queries.stored(store, name), retry_for_s=retry_for_s)
         if before is not None and before.digest == digest:
-            return Added.SAME
+            return AddStatus.SAME
         if before is not None and not replace:
-            raise ScheduleExists(name, _said(before))
-        now_ms = await store.ask(lambda: queries.server_ms(store), patience_s=patience_s)
-        next_ms = _first(plan, now_ms)
+            raise ScheduleExists(name, _describe(before))
+        now_ms = await store.ask(lambda: queries.server_ms(store), retry_for_s=retry_for_s)
+        next_ms = _first_fire(plan, now_ms)
         call = scripts.put(
             store.keys,
             name=name,
@@ -56,26 +56,26 @@ async def add(store: Store, name: str, plan: Plan, *, replace: bool, patience_s:
             next_ms="" if before is not None and _same_times(before, plan) else next_ms,
             anchor_ms=now_ms,
         )
-        status = await store.call(call, patience_s=patience_s)
+        status = await store.call(call, retry_for_s=retry_for_s)
         if status is PutStatus.CHANGED:
             continue
         # A call that was repeated may find what it has stored itself.
-        return Added.ADDED if before is None else Added.REPLACED
+        return AddStatus.ADDED if before is None else AddStatus.REPLACED
 
 
-async def pause(store: Store, name: str, *, patience_s: float = 0.0) -> bool:
+async def pause(store: Store, name: str, *, retry_for_s: float = 0.0) -> bool:
     """Let a schedule fire no more; answers whether it did before.
 
     Raises:
         NotFound: there is none of this name.
     """
-    status = await store.call(scripts.pause(store.keys, name=name), patience_s=patience_s)
+    status = await store.call(scripts.pause(store.keys, name=name), retry_for_s=retry_for_s)
     if status is SwitchStatus.UNKNOWN:
         raise await queries.unknown(store, name)
     return status is SwitchStatus.DONE
 
 
-async def resume(store: Store, name: str, *, patience_s: float = 0.0) -> bool:
+async def resume(store: Store, name: str, *, retry_for_s: float = 0.0) -> bool:
     """Let a paused schedule fire again, from its next time on; answers whether it was paused.
 
     Raises:
@@ -83,32 +83,32 @@ async def resume(store: Store, name: str, *, patience_s: float = 0.0) -> bool:
         InvalidInput: its definition cannot be read, or this machine does not know its zone.
     """
     while True:
-        found = await store.ask(lambda: queries.stored(store, name), patience_s=patience_s)
+        found = await store.ask(lambda: queries.stored(store, name), retry_for_s=retry_for_s)
         if found is None:
             raise await queries.unknown(store, name)
-        now_ms = await store.ask(lambda: queries.server_ms(store), patience_s=patience_s)
+        now_ms = await store.ask(lambda: queries.server_ms(store), retry_for_s=retry_for_s)
         next_ms = _time_text(decode_plan(found.plan).timing(found.anchor_ms).after(now_ms))
         call = scripts.resume(store.keys, name=name, before=found.digest, next_ms=next_ms)
-        status = await store.call(call, patience_s=patience_s)
+        status = await store.call(call, retry_for_s=retry_for_s)
         if status is SwitchStatus.DONE:
             return True
         if status is SwitchStatus.ALREADY:
             return False
 
 
-async def delete(store: Store, name: str, *, patience_s: float = 0.0) -> None:
+async def delete(store: Store, name: str, *, retry_for_s: float = 0.0) -> None:
     """Delete a schedule; the tasks that it has submitted stay.
 
     Raises:
         NotFound: there is none of this name.
     """
     # Asked first: a call that is repeated does not find any more what it has deleted itself.
-    if await store.ask(lambda: queries.stored(store, name), patience_s=patience_s) is None:
+    if await store.ask(lambda: queries.stored(store, name), retry_for_s=retry_for_s) is None:
         raise await queries.unknown(store, name)
-    await store.call(scripts.delete(store.keys, name=name), patience_s=patience_s)
+    await store.call(scripts.delete(store.keys, name=name), retry_for_s=retry_for_s)
 
 
-def _first(plan: Plan, now_ms: int) -> str:
+def _first_fire(plan: Plan, now_ms: int) -> str:
     first_ms = plan.timing(now_ms).after(now_ms)
     if first_ms is None:
         raise InvalidInput(f"cron {plan.cron!r} names no day of the next 50 years; see docs/schedules.md")
@@ -126,7 +126,7 @@ def _same_times(before: Stored, plan: Plan) -> bool:
         return False
 
 
-def _said(before: Stored) -> str:
+def _describe(before: Stored) -> str:
     try:
         plan = decode_plan(before.plan)
     except InvalidInput:

@@ -17,7 +17,7 @@ import anyio
 from orchestrator.core.errors import ServerUnavailable, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.locks import scripts
-from orchestrator.locks.model import Taken, TakeStatus
+from orchestrator.locks.model import TakeReply, TakeStatus
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -30,32 +30,32 @@ if TYPE_CHECKING:
 POLL_EVERY_S: Final = 1.0
 BLOCK_S: Final = 30.0
 IDLE_LINKS: Final = 8
-LEAVE_S: Final = 2.0
+RELEASE_TIMEOUT_S: Final = 2.0
 """So long a caller that gives up tries to tell; what it leaves behind lapses by itself."""
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Got:
+class TakeResult:
     """The end of a wait.
 
     Attributes:
-        asked_s: when the last answer was asked for, by the monotonic clock: a lease counts from there.
+        sent_s: when the last answer was asked for, by the monotonic clock: a lease counts from there.
     """
 
-    taken: Taken
-    asked_s: float
+    reply: TakeReply
+    sent_s: float
 
 
-class Ask(Protocol):
+class MakeTakeCall(Protocol):
     """Makes the call that tries to get a lock."""
 
-    def __call__(self, wait_ms: int, *, woken: bool) -> Call[Taken]:
+    def __call__(self, wait_ms: int, *, woken: bool) -> Call[TakeReply]:
         """From the ms that the caller still waits, and whether it has the token."""
 
 
-class WaitingRoom:
+class LockWaiter:
     """Gets locks, and keeps the connections of those who waited for the next."""
 
     def __init__(self, store: Store) -> None:
@@ -70,8 +70,8 @@ class WaitingRoom:
         nonce: str,
         ttl_ms: int,
         wait_s: float,
-        ask: Ask,
-    ) -> Got:
+        make_call: MakeTakeCall,
+    ) -> TakeResult:
         """Take a lock, and wait for it if need be. Whoever is cancelled here leaves nothing behind.
 
         Args:
@@ -80,21 +80,21 @@ class WaitingRoom:
             nonce: of this try.
             ttl_ms: a lock that was got is at least half as fresh.
             wait_s: at most so long.
-            ask: makes the call.
+            make_call: makes the call.
 
         Raises:
             StoreError: Redis did not answer.
         """
         try:
-            got = await self._get(keys, lock, ttl_ms=ttl_ms, wait_s=wait_s, ask=ask)
+            got = await self._get(keys, lock, ttl_ms=ttl_ms, wait_s=wait_s, make_call=make_call)
         except BaseException:
-            await self.leave(keys, lock, nonce)
+            await self.release(keys, lock, nonce)
             raise
-        if got.taken.status is not TakeStatus.TAKEN and wait_s:
-            await self.leave(keys, lock, nonce)
+        if got.reply.status is not TakeStatus.TAKEN and wait_s:
+            await self.release(keys, lock, nonce)
         return got
 
-    async def leave(self, keys: ScopeKeys, lock: str, nonce: str) -> bool | None:
+    async def release(self, keys: ScopeKeys, lock: str, nonce: str) -> bool | None:
         """Give up a lock, or the wait for it, even when cancelled.
 
         Returns:
@@ -104,61 +104,63 @@ class WaitingRoom:
         try:
             return (await self._store.call(call))[0]
         except ServerUnavailable:
-            return await self._insist(call)
+            return await self._retry_release(call)
         except StoreError as failure:
-            _log.warning("lock_left", lock=lock, error=str(failure))
+            _log.warning("lock_release_failed", lock=lock, error=str(failure))
             return None
         except BaseException:
             # Cancelled on the way: to be out of it is worth a moment all the same.
-            await self._insist(call)
+            await self._retry_release(call)
             raise
 
-    async def _insist(self, call: Call[list[bool]]) -> bool | None:
+    async def _retry_release(self, call: Call[list[bool]]) -> bool | None:
         """Repeat a drop. The one before may have arrived: that this one finds nothing says nothing."""
-        with anyio.move_on_after(LEAVE_S, shield=True):
+        with anyio.move_on_after(RELEASE_TIMEOUT_S, shield=True):
             try:
-                return (await self._store.call(call, patience_s=LEAVE_S))[0] or None
+                return (await self._store.call(call, retry_for_s=RELEASE_TIMEOUT_S))[0] or None
             except StoreError as failure:
-                _log.warning("lock_left", error=str(failure))
+                _log.warning("lock_release_failed", error=str(failure))
                 return None
-        _log.warning("lock_left", error="no answer in time")
+        _log.warning("lock_release_failed", error="no answer in time")
         return None
 
-    async def _get(self, keys: ScopeKeys, lock: str, *, ttl_ms: int, wait_s: float, ask: Ask) -> Got:
+    async def _get(
+        self, keys: ScopeKeys, lock: str, *, ttl_ms: int, wait_s: float, make_call: MakeTakeCall
+    ) -> TakeResult:
         until_s = time.monotonic() + wait_s
-        got = await self._ask(ask, until_s, woken=False, ttl_ms=ttl_ms)
-        if got.taken.status is not TakeStatus.HELD or wait_s <= 0:
+        got = await self._try_take(make_call, until_s, woken=False, ttl_ms=ttl_ms)
+        if got.reply.status is not TakeStatus.HELD or wait_s <= 0:
             return got
-        async with self._seat(keys.wake(lock), until_s) as seat:
+        async with self._wake_read(keys.wake(lock), until_s) as wake_read:
             while (left_s := until_s - time.monotonic()) > 0:
                 # A lock that nobody renews is looked at when it lapses.
-                lapses_s = max(0.01, got.taken.left_ms / 1000 + 0.005)
-                woken = await seat.wait(min(left_s, POLL_EVERY_S, lapses_s))
-                got = await self._ask(ask, until_s, woken=woken, ttl_ms=ttl_ms)
-                if got.taken.status is not TakeStatus.HELD:
+                lapses_s = max(0.01, got.reply.left_ms / 1000 + 0.005)
+                woken = await wake_read.wait(min(left_s, POLL_EVERY_S, lapses_s))
+                got = await self._try_take(make_call, until_s, woken=woken, ttl_ms=ttl_ms)
+                if got.reply.status is not TakeStatus.HELD:
                     break
         return got
 
-    async def _ask(self, ask: Ask, until_s: float, *, woken: bool, ttl_ms: int) -> Got:
+    async def _try_take(self, make_call: MakeTakeCall, until_s: float, *, woken: bool, ttl_ms: int) -> TakeResult:
         while True:
-            asked_s = time.monotonic()
-            left_s = max(0.0, until_s - asked_s)
-            taken = await self._store.call(ask(round(left_s * 1000), woken=woken), patience_s=left_s)
-            if taken.status is not TakeStatus.TAKEN or time.monotonic() - asked_s < ttl_ms / 2000:
-                return Got(taken, asked_s)
+            sent_s = time.monotonic()
+            left_s = max(0.0, until_s - sent_s)
+            taken = await self._store.call(make_call(round(left_s * 1000), woken=woken), retry_for_s=left_s)
+            if taken.status is not TakeStatus.TAKEN or time.monotonic() - sent_s < ttl_ms / 2000:
+                return TakeResult(taken, sent_s)
             # The answer took so long that little would be left: the same again gives the whole time.
 
     @asynccontextmanager
-    async def _seat(self, wake_key: str, until_s: float) -> AsyncIterator[_Seat]:
+    async def _wake_read(self, wake_key: str, until_s: float) -> AsyncIterator[_WakeRead]:
         link = self._idle.pop() if self._idle else self._store.blocking_link(BLOCK_S, name="wait")
-        seat = _Seat(link, wake_key, until_s)
+        wake_read = _WakeRead(link, wake_key, until_s)
         try:
-            yield seat
+            yield wake_read
         finally:
-            if seat.free and len(self._idle) < IDLE_LINKS:
+            if wake_read.free and len(self._idle) < IDLE_LINKS:
                 self._idle.append(link)
             else:
-                seat.forget()
+                wake_read.forget()
                 await link.close()
 
     async def run(self) -> None:
@@ -175,7 +177,7 @@ class WaitingRoom:
             await self._idle.pop().close()
 
 
-class _Seat:
+class _WakeRead:
     """One waiter's place: a read of the wake list that is under way."""
 
     def __init__(self, link: Link, wake_key: str, until_s: float) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.workspace.events import read_events
 from orchestrator.workspace.model import LogEntry, Replay, Snapshot, StateEntry, Versioned
-from orchestrator.workspace.reading import read_snapshot
+from orchestrator.workspace.queries import read_snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

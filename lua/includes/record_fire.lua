@@ -1,9 +1,9 @@
--- Write into a schedule that a fire time has led to this task. `firing` is: schedule, the fire time that it waited for
+-- Write into a schedule that a fire time has led to this task. `fire` is: schedule, the fire time that it waited for
 -- (empty: a person fired it), the one that is fired (later, when others were missed), the next one, how many were missed.
 --@include integer
 --@include set_next_fire
-local function note_firing(pool, now_ms, firing, id)
-  local name, due, fired, next_ms, missed = unpack(firing)
+local function record_fire(pool, now_ms, fire, id)
+  local name, due, fired, next_ms, missed = unpack(fire)
   local schedule_key = pool .. ':schedule:' .. name
   if due == '' then fired = integer(now_ms) end
   redis.call('HSET', schedule_key, 'task', id, 'last', fired, 'at', integer(now_ms))
