@@ -17,7 +17,7 @@ from benchmarks.figures import Failure, Figure
 from benchmarks.harness import Bench, say
 from benchmarks.measures import BY_DEFAULT, MEASURES
 from benchmarks.peers.environment import install_all
-from benchmarks.peers.roster import PEERS
+from benchmarks.peers.registry import PEERS
 from benchmarks.report import Run, as_markdown, start_of_run, write_into_docs, write_results
 from benchmarks.server import running_server
 from benchmarks.sizes import FULL, QUICK

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.metering import ServerCost, ServerReading, cost_between, read_server
 from benchmarks.processes import ChildFailedError
 from benchmarks.raw.team import RawTeam
-from benchmarks.sides import all_sides
+from benchmarks.server_cost import ServerCost, ServerReading, cost_between, read_server
+from benchmarks.systems import all_systems
 from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
@@ -62,12 +62,12 @@ class Watched:
         return self.tasks / max(self.duration_s, _SAMPLE_S)
 
 
-def drains_of_all_sides(bench: Bench, processes: int) -> dict[str, list[Drain]]:
+def drains_of_all_systems(bench: Bench, processes: int) -> dict[str, list[Drain]]:
     """Passes of every side with so many worker processes, made once in a run; several measures read them."""
     if processes not in bench.drains:
-        teams = {**all_sides(bench), WITHOUT_RESULTS: RawTeam(bench, with_results=False)}
+        teams = {**all_systems(bench), WITHOUT_RESULTS: RawTeam(bench, with_results=False)}
         bench.drains[processes] = bench.in_turns(
-            {side: partial(drain, bench, team, processes=processes) for side, team in teams.items()}
+            {system: partial(drain, bench, team, processes=processes) for system, team in teams.items()}
         )
     return bench.drains[processes]
 
@@ -77,11 +77,11 @@ def drain(bench: Bench, team: Team, *, processes: int) -> Drain:
     tasks = team.sizes.drain_tasks
     team.prepare()
     before, loaded = run_loop(_load, bench, team, tasks)
-    with team.crew(processes) as crew:
+    with team.worker_processes(processes) as worker_processes:
         ready = read_server(bench.meter)
         after_ramp_s: list[float] = []
-        crew.go()
-        children = [*crew.workers, *crew.helpers]
+        worker_processes.start()
+        children = [*worker_processes.workers, *worker_processes.helpers]
         # Processor time counts from the end of the ramp on, so that the start of a supervisor is left out.
         watched = watch(
             team.remaining, tasks, children, on_ramp=lambda: after_ramp_s.extend(child.cpu_s() for child in children)
@@ -95,8 +95,8 @@ def drain(bench: Bench, team: Team, *, processes: int) -> Drain:
             rate_per_s=watched.rate_per_s,
             load_cost=cost_between(before, loaded),
             drain_cost=cost_between(ready, done),
-            worker_cpu_s=sum(used_s[: len(crew.workers)]),
-            helper_cpu_s=sum(used_s[len(crew.workers) :]),
+            worker_cpu_s=sum(used_s[: len(worker_processes.workers)]),
+            helper_cpu_s=sum(used_s[len(worker_processes.workers) :]),
         )
 
 

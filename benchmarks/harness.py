@@ -65,28 +65,28 @@ class Bench:
         self.meter.flushall(asynchronous=False)
 
     def in_turns(
-        self, passes: Mapping[K, Callable[[], T]], *, rounds: int | None = None, rounds_factor: int = 1
+        self, runs: Mapping[K, Callable[[], T]], *, rounds: int | None = None, rounds_factor: int = 1
     ) -> dict[K, list[T]]:
         """Run every pass once per round, so that a noisy moment of the machine hits all sides alike.
 
         Args:
-            passes: what to run, by side, or by side and kind. A peer's that fails is left out of the answer.
+            runs: what to run, by side, or by side and kind. A peer's that fails is left out of the answer.
             rounds: as many as this run has, unless said otherwise.
             rounds_factor: more rounds than usual, for short passes that the scheduler treats now so, now otherwise;
                 peers take part in every so manieth of them.
         """
         rounds = (rounds or self.sizes.rounds) * rounds_factor
-        taken: dict[K, list[T]] = {name: [] for name in passes}
+        taken: dict[K, list[T]] = {name: [] for name in runs}
         for number in range(1, rounds + 1):
-            for name, one_pass in passes.items():
-                side, words = (name, name) if isinstance(name, str) else (name[0], " ".join(name))
-                is_peer = side in self.peer_names
+            for name, run_once in runs.items():
+                system, words = (name, name) if isinstance(name, str) else (name[0], " ".join(name))
+                is_peer = system in self.peer_names
                 if name not in taken or (is_peer and (number - 1) % rounds_factor):
                     continue
                 say(f"  {words}, round {number} of {rounds}")
                 self.clean()
                 try:
-                    taken[name].append(one_pass())
+                    taken[name].append(run_once())
                 except Exception as error:
                     if not is_peer:
                         raise

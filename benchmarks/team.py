@@ -47,7 +47,7 @@ class Driver(Protocol):
         """Submit stamped tasks at a steady rate, whatever the answers do."""
 
 
-class Crew(Protocol):
+class WorkerProcesses(Protocol):
     """Running processes of a system: those that run handlers, and those that serve them."""
 
     @property
@@ -56,9 +56,9 @@ class Crew(Protocol):
 
     @property
     def helpers(self) -> Sequence[Child]:
-        """The processes that do not, such as a supervisor; they may start with `go`."""
+        """The processes that do not, such as a supervisor; they may start with `start`."""
 
-    def go(self) -> None:
+    def start(self) -> None:
         """Let the waiting processes begin."""
 
 
@@ -79,7 +79,7 @@ class Team(Protocol):
     def client(self) -> AbstractAsyncContextManager[Driver]:
         """Connect a client."""
 
-    def crew(self, processes: int) -> AbstractContextManager[Crew]:
+    def worker_processes(self, processes: int) -> AbstractContextManager[WorkerProcesses]:
         """Start worker processes that are ready and wait; they end with the block."""
 
     def remaining(self) -> int:

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.store.server_binary import ServerBinary, find_server_binary
 from orchestrator.testing.servers import RedisServer, find_binary_of_line
-from tests.helpers.guards import LoopWatch, describe_tasks, immortal_keys, keys_of, running_tasks
+from tests.helpers.guards import LoopWatch, describe_tasks, keys_of, keys_without_ttl, running_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Generator, Iterator
@@ -85,7 +85,7 @@ def prefix(request: pytest.FixtureRequest, redis_client: redis.Redis) -> Iterato
     namespace = f"t{secrets.token_hex(5)}:test:t"
     yield namespace
     # A test may have left the server frozen, full or dead only if the server was its own; this one answers.
-    immortal = immortal_keys(redis_client, namespace)
+    immortal = keys_without_ttl(redis_client, namespace)
     if keys := keys_of(redis_client, namespace):
         redis_client.unlink(*keys)
     if immortal and not request.node.stash.get(FAILED, False):

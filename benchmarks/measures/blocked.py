@@ -9,8 +9,8 @@ import anyio
 from redis.asyncio import Redis
 
 from benchmarks.figures import Figure
-from benchmarks.metering import read_server
 from benchmarks.processes import ChildFailedError
+from benchmarks.server_cost import read_server
 from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:

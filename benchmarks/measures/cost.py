@@ -6,18 +6,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.comparison import OURS, RAW
-from benchmarks.drains import WITHOUT_RESULTS, Drain, drain, drains_of_all_sides
+from benchmarks.drains import WITHOUT_RESULTS, Drain, drain, drains_of_all_systems
 from benchmarks.figures import Figure, Goal, figure_of
 from benchmarks.goals import at_most
-from benchmarks.metering import SentCommands
 from benchmarks.queued_memory import bytes_per_queued_task
-from benchmarks.sides import all_sides
+from benchmarks.server_cost import SentCommands
+from benchmarks.systems import all_systems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from benchmarks.harness import Bench
-    from benchmarks.metering import ServerCost
+    from benchmarks.server_cost import ServerCost
     from benchmarks.team import Team
 
 _US = 1e6
@@ -56,9 +56,9 @@ def measure(bench: Bench) -> Iterator[Figure]:
     yield from _of_both("commands sent per task", "commands", commands, bench, (at_most(0.2),))
     memory = _once_each(bench, bytes_per_queued_task, rounds_factor=bench.sizes.rounds)
     yield from _of_both("memory per queued task", "bytes", memory, bench, (at_most(420),))
-    taken = {side: passes for side, passes in drains_of_all_sides(bench, 1).items() if side != WITHOUT_RESULTS}
+    taken = {system: runs for system, runs in drains_of_all_systems(bench, 1).items() if system != WITHOUT_RESULTS}
     for name, unit, per_task, goals in _COSTS:
-        values = {side: [per_task(one) for one in passes] for side, passes in taken.items()}
+        values = {system: [per_task(one) for one in runs] for system, runs in taken.items()}
         yield from _of_both(name, unit, values, bench, goals)
 
 
@@ -74,10 +74,10 @@ def _of_both(
 
 
 def _once_each(
-    bench: Bench, one_pass: Callable[[Bench, Team], float], *, rounds_factor: int = 1
+    bench: Bench, run_once: Callable[[Bench, Team], float], *, rounds_factor: int = 1
 ) -> dict[str, list[float]]:
-    passes = {side: partial(one_pass, bench, team) for side, team in all_sides(bench).items()}
-    return bench.in_turns(passes, rounds=1, rounds_factor=rounds_factor)
+    runs = {system: partial(run_once, bench, team) for system, team in all_systems(bench).items()}
+    return bench.in_turns(runs, rounds=1, rounds_factor=rounds_factor)
 
 
 def _commands_sent(bench: Bench, team: Team) -> float:

@@ -33,8 +33,8 @@ _MESSAGES, _APART_S = 500, 0.002
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """From before a message is sent until its reader has it, in milliseconds; one process sends and reads."""
-    passes = bench.in_turns({name: partial(_pass, bench, opened) for name, opened in _WAYS.items()})
-    taken = {name: [percentiles(values) for values in rounds] for name, rounds in passes.items()}
+    runs = bench.in_turns({name: partial(_run_once, bench, opened) for name, opened in _WAYS.items()})
+    taken = {name: [percentiles(values) for values in rounds] for name, rounds in runs.items()}
     for name, rounds in taken.items():
         for share in ("p50", "p99"):
             values = [getattr(one, share) for one in rounds]
@@ -43,7 +43,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
             yield figure_of("delivery", f"{share}, {name}", "ms", values, base, goals=goals)
 
 
-def _pass(bench: Bench, opened: Callable[[Bench], AbstractAsyncContextManager[Side]]) -> list[float]:
+def _run_once(bench: Bench, opened: Callable[[Bench], AbstractAsyncContextManager[Side]]) -> list[float]:
     async def run() -> list[float]:
         sent_s: dict[int, float] = {}
         taken_ms: list[float] = []

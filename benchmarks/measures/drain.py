@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.comparison import OURS, RAW
-from benchmarks.drains import WITHOUT_RESULTS, drains_of_all_sides
+from benchmarks.drains import WITHOUT_RESULTS, drains_of_all_systems
 from benchmarks.figures import Figure, figure_of
 from benchmarks.goals import FASTEST_DRAIN, at_least_peer, at_least_raw, rival
 
@@ -22,7 +22,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     for processes, (raw_share, peer_share) in _SHARES.items():
         words = "1 worker process" if processes == 1 else f"{processes} worker processes"
         rates = {
-            side: [one.rate_per_s for one in passes] for side, passes in drains_of_all_sides(bench, processes).items()
+            system: [one.rate_per_s for one in runs] for system, runs in drains_of_all_systems(bench, processes).items()
         }
         raw, bare = rates[RAW], rates.pop(WITHOUT_RESULTS)
         comparison = bench.compare(f"drain, {words}", "tasks/s", rates, more_is_better=True)

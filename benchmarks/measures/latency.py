@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from benchmarks.comparison import OURS, RAW
 from benchmarks.figures import Figure, Goal, figure_of, percentiles
 from benchmarks.goals import FASTEST_END_TO_END, at_most_peer, at_most_raw, rival
-from benchmarks.passes import round_trips_ms
-from benchmarks.sides import all_sides
+from benchmarks.systems import all_systems
+from benchmarks.traffic_runs import round_trips_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """Percentiles of each round, and the median of the rounds."""
-    taken = bench.in_turns({side: partial(round_trips_ms, team) for side, team in all_sides(bench).items()})
-    rounds = {side: [percentiles(values) for values in passes] for side, passes in taken.items()}
+    taken = bench.in_turns({system: partial(round_trips_ms, team) for system, team in all_systems(bench).items()})
+    rounds = {system: [percentiles(values) for values in runs] for system, runs in taken.items()}
     for name in ("p50", "p95", "p99"):
         words = f"end to end at rest, {name}"
-        values = {side: [getattr(latencies, name) for latencies in passes] for side, passes in rounds.items()}
+        values = {system: [getattr(latencies, name) for latencies in runs] for system, runs in rounds.items()}
         comparison = bench.compare(words, "ms", values)
         if ours := values.get(OURS):
             yield figure_of("latency", words, "ms", ours, values[RAW], goals=_goals(name, comparison))

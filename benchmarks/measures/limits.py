@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.drains import drain
 from benchmarks.figures import Figure, Goal, figure_of
-from benchmarks.sides import our_side
+from benchmarks.systems import our_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     teams = {
         f"ours{suffix}": team
         for suffix, limited in (("", False), (" limited", True))
-        for team in our_side(bench, limited=limited).values()
+        for team in our_system(bench, limited=limited).values()
     }
     rates = bench.in_turns({name: partial(_rate, bench, team) for name, team in teams.items()})
     if rates:

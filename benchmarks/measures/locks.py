@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from benchmarks.figures import Figure, Goal, figure_of
 from benchmarks.goals import at_least_raw, at_most
-from benchmarks.metering import cost_between, read_server
+from benchmarks.server_cost import cost_between, read_server
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.event_loop import run_loop
 
@@ -49,17 +49,17 @@ def measure(bench: Bench) -> Iterator[Figure]:
         base, goals = ((), ()) if name == _BARE else (alone[_BARE], (at_least_raw(0.9),) if name == _OURS else ())
         yield figure_of("locks", f"acquire and release, {name}", "pairs/s", rates, base, goals=goals)
     contended = bench.in_turns({name: partial(_contended, bench, opened) for name, opened in _CONTENDED.items()})
-    for name, passes in contended.items():
+    for name, runs in contended.items():
         ours = name == _OURS
         what = f"{_CONTENDERS} contenders x {_TURNS}, {_HELD_S * 1000:g} ms held"
-        totals = [one.total_s for one in passes]
+        totals = [one.total_s for one in runs]
         goal = Goal(f"≤ 2 x ideal ({_IDEAL_S:g} s)", 2 * _IDEAL_S, at_most=True)
         yield figure_of("locks", f"{what}, {name}", "s", totals, goals=(goal,) if ours else ())
         fair = [total_s / _TURNS * 1000 for total_s in totals]
         share = Goal("≤ 2 x fair share", 2.0, at_most=True, of_ratio=True)
-        waits = [one.longest_s * 1000 for one in passes]
+        waits = [one.longest_s * 1000 for one in runs]
         yield figure_of("locks", f"longest wait, {name}", "ms", waits, fair, goals=(share,) if ours else ())
-        trips = [one.trips for one in passes]
+        trips = [one.trips for one in runs]
         yield figure_of(
             "locks", f"round trips per acquisition, {name}", "trips", trips, goals=(at_most(4),) if ours else ()
         )

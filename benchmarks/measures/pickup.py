@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from benchmarks.comparison import OURS, RAW
 from benchmarks.figures import Figure, figure_of, percentiles
 from benchmarks.goals import FASTEST_PICK_UP, at_most_peer, rival
-from benchmarks.passes import pick_up_waits_ms
 from benchmarks.payload import STARTS_FILE_VARIABLE
-from benchmarks.sides import all_sides
+from benchmarks.systems import all_systems
+from benchmarks.traffic_runs import pick_up_waits_ms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,13 +23,13 @@ _RATE_PER_S = 500
 def measure(bench: Bench) -> Iterator[Figure]:
     """Percentiles of each round, and the median of the rounds."""
     starts_file = bench.folder / "starts"
-    teams = all_sides(bench, {STARTS_FILE_VARIABLE: str(starts_file)})
-    one_pass = partial(pick_up_waits_ms, rate_per_s=_RATE_PER_S)
-    taken = bench.in_turns({side: partial(one_pass, team, starts_file) for side, team in teams.items()})
-    rounds = {side: [percentiles(values) for values in passes] for side, passes in taken.items()}
+    teams = all_systems(bench, {STARTS_FILE_VARIABLE: str(starts_file)})
+    run_once = partial(pick_up_waits_ms, rate_per_s=_RATE_PER_S)
+    taken = bench.in_turns({system: partial(run_once, team, starts_file) for system, team in teams.items()})
+    rounds = {system: [percentiles(values) for values in runs] for system, runs in taken.items()}
     for name, on_record in FASTEST_PICK_UP.items():
         words = f"pick-up at {_RATE_PER_S} tasks/s, {name}"
-        values = {side: [getattr(latencies, name) for latencies in passes] for side, passes in rounds.items()}
+        values = {system: [getattr(latencies, name) for latencies in runs] for system, runs in rounds.items()}
         comparison = bench.compare(words, "ms", values)
         if ours := values.get(OURS):
             goals = (at_most_peer(1.0, rival(comparison, on_record)),)

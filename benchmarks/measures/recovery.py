@@ -51,8 +51,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
 def _after_killed_worker(bench: Bench, team: OurTeam, attempts: Path, processes: int, *, in_flight: int = 1) -> float:
     bench.clean()
     attempts.unlink(missing_ok=True)
-    with team.crew(processes) as crew:
-        crew.go()
+    with team.worker_processes(processes) as worker_processes:
+        worker_processes.start()
         first = _run_first(team, attempts, in_flight)
         killed_s = time.monotonic()
         os.kill(first.pid, signal.SIGKILL)
@@ -63,14 +63,14 @@ def _after_killed_crowd(bench: Bench, team: OurTeam, attempts: Path) -> float:
     """Kill a host with all that it runs; another one has joined with as many free slots."""
     bench.clean()
     attempts.unlink(missing_ok=True)
-    with team.crew(1) as crew:
-        crew.go()
+    with team.worker_processes(1) as worker_processes:
+        worker_processes.start()
         _run_first(team, attempts, _CROWD)
-        crew.join()
-        wait_until(lambda: team.registered() == 2, what="the other host", children=tuple(crew.helpers))
+        worker_processes.join()
+        wait_until(lambda: team.registered() == 2, what="the other host", children=tuple(worker_processes.helpers))
         time.sleep(1.0)
         killed_s = time.monotonic()
-        for pid in crew.workers[0].pids():
+        for pid in worker_processes.workers[0].pids():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return _all_again_s(team, attempts, _CROWD, timeout_s=3 * _LEASE_S) - killed_s
@@ -79,11 +79,11 @@ def _after_killed_crowd(bench: Bench, team: OurTeam, attempts: Path) -> float:
 def _after_killed_host(bench: Bench, team: OurTeam, attempts: Path) -> float:
     bench.clean()
     attempts.unlink(missing_ok=True)
-    with team.crew(1, hosts=2) as crew:
-        crew.go()
+    with team.worker_processes(1, hosts=2) as worker_processes:
+        worker_processes.start()
         first = _run_first(team, attempts, 1)
         # Either host may have got the task; the one that did dies with all its processes, the host before its children.
-        host = next(host for host in crew.workers if first.pid in host.pids())
+        host = next(host for host in worker_processes.workers if first.pid in host.pids())
         killed_s = time.monotonic()
         for pid in host.pids():
             with contextlib.suppress(ProcessLookupError):

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from benchmarks.comparison import OURS
 from benchmarks.figures import Figure
 from benchmarks.goals import at_most
-from benchmarks.metering import SentCommands, cost_between, read_server
 from benchmarks.processes import pss_bytes, rss_bytes
-from benchmarks.sides import our_side, peer_sides
+from benchmarks.server_cost import SentCommands, cost_between, read_server
+from benchmarks.systems import our_system, peer_systems
 from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ _QUANTITIES: tuple[tuple[str, str, Callable[[_Rest], float]], ...] = (
 
 def measure(bench: Bench) -> Iterator[Figure]:
     """Watch one worker process with all that serves it, after first tasks have warmed them up."""
-    teams = {**our_side(bench), **peer_sides(bench)}
-    taken = bench.in_turns({side: partial(_watch, bench, team) for side, team in teams.items()}, rounds=1)
-    rests = {side: one for side, (one,) in taken.items()}
+    teams = {**our_system(bench), **peer_systems(bench)}
+    taken = bench.in_turns({system: partial(_watch, bench, team) for system, team in teams.items()}, rounds=1)
+    rests = {system: one for system, (one,) in taken.items()}
     for name, unit, value in _QUANTITIES:
-        bench.compare(name, unit, {side: [value(rest)] for side, rest in rests.items()})
+        bench.compare(name, unit, {system: [value(rest)] for system, rest in rests.items()})
     if ours := rests.get(OURS):
         yield from _figures(ours)
 
@@ -92,11 +92,11 @@ def _figures(rest: _Rest) -> Iterator[Figure]:
 
 def _watch(bench: Bench, team: Team) -> _Rest:
     team.prepare()
-    with team.crew(1) as crew:
-        crew.go()
+    with team.worker_processes(1) as worker_processes:
+        worker_processes.start()
         run_loop(_warm_up, team)
         time.sleep(_SETTLE_S)
-        children = [*crew.workers, *crew.helpers]
+        children = [*worker_processes.workers, *worker_processes.helpers]
         cpu_before_s = {child.name: child.cpu_s() for child in children}
         before, started_s = read_server(bench.meter), time.monotonic()
         counter = SentCommands(bench.meter, bench.server.url)
@@ -109,8 +109,8 @@ def _watch(bench: Bench, team: Team) -> _Rest:
             commands_per_s=counter.count / duration_s,
             busiest=_busiest(cost.calls_by_command),
             server_cpu_percent=cost.cpu_s / duration_s * 100,
-            workers=[groups[child.name] for child in crew.workers],
-            helpers=[groups[child.name] for child in crew.helpers],
+            workers=[groups[child.name] for child in worker_processes.workers],
+            helpers=[groups[child.name] for child in worker_processes.helpers],
         )
 
 

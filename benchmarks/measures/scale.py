@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from benchmarks.drains import watch
 from benchmarks.figures import Figure
 from benchmarks.goals import at_most
-from benchmarks.metering import cost_between, read_server
-from benchmarks.sides import our_side
+from benchmarks.server_cost import cost_between, read_server
+from benchmarks.systems import our_system
 from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _DRAINED = 30_000
 def measure(bench: Bench) -> Iterator[Figure]:
     """Fill the queue, then let one worker process drain a part of it."""
     lengths = _QUEUED if bench.sizes.rounds > 1 else _QUEUED_QUICK
-    for team in our_side(bench).values():
+    for team in our_system(bench).values():
         for queued in lengths:
             bench.clean()
             submit_us, drain_us = _cost(bench, team, queued)
@@ -41,10 +41,10 @@ def _cost(bench: Bench, team: Team, queued: int) -> tuple[float, float]:
     run_loop(_load, team, queued)
     loaded = read_server(bench.meter)
     stop_at = max(0, queued - _DRAINED)
-    with team.crew(1) as crew:
+    with team.worker_processes(1) as worker_processes:
         ready = read_server(bench.meter)
-        crew.go()
-        watch(lambda: max(0, team.remaining() - stop_at), queued - stop_at, crew.workers)
+        worker_processes.start()
+        watch(lambda: max(0, team.remaining() - stop_at), queued - stop_at, worker_processes.workers)
         drained = queued - team.remaining()
         done = read_server(bench.meter)
     submit_s, drain_s = cost_between(empty, loaded).cpu_s, cost_between(ready, done).cpu_s

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import BlockingConnectionPool, Redis
 
-from benchmarks import sources
+from benchmarks import json_blob
 from benchmarks.figures import Figure, Goal, figure_of
 from benchmarks.goals import at_least_raw, at_most
 from orchestrator.client.client import Orchestrator
@@ -42,7 +42,7 @@ _PATHS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Pass:
+class _Run:
     """One pass of one way."""
 
     rate: float
@@ -56,10 +56,10 @@ class _Pass:
 def measure(bench: Bench) -> Iterator[Figure]:
     """Appends by fifty writers; then one writer that changes one path of a document."""
     ways = {name: partial(_crowd, bench, opened, count) for name, (opened, count) in _WAYS.items()}
-    passes = bench.in_turns({name: ways[name] for name in _SHORT}, rounds_factor=3)
-    passes |= bench.in_turns({name: way for name, way in ways.items() if name not in _SHORT})
-    rates = {name: [one.rate for one in rounds] for name, rounds in passes.items()}
-    for name, rounds in passes.items():
+    runs = bench.in_turns({name: ways[name] for name in _SHORT}, rounds_factor=3)
+    runs |= bench.in_turns({name: way for name, way in ways.items() if name not in _SHORT})
+    rates = {name: [one.rate for one in rounds] for name, rounds in runs.items()}
+    for name, rounds in runs.items():
         ours = name in {_OURS, _TWICE}
         base = {_RAW: [], _LONG: rates[_OURS]}.get(name, rates[_RAW][: len(rounds)])
         goals = {_OURS: (at_least_raw(0.7),), _LONG: (_FLAT,)}.get(name, ())
@@ -84,8 +84,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
     yield figure_of("shared state", name, "writes/s", single[_OURS], single[_BLOB], goals=(goal,))
 
 
-def _crowd(bench: Bench, opened: Callable[[Bench], AbstractAsyncContextManager[Side]], count: int) -> _Pass:
-    async def run() -> _Pass:
+def _crowd(bench: Bench, opened: Callable[[Bench], AbstractAsyncContextManager[Side]], count: int) -> _Run:
+    async def run() -> _Run:
         async with opened(bench) as (write, kept):
             taken_s: list[float] = []
             tries: list[int] = []
@@ -102,8 +102,8 @@ def _crowd(bench: Bench, opened: Callable[[Bench], AbstractAsyncContextManager[S
                     group.create_task(work(writer))
             total_s = time.perf_counter() - began_s
             confirmed = sum(one >= 0 for one in tries)
-            failed = sum(one if one >= 0 else sources.TRIES for one in tries)
-            return _Pass(
+            failed = sum(one if one >= 0 else json_blob.TRIES for one in tries)
+            return _Run(
                 rate=count / total_s,
                 p99_ms=sorted(taken_s)[int(len(taken_s) * 0.99)] * 1000,
                 retries=sum(max(0, one) for one in tries) / count,
@@ -172,7 +172,7 @@ async def _clients(bench: Bench) -> AsyncIterator[Any]:
 async def _blob(bench: Bench, way: Callable[[Any, str, Any], Awaitable[int]]) -> AsyncIterator[Side]:
     async with _clients(bench) as client:
         await client.delete("blob", "blob:lock")
-        yield lambda _: way(client, "blob", _MESSAGE), partial(sources.kept, client, "blob")
+        yield lambda _: way(client, "blob", _MESSAGE), partial(json_blob.kept, client, "blob")
 
 
 # ------------------------------------------------------------------------------------------------------- one writer
@@ -235,10 +235,10 @@ _WAYS: dict[str, tuple[Callable[[Bench], AbstractAsyncContextManager[Side]], int
     _LONG: (partial(_ours, before=8_000), _MANY),
     _RAW: (partial(_list, own_link=False), _MANY),
     _BARE: (partial(_list, own_link=True), _MANY),
-    "blob merged by a script": (partial(_blob, way=sources.merge), _MANY // 2),
-    "blob under WATCH": (partial(_blob, way=sources.watch), _FEW),
-    "blob, read and set blindly": (partial(_blob, way=sources.blind), _MANY // 2),
-    "blob under a lock with three tries": (partial(_blob, way=sources.under_lock), _FEW),
+    "blob merged by a script": (partial(_blob, way=json_blob.merge), _MANY // 2),
+    "blob under WATCH": (partial(_blob, way=json_blob.watch), _FEW),
+    "blob, read and set blindly": (partial(_blob, way=json_blob.blind), _MANY // 2),
+    "blob under a lock with three tries": (partial(_blob, way=json_blob.under_lock), _FEW),
 }
 _SINGLE: dict[str, Callable[[Bench], AbstractAsyncContextManager[Callable[[int], Awaitable[Any]]]]] = {
     _OURS: partial(_one_path, paths=100),

@@ -17,9 +17,9 @@ from benchmarks.goals import (
     at_least_raw,
     rival,
 )
-from benchmarks.passes import submit_rate
-from benchmarks.sides import all_sides
+from benchmarks.systems import all_systems
 from benchmarks.traffic import AT_ONCE, MANY, ONE_BY_ONE
+from benchmarks.traffic_runs import submit_rate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,15 +51,15 @@ def measure(bench: Bench) -> Iterator[Figure]:
     """Three kinds of traffic; the raw loop's are single XADDs and pipelines of a hundred and a thousand."""
     rates = bench.in_turns(
         {
-            (side, kind.name): partial(submit_rate, team, kind.name, team.sizes.submits(kind.name))
+            (system, kind.name): partial(submit_rate, team, kind.name, team.sizes.submits(kind.name))
             for kind in _KINDS
-            for side, team in all_sides(bench).items()
+            for system, team in all_systems(bench).items()
             if team.has_bulk or kind.name != MANY
         },
         rounds_factor=3,
     )
     for kind in _KINDS:
-        of_kind = {side: values for (side, name), values in rates.items() if name == kind.name}
+        of_kind = {system: values for (system, name), values in rates.items() if name == kind.name}
         comparison = bench.compare(f"submit, {kind.name}", "tasks/s", of_kind, more_is_better=True)
         raw = of_kind[RAW]
         if ours := of_kind.get(OURS):

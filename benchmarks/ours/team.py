@@ -38,8 +38,8 @@ LIMITED = AgentUnderTest("limited", "bench-limited", "answer_limited")
 
 
 @dataclass(frozen=True, slots=True)
-class OurCrew:
-    """Registered workers; the supervisor starts with `go`, since nothing is assigned without one."""
+class OurWorkers:
+    """Registered workers; the supervisor starts with `start`, since nothing is assigned without one."""
 
     workers: tuple[Child, ...]
     helpers: list[Child]
@@ -54,7 +54,7 @@ class OurCrew:
             self.stack.enter_context(running("workers-late", self.arguments, folder=self.bench.folder, env=self.env))
         )
 
-    def go(self) -> None:
+    def start(self) -> None:
         """Start the supervisor."""
         supervisor = running(
             "supervisor", ["orchestrator", "supervisor", "run"], folder=self.bench.folder, env=self.env
@@ -86,7 +86,7 @@ class OurTeam:
             yield LocalDriver(OurClient(orc, self.agent.skill))
 
     @contextlib.contextmanager
-    def crew(self, processes: int, *, hosts: int = 1) -> Iterator[OurCrew]:
+    def worker_processes(self, processes: int, *, hosts: int = 1) -> Iterator[OurWorkers]:
         """Start hosts with so many worker processes each, and wait until all are registered."""
         env = {"ORC_REDIS__URL": self.bench.server.url, "ORC_PREFIX": _PREFIX, "ORC_POOL": _POOL, **self.env}
         arguments = ["workers", f"benchmarks.ours.agents:{self.agent.variable}", "--processes", str(processes)]
@@ -97,7 +97,7 @@ class OurTeam:
             )
             expected = processes * hosts
             wait_until(lambda: self.registered() == expected, what=f"{expected} registered workers", children=started)
-            yield OurCrew(started, [], stack, self.bench, env, arguments)
+            yield OurWorkers(started, [], stack, self.bench, env, arguments)
 
     def remaining(self) -> int:
         """Count the tasks in the queue and in the inbox; a finished one is in neither."""

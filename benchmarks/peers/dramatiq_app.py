@@ -12,8 +12,8 @@ from dramatiq.results import Results  # type: ignore[import-not-found]
 from dramatiq.results.backends import RedisBackend  # type: ignore[import-not-found]
 
 from benchmarks.payload import RESULT, arguments, note_start
+from benchmarks.peers.app_support import redis_url, wait_at_gate
 from benchmarks.peers.calls import AT_ONCE, RESULT_TIMEOUT_S, Calls
-from benchmarks.peers.surroundings import redis_url, wait_at_gate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

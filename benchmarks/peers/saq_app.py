@@ -11,8 +11,8 @@ from saq import Queue, Status  # type: ignore[import-not-found]
 from saq.job import TERMINAL_STATUSES  # type: ignore[import-not-found]
 
 from benchmarks.payload import RESULT, arguments, note_start
+from benchmarks.peers.app_support import redis_url, use_uvloop, wait_at_gate
 from benchmarks.peers.calls import AT_ONCE, RESULT_TIMEOUT_S, Calls
-from benchmarks.peers.surroundings import redis_url, use_uvloop, wait_at_gate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from benchmarks.peers.surroundings import GATE_VARIABLE, URL_VARIABLE, open_gate, waiting_at
+from benchmarks.peers.app_support import GATE_VARIABLE, URL_VARIABLE, open_gate, waiting_at
 from benchmarks.processes import Child, running, wait_until
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ class PeerDriver:
 
 
 @dataclass(frozen=True, slots=True)
-class PeerCrew:
+class PeerWorkers:
     """Worker processes that wait at a gate."""
 
     workers: tuple[Child, ...]
     gate: Path
     helpers: tuple[Child, ...] = ()
 
-    def go(self) -> None:
+    def start(self) -> None:
         """Let all workers begin at once."""
         open_gate(self.gate)
 
@@ -106,7 +106,7 @@ class PeerTeam:
             yield PeerDriver(process)
 
     @contextlib.contextmanager
-    def crew(self, processes: int) -> Iterator[PeerCrew]:
+    def worker_processes(self, processes: int) -> Iterator[PeerWorkers]:
         """Start the processes and wait until all are at the gate."""
         peer = self.installed.peer
         with contextlib.ExitStack() as stack:
@@ -126,7 +126,7 @@ class PeerTeam:
                 for number in range(processes)
             )
             wait_until(lambda: waiting_at(gate) == processes, what=f"{processes} workers at the gate", children=workers)
-            yield PeerCrew(workers, gate)
+            yield PeerWorkers(workers, gate)
 
     def remaining(self) -> int:
         """Count what the peer has not finished."""

@@ -23,13 +23,13 @@ _MAX_CONNECTIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class RawCrew:
+class RawWorkers:
     """Raw workers that wait for their signal."""
 
     workers: tuple[Child, ...]
     helpers: tuple[Child, ...] = ()
 
-    def go(self) -> None:
+    def start(self) -> None:
         """Let all workers begin at once."""
         for worker in self.workers:
             worker.say("go")
@@ -61,13 +61,13 @@ class RawTeam:
             yield LocalDriver(RawClient(redis))
 
     @contextlib.contextmanager
-    def crew(self, processes: int) -> Iterator[RawCrew]:
+    def worker_processes(self, processes: int) -> Iterator[RawWorkers]:
         """Start the readers; each waits for its signal."""
         with contextlib.ExitStack() as stack:
             workers = tuple(stack.enter_context(self._worker(f"raw-worker-{number}")) for number in range(processes))
             for worker in workers:
                 worker.hear("ready")
-            yield RawCrew(workers)
+            yield RawWorkers(workers)
 
     def remaining(self) -> int:
         """Count the entries; a finished one is deleted."""

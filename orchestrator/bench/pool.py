@@ -58,7 +58,7 @@ async def remove(settings: Settings) -> int:
                     return removed
 
 
-def say_what_is_left(settings: Settings, failure: StoreError) -> str:
+def report_leftovers(settings: Settings, failure: StoreError) -> str:
     """What to do about keys that could not be removed."""
     keys = pool_keys(settings)
     return f"the keys of pool {settings.pool!r} are left ({failure}); remove those that begin with {keys.root}: by hand"

@@ -131,7 +131,7 @@ def _borrowed_pool(settings: Settings) -> Iterator[None]:
             try:
                 anyio.run(pool.remove, settings)
             except StoreError as failure:
-                output.say(pool.say_what_is_left(settings, failure))
+                output.say(pool.report_leftovers(settings, failure))
 
 
 def _measure(

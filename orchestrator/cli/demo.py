@@ -47,7 +47,7 @@ app = commands.app
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class DemoSummary:
     """What happened, as it is printed at the end."""
 
     markdown: str
@@ -144,7 +144,7 @@ def _place_of_redis(settings: Settings, common: Globals, held: ExitStack) -> dic
     return {"ORC_DATA_DIR": str(redis.data_dir), **(apart if named else {})}
 
 
-def _run_team(root: str, folder: Path, log: IO[bytes], processes: int, environ: Mapping[str, str]) -> Summary | int:
+def _run_team(root: str, folder: Path, log: IO[bytes], processes: int, environ: Mapping[str, str]) -> DemoSummary | int:
     """Run supervisor and workers around one audit; answers an exit code when it was interrupted."""
     import anyio
 
@@ -176,7 +176,7 @@ class DemoFailed(OrchestratorError):
         self.exit_code = exit_code
 
 
-async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, str]) -> Summary:
+async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, str]) -> DemoSummary:
     """Submit the root task, show how its children come and go, and sum up."""
     import anyio
 
@@ -198,7 +198,7 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
         seconds = time.monotonic() - started_s
         counts = await queries.counters(orc.services.store)
     tasks, retries = counts.get("succeeded", 0), counts.get("retried", 0)
-    return Summary(
+    return DemoSummary(
         **{name: audited[name] for name in ("markdown", "html", "files", "functions", "cycles", "remarks", "changes")},
         tasks=tasks,
         attempts=tasks + retries,
@@ -210,7 +210,7 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
     )
 
 
-def _print_summary(found: Summary, common: Globals) -> None:
+def _print_summary(found: DemoSummary, common: Globals) -> None:
     if common.output != "table":
         output.show_record(common.output, asdict(found), key="markdown")
         return

@@ -13,7 +13,7 @@ from orchestrator.cli.parsing import Commands, option
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.findings import DoctorFinding
 
 _COLOURS: Final = {"ok": "32", "warning": "33", "problem": "31"}
 
@@ -39,13 +39,13 @@ async def doctor(*, strict: Annotated[bool, option("--strict")] = False, common:
     """
     from anyio.to_thread import run_sync
 
-    from orchestrator.doctor.examination import examine_machine, examine_server
     from orchestrator.doctor.findings import Severity
+    from orchestrator.doctor.runner import run_machine_checks, run_server_checks
 
-    findings, settings = await run_sync(lambda: examine_machine(common.loaded))
+    findings, settings = await run_sync(lambda: run_machine_checks(common.loaded))
     answered = True
     if settings is not None:
-        seen = await examine_server(settings)
+        seen = await run_server_checks(settings)
         findings, answered = [*findings, *seen.findings], seen.answered
     if common.output == "table":
         _print_findings(findings)
@@ -59,7 +59,7 @@ async def doctor(*, strict: Annotated[bool, option("--strict")] = False, common:
     return FAILED if problems or (strict and warnings) else DONE
 
 
-def _print_findings(findings: Sequence[Finding]) -> None:
+def _print_findings(findings: Sequence[DoctorFinding]) -> None:
     width = max(len(finding.code) for finding in findings)
     for finding in findings:
         severity = output.paint(finding.severity.ljust(7), _COLOURS[finding.severity])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from orchestrator.cli.options import Form
     from orchestrator.core.settings import Settings
-    from orchestrator.repair.findings import Finding
+    from orchestrator.repair.findings import RepairFinding
 
 commands = Commands(
     "keys",
@@ -74,17 +74,17 @@ def check(
     return FAILED if any(not row["repaired"] and not row["harmless"] for row in rows) else DONE
 
 
-async def _look_through(settings: Settings, *, repair: bool) -> list[Finding]:
-    from orchestrator.repair.walk import Terms, Walk
+async def _look_through(settings: Settings, *, repair: bool) -> list[RepairFinding]:
+    from orchestrator.repair.scan import KeyLifetimes, PoolScan
     from orchestrator.services import open_services
 
     async with open_services(settings, name="cli") as services:
-        walk = Walk(services.store, Terms.of(settings), repair=repair)
-        found: list[Finding] = []
-        async with aclosing(walk.steps()) as steps:
+        scan = PoolScan(services.store, KeyLifetimes.of(settings), repair=repair)
+        found: list[RepairFinding] = []
+        async with aclosing(scan.steps()) as steps:
             async for findings in steps:
                 found += findings
-                _progress(f"looked at {walk.keys_seen} keys, {walk.places_seen} places")
+                _progress(f"looked at {scan.keys_seen} keys, {scan.places_seen} places")
         _progress("")
     return found
 
@@ -102,11 +102,11 @@ async def report(*, common: Globals = DEFAULTS) -> None:
     Args:
         common: Global options.
     """
-    from orchestrator.repair.report import Report
+    from orchestrator.repair.key_report import KeyReport
     from orchestrator.services import open_services
 
     async with open_services(common.settings(), name="cli") as services:
-        counted = Report(services.store)
+        counted = KeyReport(services.store)
         async with aclosing(counted.steps()) as steps:
             async for seen in steps:
                 _progress(f"counted {seen} keys")
@@ -120,9 +120,9 @@ async def report(*, common: Globals = DEFAULTS) -> None:
 # ----------------------------------------------------------------------------------------------------------------- rows
 
 
-def _rows(found: Sequence[Finding]) -> list[dict[str, Any]]:
+def _rows(found: Sequence[RepairFinding]) -> list[dict[str, Any]]:
     """One row per code, repaired or not; with a few examples."""
-    groups: dict[tuple[str, bool], list[Finding]] = {}
+    groups: dict[tuple[str, bool], list[RepairFinding]] = {}
     for finding in found:
         groups.setdefault((finding.code, finding.repaired), []).append(finding)
     return [
@@ -155,7 +155,7 @@ def _print(rows: Sequence[dict[str, Any]], form: Form) -> None:
             output.write(f"    and {row['count'] - len(row['examples'])} more\n")
 
 
-def _summary(found: Sequence[Finding]) -> str:
+def _summary(found: Sequence[RepairFinding]) -> str:
     if not found:
         return "all is whole"
     repaired = sum(each.repaired for each in found)

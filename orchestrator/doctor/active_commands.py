@@ -11,22 +11,22 @@ from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
     from orchestrator.control.desired import ActiveCommand
-    from orchestrator.doctor.findings import Finding
-    from orchestrator.doctor.subject import Subject
+    from orchestrator.doctor.context import CheckContext
+    from orchestrator.doctor.findings import DoctorFinding
     from orchestrator.store.store import Store
 
 SHOWN = 5
 _HOLDING = ("stop:", "pause:", "drain:")
 
 
-async def check_active_commands(subject: Subject) -> list[Finding]:
+async def check_active_commands(context: CheckContext) -> list[DoctorFinding]:
     """What is stopped, paused or drained; what is not truly signed, or with a secret that is about to go."""
-    if damaged := await _damaged(subject.store):
+    if damaged := await _damaged(context.store):
         text = f"{damaged}: nobody gets a task, and no command is accepted, until it is one again"
         fix = "look at it, delete or rename it; then give again what is to hold: `orc control list` has it"
         return [problem("active-commands", text, fix)]
-    signer = signer_of(subject.settings, place=subject.store.keys.root)
-    found = await desired(subject.store, signer)
+    signer = signer_of(context.settings, place=context.store.keys.root)
+    found = await desired(context.store, signer)
     holding = [one for one in found.active.values() if one.slot.startswith(_HOLDING)]
     if found.doubtful:
         slots = ", ".join(sorted(found.doubtful)[:SHOWN])

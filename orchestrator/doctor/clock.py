@@ -11,20 +11,20 @@ from orchestrator.doctor.findings import ok, problem, warning
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.doctor.findings import Finding
-    from orchestrator.doctor.subject import Subject
+    from orchestrator.doctor.context import CheckContext
+    from orchestrator.doctor.findings import DoctorFinding
 
 LOOKS: Final = 9
 NOTABLE_S: Final = 1.0
 HARMFUL_S: Final = 10.0
 
 
-async def check_clock(subject: Subject, *, now_s: Callable[[], float] = time.time) -> list[Finding]:
+async def check_clock(context: CheckContext, *, now_s: Callable[[], float] = time.time) -> list[DoctorFinding]:
     """How far the two clocks are apart: the median over several round trips, each taken at its middle."""
     ahead_s = []
     for _ in range(LOOKS):
         before_s = now_s()
-        seconds, microseconds = await subject.store.execute("TIME")
+        seconds, microseconds = await context.store.execute("TIME")
         ahead_s.append((before_s + now_s()) / 2 - (int(seconds) + int(microseconds) / 1e6))
     skew_s = median(ahead_s)
     way = "ahead of" if skew_s > 0 else "behind"

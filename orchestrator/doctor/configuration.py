@@ -12,24 +12,24 @@ from orchestrator.doctor.findings import ok, problem, warning
 if TYPE_CHECKING:
     from orchestrator.core.errors import ConfigError
     from orchestrator.core.settings import LoadedSettings, Settings
-    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.findings import DoctorFinding
 
 _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1", None})
 
 
-def broken_settings(wrong: ConfigError) -> list[Finding]:
+def broken_settings(wrong: ConfigError) -> list[DoctorFinding]:
     """What the settings say when they cannot be used: a finding for each line."""
     fix = "correct it where the message says, then `orc config validate`"
     return [problem("settings", line, fix) for line in str(wrong).splitlines()]
 
 
-def check_settings(loaded: LoadedSettings) -> list[Finding]:
+def check_settings(loaded: LoadedSettings) -> list[DoctorFinding]:
     """Which settings differ from their defaults, and who says so."""
     changed = [f"{row.name} = {row.value} ({row.source})" for row in loaded.rows() if row.source != "default"]
     return [ok("settings", "; ".join(changed) or "all have their defaults")]
 
 
-def check_secret_files(loaded: LoadedSettings) -> list[Finding]:
+def check_secret_files(loaded: LoadedSettings) -> list[DoctorFinding]:
     """Files that hold the password of the server or what signs commands, and that everybody may read."""
     files: dict[Path, list[str]] = {}
     for name, what in _secrets(loaded.settings).items():
@@ -39,7 +39,7 @@ def check_secret_files(loaded: LoadedSettings) -> list[Finding]:
             files.setdefault(Path(place.removeprefix(kind)), []).append(what)
     if not files:
         return [ok("secret-files", "no file holds a password")]
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     for path, held in files.items():
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o007:
@@ -65,7 +65,7 @@ def _has_password(settings: Settings) -> bool:
     return url is not None and urlsplit(url.get_secret_value()).password is not None
 
 
-def check_control_secret(loaded: LoadedSettings) -> list[Finding]:
+def check_control_secret(loaded: LoadedSettings) -> list[DoctorFinding]:
     """Whether commands are signed where others than this machine's own users can reach Redis."""
     control, url = loaded.settings.control, loaded.settings.redis.url
     if control.secret is not None:
@@ -79,7 +79,7 @@ def check_control_secret(loaded: LoadedSettings) -> list[Finding]:
     return [warning("control-secret", found, fix)]
 
 
-def check_url(loaded: LoadedSettings) -> list[Finding]:
+def check_url(loaded: LoadedSettings) -> list[DoctorFinding]:
     """Whether a password leaves this machine in clear text, or was typed where everybody sees it."""
     url = loaded.settings.redis.url
     if url is None:

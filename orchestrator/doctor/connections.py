@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from orchestrator.doctor.findings import ok, warning
 
 if TYPE_CHECKING:
-    from orchestrator.doctor.findings import Finding
-    from orchestrator.doctor.subject import Subject
+    from orchestrator.doctor.context import CheckContext
+    from orchestrator.doctor.findings import DoctorFinding
 
 
-async def check_timeout(subject: Subject) -> list[Finding]:
+async def check_timeout(context: CheckContext) -> list[DoctorFinding]:
     """Whether idle connections are closed."""
-    timeout_s = subject.config.get("timeout")
+    timeout_s = context.config.get("timeout")
     if timeout_s is None:
         return [ok("redis-timeout", "unknown: CONFIG GET is not allowed")]
     if timeout_s != "0":
@@ -22,9 +22,9 @@ async def check_timeout(subject: Subject) -> list[Finding]:
     return [ok("redis-timeout", "idle connections are left alone")]
 
 
-async def check_keepalive(subject: Subject) -> list[Finding]:
+async def check_keepalive(context: CheckContext) -> list[DoctorFinding]:
     """Whether the server notices clients that vanished."""
-    keepalive_s = subject.config.get("tcp-keepalive")
+    keepalive_s = context.config.get("tcp-keepalive")
     if keepalive_s is None:
         return [ok("redis-keepalive", "unknown: CONFIG GET is not allowed")]
     if keepalive_s == "0":

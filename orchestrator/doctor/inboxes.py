@@ -12,8 +12,8 @@ from orchestrator.tasks.inbox import GROUP
 
 if TYPE_CHECKING:
     from orchestrator.agents.model import AgentInfo
-    from orchestrator.doctor.findings import Finding
-    from orchestrator.doctor.subject import Subject
+    from orchestrator.doctor.context import CheckContext
+    from orchestrator.doctor.findings import DoctorFinding
     from orchestrator.store.store import Store
 
 OVERDUE_LEASES: Final = 2
@@ -22,11 +22,11 @@ _SHOWN: Final = 10
 _START: Final = "start a worker of {!r}: `orc worker run MODULE:AGENT`"
 
 
-async def check_inboxes(subject: Subject) -> list[Finding]:
+async def check_inboxes(context: CheckContext) -> list[DoctorFinding]:
     """Inboxes that nobody can read, and those that nobody reads."""
     findings = []
-    agents = await registry.agents(subject.store)
-    for agent, groups in zip(agents, await _ask(subject.store, agents, "GROUPS"), strict=True):
+    agents = await registry.agents(context.store)
+    for agent, groups in zip(agents, await _ask(context.store, agents, "GROUPS"), strict=True):
         if groups is None and agent.slots:
             found = f"agent {agent.name!r} has live workers and no inbox"
             findings.append(problem("inboxes", found, f"restart the workers of {agent.name!r}"))
@@ -41,9 +41,9 @@ async def check_inboxes(subject: Subject) -> list[Finding]:
     return findings
 
 
-async def check_lost_workers(subject: Subject) -> list[Finding]:
+async def check_lost_workers(context: CheckContext) -> list[DoctorFinding]:
     """Tasks in the hands of workers that are not in the registry any more."""
-    store = subject.store
+    store = context.store
     agents = await registry.agents(store)
     live = {worker.id for worker in await registry.workers(store)}
     findings = []
@@ -61,9 +61,9 @@ async def check_lost_workers(subject: Subject) -> list[Finding]:
     return findings or [ok("lost-workers", "no task is in the hands of a worker that is gone")]
 
 
-async def check_leases(subject: Subject) -> list[Finding]:
+async def check_leases(context: CheckContext) -> list[DoctorFinding]:
     """Tasks that nobody renewed for far longer than their lease."""
-    store = subject.store
+    store = context.store
     agents = await registry.agents(store)
     leases = await store.pipeline([("HGET", store.keys.agent(agent.name), "lease_ms") for agent in agents])
     leased = [_Leased(agent.name, int(ms)) for agent, ms in zip(agents, leases, strict=True) if isinstance(ms, bytes)]

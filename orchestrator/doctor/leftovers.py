@@ -10,36 +10,36 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.doctor.findings import ok, problem, warning
-from orchestrator.repair.walk import Terms, Walk
+from orchestrator.repair.scan import KeyLifetimes, PoolScan
 
 if TYPE_CHECKING:
-    from orchestrator.doctor.findings import Finding
-    from orchestrator.doctor.subject import Subject
-    from orchestrator.repair.findings import Finding as Damage
+    from orchestrator.doctor.context import CheckContext
+    from orchestrator.doctor.findings import DoctorFinding
+    from orchestrator.repair.findings import RepairFinding
 
-WALK_S: Final = 2.0
+SCAN_S: Final = 2.0
 _SHOWN: Final = 5
 _FIX: Final = "`orc keys check --repair`; a supervisor does the same within ten minutes"
 _BY_HAND: Final = "`orc keys check` lists them; look at them, then delete or rename them"
 
 
-async def check_leftovers(subject: Subject, *, budget_s: float = WALK_S) -> list[Finding]:
+async def check_leftovers(context: CheckContext, *, budget_s: float = SCAN_S) -> list[DoctorFinding]:
     """Places of tasks, and lifetimes of keys."""
-    walk = Walk(subject.store, Terms.of(subject.settings), repair=False)
+    scan = PoolScan(context.store, KeyLifetimes.of(context.settings), repair=False)
     deadline_s = time.monotonic() + budget_s
-    found: list[Damage] = []
+    found: list[RepairFinding] = []
     whole = True
-    async with aclosing(walk.steps()) as steps:
+    async with aclosing(scan.steps()) as steps:
         async for findings in steps:
             found += findings
             if time.monotonic() > deadline_s:
                 whole = False
                 break
-    far = f"all {walk.keys_seen} keys" if whole else f"the {walk.keys_seen} keys that {budget_s:g} s allowed"
+    far = f"all {scan.keys_seen} keys" if whole else f"the {scan.keys_seen} keys that {budget_s:g} s allowed"
     return [*_places(found, far), *_lifetimes(found, far)]
 
 
-def _places(found: list[Damage], far: str) -> list[Finding]:
+def _places(found: list[RepairFinding], far: str) -> list[DoctorFinding]:
     lost = [each for each in found if each.damage.repair and each.code != "no-lifetime"]
     strange = [each for each in found if not each.damage.repair]
     findings = []
@@ -52,14 +52,14 @@ def _places(found: list[Damage], far: str) -> list[Finding]:
     return findings or [ok("lost-tasks", f"looked at {far} of the pool; each task is in its place")]
 
 
-def _lifetimes(found: list[Damage], far: str) -> list[Finding]:
-    immortal = [each for each in found if each.code == "no-lifetime"]
-    if immortal:
-        return [problem("lifetimes", f"{_named(immortal)} in {far}", f"{_FIX}; then report it as a bug")]
+def _lifetimes(found: list[RepairFinding], far: str) -> list[DoctorFinding]:
+    without_ttl = [each for each in found if each.code == "no-lifetime"]
+    if without_ttl:
+        return [problem("lifetimes", f"{_named(without_ttl)} in {far}", f"{_FIX}; then report it as a bug")]
     return [ok("lifetimes", f"looked at {far} of the pool; what should go away will")]
 
 
-def _named(found: list[Damage]) -> str:
+def _named(found: list[RepairFinding]) -> str:
     codes = ", ".join(dict.fromkeys(each.code for each in found))
     shown = ", ".join(f"{each.subject} {each.place}".rstrip() for each in found[:_SHOWN])
     return f"{len(found)} {codes} ({shown}{', …' * (len(found) > _SHOWN)})"

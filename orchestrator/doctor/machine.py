@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
-    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.findings import DoctorFinding
 
 OLDEST_PYTHON: Final = (3, 11)
 ENOUGH_FILES: Final = 1024
 
 
-def check_python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> list[Finding]:
+def check_python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> list[DoctorFinding]:
     """The interpreter, and which version of this program it runs."""
     found = f"Python {'.'.join(map(str, version))} at {sys.executable}, redis-orchestrator {_ours()}"
     if version[:2] < OLDEST_PYTHON:
@@ -25,7 +25,7 @@ def check_python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> list
     return [ok("python", found)]
 
 
-def check_platform(system: str = platform.system()) -> list[Finding]:
+def check_platform(system: str = platform.system()) -> list[DoctorFinding]:
     """The system; only Linux ends processes with their parent."""
     found = f"{system} {platform.release()} on {platform.machine()}"
     match system:
@@ -36,7 +36,7 @@ def check_platform(system: str = platform.system()) -> list[Finding]:
     return [problem("platform", found, "run it on Linux or macOS; on Windows inside WSL")]
 
 
-def check_open_files() -> list[Finding]:
+def check_open_files() -> list[DoctorFinding]:
     """How many files and connections one process may have open."""
     import resource
 

@@ -9,17 +9,17 @@ from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.tasks import queries as tasks
 
 if TYPE_CHECKING:
-    from orchestrator.doctor.findings import Finding
-    from orchestrator.doctor.subject import Subject
+    from orchestrator.doctor.context import CheckContext
+    from orchestrator.doctor.findings import DoctorFinding
     from orchestrator.store.store import Store
 
 NEAR_CAP = 0.8
 
 
-async def check_skills(subject: Subject) -> list[Finding]:
+async def check_skills(context: CheckContext) -> list[DoctorFinding]:
     """Tasks that no live agent takes."""
-    lengths = await _ready(subject.store)
-    agents = await registry.agents(subject.store)
+    lengths = await _ready(context.store)
+    agents = await registry.agents(context.store)
     findings = []
     for queue, count in lengths.items():
         kind, _, name = queue.partition(":")
@@ -34,9 +34,9 @@ async def check_skills(subject: Subject) -> list[Finding]:
     return findings
 
 
-async def check_parked(subject: Subject) -> list[Finding]:
+async def check_parked(context: CheckContext) -> list[DoctorFinding]:
     """Tasks that were sent to an agent which lacks their skill."""
-    store = subject.store
+    store = context.store
     names = [agent.name for agent in await registry.agents(store)]
     counts = await store.pipeline([("ZCARD", store.keys.parked(name)) for name in names])
     findings = [
@@ -51,10 +51,10 @@ async def check_parked(subject: Subject) -> list[Finding]:
     return findings or [ok("parked", "no task waits for a skill that its agent lacks")]
 
 
-async def check_caps(subject: Subject) -> list[Finding]:
+async def check_caps(context: CheckContext) -> list[DoctorFinding]:
     """Queues that are full, or nearly so."""
-    cap = subject.settings.queue.max_tasks
-    lengths = await _ready(subject.store)
+    cap = context.settings.queue.max_tasks
+    lengths = await _ready(context.store)
     findings = []
     for queue, count in lengths.items():
         found = f"queue {queue} holds {count} of {cap} tasks"

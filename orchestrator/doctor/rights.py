@@ -11,27 +11,27 @@ from orchestrator.doctor.findings import ok, problem, warning
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from orchestrator.doctor.findings import Finding
-    from orchestrator.doctor.subject import Subject
+    from orchestrator.doctor.context import CheckContext
+    from orchestrator.doctor.findings import DoctorFinding
     from orchestrator.store.keys import PoolKeys
     from orchestrator.store.store import Store
 
 
-async def check_rights(subject: Subject) -> list[Finding]:
+async def check_rights(context: CheckContext) -> list[DoctorFinding]:
     """Which commands and keys the user may not use."""
-    store = subject.store
+    store = context.store
     commands = used_commands(store.keys)
-    user = await _who_we_are(store)
+    user = await _current_user(store)
     verdicts = await _dry_run(store, user, commands) if user else None
     if verdicts is None:
         verdicts = await _queue_and_discard(store, commands)
     who = f"user {user!r}" if user else "the user of the URL"
     if verdicts is None:
         return [ok("rights", f"unknown: {who} may use neither ACL DRYRUN nor MULTI")]
-    needed, wished = list(zip(commands, verdicts, strict=True))[: -len(HINTS)], verdicts[-len(HINTS) :]
+    needed, optional = list(zip(commands, verdicts, strict=True))[: -len(HINTS)], verdicts[-len(HINTS) :]
     if any(verdict for _, verdict in needed):
         return [_missing_rights(who, user, needed, store.keys)]
-    if any(wished):
+    if any(optional):
         found = f"{who} may not publish or subscribe to hints; whoever follows a task hears of its output later"
         names = " ".join(f"+{acl_name(hint.split(' '))}" for hint in HINTS)
         fix = f"`redis-cli ACL SETUSER {user or 'USER'} {names} &{store.keys.prefix}:*`"
@@ -39,7 +39,9 @@ async def check_rights(subject: Subject) -> list[Finding]:
     return [ok("rights", f"{who} may use all {len(commands)} commands, on the keys of the pool")]
 
 
-def _missing_rights(who: str, user: str | None, asked: Iterable[tuple[Sequence[str], str]], keys: PoolKeys) -> Finding:
+def _missing_rights(
+    who: str, user: str | None, asked: Iterable[tuple[Sequence[str], str]], keys: PoolKeys
+) -> DoctorFinding:
     verdicts = list(asked)
     forbidden = sorted({acl_name(command) for command, verdict in verdicts if "to run" in verdict})
     locked = any(verdict and "to run" not in verdict for _, verdict in verdicts)
@@ -52,7 +54,7 @@ def _missing_rights(who: str, user: str | None, asked: Iterable[tuple[Sequence[s
     )
 
 
-async def _who_we_are(store: Store) -> str | None:
+async def _current_user(store: Store) -> str | None:
     try:
         name: bytes = await store.execute("ACL", "WHOAMI")
     except ServerRefused:

@@ -11,8 +11,8 @@ from orchestrator.store.script_files import all_scripts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from orchestrator.doctor.findings import Finding
-    from orchestrator.doctor.subject import Subject
+    from orchestrator.doctor.context import CheckContext
+    from orchestrator.doctor.findings import DoctorFinding
     from orchestrator.store.script_files import ScriptFile
 
 _PROBE: Final = """#!lua flags=no-writes
@@ -25,12 +25,14 @@ return found
 """
 
 
-async def check_scripts(subject: Subject, *, scripts: Mapping[str, ScriptFile] | None = None) -> list[Finding]:
+async def check_scripts(
+    context: CheckContext, *, scripts: Mapping[str, ScriptFile] | None = None
+) -> list[DoctorFinding]:
     """Whether the server's Lua takes every script, under the hash by which we call it."""
     scripts = all_scripts() if scripts is None else scripts
     texts = [script.text for script in scripts.values()]
     try:
-        replies = await subject.store.execute("EVAL_RO", _PROBE, 0, *texts)
+        replies = await context.store.execute("EVAL_RO", _PROBE, 0, *texts)
     except ServerRefused as refused:
         if "NOPERM" in str(refused):
             return [ok("scripts", "unknown: EVAL_RO is not allowed; what calls them is under `rights`")]
@@ -44,5 +46,5 @@ async def check_scripts(subject: Subject, *, scripts: Mapping[str, ScriptFile] |
                     "scripts", found, "install this program anew: `pip install --force-reinstall redis-orchestrator`"
                 )
             ]
-    known = await subject.store.execute("SCRIPT", "EXISTS", *[script.sha for script in scripts.values()])
+    known = await context.store.execute("SCRIPT", "EXISTS", *[script.sha for script in scripts.values()])
     return [ok("scripts", f"the server takes all {len(scripts)}; {sum(known)} of them are loaded")]

@@ -10,8 +10,8 @@ from orchestrator.core.errors import ServerRefused, ServerUnavailable
 from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
-    from orchestrator.doctor.findings import Finding
-    from orchestrator.doctor.subject import Subject
+    from orchestrator.doctor.context import CheckContext
+    from orchestrator.doctor.findings import DoctorFinding
     from orchestrator.store.store import Store
 
 ROUND_TRIPS: Final = 9
@@ -20,7 +20,7 @@ OLDEST: Final = (7, 0)
 RECOMMENDED: Final = (8, 2)
 
 
-async def check_reach(store: Store) -> list[Finding]:
+async def check_connection(store: Store) -> list[DoctorFinding]:
     """How long the server takes to answer.
 
     Raises:
@@ -40,15 +40,15 @@ async def check_reach(store: Store) -> list[Finding]:
     return [ok("redis-reach", found)]
 
 
-def out_of_reach(failure: Exception) -> list[Finding]:
+def connection_failed(failure: Exception) -> list[DoctorFinding]:
     """What is said when the server does not answer, or refuses us."""
     what, _, fix = str(failure).partition("; ")
     return [problem("redis-reach", what, fix or "see that Redis runs, and that ORC_REDIS__URL names it")]
 
 
-async def check_version(subject: Subject) -> list[Finding]:
+async def check_version(context: CheckContext) -> list[DoctorFinding]:
     """Whether it is new enough."""
-    info = subject.info
+    info = context.info
     if info.version == "?":
         return [warning("redis-version", "unknown: INFO is not allowed", "`ACL SETUSER …` with +info for our user")]
     if info.line < OLDEST:
@@ -58,21 +58,21 @@ async def check_version(subject: Subject) -> list[Finding]:
     return [ok("redis-version", f"Redis {info.version}")]
 
 
-async def check_role(subject: Subject) -> list[Finding]:
+async def check_role(context: CheckContext) -> list[DoctorFinding]:
     """Whether it takes writes."""
-    if subject.info.role == "slave":
+    if context.info.role == "slave":
         return [
             problem("redis-role", "the server is a replica and takes no writes", "name its master in ORC_REDIS__URL")
         ]
-    return [ok("redis-role", "takes writes" if subject.info.role == "master" else "unknown: INFO is not allowed")]
+    return [ok("redis-role", "takes writes" if context.info.role == "master" else "unknown: INFO is not allowed")]
 
 
-async def check_cluster(subject: Subject) -> list[Finding]:
+async def check_cluster(context: CheckContext) -> list[DoctorFinding]:
     """Whether it has the slot of the pool."""
-    if not subject.info.cluster:
+    if not context.info.cluster:
         return [ok("redis-cluster", "no cluster")]
     try:
-        await subject.store.execute("EXISTS", subject.store.keys.format)
+        await context.store.execute("EXISTS", context.store.keys.format)
     except ServerUnavailable as gap:
         return [problem("redis-cluster", str(gap), _ADD_SLOTS)]
     except ServerRefused as refused:
@@ -87,9 +87,9 @@ async def check_cluster(subject: Subject) -> list[Finding]:
 _ADD_SLOTS: Final = "give every slot to a node: `redis-cli --cluster fix HOST:PORT`"
 
 
-async def check_eviction(subject: Subject) -> list[Finding]:
+async def check_eviction(context: CheckContext) -> list[DoctorFinding]:
     """Whether it throws keys away when memory is short."""
-    info = subject.info
+    info = context.info
     fix = "`redis-cli CONFIG SET maxmemory-policy noeviction`, and the same line in redis.conf"
     if info.eviction == "?":
         return [ok("redis-eviction", "unknown: INFO is not allowed")]
@@ -98,15 +98,15 @@ async def check_eviction(subject: Subject) -> list[Finding]:
         return [problem("redis-eviction", lost, f"{fix}; raise maxmemory; submit again what is missing")]
     if info.eviction != "noeviction":
         found = f"maxmemory-policy {info.eviction}: tasks may be thrown away when memory is short"
-        if subject.settings.redis.allow_eviction:
+        if context.settings.redis.allow_eviction:
             return [warning("redis-eviction", f"{found}; redis.allow_eviction permits it", fix)]
         return [problem("redis-eviction", f"{found}; the supervisor does not start", fix)]
     return [ok("redis-eviction", "maxmemory-policy noeviction")]
 
 
-async def check_memory(subject: Subject) -> list[Finding]:
+async def check_memory(context: CheckContext) -> list[DoctorFinding]:
     """How much of its memory is used."""
-    used, limit = subject.info.memory_bytes, subject.info.memory_limit_bytes
+    used, limit = context.info.memory_bytes, context.info.memory_limit_bytes
     if not limit:
         return [ok("redis-memory", f"{used / 2**20:.0f} MiB used, no maxmemory")]
     found = f"{used / 2**20:.0f} of {limit / 2**20:.0f} MiB used ({used / limit:.0%})"
@@ -118,9 +118,9 @@ async def check_memory(subject: Subject) -> list[Finding]:
     return [ok("redis-memory", found)]
 
 
-async def check_clients(subject: Subject) -> list[Finding]:
+async def check_clients(context: CheckContext) -> list[DoctorFinding]:
     """How many connections are left."""
-    connected, most = subject.info.clients, subject.info.max_clients
+    connected, most = context.info.clients, context.info.max_clients
     found = f"{connected} of {most} connections in use"
     if most and connected > 0.8 * most:
         return [

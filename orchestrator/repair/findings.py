@@ -93,7 +93,7 @@ DAMAGE_KINDS: Final = {damage.code: damage for damage in _TABLE}
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RepairFinding:
     """One thing that is wrong: its code, the key or task, the index that lists it, and whether it was repaired."""
 
     code: str

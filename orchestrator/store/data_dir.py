@@ -2,7 +2,7 @@
 
 users.lock     shared by every user of the server. The guardian waits to hold it alone; then no user can join.
 guardian.lock  held by the guardian while it runs. A starter takes it first and hands it over without a gap.
-server.lock    held by the guardian and, through the inherited descriptor, by its redis-server; free: no writer.
+server.lock      held by the guardian and, through the inherited descriptor, by its redis-server; free: no writer.
 
 All are flock locks: the kernel drops them with their last holder, whichever way that ends. Files are no proof of life.
 """

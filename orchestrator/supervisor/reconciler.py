@@ -16,10 +16,10 @@ import anyio
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
-from orchestrator.repair.walk import Terms, Walk
+from orchestrator.repair.scan import KeyLifetimes, PoolScan
 
 if TYPE_CHECKING:
-    from orchestrator.repair.findings import Finding
+    from orchestrator.repair.findings import RepairFinding
     from orchestrator.services import Services
     from orchestrator.supervisor.wakeups import Wakeup
 
@@ -41,7 +41,7 @@ class Reconciler:
 
     def __init__(self, services: Services, repair_requested: Wakeup) -> None:
         self._services, self._repair_requested = services, repair_requested
-        self._terms = Terms.of(services.settings)
+        self._terms = KeyLifetimes.of(services.settings)
         self._pauses = Pauses()
 
     async def run(self) -> None:
@@ -76,8 +76,8 @@ class Reconciler:
         return await self._services.store.run_id()
 
     async def _walk(self) -> None:
-        walk = Walk(self._services.store, self._terms, repair=True)
-        found: list[Finding] = []
+        walk = PoolScan(self._services.store, self._terms, repair=True)
+        found: list[RepairFinding] = []
         try:
             async with aclosing(walk.steps()) as steps:
                 started_s = time.monotonic()
@@ -93,7 +93,7 @@ class Reconciler:
             _report(found, walk)
 
 
-def _report(found: list[Finding], walk: Walk) -> None:
+def _report(found: list[RepairFinding], walk: PoolScan) -> None:
     """A line for each kind of damage, with a few examples."""
     counts = Counter((finding.code, finding.repaired) for finding in found)
     for (code, repaired), count in sorted(counts.items()):

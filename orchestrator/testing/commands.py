@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 
 from orchestrator.testing import resp
 
-Outcome = Literal["pending", "replied", "reply lost", "command lost"]
+CommandOutcome = Literal["pending", "replied", "reply lost", "command lost"]
 
 _SCRIPT_CALLS: Final = frozenset({"EVALSHA", "EVALSHA_RO", "EVAL", "EVAL_RO", "FCALL", "FCALL_RO"})
 _CONNECTION_COMMANDS: Final = frozenset(
@@ -27,16 +27,16 @@ SUBSCRIPTION_COMMANDS: Final = frozenset(
 class Command:
     """One command as a client sent it; its arguments are cut out of the frame when first asked for."""
 
-    __slots__ = ("_arguments", "frame", "link", "name")
+    __slots__ = ("_arguments", "connection", "frame", "name")
 
-    def __init__(self, frame: bytes, *, link: int) -> None:
+    def __init__(self, frame: bytes, *, connection: int) -> None:
         self.frame = frame
-        self.link = link
+        self.connection = connection
         self.name = next(resp.arguments(frame, limit=1), b"").decode("ascii", "replace").upper()
         self._arguments: tuple[bytes, ...] | None = None
 
     def __repr__(self) -> str:
-        return f"<{self.name} on connection {self.link}, {len(self.frame)} bytes>"
+        return f"<{self.name} on connection {self.connection}, {len(self.frame)} bytes>"
 
     @property
     def arguments(self) -> tuple[bytes, ...]:
@@ -109,12 +109,12 @@ def repeatable(command: Command) -> bool:
 
 
 @dataclass(slots=True)
-class Record:
+class CommandRecord:
     """What the log keeps of a command.
 
     Attributes:
         number: position among all commands of the proxy, from 1.
-        link: number of the client's connection, from 1.
+        connection: number of the client's connection, from 1.
         arguments: the first arguments after the name, each cut to a few bytes.
         forwarded_at_s: monotonic time at which it was written to the server; None if it was not.
         replied_at_s: monotonic time at which the reply was written to the client; None if it was not.
@@ -123,11 +123,11 @@ class Record:
     """
 
     number: int
-    link: int
+    connection: int
     name: str
     arguments: tuple[bytes, ...]
     size_bytes: int
     forwarded_at_s: float | None = None
     replied_at_s: float | None = None
-    outcome: Outcome = "pending"
+    outcome: CommandOutcome = "pending"
     copies: int = 1

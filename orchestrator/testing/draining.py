@@ -16,9 +16,9 @@ from orchestrator.tasks.model import TaskState
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
 
-    from orchestrator.testing.scripts import Look
-    from orchestrator.testing.stage import Stage
+    from orchestrator.testing.scripts import RemainingWork
     from orchestrator.testing.submitted import Submitted
+    from orchestrator.testing.temporary_pool import TemporaryPool
 
 POLL_S: Final = 0.002
 SHOWN: Final = 10
@@ -29,24 +29,24 @@ class Drain:
     """One wait.
 
     Args:
-        stage: the pool.
+        pool: the pool.
         skip_time: move time whenever all that is left waits for it.
         at_most: attempts that may be started until then.
-        complete: whether all actors are there; while one is replaced, nothing is judged.
+        all_registered: whether all actors are there; while one is replaced, nothing is judged.
         awaited: the tasks whose ends handlers wait for at the moment.
     """
 
     def __init__(
         self,
-        stage: Stage,
+        pool: TemporaryPool,
         *,
         skip_time: bool,
         at_most: int,
-        complete: Callable[[], bool],
+        all_registered: Callable[[], bool],
         awaited: Callable[[], Collection[str]],
     ) -> None:
-        self._stage, self._skip_time, self._at_most = stage, skip_time, at_most
-        self._complete, self._awaited = complete, awaited
+        self._pool, self._skip_time, self._at_most = pool, skip_time, at_most
+        self._all_registered, self._awaited = all_registered, awaited
 
     async def run(self, timeout_s: float, *, until: Callable[[], Awaitable[bool]] | None = None) -> None:
         """Wait until nothing is left to do, or until `until` says that this is enough.
@@ -57,32 +57,32 @@ class Drain:
         """
         __tracebackhide__ = True
         deadline_s = time.monotonic() + timeout_s
-        before = (await self._stage.look()).starts
+        before = (await self._pool.remaining()).starts
         while True:
             # Asked first: what comes true after it is seen by the look.
             enough = until is not None and await until()
-            seen = await self._stage.look()
+            seen = await self._pool.remaining()
             if seen.starts - before > self._at_most:
                 raise AssertionError(await self._too_many(seen.starts - before))
             if enough or (until is None and self._done(seen)):
                 return
             if time.monotonic() >= deadline_s:
                 raise TimeoutError(f"after {timeout_s:g} s there is still work:{await self._describe()}")
-            if not await self._moved(seen):
+            if not await self._advance(seen):
                 await anyio.sleep(POLL_S)
 
-    def _done(self, seen: Look) -> bool:
+    def _done(self, seen: RemainingWork) -> bool:
         return not (seen.ready or seen.held or (self._skip_time and seen.scheduled))
 
-    async def _moved(self, seen: Look) -> bool:
+    async def _advance(self, seen: RemainingWork) -> bool:
         """Whether something was done about what is left, so that it is worth another look at once."""
         __tracebackhide__ = True
-        if not self._complete() or (seen.held and not self._blocked(seen)):
+        if not self._all_registered() or (seen.held and not self._blocked(seen)):
             return False
         opens_ms = None
         if seen.ready:
             assigned, opens_ms = await self._assign()
-            again = await self._stage.look()
+            again = await self._pool.remaining()
             if assigned or again.held != seen.held or not again.ready or again.starts != seen.starts:
                 return True
             # It was ready all the time, nothing was started meanwhile, and the gate let nothing through.
@@ -93,21 +93,21 @@ class Drain:
         steps = [step for step in (opens_ms, seen.due_ms) if step is not None]
         if not steps:
             return False
-        await self._stage.advance(min(steps))
+        await self._pool.advance(min(steps))
         return True
 
-    def _blocked(self, seen: Look) -> bool:
+    def _blocked(self, seen: RemainingWork) -> bool:
         """Whether all that runs only waits for children that wait for a time themselves."""
         awaited = self._awaited()
         if not (self._skip_time and awaited and (seen.scheduled or seen.ready)):
             return False
-        tasks = self._stage.submitted()
+        tasks = self._pool.submitted()
         waiting = {task.parent for task in tasks if task.id in awaited and not task.state.final}
         return all(task.id in waiting for task in tasks if task.state is TaskState.ASSIGNED)
 
     async def _assign(self) -> tuple[int, int | None]:
         """What a supervisor does: assign for each agent. Answers how many, and ms until a rate limit reopens."""
-        keys, store = self._stage.services.keys, self._stage.services.store
+        keys, store = self._pool.services.keys, self._pool.services.store
         count, waits_us = 0, []
         for agent in await skills_by_agent(store):
             done = await store.call(scripts.assign(keys, agent=agent, limit=ASSIGN_LIMIT))
@@ -116,19 +116,19 @@ class Drain:
         return count, -(-min(waits_us) // 1000) if waits_us else None
 
     async def _describe(self) -> str:
-        left = [task for task in self._stage.submitted() if not task.state.final]
+        left = [task for task in self._pool.submitted() if not task.state.final]
         lines = [f"\n  {task}{await self._why(task)}" for task in left[:SHOWN]]
         return "".join(lines) + (f"\n  … and {len(left) - SHOWN} more" if len(left) > SHOWN else "")
 
     async def _why(self, task: Submitted) -> str:
         try:
-            found = await queries.info(self._stage.services.store, task.id)
+            found = await queries.info(self._pool.services.store, task.id)
         except NotFound:
             return ""
         return f": {found.why or found.state}"
 
     async def _too_many(self, starts: int) -> str:
-        by_skill = Counter(task.skill for task in self._stage.submitted()).most_common(3)
+        by_skill = Counter(task.skill for task in self._pool.submitted()).most_common(3)
         told = ", ".join(f"{count} of {skill!r}" for skill, count in by_skill)
         return (
             f"{starts} attempts were started and there is still work; tasks so far: {told}. An agent that submits or "

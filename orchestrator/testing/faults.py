@@ -36,7 +36,7 @@ class Fault:
     active: bool = True
     _met: set[int] = field(default_factory=set, repr=False)
 
-    def picks(self, command: Command) -> bool:
+    def matches(self, command: Command) -> bool:
         """Count a command and tell whether it is this fault's turn."""
         if not self.active or not self.match(command):
             return False

@@ -19,17 +19,17 @@ import anyio.from_thread
 from anyio.abc import ByteStream, SocketStream, TaskGroup
 from anyio.lowlevel import EventLoopToken, current_token
 
-from orchestrator.testing.commands import Match, Record, matcher
+from orchestrator.testing.commands import CommandRecord, Match, matcher
+from orchestrator.testing.connection_relay import ConnectionRelay, reset_stream
+from orchestrator.testing.fault_registry import FaultRegistry
 from orchestrator.testing.faults import CommandLoss, Doubling, Fault, Hook, Loss, ReplyLoss, Turn, Watch
-from orchestrator.testing.link import Link, reset_stream
-from orchestrator.testing.switchboard import Switchboard
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable
     from types import TracebackType
 
-    from orchestrator.testing.weather import Way
+    from orchestrator.testing.network_conditions import Direction
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +58,7 @@ def _in_loop(
 class FaultProxy:
     """Listens on a port of its own and relays to a Redis server; faults are switched at run time, from any thread.
 
-    `felt` counts effects under the name of the method that caused them; each fault also has its own `fired`.
+    `applied` counts effects under the name of the method that caused them; each fault also has its own `fired`.
 
     Args:
         upstream: `redis://host:port`, `unix:///path`, a socket path, or `(host, port)`.
@@ -67,10 +67,10 @@ class FaultProxy:
 
     def __init__(self, upstream: Upstream, *, log_size: int = 10_000) -> None:
         self._upstream = _parse_upstream(upstream)
-        self._board = Switchboard(log_size=log_size)
+        self._registry = FaultRegistry(log_size=log_size)
         self._socket = _bind()
         self.port: int = self._socket.getsockname()[1]
-        self._links: set[Link] = set()
+        self._relays: set[ConnectionRelay] = set()
         self._connections = 0
         self._refusing = False
         self._port_open = anyio.Event()
@@ -106,20 +106,20 @@ class FaultProxy:
         return f"redis://{_HOST}:{self.port}/0"
 
     @property
-    def felt(self) -> Counter[str]:
+    def applied(self) -> Counter[str]:
         """How often each kind of fault had its effect."""
-        return self._board.felt
+        return self._registry.applied
 
     @property
     def open_connections(self) -> int:
         """Connections relayed at this moment."""
-        return len(self._links)
+        return len(self._relays)
 
     @_in_loop
-    def commands(self, *names: str) -> list[Record]:
+    def commands(self, *names: str) -> list[CommandRecord]:
         """Return the logged commands, oldest first: all, or those with one of these names."""
         wanted = {name.upper() for name in names}
-        return [record for record in self._board.log if not wanted or record.name in wanted]
+        return [record for record in self._registry.log if not wanted or record.name in wanted]
 
     # ------------------------------------------------------------------------------------------- single commands
 
@@ -188,10 +188,10 @@ class FaultProxy:
     @_in_loop
     def cut(self, *, reset: bool = False) -> int:
         """End all present connections and return how many there were."""
-        for link in self._links:
-            link.end(reset=reset)
-        self._board.felt["cut"] += len(self._links)
-        return len(self._links)
+        for relay in self._relays:
+            relay.end(reset=reset)
+        self._registry.applied["cut"] += len(self._relays)
+        return len(self._relays)
 
     @_in_loop
     def refuse(self) -> None:
@@ -208,26 +208,26 @@ class FaultProxy:
     @_in_loop
     def blackhole(self, *, up: bool = True, down: bool = True) -> None:
         """Hold back everything in one or both directions; connections stay open, and `heal()` lets it all go on."""
-        ways: dict[Way, bool] = {"up": up, "down": down}
-        self._board.weather.silence(frozenset(way for way, chosen in ways.items() if chosen))
+        directions: dict[Direction, bool] = {"up": up, "down": down}
+        self._registry.conditions.silence(frozenset(direction for direction, chosen in directions.items() if chosen))
 
     @_in_loop
     def latency(self, latency_ms: float, *, jitter_ms: float = 0, seed: int = 0) -> None:
         """Delay each chunk, in each direction, by `latency_ms` plus a random part of `jitter_ms`."""
-        self._board.weather.slow(latency_ms, jitter_ms=jitter_ms, seed=seed)
+        self._registry.conditions.slow(latency_ms, jitter_ms=jitter_ms, seed=seed)
 
     @_in_loop
     def drip(self, chunk_bytes: int, *, pause_ms: float = 1) -> None:
         """Pass on at most `chunk_bytes` at a time, with a pause after each."""
-        self._board.weather.drip(chunk_bytes, pause_ms=pause_ms)
+        self._registry.conditions.drip(chunk_bytes, pause_ms=pause_ms)
 
     @_in_loop
     def heal(self) -> None:
         """End all faults. A connection that swallowed something stays mute; `cut()` ends it."""
-        for fault in self._board.faults:
+        for fault in self._registry.faults:
             fault.stop()
-        self._board.faults.clear()
-        self._board.weather.clear()
+        self._registry.faults.clear()
+        self._registry.conditions.clear()
         self._refusing = False
         if not self._port_open.is_set():
             self._socket.listen()
@@ -236,7 +236,7 @@ class FaultProxy:
     # ---------------------------------------------------------------------------------------------------- inside
 
     def _set(self, fault: _FaultT) -> _FaultT:
-        self._board.faults.append(fault)
+        self._registry.faults.append(fault)
         return fault
 
     async def _accept(self) -> None:
@@ -258,22 +258,22 @@ class FaultProxy:
     async def _serve(self, connection: socket.socket) -> None:
         client = await SocketStream.from_socket(connection)
         if self._refusing:
-            self._board.felt["refuse"] += 1
+            self._registry.applied["refuse"] += 1
             await reset_stream(client)
             return
         try:
             upstream = await self._connect()
         except OSError:
-            self._board.felt["unreachable"] += 1
+            self._registry.applied["unreachable"] += 1
             await reset_stream(client)
             return
         self._connections += 1
-        link = Link(number=self._connections, client=client, upstream=upstream, board=self._board)
-        self._links.add(link)
+        relay = ConnectionRelay(number=self._connections, client=client, upstream=upstream, registry=self._registry)
+        self._relays.add(relay)
         try:
-            await link.run()
+            await relay.run()
         finally:
-            self._links.discard(link)
+            self._relays.discard(relay)
 
     async def _connect(self) -> ByteStream:
         if isinstance(self._upstream, str):

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from orchestrator.store.calls import Argument
     from orchestrator.store.keys import PoolKeys
 
-NAMES: Final = ("advance", "look", "records")
+NAMES: Final = ("advance", "remaining", "records")
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RemainingWork:
     """What is left to do in a pool.
 
     Attributes:
@@ -45,15 +45,15 @@ def advance(keys: PoolKeys, *, by_ms: int) -> list[Argument]:
     return _command("advance", keys, by_ms)
 
 
-def look(keys: PoolKeys) -> list[Argument]:
-    """The command that counts what is left to do; `parse_look` reads its answer."""
-    return _command("look", keys)
+def remaining(keys: PoolKeys) -> list[Argument]:
+    """The command that counts what is left to do; `parse_remaining` reads its answer."""
+    return _command("remaining", keys)
 
 
-def parse_look(reply: list[int]) -> Look:
-    """Read the answer of `look`."""
+def parse_remaining(reply: list[int]) -> RemainingWork:
+    """Read the answer of `remaining`."""
     ready, held, scheduled, in_time, asking, due_ms, starts = reply
-    return Look(ready, held, scheduled + in_time, asking, None if due_ms < 0 else due_ms, starts)
+    return RemainingWork(ready, held, scheduled + in_time, asking, None if due_ms < 0 else due_ms, starts)
 
 
 def records(keys: PoolKeys, *, ids: Sequence[str]) -> list[Argument]:

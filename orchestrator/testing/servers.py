@@ -118,9 +118,9 @@ class RedisServer:
         options = {**self._options, "dir": str(self.directory), "unixsocket": f"{self.directory}/redis.sock"}
         options |= {"port": str(self.port or 0), "bind": "127.0.0.1"}
         # Where the system has the tool for it, the server ends with a test process that dies without cleaning up.
-        mortal = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
+        die_with_parent = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-        command = [*_WITHOUT_DISK_SIGNAL, *mortal, str(self.binary.path), *arguments]
+        command = [*_WITHOUT_DISK_SIGNAL, *die_with_parent, str(self.binary.path), *arguments]
         self._process = ActorProcess(command, name="redis-server", env=self._env).start()
         try:
             wait_until(self._answers, lambda: self.process.describe("an answer to PING"), _START_TIMEOUT_S, poll_s=0.01)

@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.store.server_binary import find_server_binary
 from orchestrator.testing.servers import find_binary_of_line
 from tests.chaos.campaign import Options, run_campaign
-from tests.chaos.plants import PLANTS
+from tests.chaos.mutations import MUTATIONS
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     parser.add_argument(
         "--redis", default="", metavar="LINE", help="a version line such as 7.0, from the PATH; by default the newest"
     )
-    parser.add_argument("--plant", choices=sorted(PLANTS), help="plant a fault, which the run is to find")
+    parser.add_argument("--mutation", choices=sorted(MUTATIONS), help="plant a fault, which the run is to find")
     parser.add_argument("--quiet", action="store_true", help="do not print each fault; timeline.txt has them")
     parser.add_argument("--keep", action="store_true", help="keep logs and histories of a good run too")
     parser.add_argument("--if-there", action="store_true", help="do nothing when there is no such Redis")
@@ -39,7 +39,7 @@ def main() -> int:
             binary=binary,
             directory=directory,
             redis_line=asked.redis,
-            plant=asked.plant,
+            mutation=asked.mutation,
             quiet=asked.quiet,
             keep=asked.keep,
         )

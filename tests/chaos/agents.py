@@ -13,14 +13,14 @@ import anyio
 
 from orchestrator.core.errors import StoreError, SubmitRefused
 from orchestrator.testing.checking.history import (
-    Accepted,
-    Begun,
-    Emitted,
-    Emitting,
+    EmitConfirmed,
+    EmitStarted,
     Recorder,
-    Refused,
-    Stopped,
-    Submitting,
+    RunEnded,
+    RunStarted,
+    SubmitAccepted,
+    SubmitRejected,
+    SubmitStarted,
 )
 from orchestrator.testing.checking.rules import LimitRule, SkillRule
 from workers import Agent, Reject, Retry, Snooze, TaskContext
@@ -67,7 +67,7 @@ async def write_history(ctx: TaskContext, call_next: CallNext) -> Any:
     """Write down the attempt before and after; name the execution in its result."""
     run = secrets.token_hex(6)
     _recorder.write(
-        Begun(
+        RunStarted(
             ctx.task_id,
             ctx._generation,
             ctx.attempt,
@@ -87,7 +87,7 @@ async def write_history(ctx: TaskContext, call_next: CallNext) -> Any:
         how = "cancelled"
         raise
     finally:
-        _recorder.write(Stopped(ctx.task_id, ctx._generation, run, how))
+        _recorder.write(RunEnded(ctx.task_id, ctx._generation, run, how))
     return {"run": run, "value": value}
 
 
@@ -170,17 +170,17 @@ async def parent(ctx: TaskContext, op: str, children: int) -> Any:
     handles = []
     for number in range(children):
         child = f"{op}/{number}"
-        _recorder.write(Submitting(child))
+        _recorder.write(SubmitStarted(child))
         try:
             handle = await ctx.submit("fast", {"op": child})
         except SubmitRefused as refused:
-            _recorder.write(Refused(child, str(refused)))
+            _recorder.write(SubmitRejected(child, str(refused)))
             raise
         except StoreError as failure:
             if not failure.outcome_unknown:
-                _recorder.write(Refused(child, str(failure)))
+                _recorder.write(SubmitRejected(child, str(failure)))
             raise
-        _recorder.write(Accepted(child, handle.id))
+        _recorder.write(SubmitAccepted(child, handle.id))
         handles.append(handle)
     return [(await handle.result())["value"] for handle in handles]
 
@@ -189,9 +189,9 @@ async def parent(ctx: TaskContext, op: str, children: int) -> Any:
 async def tell(ctx: TaskContext, op: str) -> Any:
     """Emit chunks, with progress in between."""
     for number in range(1, CHUNKS + 1):
-        _recorder.write(Emitting(ctx.task_id, ctx._generation, number))
+        _recorder.write(EmitStarted(ctx.task_id, ctx._generation, number))
         await ctx.emit({"run": _run.get(), "number": number})
-        _recorder.write(Emitted(ctx.task_id, ctx._generation, number))
+        _recorder.write(EmitConfirmed(ctx.task_id, ctx._generation, number))
         await ctx.progress(number, CHUNKS)
         await anyio.sleep(_dice.random() * 0.2)
     return op

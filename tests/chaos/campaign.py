@@ -17,19 +17,19 @@ from orchestrator.client.client import Orchestrator
 from orchestrator.core.log import configure_logging
 from orchestrator.services import pool_keys
 from orchestrator.testing.checking.final_state import read_final_state
-from orchestrator.testing.checking.history import Healed, Recorder, read_history
-from orchestrator.testing.checking.judge import Judgement, judge
+from orchestrator.testing.checking.history import FaultsEnded, Recorder, read_history
 from orchestrator.testing.checking.keyspace import check_growth
 from orchestrator.testing.checking.rules import Bounds, Rules
+from orchestrator.testing.checking.run_checks import CheckReport, run_checks
 from orchestrator.testing.waiting import wait_for
 from tests.chaos.agents import LIMIT_RULES, SKILL_RULES, agents
+from tests.chaos.deployment import HOSTS, PROCESSES, Deployment
 from tests.chaos.faults import Faults
 from tests.chaos.load import STEERED_LANES, Load
+from tests.chaos.mutations import apply_mutation
 from tests.chaos.observer import Observer
-from tests.chaos.plants import plant
 from tests.chaos.timeline import Timeline
-from tests.chaos.world import HOSTS, PROCESSES, World
-from tests.helpers.staff import workers_of
+from tests.helpers.subprocesses import workers_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,7 +59,7 @@ class Options:
 
     Attributes:
         seconds: of load and faults, in rounds of `ROUND_S` at most; healing and judging come on top.
-        plant: a fault that is planted into the scripts; the run is to find it.
+        mutation: a fault that is planted into the scripts; the run is to find it.
     """
 
     seconds: float
@@ -67,7 +67,7 @@ class Options:
     binary: ServerBinary
     directory: Path
     redis_line: str
-    plant: str | None = None
+    mutation: str | None = None
     quiet: bool = False
     keep: bool = False
 
@@ -76,17 +76,17 @@ class Options:
         """What repeats the run."""
         options = f"--minutes {self.seconds / 60:g} --seed {self.seed}"
         options += f" --redis {self.redis_line}" if self.redis_line else ""
-        options += f" --plant {self.plant}" if self.plant else ""
+        options += f" --mutation {self.mutation}" if self.mutation else ""
         return f"make chaos ARGS={shlex.quote(options)}"
 
 
 class Campaign:
     """One run."""
 
-    def __init__(self, options: Options, world: World) -> None:
-        self._options, self._world = options, world
-        self._keys: PoolKeys = pool_keys(world.settings(world.server.url))
-        self._recorder = Recorder(world.history, "client")
+    def __init__(self, options: Options, deployment: Deployment) -> None:
+        self._options, self._deployment = options, deployment
+        self._keys: PoolKeys = pool_keys(deployment.settings(deployment.server.url))
+        self._recorder = Recorder(deployment.history, "client")
         self._first: FinalState | None = None
         self._complaints: list[str] = []
 
@@ -96,10 +96,10 @@ class Campaign:
         Returns:
             What is wrong.
         """
-        world, left_s, number = self._world, self._options.seconds, 0
-        world.start_all()
+        deployment, left_s, number = self._deployment, self._options.seconds, 0
+        deployment.start_all()
         await self._ready()
-        with Observer(world.server.client, self._keys, world.history):
+        with Observer(deployment.server.client, self._keys, deployment.history):
             while left_s > 0.5 and not self._complaints:
                 number += 1
                 round_s = min(ROUND_S, left_s)
@@ -107,34 +107,37 @@ class Campaign:
                 if round_s < left_s < 1.5 * ROUND_S:
                     round_s = left_s / 2
                 left_s -= round_s
-                world.timeline.note(f"---- round {number}, {round_s:.0f} s of faults")
+                deployment.timeline.note(f"---- round {number}, {round_s:.0f} s of faults")
                 await self._round(number, round_s)
         if not self._complaints:
             await self._stop()
         return self._complaints
 
     async def _round(self, number: int, seconds: float) -> None:
-        world = self._world
+        deployment = self._deployment
         seed = self._options.seed * 1000 + number
-        async with Orchestrator(settings=world.settings(world.client.url)) as orc, anyio.create_task_group() as tasks:
+        async with (
+            Orchestrator(settings=deployment.settings(deployment.client.url)) as orc,
+            anyio.create_task_group() as tasks,
+        ):
             load = Load(orc, self._recorder, seed=seed, tasks=tasks, prefix=f"r{number}")
             async with anyio.create_task_group() as trouble:
                 trouble.start_soon(load.run)
-                faults = Faults(world, seed=str(seed), admin=orc.admin, recorder=self._recorder)
+                faults = Faults(deployment, seed=str(seed), admin=orc.admin, recorder=self._recorder)
                 trouble.start_soon(faults.run, trouble)
                 await anyio.sleep(seconds)
                 trouble.cancel_scope.cancel()
-            await to_thread.run_sync(world.heal)
+            await to_thread.run_sync(deployment.heal)
             await self._ready()
-            self._recorder.write(Healed(await to_thread.run_sync(self._server_ms)))
-            world.timeline.note("healed")
+            self._recorder.write(FaultsEnded(await to_thread.run_sync(self._server_ms)))
+            deployment.timeline.note("healed")
             drained = await self._drained(load)
             tasks.cancel_scope.cancel()
-        judgement, final = await to_thread.run_sync(self._judge)
-        world.timeline.note(f"{'drained' if drained else 'NOT drained'}: {len(final.tasks)} tasks\n{judgement}")
+        judgement, final = await to_thread.run_sync(self._run_checks)
+        deployment.timeline.note(f"{'drained' if drained else 'NOT drained'}: {len(final.tasks)} tasks\n{judgement}")
         self._complaints += judgement.violations
-        self._complaints += [f"nothing was judged of: {name}" for name in judgement.unjudged if not self._short]
-        self._complaints += world.surprises
+        self._complaints += [f"nothing was judged of: {name}" for name in judgement.unchecked if not self._short]
+        self._complaints += deployment.surprises
         if not drained and not self._complaints:
             self._complaints.append(f"after {DRAINED_S:.0f} s the client still waits, or there are leftovers")
         if self._first is None:
@@ -150,35 +153,35 @@ class Campaign:
         """Wait until all actors run and are known; one that ended because it came too early is started again."""
         with anyio.move_on_after(READY_S) as waited:
             while not await to_thread.run_sync(self._all_there):
-                self._world.start_all()
+                self._deployment.start_all()
                 await anyio.sleep(0.2)
         if waited.cancelled_caught:
             self._complaints.append(f"after {READY_S:.0f} s without faults not all actors were there")
 
     def _all_there(self) -> bool:
         try:
-            with self._world.server.client() as direct:
+            with self._deployment.server.client() as direct:
                 present = workers_of(direct, self._keys, agents[0].name)
                 return len(present) == HOSTS * PROCESSES and bool(direct.exists(self._keys.leader))
         except redis.RedisError:
             return False
 
     def _server_ms(self) -> int:
-        with self._world.server.client() as direct:
+        with self._deployment.server.client() as direct:
             seconds, micros = direct.time()
             return int(seconds) * 1000 + int(micros) // 1000
 
     async def _drained(self, load: Load) -> bool:
         with anyio.move_on_after(DRAINED_S):
             while load.waiting or load.submitting or await to_thread.run_sync(self._left):
-                self._world.start_all()
+                self._deployment.start_all()
                 await anyio.sleep(0.25)
             return True
         return False
 
     def _left(self) -> bool:
         """Whether anything waits or runs, or a consumer of a dead worker is still there."""
-        with self._world.server.client() as direct:
+        with self._deployment.server.client() as direct:
             keys, run = self._keys, direct
             if run.exists(keys.queues, keys.scheduled, keys.expiring):
                 return True
@@ -190,20 +193,20 @@ class Campaign:
                     return True
         return False
 
-    def _judge(self) -> tuple[Judgement, FinalState]:
-        with self._world.server.client() as direct:
+    def _run_checks(self) -> tuple[CheckReport, FinalState]:
+        with self._deployment.server.client() as direct:
             final = read_final_state(direct, self._keys)
-        return judge(read_history(self._world.history), final, RULES), final
+        return run_checks(read_history(self._deployment.history), final, RULES), final
 
     async def _stop(self) -> None:
         """Tell all to end, and see that they do and leave nothing behind."""
-        for actor in self._world.actors:
+        for actor in self._deployment.actors:
             actor.terminate()
         try:
-            await wait_for(lambda: not any(actor.runs for actor in self._world.actors), "all actors to end", 30)
-            await wait_for(lambda: not self._world.processes(), "their processes to end", 30)
+            await wait_for(lambda: not any(actor.runs for actor in self._deployment.actors), "all actors to end", 30)
+            await wait_for(lambda: not self._deployment.processes(), "their processes to end", 30)
         except TimeoutError as late:
-            self._complaints.append(f"{late}; processes: {self._world.processes()}")
+            self._complaints.append(f"{late}; processes: {self._deployment.processes()}")
 
 
 def run_campaign(options: Options) -> int:
@@ -221,9 +224,9 @@ def run_campaign(options: Options) -> int:
     with ExitStack() as stack:
         # What the client logs is no part of the timeline.
         configure_logging(stream=stack.enter_context((directory / "client.log").open("w")))
-        path = [plant(options.plant, directory / "planted")] if options.plant else []
-        world = stack.enter_context(World(directory, binary=options.binary, timeline=timeline, path=path))
-        complaints = anyio.run(Campaign(options, world).run)
+        path = [apply_mutation(options.mutation, directory / "planted")] if options.mutation else []
+        deployment = stack.enter_context(Deployment(directory, binary=options.binary, timeline=timeline, path=path))
+        complaints = anyio.run(Campaign(options, deployment).run)
     faults = ", ".join(f"{count} x {kind}" for kind, count in sorted(timeline.counts.items()))
     timeline.note(f"{timeline.counts.total()} faults: {faults}")
     timeline.note(f"took {time.monotonic() - started_s:.0f} s")

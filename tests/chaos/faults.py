@@ -14,7 +14,7 @@ import redis
 from anyio import to_thread
 
 from orchestrator.core.errors import StoreError
-from orchestrator.testing.checking.history import Halted
+from orchestrator.testing.checking.history import AllStopped
 from orchestrator.testing.commands import any_script, any_work
 from tests.chaos.agents import LEASE_S
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.client.admin import Admin
     from orchestrator.testing.checking.history import Recorder
     from orchestrator.testing.proxy import FaultProxy
-    from tests.chaos.world import Actor, World
+    from tests.chaos.deployment import Actor, Deployment
 
 EVERY_S: Final = 0.5
 """One fault begins so often, on average."""
@@ -35,8 +35,8 @@ EVERY_S: Final = 0.5
 class Faults:
     """Throws the dice and injects what they say, one fault per target at a time."""
 
-    def __init__(self, world: World, *, seed: str, admin: Admin, recorder: Recorder) -> None:
-        self._world, self._tell = world, world.timeline.fault
+    def __init__(self, deployment: Deployment, *, seed: str, admin: Admin, recorder: Recorder) -> None:
+        self._deployment, self._tell = deployment, deployment.timeline.fault
         self._admin, self._recorder = admin, recorder
         self._dice = random.Random(f"faults {seed}")
         self._busy: set[str] = set()
@@ -73,7 +73,7 @@ class Faults:
     # ------------------------------------------------------------------------------------------------- processes
 
     async def _kill_worker(self) -> None:
-        host = self._dice.choice(self._world.hosts)
+        host = self._dice.choice(self._deployment.hosts)
         if children := host.children():
             pid = self._dice.choice(children)
             self._tell("kill worker", f"{pid} of {host.name}")
@@ -81,7 +81,7 @@ class Faults:
                 os.kill(pid, signal.SIGKILL)
 
     async def _freeze_worker(self) -> None:
-        host = self._dice.choice(self._world.hosts)
+        host = self._dice.choice(self._deployment.hosts)
         children = [pid for pid in host.children() if pid not in host.frozen]
         if not children:
             return
@@ -104,10 +104,10 @@ class Faults:
             os.kill(pid, signal.SIGCONT)
 
     async def _kill_host(self) -> None:
-        await self._kill(self._dice.choice(self._world.hosts))
+        await self._kill(self._dice.choice(self._deployment.hosts))
 
     async def _kill_supervisor(self) -> None:
-        await self._kill(self._dice.choice(self._world.supervisors))
+        await self._kill(self._dice.choice(self._deployment.supervisors))
 
     async def _kill(self, actor: Actor) -> None:
         if not actor.runs or actor.name in self._busy:
@@ -121,7 +121,7 @@ class Faults:
 
     async def _freeze_host(self) -> None:
         """The host and all its workers, as a machine that stands still."""
-        host = self._dice.choice(self._world.hosts)
+        host = self._dice.choice(self._deployment.hosts)
         if not host.runs or host.name in self._busy:
             return
         seconds = self._around_the_lease(LEASE_S)
@@ -137,7 +137,7 @@ class Faults:
                     self._thaw(host, pid)
 
     async def _freeze_supervisor(self) -> None:
-        supervisor = self._dice.choice(self._world.supervisors)
+        supervisor = self._dice.choice(self._deployment.supervisors)
         if not supervisor.runs or supervisor.name in self._busy:
             return
         seconds = self._around_the_lease(1.5)
@@ -152,7 +152,7 @@ class Faults:
 
     async def _drain_host(self) -> None:
         """An orderly restart, as a deployment does it."""
-        host = self._dice.choice(self._world.hosts)
+        host = self._dice.choice(self._deployment.hosts)
         if not host.runs or host.name in self._busy:
             return
         with self._only(host.name):
@@ -216,14 +216,18 @@ class Faults:
         proxy.double(any_script, nth=self._dice.randint(1, 5), answer=self._dice.choice(["first", "second"]))
 
     def _wire(self) -> tuple[str, FaultProxy]:
-        world = self._world
-        return self._dice.choice([("the client", world.client), *((actor.name, actor.proxy) for actor in world.actors)])
+        deployment = self._deployment
+        return self._dice.choice(
+            [("the client", deployment.client), *((actor.name, actor.proxy) for actor in deployment.actors)]
+        )
 
     async def _for_a_while(self, name: str, kind: str, detail: str, seconds: float, begin: Callable[[], None]) -> None:
         wire = f"wire of {name}"
         if wire in self._busy:
             return
-        proxy = dict([("the client", self._world.client), *((one.name, one.proxy) for one in self._world.actors)])[name]
+        proxy = dict(
+            [("the client", self._deployment.client), *((one.name, one.proxy) for one in self._deployment.actors)]
+        )[name]
         with self._only(wire):
             self._tell(kind, f"{name}, {detail}")
             begin()
@@ -240,12 +244,12 @@ class Faults:
         seconds = self._dice.choice([0.0, 0.3, 1.0, 2.5])
         with self._only("redis"):
             self._tell("kill Redis", f"started again after {seconds:.1f} s")
-            self._world.server.kill()
+            self._deployment.server.kill()
             try:
                 await anyio.sleep(seconds)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await to_thread.run_sync(self._world.server.start)
+                    await to_thread.run_sync(self._deployment.server.start)
 
     async def _freeze_redis(self) -> None:
         if "redis" in self._busy:
@@ -253,11 +257,11 @@ class Faults:
         seconds = self._around_the_lease(LEASE_S) / 1.5
         with self._only("redis"):
             self._tell("freeze Redis", f"for {seconds:.1f} s")
-            self._world.server.process.freeze()
+            self._deployment.server.process.freeze()
             try:
                 await anyio.sleep(seconds)
             finally:
-                self._world.server.process.thaw()
+                self._deployment.server.process.thaw()
 
     async def _pause_redis(self) -> None:
         seconds = self._dice.uniform(0.1, 1.5)
@@ -276,7 +280,7 @@ class Faults:
             self._tell(kind, detail)
 
             def ask() -> None:
-                with contextlib.suppress(redis.RedisError), self._world.server.client() as client:
+                with contextlib.suppress(redis.RedisError), self._deployment.server.client() as client:
                     send: Callable[..., object] = client.execute_command
                     send(*command)
 
@@ -298,7 +302,7 @@ class Faults:
                     since_ms = time.time_ns() // 1_000_000
                     await anyio.sleep(seconds)
                     if acknowledged:
-                        self._recorder.write(Halted(sent.id, since_ms, time.time_ns() // 1_000_000))
+                        self._recorder.write(AllStopped(sent.id, since_ms, time.time_ns() // 1_000_000))
             finally:
                 with anyio.CancelScope(shield=True):
                     await self._start_all()

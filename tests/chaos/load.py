@@ -20,14 +20,14 @@ from orchestrator.core.errors import (
     TaskError,
 )
 from orchestrator.testing.checking.history import (
-    Accepted,
     CancelAnswered,
-    Cancelling,
+    CancelStarted,
+    EndSeen,
     Recorder,
-    Refused,
-    Saw,
-    Submitting,
-    Unanswered,
+    SubmitAccepted,
+    SubmitRejected,
+    SubmitStarted,
+    SubmitUnanswered,
 )
 
 if TYPE_CHECKING:
@@ -123,32 +123,34 @@ class Load:
 
     async def _submit(self, kind: str, skill: str, args: dict[str, Any], options: dict[str, Any]) -> None:
         op, write = args["op"], self._recorder.write
-        write(Submitting(op, options.get("key")))
+        write(SubmitStarted(op, options.get("key")))
         try:
             handle = await self._orc.submit(skill, args, **options)
         except ServerUnavailable as failure:
             # One whose outcome is unknown may be there in the end, or not.
             for id_ in failure.task_ids if kind == "steer" else ():
-                write(Cancelling(id_))
-            write(Unanswered(op, failure.task_ids) if failure.outcome_unknown else Refused(op, str(failure)))
+                write(CancelStarted(id_))
+            write(
+                SubmitUnanswered(op, failure.task_ids) if failure.outcome_unknown else SubmitRejected(op, str(failure))
+            )
             return
         except LaneBusy as busy:
-            write(Refused(op, str(busy)))
+            write(SubmitRejected(op, str(busy)))
             return
         except StoreError as failure:
-            write(Unanswered(op, ()) if failure.outcome_unknown else Refused(op, str(failure)))
+            write(SubmitUnanswered(op, ()) if failure.outcome_unknown else SubmitRejected(op, str(failure)))
             return
         finally:
             self.submitting -= 1
         if kind == "steer":
-            self._recorder.write(Cancelling(handle.id))  # those that come later may do that
+            self._recorder.write(CancelStarted(handle.id))  # those that come later may do that
         await self._follow(kind, op, handle)
 
     async def _submit_together(self, tasks: list[tuple[str, dict[str, Any], dict[str, Any]]]) -> None:
         """Submit tasks in one call, so that they keep their order."""
         ops, write = [args["op"] for _, args, _ in tasks], self._recorder.write
         for op in ops:
-            write(Submitting(op))
+            write(SubmitStarted(op))
         try:
             outcomes: Sequence[object] = await self._orc.submit_many(
                 [Submission(skill, args, **options) for skill, args, options in tasks]
@@ -164,12 +166,12 @@ class Load:
                 if isinstance(outcome, TaskHandle):
                     waits.start_soon(self._follow, "lane", op, outcome)
                 elif isinstance(outcome, StoreError) and outcome.outcome_unknown:
-                    write(Unanswered(op, getattr(outcome, "task_ids", ())))
+                    write(SubmitUnanswered(op, getattr(outcome, "task_ids", ())))
                 else:
-                    write(Refused(op, str(outcome)))
+                    write(SubmitRejected(op, str(outcome)))
 
     async def _follow(self, kind: str, op: str, handle: TaskHandle[Any]) -> None:
-        self._recorder.write(Accepted(op, handle.id))
+        self._recorder.write(SubmitAccepted(op, handle.id))
         self.waiting += 1
         try:
             if kind == "cancelled":
@@ -180,7 +182,7 @@ class Load:
 
     async def _cancel(self, handle: TaskHandle[Any]) -> None:
         await anyio.sleep(self._dice.uniform(0.0, 1.0))
-        self._recorder.write(Cancelling(handle.id))
+        self._recorder.write(CancelStarted(handle.id))
         with suppress(StoreError):
             self._recorder.write(CancelAnswered(handle.id, (await handle.cancel("chaos")).value))
 
@@ -194,4 +196,4 @@ class Load:
         outcome = handle.outcome
         if outcome is not None and outcome.state is not None:
             result = None if outcome.result is None else outcome.result.decode()
-            self._recorder.write(Saw(handle.id, outcome.state.value, result))
+            self._recorder.write(EndSeen(handle.id, outcome.state.value, result))

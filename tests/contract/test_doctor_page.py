@@ -16,7 +16,7 @@ END: Final = "<!-- codes: end -->\n"
 
 def render_table() -> str:
     """Write one row per code: its name, when it is reported, what to do."""
-    rows = [f"| `{topic.code}` | {topic.trouble} | {topic.fix} |\n" for topic in TOPICS.values()]
+    rows = [f"| `{topic.code}` | {topic.condition} | {topic.fix} |\n" for topic in TOPICS.values()]
     return "".join(["\n| code | trouble | fix |\n|---|---|---|\n", *rows, "\n"])
 
 

@@ -35,7 +35,7 @@ WITH_COMMANDS: Final = [
 ]
 
 
-class Crew:
+class PageAgents:
     """The agents of a page and the one worker that hosts them."""
 
     def __init__(self, team: LocalTeam) -> None:
@@ -83,11 +83,11 @@ async def test_python_runs(
     monkeypatch.setenv("ORC_PREFIX", prefix)
     namespace: dict[str, Any] = {"__name__": "manual"}
     async with run_local_team(local_settings(redis_server.url, prefix)) as team:
-        crew, printed = Crew(team), ""
+        page_agents, printed = PageAgents(team), ""
         for block in blocks(page):
             if block.language == "python" and block.runs:
                 printed = await run_block(block, namespace)
-                await crew.host(namespace)
+                await page_agents.host(namespace)
             elif block.language == "text" and block.follows is not None and block.follows.language == "python":
                 assert fits(printed, block.text), f"{page} line {block.line}: the block above printed\n{printed}"
 

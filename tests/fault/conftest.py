@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.register_assert_rewrite("tests.helpers.aftermath", "tests.helpers.main_path")
+pytest.register_assert_rewrite("tests.helpers.end_state", "tests.helpers.main_path")
 
 from orchestrator.store.server_binary import ServerBinary, find_server_binary  # noqa: E402 - after the line above
 from orchestrator.testing.servers import find_binary_of_line  # noqa: E402
-from tests.helpers.notebook import Notebook  # noqa: E402
+from tests.helpers.attempt_log import AttemptLog  # noqa: E402
 from tests.helpers.team import Team  # noqa: E402
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ def binary(request: pytest.FixtureRequest) -> ServerBinary:
 
 
 @pytest.fixture
-def notebook(tmp_path: Path) -> Notebook:
+def attempt_log(tmp_path: Path) -> AttemptLog:
     """Where the handlers of this test note their runs."""
-    return Notebook(tmp_path / "notes")
+    return AttemptLog(tmp_path / "notes")
 
 
 @pytest.fixture
@@ -43,6 +43,6 @@ def gate(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make_team(redis_server: RedisServer, prefix: str, notebook: Notebook) -> Callable[..., Team]:
+def make_team(redis_server: RedisServer, prefix: str, attempt_log: AttemptLog) -> Callable[..., Team]:
     """Make a team in the namespace of this test; arguments as for `Team`."""
-    return partial(Team, redis_server, prefix, notebook)
+    return partial(Team, redis_server, prefix, attempt_log)

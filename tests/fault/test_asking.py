@@ -14,9 +14,9 @@ from orchestrator import Cause, TaskState
 from orchestrator.client.client import Orchestrator
 from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for
-from tests.helpers import staff
-from tests.helpers.aftermath import leftovers
-from tests.helpers.staff import alive
+from tests.helpers import subprocesses
+from tests.helpers.end_state import find_violations
+from tests.helpers.subprocesses import alive
 from tests.helpers.team import make_settings
 from workers import Agent, TaskContext
 from workers.testing import Team
@@ -24,7 +24,7 @@ from workers.testing import Team
 if TYPE_CHECKING:
     from orchestrator import TaskHandle
     from orchestrator.testing.servers import RedisServer
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 AGENT = "tests.helpers.asking_agents:scribe"
 
@@ -40,18 +40,18 @@ async def asks(handle: TaskHandle[Any], number: int) -> None:
 
 
 @pytest.mark.slow
-async def test_all_processes_die_while_it_asks(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+async def test_all_processes_die_while_it_asks(redis_server: RedisServer, prefix: str, attempt_log: AttemptLog) -> None:
     """Worker, host and supervisor are killed between ask and answer: the task waits on, and goes on with new ones."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
     keys = pool_keys(settings)
     with ExitStack() as stack:
         direct = stack.enter_context(redis_server.client())
-        start_host = partial(staff.host, settings, notebook, processes=1, slots=1, agents=AGENT)
-        supervisor, host = stack.enter_context(staff.supervisor(settings)), stack.enter_context(start_host())
+        start_host = partial(subprocesses.host, settings, attempt_log, processes=1, slots=1, agents=AGENT)
+        supervisor, host = stack.enter_context(subprocesses.supervisor(settings)), stack.enter_context(start_host())
         async with Orchestrator(settings=settings) as orc:
             handle = await orc.submit("approve")
             await asks(handle, 1)
-            pids = list(staff.workers_of(direct, keys).values())
+            pids = list(subprocesses.workers_of(direct, keys).values())
             assert len(pids) == 1
             host.kill()
             supervisor.kill()
@@ -61,31 +61,31 @@ async def test_all_processes_die_while_it_asks(redis_server: RedisServer, prefix
             assert (await handle.status()).state is TaskState.AWAITING_INPUT
             await handle.answer("one")
             stack.enter_context(start_host())
-            stack.enter_context(staff.supervisor(settings, name="another"))
+            stack.enter_context(subprocesses.supervisor(settings, name="another"))
             await asks(handle, 2)
-            (killed,) = [pid for pid in staff.workers_of(direct, keys).values() if pid not in pids]
+            (killed,) = [pid for pid in subprocesses.workers_of(direct, keys).values() if pid not in pids]
             os.kill(killed, signal.SIGKILL)
             await wait_for(lambda: not alive(killed), "the next worker to be dead", 5)
             await handle.answer("two")
             assert await handle.result(15) == ["one", "two"]
             info = await handle.info()
         assert (info.deaths, info.attempts, info.once) == ((), 1, ("prepare",))
-        runs = notebook.notes("begun")
+        runs = attempt_log.notes("begun")
         assert len(runs) == 3
         assert len({note.pid for note in runs}) == 3, "each attempt ran in a process of its own"
-        assert len(notebook.notes("prepared")) == 1
-        assert leftovers(direct, keys) == []
+        assert len(attempt_log.notes("prepared")) == 1
+        assert find_violations(direct, keys) == []
 
 
-async def test_a_worker_dies_in_a_once_call(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+async def test_a_worker_dies_in_a_once_call(redis_server: RedisServer, prefix: str, attempt_log: AttemptLog) -> None:
     """Between a call and its result only the call itself can help: the next attempt does it again."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
     with ExitStack() as stack:
-        stack.enter_context(staff.supervisor(settings))
-        stack.enter_context(staff.host(settings, notebook, processes=1, slots=1, agents=AGENT))
+        stack.enter_context(subprocesses.supervisor(settings))
+        stack.enter_context(subprocesses.host(settings, attempt_log, processes=1, slots=1, agents=AGENT))
         async with Orchestrator(settings=settings) as orc:
             assert await (await orc.submit("die_in_a_once_call")).result(15) == "attempt 2"
-    assert [note.attempt for note in notebook.notes("done")] == [1, 2]
+    assert [note.attempt for note in attempt_log.notes("done")] == [1, 2]
 
 
 @pytest.mark.parametrize("at", ["start", "stored"])
@@ -100,6 +100,6 @@ async def test_a_worker_vanishes_around_its_question(redis_server: RedisServer, 
     async with Team(agent, url=redis_server.url, prefix=prefix) as team:
         crash = team.crash(book, at)
         assert await team.run(book, answers=["a"]) == "a"
-        assert crash.felt
+        assert crash.happened
         (task,) = team.submitted("book")
         assert len((await team.orc.task(task.id).info()).deaths) == (at == "start")

@@ -24,7 +24,7 @@ from orchestrator.testing.commands import any_work, named
 from orchestrator.testing.proxy import FaultProxy
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import counters, records
+from tests.helpers.end_state import counters, records
 from tests.helpers.local_team import local_settings
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ WAITS: Final = {"result", "as_completed"}
 SUBMITS: Final = {"submit", "submit_many"}
 
 
-class Scene:
+class OutageScenario:
     """A server of its own, and an actor for each call; what is awaited is awaited when `strike` happens."""
 
     def __init__(self, server: RedisServer, prefix: str, direct: redis.Redis) -> None:
@@ -207,15 +207,15 @@ class Scene:
                     assert (await actor.orc.task(id_).status()).state == "ready"
 
 
-Strike: TypeAlias = Callable[[Scene], AbstractAsyncContextManager[None]]
+Strike: TypeAlias = Callable[[OutageScenario], AbstractAsyncContextManager[None]]
 
 
 @asynccontextmanager
-async def scene(prefix: str, *, durable: bool = True) -> AsyncIterator[Scene]:
+async def scenario(prefix: str, *, durable: bool = True) -> AsyncIterator[OutageScenario]:
     """Set it."""
     with RedisServer(options=DURABLE if durable else {}) as server, server.client() as direct:
         async with AsyncExitStack() as stack:
-            played = Scene(server, prefix, direct)
+            played = OutageScenario(server, prefix, direct)
             for call in CALLS:
                 await played.add(stack, call)
             yield played
@@ -228,7 +228,7 @@ def lose(what: str, how: Loss) -> Strike:
     """Each loses its next command, or the answer to it; who waits loses its read."""
 
     @asynccontextmanager
-    async def strike(play: Scene) -> AsyncIterator[None]:
+    async def strike(play: OutageScenario) -> AsyncIterator[None]:
         for actor in play.actors.values():
             match = named("XREAD") if actor.call in WAITS else any_work
             fail = actor.proxy.fail_command if what == "command" else actor.proxy.fail_reply
@@ -240,11 +240,11 @@ def lose(what: str, how: Loss) -> Strike:
 
 
 @asynccontextmanager
-async def die_and_return(play: Scene) -> AsyncIterator[None]:
+async def die_and_return(play: OutageScenario) -> AsyncIterator[None]:
     """The server is dead when the calls are made, and soon back with its data."""
-    async with anyio.create_task_group() as beside:
+    async with anyio.create_task_group() as background:
         await kill(play)
-        beside.start_soon(start_again, play.server)
+        background.start_soon(start_again, play.server)
         yield
 
 
@@ -255,9 +255,9 @@ async def start_again(server: RedisServer) -> None:
 
 
 @asynccontextmanager
-async def die_unheard(play: Scene, *, returns: bool = True) -> AsyncIterator[None]:
+async def die_unheard(play: OutageScenario, *, returns: bool = True) -> AsyncIterator[None]:
     """The server runs what each call sends first and dies before anybody has its answer."""
-    async with anyio.create_task_group() as beside:
+    async with anyio.create_task_group() as background:
         ran: list[Command] = []
         dead = anyio.Event()
 
@@ -267,7 +267,7 @@ async def die_unheard(play: Scene, *, returns: bool = True) -> AsyncIterator[Non
                 await anyio.to_thread.run_sync(play.server.kill)
                 dead.set()
                 if returns:
-                    beside.start_soon(start_again, play.server)
+                    background.start_soon(start_again, play.server)
             await dead.wait()
 
         for actor in play.askers:
@@ -278,7 +278,7 @@ async def die_unheard(play: Scene, *, returns: bool = True) -> AsyncIterator[Non
 
 
 @asynccontextmanager
-async def stay_dead(play: Scene) -> AsyncIterator[None]:
+async def stay_dead(play: OutageScenario) -> AsyncIterator[None]:
     """The server is dead for longer than anybody is patient."""
     await kill(play)
     yield
@@ -286,14 +286,14 @@ async def stay_dead(play: Scene) -> AsyncIterator[None]:
     await anyio.to_thread.run_sync(play.server.start)
 
 
-async def kill(play: Scene) -> None:
+async def kill(play: OutageScenario) -> None:
     """Kill the server, and see that the clients' connections have ended."""
     await anyio.to_thread.run_sync(play.server.kill)
     await wait_for(lambda: not any(actor.proxy.open_connections for actor in play.askers), "connections to end")
 
 
 @asynccontextmanager
-async def die_unheard_for_long(play: Scene) -> AsyncIterator[None]:
+async def die_unheard_for_long(play: OutageScenario) -> AsyncIterator[None]:
     """The same after it ran what was sent."""
     async with die_unheard(play, returns=False):
         yield
@@ -302,21 +302,21 @@ async def die_unheard_for_long(play: Scene) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def pause(play: Scene) -> AsyncIterator[None]:
+async def pause(play: OutageScenario) -> AsyncIterator[None]:
     """The server stands still for a moment."""
     play.server.process.freeze()
-    async with anyio.create_task_group() as beside:
+    async with anyio.create_task_group() as background:
 
         async def thaw() -> None:
             await anyio.sleep(SHORT_S)
             play.server.process.thaw()
 
-        beside.start_soon(thaw)
+        background.start_soon(thaw)
         yield
 
 
 @asynccontextmanager
-async def pause_for_long(play: Scene) -> AsyncIterator[None]:
+async def pause_for_long(play: OutageScenario) -> AsyncIterator[None]:
     """It stands still for longer than anybody is patient, and then runs what it was sent."""
     play.server.process.freeze()
     try:
@@ -327,7 +327,7 @@ async def pause_for_long(play: Scene) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def half_open(play: Scene) -> AsyncIterator[None]:
+async def half_open(play: OutageScenario) -> AsyncIterator[None]:
     """Nothing passes any more although every connection stands; then it does again."""
     for actor in play.actors.values():
         actor.proxy.blackhole()
@@ -338,13 +338,13 @@ async def half_open(play: Scene) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def lose_all_data(play: Scene) -> AsyncIterator[None]:
+async def lose_all_data(play: OutageScenario) -> AsyncIterator[None]:
     """The server comes back with nothing."""
     await anyio.to_thread.run_sync(play.server.restart)
     yield
 
 
-async def waits_end(play: Scene) -> None:
+async def waits_end(play: OutageScenario) -> None:
     """Those that wait have waited as long as they were told."""
     await wait_for(lambda: all(play.actors[call].outcome for call in WAITS), "the waits to end", LIMIT_S)
 
@@ -384,7 +384,7 @@ RARE: Final = (
 async def test_every_call_under_every_fault(name: str, prefix: str) -> None:
     """Each call comes to what the table says, in time; what it was told of its tasks is true; then it works again."""
     strike, wanted = TABLE[name]
-    async with scene(prefix, durable=strike is not lose_all_data) as play:
+    async with scenario(prefix, durable=strike is not lose_all_data) as play:
         if wanted["result"] == "TimeoutError":
             for call in WAITS:
                 play.actors[call].wait_s = 2 * TIMEOUT_S

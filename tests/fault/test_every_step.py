@@ -24,11 +24,11 @@ from orchestrator.supervisor.daemon import supervise
 from orchestrator.testing.proxy import FaultProxy
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.helpers.attempt_log import AttemptLog
+from tests.helpers.forked_actors import ForkedActors
 from tests.helpers.guards import keys_of
-from tests.helpers.notebook import Notebook
-from tests.helpers.nursery import Nursery
-from tests.helpers.small_story import LEASE_S, faults_of, make_agents, submit_all
-from tests.helpers.staff import alive, workers_of
+from tests.helpers.small_workload import LEASE_S, make_agents, submit_all, violations_of
+from tests.helpers.subprocesses import alive, workers_of
 from tests.helpers.team import make_settings
 from workers.runtime.worker import Worker
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.store.keys import PoolKeys
-    from orchestrator.testing.commands import Command, Record
+    from orchestrator.testing.commands import Command, CommandRecord
 
 Kind = Literal["worker", "supervisor", "host"]
 Where = Literal["request", "reply"]
@@ -82,43 +82,43 @@ class Step:
         return f"{self.kind}-{'freeze' if self.freeze else 'kill'}-{self.where}-{call}-{self.turn:02}"
 
 
-class Stage:
-    """Where stories are played: the server, the nursery, a namespace and a notebook for each."""
+class StepRunner:
+    """Where stories are played: the server, the forked_actors, a namespace and a attempt_log for each."""
 
-    def __init__(self, server: RedisServer, prefix: str, folder: Path, nursery: Nursery) -> None:
-        self.server, self.prefix, self.folder, self.nursery = server, prefix, folder, nursery
+    def __init__(self, server: RedisServer, prefix: str, folder: Path, forked_actors: ForkedActors) -> None:
+        self.server, self.prefix, self.folder, self.forked_actors = server, prefix, folder, forked_actors
 
-    async def play(self, step: Step) -> Step:
+    async def run_step(self, step: Step) -> Step:
         """Play one story to its end and judge it."""
         try:
             with anyio.fail_after(TIMEOUT_S):
-                await _Play(self, step).run()
+                await _StepRun(self, step).run()
         except Exception as failure:  # noqa: BLE001 - one step of many: all are reported together
-            log = await to_thread.run_sync(self.nursery.log, step.name)
+            log = await to_thread.run_sync(self.forked_actors.log, step.name)
             step.faults.append(f"{type(failure).__name__}: {failure}; its log: {log[-1500:]}")
         return step
 
-    async def play_all(self, steps: list[Step]) -> None:
+    async def run_steps(self, steps: list[Step]) -> None:
         """Play stories side by side."""
         limiter = anyio.CapacityLimiter(AT_ONCE)
 
-        async def play(step: Step) -> None:
+        async def run_step(step: Step) -> None:
             async with limiter:
-                await self.play(step)
+                await self.run_step(step)
 
         async with anyio.create_task_group() as group:
             for step in steps:
-                group.start_soon(play, step)
+                group.start_soon(run_step, step)
 
 
-class _Play:
+class _StepRun:
     """One story with its actors."""
 
-    def __init__(self, stage: Stage, step: Step) -> None:
-        self._stage, self._step = stage, step
-        self._prefix = f"{stage.prefix.rpartition(':')[0]}:{step.name}"
-        self._notebook = Notebook(stage.folder / f"{step.name}.notes")
-        self._settings = make_settings(stage.server.url, self._prefix, **TIMINGS)
+    def __init__(self, step_runner: StepRunner, step: Step) -> None:
+        self._step_runner, self._step = step_runner, step
+        self._prefix = f"{step_runner.prefix.rpartition(':')[0]}:{step.name}"
+        self._attempt_log = AttemptLog(step_runner.folder / f"{step.name}.notes")
+        self._settings = make_settings(step_runner.server.url, self._prefix, **TIMINGS)
         self._keys: PoolKeys = pool_keys(self._settings)
         self._deaths = Counter[str]()
         self._pid = 0
@@ -130,9 +130,9 @@ class _Play:
         """Play it; what went wrong is in `step.faults`."""
         step = self._step
         async with AsyncExitStack() as stack:
-            direct: redis.Redis = stack.enter_context(self._stage.server.client())
+            direct: redis.Redis = stack.enter_context(self._step_runner.server.client())
             stack.callback(lambda: direct.unlink("-", *keys_of(direct, self._prefix)))
-            proxy = await stack.enter_async_context(FaultProxy(self._stage.server.url))
+            proxy = await stack.enter_async_context(FaultProxy(self._step_runner.server.url))
             self._plan(proxy)
             group = await stack.enter_async_context(anyio.create_task_group())
             stack.callback(group.cancel_scope.cancel)
@@ -160,17 +160,19 @@ class _Play:
             await self._judge(direct)
 
     async def _start_victim(self, proxy: FaultProxy) -> int:
-        nursery, step = self._stage.nursery, self._step
-        start = partial(nursery.start, step.kind, step.name, url=proxy.url, prefix=self._prefix)
-        return await to_thread.run_sync(partial(start, notebook=self._notebook.path, timings=TIMINGS))
+        forked_actors, step = self._step_runner.forked_actors, self._step
+        start = partial(forked_actors.start, step.kind, step.name, url=proxy.url, prefix=self._prefix)
+        return await to_thread.run_sync(partial(start, attempt_log=self._attempt_log.path, timings=TIMINGS))
 
     async def _judge(self, direct: redis.Redis) -> None:
         step = self._step
         # What dies of a freeze depends on what the others had taken by then; fences are judged there. With a host only
         # one of two ways to take back may count.
         deaths = None if step.freeze or step.kind == "host" else self._deaths
-        step.faults += await to_thread.run_sync(lambda: faults_of(direct, self._keys, self._notebook, deaths=deaths))
-        log = await to_thread.run_sync(self._stage.nursery.log, step.name)
+        step.faults += await to_thread.run_sync(
+            lambda: violations_of(direct, self._keys, self._attempt_log, deaths=deaths)
+        )
+        log = await to_thread.run_sync(self._step_runner.forked_actors.log, step.name)
         told = Counter(re.findall(r"(?:lease_lost|finish_rejected|attempt_fenced) task='?([^' ]+)", log))
         step.faults += [f"{task} was said to be lost {times} times" for task, times in told.items() if times > 1]
         step.lost = len(told)
@@ -179,7 +181,7 @@ class _Play:
         return set(workers_of(direct, self._keys, "actor").values())
 
     async def _kill_child(self, direct: redis.Redis) -> None:
-        await wait_for(lambda: self._notebook.notes("begun"), "the child to run something", 10)
+        await wait_for(lambda: self._attempt_log.notes("begun"), "the child to run something", 10)
         (child,) = self._workers(direct)
         os.kill(child, signal.SIGKILL)
 
@@ -191,7 +193,7 @@ class _Play:
         handles = [await orc.submit("quick", {"n": n}) for n in range(3)]
         assert [await handle.result(timeout=TIMEOUT_S) for handle in handles] == [0, 1, 2]
         if self._step.kind == "worker":
-            ran = {note.pid for handle in handles for note in self._notebook.notes("begun", task=handle.id)}
+            ran = {note.pid for handle in handles for note in self._attempt_log.notes("begun", task=handle.id)}
             assert ran == {self._pid}, "the thawed worker took no new work"
 
     # ----------------------------------------------------------------------------------------------------- the fault
@@ -258,7 +260,7 @@ class _Play:
 
     async def _work(self) -> None:
         async with open_services(self._settings, name="worker") as services:
-            self._colleague = Worker(services, make_agents(self._notebook), worker=new_worker_id())
+            self._colleague = Worker(services, make_agents(self._attempt_log), worker=new_worker_id())
             await self._colleague.run(listen=False)
 
 
@@ -267,12 +269,12 @@ def label_of(command: Command) -> str:
     return SCRIPTS.get(command.script or "", command.name)
 
 
-def label(record: Record) -> str:
+def label(record: CommandRecord) -> str:
     """The same of what the log keeps."""
     return SCRIPTS.get(record.arguments[0].decode(), record.name) if record.name == "EVALSHA" else record.name
 
 
-def is_work(record: Record) -> bool:
+def is_work(record: CommandRecord) -> bool:
     """Whether a record counts among the calls that are hit."""
     return record.name not in {"HELLO", "AUTH", "SELECT", "CLIENT", "COMMAND", "INFO", "PING"}
 
@@ -281,9 +283,9 @@ SCRIPTS: Final = {one.sha: name for name, one in all_scripts().items()}
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def forked_actors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedActors]:
     """Where actors are forked."""
-    with Nursery(tmp_path_factory.mktemp("logs")) as running:
+    with ForkedActors(tmp_path_factory.mktemp("logs")) as running:
         yield running
 
 
@@ -295,14 +297,16 @@ def tcp_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def stage(tcp_server: RedisServer, prefix: str, tmp_path: Path, nursery: Nursery) -> Stage:
+def step_runner(tcp_server: RedisServer, prefix: str, tmp_path: Path, forked_actors: ForkedActors) -> StepRunner:
     """Where stories are played."""
-    return Stage(tcp_server, prefix, tmp_path, nursery)
+    return StepRunner(tcp_server, prefix, tmp_path, forked_actors)
 
 
-async def sweep(stage: Stage, kind: Kind, calls: set[str], *, turns: int, freeze: bool = False) -> list[Step]:
+async def sweep(
+    step_runner: StepRunner, kind: Kind, calls: set[str], *, turns: int, freeze: bool = False
+) -> list[Step]:
     """Hit an actor before and after the server ran each of its calls, and report every story that went wrong."""
-    quiet = await stage.play(Step(kind))
+    quiet = await step_runner.run_step(Step(kind))
     assert quiet.faults == []
     assert set(quiet.calls) >= calls, f"the story does not meet {calls - set(quiet.calls)}"
     steps = [
@@ -312,7 +316,7 @@ async def sweep(stage: Stage, kind: Kind, calls: set[str], *, turns: int, freeze
         for turn in range(1, min(times, turns if call in calls else 1) + 1)
         for where in WHERES
     ]
-    await stage.play_all(steps)
+    await step_runner.run_steps(steps)
     wrong = [f"{step.name}: {fault}" for step in steps for fault in step.faults]
     assert not wrong, "\n".join(wrong)
     for where in WHERES:
@@ -322,35 +326,35 @@ async def sweep(stage: Stage, kind: Kind, calls: set[str], *, turns: int, freeze
 
 
 @pytest.mark.slow
-async def test_a_worker_is_killed_at_every_call(stage: Stage) -> None:
+async def test_a_worker_is_killed_at_every_call(step_runner: StepRunner) -> None:
     """Each task ends once, has died only if the dead worker had it, and nothing is left; no limit is exceeded."""
-    await sweep(stage, "worker", WORKER_CALLS, turns=4)
+    await sweep(step_runner, "worker", WORKER_CALLS, turns=4)
 
 
 @pytest.mark.slow
-async def test_a_supervisor_is_killed_at_every_call(stage: Stage) -> None:
+async def test_a_supervisor_is_killed_at_every_call(step_runner: StepRunner) -> None:
     """Another one takes over: each task ends once, none has died, and nothing is left; no limit is exceeded."""
-    await sweep(stage, "supervisor", SUPERVISOR_CALLS, turns=4)
+    await sweep(step_runner, "supervisor", SUPERVISOR_CALLS, turns=4)
 
 
 @pytest.mark.slow
-async def test_a_worker_is_frozen_at_every_call(stage: Stage) -> None:
+async def test_a_worker_is_frozen_at_every_call(step_runner: StepRunner) -> None:
     """For three leases: what was taken from it ends once, elsewhere; thawed, it changes nothing and does new work."""
-    steps = await sweep(stage, "worker", WORKER_CALLS - {"agents/deregister"}, turns=1, freeze=True)
+    steps = await sweep(step_runner, "worker", WORKER_CALLS - {"agents/deregister"}, turns=1, freeze=True)
     assert sum(step.lost for step in steps) >= len(WORKER_CALLS), "hardly anything was taken from the frozen ones"
 
 
 @pytest.mark.slow
-async def test_a_supervisor_is_frozen_at_every_call(stage: Stage) -> None:
+async def test_a_supervisor_is_frozen_at_every_call(step_runner: StepRunner) -> None:
     """Another one leads meanwhile; thawed, it assigns nothing twice, and leads again when the other has gone."""
-    await sweep(stage, "supervisor", SUPERVISOR_CALLS - {"agents/resign"}, turns=1, freeze=True)
+    await sweep(step_runner, "supervisor", SUPERVISOR_CALLS - {"agents/resign"}, turns=1, freeze=True)
 
 
 @pytest.mark.slow
-async def test_a_host_is_killed_at_every_call(stage: Stage) -> None:
+async def test_a_host_is_killed_at_every_call(step_runner: StepRunner) -> None:
     """Its worker has died before: whether or not it could give back what that held, each task ends once."""
     steps = [Step("host", call, turn, where) for call in HOST_CALLS for turn in (1, 2) for where in WHERES]
-    await stage.play_all(steps)
+    await step_runner.run_steps(steps)
     wrong = [f"{step.name}: {fault}" for step in steps for fault in step.faults]
     assert not wrong, "\n".join(wrong)
     assert all(step.hit for step in steps), [step.name for step in steps if not step.hit]

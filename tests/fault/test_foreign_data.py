@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.errors import ServerRefused
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import leftovers
+from tests.helpers.end_state import find_violations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,7 +49,7 @@ async def test_another_type_in_the_keys_of_one_agent(
             stuck = stuck or await orc.submit("stamp")
             assert await stuck.result(timeout=15) == "stamped"
         await worker.drain()
-        assert [each for each in leftovers(team.direct, team.keys) if "clerk" not in each] == []
+        assert [each for each in find_violations(team.direct, team.keys) if "clerk" not in each] == []
 
 
 async def test_garbage_in_an_inbox(make_team: Callable[..., Team]) -> None:
@@ -68,7 +68,7 @@ async def test_garbage_in_an_inbox(make_team: Callable[..., Team]) -> None:
                 assert await (await orc.submit("echo", {"n": 1})).result(timeout=5) == 1
             await wait_for(lambda: not team.direct.xlen(inbox), "the garbage to be thrown out", 10)
         await worker.drain()
-        assert leftovers(team.direct, team.keys) == []
+        assert find_violations(team.direct, team.keys) == []
 
 
 async def test_garbage_in_a_record(make_team: Callable[..., Team]) -> None:
@@ -84,4 +84,4 @@ async def test_garbage_in_a_record(make_team: Callable[..., Team]) -> None:
             await wait_for(lambda: team.state(broken.id) == "dead", "the broken one to end", 10)
             assert team.task(broken.id)["reason"]
         await worker.drain()
-        assert leftovers(team.direct, team.keys) == []
+        assert find_violations(team.direct, team.keys) == []

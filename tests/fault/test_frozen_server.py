@@ -13,14 +13,14 @@ from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import ServerUnavailable
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import counters, leftovers
+from tests.helpers.end_state import counters, find_violations
 from tests.helpers.team import Team
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.store.server_binary import ServerBinary
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 LEASE_S = 1.0
 FROZEN_S = 2.0
@@ -52,16 +52,18 @@ def pause(server: RedisServer) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stand_still", [freeze, pause])
 async def test_a_server_that_stands_still_longer_than_a_lease(
-    stand_still: Any, prefix: str, notebook: Notebook, gate: Path
+    stand_still: Any, prefix: str, attempt_log: AttemptLog, gate: Path
 ) -> None:
     """All leases are old when it wakes; holders get one lease to renew, nobody takes anything, nothing is lost."""
     with RedisServer() as server:
-        async with Team(server, prefix, notebook, lease_s=LEASE_S, slots=10, sweep_s=0.3, leader_lease_s=1.0) as team:
+        async with Team(
+            server, prefix, attempt_log, lease_s=LEASE_S, slots=10, sweep_s=0.3, leader_lease_s=1.0
+        ) as team:
             await team.start_supervisor()
             workers = [await team.start_worker() for _ in range(2)]
             async with team.open_client() as orc:
                 held = [await orc.submit("hold", {"gate": str(gate)}) for _ in range(10)]
-                await wait_for(lambda: len(notebook.notes("begun")) == 10, "all to run")
+                await wait_for(lambda: len(attempt_log.notes("begun")) == 10, "all to run")
                 before = _grace_ms(team)
                 await anyio.to_thread.run_sync(stand_still, server)
                 # The twin of the test: the gap was felt as one, else nothing would have been at stake.
@@ -71,17 +73,17 @@ async def test_a_server_that_stands_still_longer_than_a_lease(
                 await wait_for(lambda: _looked_ms(team) > grace + 1000 * LEASE_S / 2, "looks after the grace")
                 await anyio.Path(gate).touch()
                 assert {await handle.result(timeout=10) for handle in held} == {"held"}
-            assert notebook.runs().total() == 11, "a task was taken from a worker that lived"
+            assert attempt_log.runs().total() == 11, "a task was taken from a worker that lived"
             assert not counters(team.direct, team.keys).keys() & {"adopted", "recovered"}
             for worker in workers:
                 await worker.drain()
-            assert leftovers(team.direct, team.keys) == []
+            assert find_violations(team.direct, team.keys) == []
 
 
-async def test_no_more_connections(binary: ServerBinary, prefix: str, notebook: Notebook) -> None:
+async def test_no_more_connections(binary: ServerBinary, prefix: str, attempt_log: AttemptLog) -> None:
     """At maxclients a newcomer is told so; who is cut off comes back when there is room, and all work is done."""
     with RedisServer(binary) as server:
-        async with Team(server, prefix, notebook) as team:
+        async with Team(server, prefix, attempt_log) as team:
             await team.start_supervisor()
             member = await team.start_worker()
             async with team.open_client() as orc:
@@ -107,11 +109,11 @@ async def test_no_more_connections(binary: ServerBinary, prefix: str, notebook: 
                     member.proxy.heal()
                     late = [await orc.submit("echo", {"n": n}) for n in range(10)]
                     await anyio.sleep(0.5)  # the fault itself: for so long it is kept out
-                    assert notebook.runs().total() == 11
+                    assert attempt_log.runs().total() == 11
                 assert [await handle.result(timeout=10) for handle in late] == list(range(10))
             await member.drain()
-            assert notebook.attempts_run_twice() == []
-            assert leftovers(team.direct, team.keys) == []
+            assert attempt_log.attempts_run_twice() == []
+            assert find_violations(team.direct, team.keys) == []
 
 
 def _connected(team: Team) -> int:

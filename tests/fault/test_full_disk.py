@@ -14,7 +14,7 @@ import redis
 from orchestrator.core.errors import ServerFull
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import counters, leftovers
+from tests.helpers.end_state import counters, find_violations
 from tests.helpers.team import Team
 
 if TYPE_CHECKING:
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
     from orchestrator.client.handle import TaskHandle
     from orchestrator.store.server_binary import ServerBinary
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit, to fill the disk of a running server")
 
 
 @pytest.mark.slow
-async def test_a_full_disk_heals(binary: ServerBinary, prefix: str, notebook: Notebook, gate: Path) -> None:
+async def test_a_full_disk_heals(binary: ServerBinary, prefix: str, attempt_log: AttemptLog, gate: Path) -> None:
     """A running task outlives two leases without a disk, nobody takes it, and no confirmed task is lost by a kill."""
     options = {"appendonly": "yes", "appendfsync": "everysec"}
     timings: dict[str, Any] = {"heartbeat_s": 0.2, "sweep_s": 0.3, "leader_lease_s": 0.6}
     with RedisServer(binary, options=options) as server:
-        async with Team(server, prefix, notebook, lease_s=1.0, slots=2, **timings) as team:
+        async with Team(server, prefix, attempt_log, lease_s=1.0, slots=2, **timings) as team:
             await team.start_supervisor()
             await team.start_worker()
             await team.start_worker()
             async with team.open_client() as orc:
                 held = await orc.submit("hold", {"gate": str(gate)})
-                await wait_for(lambda: notebook.notes("begun"), "the task to run")
+                await wait_for(lambda: attempt_log.notes("begun"), "the task to run")
                 server.fill_disk()
                 confirmed: list[TaskHandle[Any]] = []
 
@@ -58,7 +58,7 @@ async def test_a_full_disk_heals(binary: ServerBinary, prefix: str, notebook: No
                 # Another lease: whoever would take the task for lost has looked.
                 before = _looked_ms(team)
                 await wait_for(lambda: _looked_ms(team) > before + 1200, "looks at the inbox")
-                assert len(notebook.notes("begun", task=held.id)) == 1, "a running task was taken for lost"
+                assert len(attempt_log.notes("begun", task=held.id)) == 1, "a running task was taken for lost"
                 await anyio.to_thread.run_sync(server.restart)
                 assert {team.state(handle.id) for handle in confirmed} <= {"scheduled"}, "a confirmed task was lost"
                 await anyio.Path(gate).touch()
@@ -66,7 +66,7 @@ async def test_a_full_disk_heals(binary: ServerBinary, prefix: str, notebook: No
                 for handle in confirmed:
                     await handle.cancel()
             assert counters(team.direct, team.keys)["succeeded"] == 2
-            assert leftovers(team.direct, team.keys) == []
+            assert find_violations(team.direct, team.keys) == []
 
 
 def _writes(team: Team, prefix: str) -> bool:

@@ -13,7 +13,7 @@ from orchestrator.services import open_services
 from orchestrator.tasks import scripts
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import counters, leftovers
+from tests.helpers.end_state import counters, find_violations
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.team import Team
 from workers import Agent, TaskContext
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
     from orchestrator.client.handle import TaskHandle
     from orchestrator.store.server_binary import ServerBinary
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 
-async def test_nobody_is_declared_dead(binary: ServerBinary, prefix: str, notebook: Notebook, gate: Path) -> None:
+async def test_nobody_is_declared_dead(binary: ServerBinary, prefix: str, attempt_log: AttemptLog, gate: Path) -> None:
     """Heartbeats, renewals and the leader go on for two leases; what a plain client would store is refused."""
     timings: dict[str, Any] = {"heartbeat_s": 0.2, "sweep_s": 0.3, "leader_lease_s": 0.6}
     with RedisServer(binary) as server:
-        async with Team(server, prefix, notebook, lease_s=1.0, slots=2, **timings) as team:
+        async with Team(server, prefix, attempt_log, lease_s=1.0, slots=2, **timings) as team:
             await team.start_supervisor()
             member, peer = await team.start_worker(), await team.start_worker()
             async with team.open_client() as orc:
                 held = [await orc.submit("hold", {"gate": str(gate)}) for _ in range(2)]
-                await wait_for(lambda: len(notebook.notes("begun")) == 2, "both to run")
+                await wait_for(lambda: len(attempt_log.notes("begun")) == 2, "both to run")
                 leader = team.direct.get(team.keys.leader)
                 team.direct.config_set("maxmemory", "1")
                 with pytest.raises(redis.exceptions.OutOfMemoryError):
@@ -51,17 +51,17 @@ async def test_nobody_is_declared_dead(binary: ServerBinary, prefix: str, notebo
                     await orc.submit("echo", {"n": 1})
                 await anyio.Path(gate).touch()
                 assert [await handle.result(timeout=10) for handle in held] == ["held", "held"]
-                assert len(notebook.notes("begun")) == 2, "somebody took a running task for lost"
+                assert len(attempt_log.notes("begun")) == 2, "somebody took a running task for lost"
                 team.direct.config_set("maxmemory", "0")
                 assert await (await orc.submit("echo", {"n": 5})).result(timeout=4) == 5
             assert not counters(team.direct, team.keys).keys() & {"adopted", "recovered", "abandoned"}
-            assert leftovers(team.direct, team.keys) == []
+            assert find_violations(team.direct, team.keys) == []
 
 
-async def test_working_and_deleting_make_room(binary: ServerBinary, prefix: str, notebook: Notebook) -> None:
+async def test_working_and_deleting_make_room(binary: ServerBinary, prefix: str, attempt_log: AttemptLog) -> None:
     """Tasks fill the server until it refuses more; all are done; when they are deleted, new ones are accepted."""
     with RedisServer(binary) as server:
-        async with Team(server, prefix, notebook) as team:
+        async with Team(server, prefix, attempt_log) as team:
             await team.start_supervisor()
             async with team.open_client() as orc:
                 room = int(team.direct.info("memory")["used_memory"]) + 2_000_000

@@ -19,8 +19,8 @@ from orchestrator.services import SyncStore, pool_keys, reach_server
 from orchestrator.tasks import scripts
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
-from tests.helpers import staff
-from tests.helpers.staff import alive
+from tests.helpers import subprocesses
+from tests.helpers.subprocesses import alive
 from tests.helpers.team import make_settings
 from workers import Agent
 from workers.runtime.host import DeadWorker, Host
@@ -30,17 +30,19 @@ if TYPE_CHECKING:
 
     from orchestrator.core.settings import Settings
     from orchestrator.store.keys import PoolKeys
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 AGENTS = "tests.helpers.parent_agents:parent"
 
 
-async def test_what_a_worker_started_ends_with_it(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+async def test_what_a_worker_started_ends_with_it(
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog
+) -> None:
     """A worker is killed; the process that its handler had started is killed too, before anything goes back."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
     with ExitStack() as stack:
-        stack.enter_context(staff.supervisor(settings))
-        stack.enter_context(staff.host(settings, notebook, processes=1, agents=AGENTS))
+        stack.enter_context(subprocesses.supervisor(settings))
+        stack.enter_context(subprocesses.host(settings, attempt_log, processes=1, agents=AGENTS))
         async with Orchestrator(settings=settings) as orc:
             worker, child = await (await orc.submit("spawn")).result(timeout=15)
             assert alive(child)
@@ -53,13 +55,13 @@ async def test_what_a_worker_started_ends_with_it(redis_server: RedisServer, pre
 
 @pytest.mark.slow
 async def test_a_frozen_worker_is_killed_and_replaced(
-    redis_server: RedisServer, prefix: str, notebook: Notebook
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog
 ) -> None:
     """A worker process that stands still, its watchdog included, is ended by its host; another one comes."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, stuck_after_s=1.0, heartbeat_s=0.2)
     with ExitStack() as stack:
-        stack.enter_context(staff.supervisor(settings))
-        host = stack.enter_context(staff.host(settings, notebook, processes=1, agents=AGENTS))
+        stack.enter_context(subprocesses.supervisor(settings))
+        host = stack.enter_context(subprocesses.host(settings, attempt_log, processes=1, agents=AGENTS))
         async with Orchestrator(settings=settings) as orc:
             worker, _ = await (await orc.submit("spawn")).result(timeout=15)
             os.kill(worker, signal.SIGSTOP)

@@ -20,9 +20,9 @@ from orchestrator.supervisor.daemon import supervise
 from orchestrator.testing.commands import Command, script
 from orchestrator.testing.proxy import FaultProxy
 from orchestrator.testing.waiting import wait_for
+from tests.helpers.forked_actors import ForkedActors
 from tests.helpers.guards import keys_of
-from tests.helpers.nursery import Nursery
-from tests.helpers.staff import alive
+from tests.helpers.subprocesses import alive
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ async def test_killed_in_the_middle(redis_server: RedisServer, prefix: str, tmp_
     async with FaultProxy(redis_server.url) as proxy, Orchestrator(settings=settings) as orc:
         handles = await orc.submit_many([Submission("nobody", {"n": n}) for n in range(MANY)])
         ids = [handle.id for handle in handles]
-        with redis_server.client() as direct, Nursery(tmp_path) as nursery:
+        with redis_server.client() as direct, ForkedActors(tmp_path) as forked_actors:
             try:
                 await orc.admin.cancel(ids)
-                start = partial(nursery.start, "supervisor", "supervisor", url=proxy.url, prefix=prefix)
+                start = partial(forked_actors.start, "supervisor", "supervisor", url=proxy.url, prefix=prefix)
                 pid = 0
                 felt = anyio.Event()
                 meant = script(all_scripts()[call].sha)
@@ -69,7 +69,7 @@ async def test_killed_in_the_middle(redis_server: RedisServer, prefix: str, tmp_
                 proxy.watch(meant, hit, nth=turn + settled, where=where)
                 if where == "request":
                     proxy.fail_command(meant, nth=turn + settled)
-                pid = await to_thread.run_sync(partial(start, notebook=tmp_path / "notes", timings=TIMINGS))
+                pid = await to_thread.run_sync(partial(start, attempt_log=tmp_path / "notes", timings=TIMINGS))
                 await wait_for(lambda: direct.zcard(keys.queue("skill:nobody")) == 0, "all to be cancelled", 10)
                 sent = await orc.admin.retry(ids, reason="again")
                 with anyio.fail_after(10):

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.testing.commands import named
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import leftovers
+from tests.helpers.end_state import find_violations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +38,10 @@ async def test_an_entry_that_was_taken_meanwhile_is_not_started(make_team: Calla
                 lambda: sum(record.outcome == "replied" for record in late.proxy.commands("EVALSHA")[asked:]) >= 3,
                 "the late worker to be heard",
             )
-            assert len(team.notebook.notes("begun", task=handle.id)) == 1, "it ran again, for nothing"
+            assert len(team.attempt_log.notes("begun", task=handle.id)) == 1, "it ran again, for nothing"
         for member in (late, peer):
             await member.drain()
-        assert leftovers(team.direct, team.keys) == []
+        assert find_violations(team.direct, team.keys) == []
 
 
 @pytest.mark.slow

@@ -14,10 +14,10 @@ from anyio import to_thread
 from orchestrator.client.client import Orchestrator
 from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import leftovers, records
-from tests.helpers.nursery import Nursery
-from tests.helpers.small_story import GRANTS, WINDOW_S, granted_ms
-from tests.helpers.staff import alive, supervisor
+from tests.helpers.end_state import find_violations, records
+from tests.helpers.forked_actors import ForkedActors
+from tests.helpers.small_workload import GRANTS, WINDOW_S, granted_ms
+from tests.helpers.subprocesses import alive, supervisor
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 
     from orchestrator.testing.processes import ActorProcess
     from orchestrator.testing.servers import RedisServer
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 LEASE_S = 0.6
 FREEZES = 6
 TIMINGS = {"leader_lease_s": LEASE_S, "sweep_s": 0.5, "heartbeat_s": 0.3}
 
 
-async def start_worker(nursery: Nursery, server: RedisServer, prefix: str, notebook: Notebook) -> int:
+async def start_worker(forked_actors: ForkedActors, server: RedisServer, prefix: str, attempt_log: AttemptLog) -> int:
     """Start a worker of the small story; its process id."""
-    start = partial(nursery.start, "worker", "worker", url=server.url, prefix=prefix)
-    return await to_thread.run_sync(partial(start, notebook=notebook.path, timings=TIMINGS))
+    start = partial(forked_actors.start, "worker", "worker", url=server.url, prefix=prefix)
+    return await to_thread.run_sync(partial(start, attempt_log=attempt_log.path, timings=TIMINGS))
 
 
 @pytest.mark.slow
 async def test_leaders_are_frozen_again_and_again(
-    redis_server: RedisServer, prefix: str, notebook: Notebook, tmp_path: Path
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, tmp_path: Path
 ) -> None:
     """Under load, whoever leads is frozen beyond its lease: every task is assigned once, no window is exceeded."""
     settings = make_settings(redis_server.url, prefix, **TIMINGS)
     keys = pool_keys(settings)
     with ExitStack() as stack:
         direct = stack.enter_context(redis_server.client())
-        nursery = stack.enter_context(Nursery(tmp_path))
+        forked_actors = stack.enter_context(ForkedActors(tmp_path))
         pair = [stack.enter_context(supervisor(settings, name=name)) for name in ("one", "other")]
-        await start_worker(nursery, redis_server, prefix, notebook)
+        await start_worker(forked_actors, redis_server, prefix, attempt_log)
         async with Orchestrator(settings=settings) as orc:
             ids: list[str] = []
 
@@ -76,14 +76,14 @@ async def test_leaders_are_frozen_again_and_again(
             results = [await orc.task(id_).result(timeout=30) for id_ in ids]
             assert results == list(range(2000))
         assert len(set(leaders)) == 2, "only one of them ever led"
-        assert notebook.runs().most_common(1)[0][1] == 1, "a task was assigned twice"
-        assert len(notebook.runs()) == 2000
-        granted = granted_ms(notebook)
+        assert attempt_log.runs().most_common(1)[0][1] == 1, "a task was assigned twice"
+        assert len(attempt_log.runs()) == 2000
+        granted = granted_ms(attempt_log)
         assert len(granted) == 20
         too_near = [b - a for a, b in zip(granted, granted[GRANTS:], strict=False) if b - a < WINDOW_S * 1000 - 1]
         assert too_near == []
         assert not any(b"deaths" in record for record in records(direct, keys).values())
-        assert leftovers(direct, keys) == []
+        assert find_violations(direct, keys) == []
 
 
 def _who(pair: list[ActorProcess], leader: bytes) -> ActorProcess:
@@ -94,21 +94,21 @@ def _who(pair: list[ActorProcess], leader: bytes) -> ActorProcess:
 
 @pytest.mark.slow
 async def test_workers_go_on_without_any_supervisor(
-    redis_server: RedisServer, prefix: str, notebook: Notebook, tmp_path: Path
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, tmp_path: Path
 ) -> None:
     """What is assigned runs and ends; what must be assigned again waits, and goes on as soon as one comes back."""
     settings = make_settings(redis_server.url, prefix, **TIMINGS)
     keys = pool_keys(settings)
     with ExitStack() as stack:
         direct = stack.enter_context(redis_server.client())
-        nursery = stack.enter_context(Nursery(tmp_path))
+        forked_actors = stack.enter_context(ForkedActors(tmp_path))
         only = stack.enter_context(supervisor(settings, name="only"))
-        pid = await start_worker(nursery, redis_server, prefix, notebook)
+        pid = await start_worker(forked_actors, redis_server, prefix, attempt_log)
         async with Orchestrator(settings=settings) as orc:
             assert await (await orc.submit("quick", {"n": 0})).result(timeout=10) == 0
             lasting = [await orc.submit("chatty", {"n": n}) for n in range(4)]
             again = await orc.submit("flaky", {"n": 7})
-            await wait_for(lambda: len(notebook.runs()) == 6, "all to run", 5)
+            await wait_for(lambda: len(attempt_log.runs()) == 6, "all to run", 5)
             only.kill()
             waiting = await orc.submit("quick", {"n": 1})
             assert [await handle.result(timeout=5) for handle in lasting] == [0, 1, 2, 3]
@@ -119,5 +119,5 @@ async def test_workers_go_on_without_any_supervisor(
             stack.enter_context(supervisor(settings, name="next"))
             assert await waiting.result(timeout=10) == 1
             assert await again.result(timeout=10) == 7
-        assert notebook.attempts_run_twice() == []
-        assert leftovers(direct, keys) == []
+        assert attempt_log.attempts_run_twice() == []
+        assert find_violations(direct, keys) == []

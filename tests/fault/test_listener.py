@@ -20,7 +20,7 @@ from orchestrator.services import open_services, pool_keys
 from orchestrator.tasks.model import TaskState
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
-from tests.helpers import staff
+from tests.helpers import subprocesses
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.team import make_settings
 from workers import Agent, TaskContext
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from orchestrator.store.server_binary import ServerBinary
     from orchestrator.testing.commands import Command
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
     from tests.helpers.team import Team
 
 WITHIN_S = 3.0
@@ -137,7 +137,7 @@ def listener(command: Command) -> bool:
 
 @pytest.mark.parametrize("heartbeats", [True, False])
 async def test_deaf_workers_are_told_by_their_heartbeat(
-    make_team: Callable[..., Team], gate: Path, notebook: Notebook, *, heartbeats: bool
+    make_team: Callable[..., Team], gate: Path, attempt_log: AttemptLog, *, heartbeats: bool
 ) -> None:
     """What the listener's connection swallows is learned at the next heartbeat, or once the connection is lost."""
     timings = {"heartbeat_s": 0.3, "lease_s": 3.0} if heartbeats else {"heartbeat_s": 60.0, "lease_s": 180.0}
@@ -147,7 +147,7 @@ async def test_deaf_workers_are_told_by_their_heartbeat(
         fault = worker.proxy.fail_reply(listener, nth="every", how="swallow")
         async with team.open_client() as orc:
             first, second = [await orc.submit("hold", {"gate": str(gate)}) for _ in range(2)]
-            await wait_for(lambda: len(notebook.notes("begun")) == 2, "both to run")
+            await wait_for(lambda: len(attempt_log.notes("begun")) == 2, "both to run")
             await first.cancel("enough")
             stop = await orc.admin.stop(now=True)
             if not heartbeats:
@@ -174,7 +174,7 @@ async def test_deaf_workers_are_told_by_their_heartbeat(
 
 
 async def test_a_hearing_connection_that_is_cut_again_and_again_costs_nothing(
-    make_team: Callable[..., Team], gate: Path, notebook: Notebook
+    make_team: Callable[..., Team], gate: Path, attempt_log: AttemptLog
 ) -> None:
     """Whatever the moment of the cut, each cancel is heard well within a second."""
     async with make_team(heartbeat_s=60.0, lease_s=180.0) as team:
@@ -183,7 +183,7 @@ async def test_a_hearing_connection_that_is_cut_again_and_again_costs_nothing(
         async with team.open_client() as orc:
             for n in range(10):
                 handle = await orc.submit("hold", {"gate": str(gate)})
-                await wait_for(lambda n=n: len(notebook.notes("begun")) > n, "it to run")  # type: ignore[misc]
+                await wait_for(lambda n=n: len(attempt_log.notes("begun")) > n, "it to run")  # type: ignore[misc]
                 async with anyio.create_task_group() as both:
                     both.start_soon(handle.cancel, "enough")
                     worker.proxy.cut(reset=n % 2 == 0)
@@ -194,20 +194,24 @@ async def test_a_hearing_connection_that_is_cut_again_and_again_costs_nothing(
 
 @pytest.mark.slow
 async def test_a_frozen_worker_is_listed_and_answers_when_it_thaws(
-    redis_server: RedisServer, prefix: str, notebook: Notebook, gate: Path
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, gate: Path
 ) -> None:
     """While it is frozen the receipts say who is missing; then it obeys before it starts anything."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, heartbeat_s=5.0)
     keys = pool_keys(settings)
     with ExitStack() as stack:
         direct = stack.enter_context(redis_server.client())
-        stack.enter_context(staff.supervisor(settings))
-        host = stack.enter_context(staff.host(settings, notebook, processes=2, agents="tests.helpers.busy_agents:busy"))
+        stack.enter_context(subprocesses.supervisor(settings))
+        host = stack.enter_context(
+            subprocesses.host(settings, attempt_log, processes=2, agents="tests.helpers.busy_agents:busy")
+        )
         async with Orchestrator(settings=settings) as orc:
             await wait_for(
-                lambda: len(staff.workers_of(direct, keys, "busy")) == 2, lambda: host.describe("two workers"), 15
+                lambda: len(subprocesses.workers_of(direct, keys, "busy")) == 2,
+                lambda: host.describe("two workers"),
+                15,
             )
-            frozen, pid = next(iter(staff.workers_of(direct, keys, "busy").items()))
+            frozen, pid = next(iter(subprocesses.workers_of(direct, keys, "busy").items()))
             os.kill(pid, signal.SIGSTOP)
             try:
                 stop = await orc.admin.stop()
@@ -217,25 +221,27 @@ async def test_a_frozen_worker_is_listed_and_answers_when_it_thaws(
             finally:
                 os.kill(pid, signal.SIGCONT)
             assert (await stop.receipts(timeout=WITHIN_S)).complete
-            assert notebook.notes("begun") == []
+            assert attempt_log.notes("begun") == []
             gate.touch()  # noqa: ASYNC240 - it takes no time
             await orc.admin.start()
             assert [await handle.result(10) for handle in handles] == [1] * 4
 
 
 async def test_a_stopped_worker_process_is_not_replaced(
-    redis_server: RedisServer, prefix: str, notebook: Notebook
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog
 ) -> None:
     """Its host starts no other in its place; one that dies is replaced as ever. With its last worker the host ends."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
     keys = pool_keys(settings)
     with ExitStack() as stack:
         direct = stack.enter_context(redis_server.client())
-        stack.enter_context(staff.supervisor(settings))
-        host = stack.enter_context(staff.host(settings, notebook, processes=2, agents="tests.helpers.busy_agents:busy"))
+        stack.enter_context(subprocesses.supervisor(settings))
+        host = stack.enter_context(
+            subprocesses.host(settings, attempt_log, processes=2, agents="tests.helpers.busy_agents:busy")
+        )
 
         def workers() -> dict[str, int]:
-            return staff.workers_of(direct, keys, "busy")
+            return subprocesses.workers_of(direct, keys, "busy")
 
         async with Orchestrator(settings=settings) as orc:
             await wait_for(lambda: len(workers()) == 2, lambda: host.describe("two workers"), 15)

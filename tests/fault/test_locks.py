@@ -21,7 +21,7 @@ from orchestrator.locks.model import TakeStatus, new_nonce
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.store.store import Endpoint, SyncStore
 from orchestrator.testing.proxy import FaultProxy
-from tests.helpers import lock_holder, staff
+from tests.helpers import lock_holder, subprocesses
 from tests.helpers.local_team import local_settings
 from tests.helpers.team import make_settings
 from tests.helpers.waiting import wait_for
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from orchestrator.testing.faults import Loss
     from orchestrator.testing.servers import RedisServer
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 
 @contextmanager
@@ -95,12 +95,14 @@ async def test_killed_holder(redis_server: RedisServer, prefix: str) -> None:
                 assert lease.fence > seen.fence
 
 
-async def test_killed_worker_frees_its_session(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+async def test_killed_worker_frees_its_session(redis_server: RedisServer, prefix: str, attempt_log: AttemptLog) -> None:
     """A worker is killed in a task that has its session to itself: the host frees the lock for the next task."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
     with ExitStack() as stack:
-        stack.enter_context(staff.supervisor(settings))
-        stack.enter_context(staff.host(settings, notebook, processes=1, agents="tests.helpers.session_agents:agent"))
+        stack.enter_context(subprocesses.supervisor(settings))
+        stack.enter_context(
+            subprocesses.host(settings, attempt_log, processes=1, agents="tests.helpers.session_agents:agent")
+        )
         async with Orchestrator(settings=settings) as orc:
             hanging = await orc.submit("hang", session="s")
 
@@ -127,14 +129,14 @@ def parent_of(pid: int) -> int:
 
 
 @pytest.mark.slow
-async def test_thawed_attempt_writes_nothing(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+async def test_thawed_attempt_writes_nothing(redis_server: RedisServer, prefix: str, attempt_log: AttemptLog) -> None:
     """A host with an attempt that writes freezes, its task is ended elsewhere, it thaws: nothing more of it lands."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
     with ExitStack() as stack:
-        stack.enter_context(staff.supervisor(settings))
+        stack.enter_context(subprocesses.supervisor(settings))
         for _ in range(2):
             stack.enter_context(
-                staff.host(settings, notebook, processes=1, agents="tests.helpers.session_agents:agent")
+                subprocesses.host(settings, attempt_log, processes=1, agents="tests.helpers.session_agents:agent")
             )
         async with Orchestrator(settings=settings) as orc:
             task = await orc.submit("write", session="s")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator.repair.walk import Terms, Walk
+from orchestrator.repair.scan import KeyLifetimes, PoolScan
 from orchestrator.services import open_services
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import counters, leftovers
+from tests.helpers.end_state import counters, find_violations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -77,8 +77,8 @@ async def test_what_the_team_makes_again(make_team: Callable[..., Team]) -> None
             await wait_for(lambda: not team.direct.exists(team.keys.scheduled), "what was scheduled", 10)
         await worker.drain()
         assert set(lost) >= set(MADE_AGAIN) - {"limit:@clerk", "replies:*"}, "too few keys were there to be lost"
-        assert team.notebook.attempts_run_twice() == []
-        assert [each for each in leftovers(team.direct, team.keys) if "its endings were" not in each] == []
+        assert team.attempt_log.attempts_run_twice() == []
+        assert [each for each in find_violations(team.direct, team.keys) if "its endings were" not in each] == []
 
 
 @pytest.mark.parametrize("suffix", PUT_BACK)
@@ -90,7 +90,7 @@ async def test_what_the_reconciler_puts_back(suffix: str, make_team: Callable[..
         async with team.open_client() as orc:
             handles = [await orc.submit("pause", {"seconds": 0.3}) for _ in range(TASKS)]
             handles.append(await orc.submit("echo", {"n": 1}, delay=2.0))
-            await wait_for(lambda: team.notebook.notes("begun"), "the first to run")
+            await wait_for(lambda: team.attempt_log.notes("begun"), "the first to run")
             assert lose(team, suffix), "there was nothing to lose"
             with anyio.fail_after(20):
                 while not all([(await handle.status()).state.final for handle in handles]):
@@ -101,7 +101,7 @@ async def test_what_the_reconciler_puts_back(suffix: str, make_team: Callable[..
         counted = counters(team.direct, team.keys)
         assert counted["repaired"], "nothing was missing"
         assert counted["succeeded"] == len(handles)
-        assert leftovers(team.direct, team.keys) == []
+        assert find_violations(team.direct, team.keys) == []
 
 
 @pytest.mark.both_servers
@@ -125,14 +125,14 @@ async def test_a_group_that_is_destroyed_is_made_again(
             await worker.drain()
         assert "inbox_missing" in caplog.text, "nobody missed the group"
         assert counters(team.direct, team.keys)["succeeded"] == TASKS
-        assert leftovers(team.direct, team.keys) == []
+        assert find_violations(team.direct, team.keys) == []
 
 
 async def repair(team: Team) -> None:
     """Walk through the pool once, as the leading supervisor does every ten minutes."""
     settings = team.settings(team.client)
     async with open_services(settings, name="repair") as services:
-        async for _ in Walk(services.store, Terms.of(settings), repair=True).steps():
+        async for _ in PoolScan(services.store, KeyLifetimes.of(settings), repair=True).steps():
             pass
 
 

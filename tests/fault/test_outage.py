@@ -10,14 +10,14 @@ import pytest
 from orchestrator.core.errors import ServerFull
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import counters, leftovers
+from tests.helpers.end_state import counters, find_violations
 from tests.helpers.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 
 @pytest.mark.both_servers
@@ -32,21 +32,21 @@ async def test_an_inbox_that_vanished_under_an_idle_worker_is_made_again(make_te
             assert team.direct.delete(inbox) == 1
             assert await (await orc.submit("echo", {"n": 2})).result(timeout=5) == 2
             assert team.direct.exists(inbox)
-        assert leftovers(team.direct, team.keys) == []
+        assert find_violations(team.direct, team.keys) == []
 
 
 async def test_a_full_server_refuses_tasks_and_finishes_those_it_has(
-    prefix: str, notebook: Notebook, gate: Path
+    prefix: str, attempt_log: AttemptLog, gate: Path
 ) -> None:
     """Submit says ServerFull and stores nothing; what runs, and what waits, still ends."""
     with RedisServer() as server:
-        async with Team(server, prefix, notebook, slots=2) as team:
+        async with Team(server, prefix, attempt_log, slots=2) as team:
             await team.start_supervisor()
             await team.start_worker()
             async with team.open_client() as orc:
                 held = [await orc.submit("hold", {"gate": str(gate)}) for _ in range(2)]
                 waiting = [await orc.submit("echo", {"n": n}) for n in range(20)]
-                await wait_for(lambda: len(notebook.notes("begun")) == 2, "both slots to be taken")
+                await wait_for(lambda: len(attempt_log.notes("begun")) == 2, "both slots to be taken")
                 team.direct.config_set("maxmemory", "1")
                 with pytest.raises(ServerFull, match="out of memory"):
                     await orc.submit("echo", {"n": 1})
@@ -58,28 +58,28 @@ async def test_a_full_server_refuses_tasks_and_finishes_those_it_has(
                 team.direct.config_set("maxmemory", "0")
                 assert await (await orc.submit("echo", {"n": 5})).result(timeout=5) == 5
             assert counters(team.direct, team.keys)["submitted"] == 23, "a refused submit left something"
-            assert leftovers(team.direct, team.keys) == []
+            assert find_violations(team.direct, team.keys) == []
 
 
-async def test_children_that_a_full_server_refuses_cost_no_attempt(prefix: str, notebook: Notebook) -> None:
+async def test_children_that_a_full_server_refuses_cost_no_attempt(prefix: str, attempt_log: AttemptLog) -> None:
     """A worker starts on a full server; its handler is snoozed until there is room, however few attempts it has."""
     with RedisServer() as server:
-        async with Team(server, prefix, notebook) as team:
+        async with Team(server, prefix, attempt_log) as team:
             await team.start_supervisor()
             async with team.open_client() as orc:
                 family = await orc.submit("family", {"children": 3}, max_attempts=1)
                 team.direct.config_set("maxmemory", "1")
                 worker = await team.start_worker()
-                await wait_for(lambda: len(notebook.notes("outage")) >= 2, "the parent to be refused twice")
+                await wait_for(lambda: len(attempt_log.notes("outage")) >= 2, "the parent to be refused twice")
                 team.direct.config_set("maxmemory", "0")
                 assert await family.result(timeout=10) == 3
             await worker.drain()
-            assert leftovers(team.direct, team.keys) == []
+            assert find_violations(team.direct, team.keys) == []
 
 
 @pytest.mark.slow
 async def test_a_worker_out_of_reach_for_longer_than_its_lease_changes_nothing(
-    make_team: Callable[..., Team], notebook: Notebook
+    make_team: Callable[..., Team], attempt_log: AttemptLog
 ) -> None:
     """Its peer adopts its tasks; the verdicts that it sends when it is back are stale."""
     async with make_team(lease_s=1.0, command_timeout_s=0.5) as team:
@@ -87,9 +87,9 @@ async def test_a_worker_out_of_reach_for_longer_than_its_lease_changes_nothing(
         lost = await team.start_worker()
         async with team.open_client() as orc:
             handles = [await orc.submit("pause", {"seconds": 0.4}) for _ in range(3)]
-            await wait_for(lambda: len(notebook.notes("begun")) == 3, "all to run")
+            await wait_for(lambda: len(attempt_log.notes("begun")) == 3, "all to run")
             lost.proxy.blackhole()
-            await wait_for(lambda: len(notebook.notes("done")) == 3, "all to end, unheard")
+            await wait_for(lambda: len(attempt_log.notes("done")) == 3, "all to end, unheard")
             peer = await team.start_worker()
             results = [await handle.result(timeout=10) for handle in handles]
             heard = len(lost.proxy.commands("EVALSHA"))
@@ -100,17 +100,17 @@ async def test_a_worker_out_of_reach_for_longer_than_its_lease_changes_nothing(
             )
             await lost.drain()
         for handle, result in zip(handles, results, strict=True):
-            first, second = notebook.notes("begun", task=handle.id)
+            first, second = attempt_log.notes("begun", task=handle.id)
             assert int(first.generation) < int(second.generation), "the first run was not fenced"
             assert result == second.generation, "the verdict of the lost worker stood"
             assert team.task(handle.id)["deaths"] == b"1"
         assert counters(team.direct, team.keys)["succeeded"] == 3
         assert all(member.worker is peer.worker or member.ended.is_set() for member in (lost, peer))
-        assert leftovers(team.direct, team.keys) == []
+        assert find_violations(team.direct, team.keys) == []
 
 
 async def test_a_verdict_that_is_refused_holds_up_no_other(
-    make_team: Callable[..., Team], notebook: Notebook, gate: Path
+    make_team: Callable[..., Team], attempt_log: AttemptLog, gate: Path
 ) -> None:
     """Another type lies where a task's record was: its verdict is refused again and again, its neighbours' are not."""
     async with make_team(lease_s=3.0) as team:
@@ -118,7 +118,7 @@ async def test_a_verdict_that_is_refused_holds_up_no_other(
         await team.start_worker()
         async with team.open_client() as orc:
             handles = [await orc.submit("hold", {"gate": str(gate)}) for _ in range(4)]
-            await wait_for(lambda: len(notebook.notes("begun")) == 4, "all to run")
+            await wait_for(lambda: len(attempt_log.notes("begun")) == 4, "all to run")
             broken = team.keys.task(handles[0].id)
             team.direct.delete(broken)
             team.direct.set(broken, "not ours", ex=60)

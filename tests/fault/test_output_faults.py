@@ -85,10 +85,10 @@ async def again_and_again(harm: Callable[[], object], *, every_s: float = 0.04) 
             await anyio.sleep(every_s)
             await anyio.to_thread.run_sync(harm)
 
-    async with anyio.create_task_group() as beside:
-        beside.start_soon(run)
+    async with anyio.create_task_group() as background:
+        background.start_soon(run)
         yield
-        beside.cancel_scope.cancel()
+        background.cancel_scope.cancel()
 
 
 @asynccontextmanager
@@ -114,7 +114,7 @@ async def test_a_reader_whose_connections_are_cut(team: LocalTeam, proxy: FaultP
         id_ = (await team.orc.submit("count", {"to": CHUNKS})).id
         async with again_and_again(lambda: proxy.cut(reset=next(ways))):
             assert await numbers(client.task(id_)) == list(range(1, CHUNKS + 1))
-    assert proxy.felt["cut"] >= 5, "too few connections were cut for a test"
+    assert proxy.applied["cut"] >= 5, "too few connections were cut for a test"
 
 
 @pytest.mark.parametrize("command", ["SSUBSCRIBE", "PING", "XRANGE", "EVALSHA"])
@@ -135,7 +135,7 @@ async def test_an_emitter_whose_connections_are_cut(team: LocalTeam, proxy: Faul
         handle = await team.orc.submit("count", {"to": CHUNKS})
         async with again_and_again(proxy.cut):
             assert await numbers(handle) == list(range(1, CHUNKS + 1))
-    assert proxy.felt["cut"] >= 5, "too few connections were cut for a test"
+    assert proxy.applied["cut"] >= 5, "too few connections were cut for a test"
 
 
 @pytest.mark.parametrize("fault", ["reply lost", "sent twice"])
@@ -180,7 +180,7 @@ async def test_an_outage_is_waited_for_and_then_told(team: LocalTeam, proxy: Fau
                 if len(seen) == 1:
                     await anyio.to_thread.run_sync(break_line)
                     again[0].set()
-                    await wait_for(lambda: proxy.felt["refuse"], "a connection that was refused")
+                    await wait_for(lambda: proxy.applied["refuse"], "a connection that was refused")
                     await anyio.to_thread.run_sync(proxy.heal)
                 elif len(seen) == 2:
                     await anyio.to_thread.run_sync(break_line)

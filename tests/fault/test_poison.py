@@ -11,8 +11,8 @@ import pytest
 from orchestrator import Orchestrator, TaskFailed
 from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for
-from tests.helpers import staff
-from tests.helpers.aftermath import leftovers
+from tests.helpers import subprocesses
+from tests.helpers.end_state import find_violations
 from tests.helpers.poison_agents import MEMORY_VARIABLE
 from tests.helpers.team import make_settings
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from orchestrator.testing.processes import ActorProcess
     from orchestrator.testing.servers import RedisServer
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 GOOD = 100
 SLOTS = 20
@@ -30,15 +30,15 @@ SLOTS = 20
 
 @asynccontextmanager
 async def poison_team(
-    settings: Settings, notebook: Notebook, *, processes: int = 1
+    settings: Settings, attempt_log: AttemptLog, *, processes: int = 1
 ) -> AsyncIterator[tuple[Orchestrator, ActorProcess]]:
     """A supervisor, a host with workers of the poison agent, and a client."""
     with ExitStack() as stack:
-        stack.enter_context(staff.supervisor(settings))
+        stack.enter_context(subprocesses.supervisor(settings))
         host = stack.enter_context(
-            staff.host(
+            subprocesses.host(
                 settings,
-                notebook,
+                attempt_log,
                 processes=processes,
                 lease_s=10.0,
                 slots=SLOTS,
@@ -60,11 +60,11 @@ async def poison_team(
     [("exits", "exit status 3"), ("crashes", "signal SIGSEGV"), ("blocks", "stuck: its event loop had not turned")],
 )
 async def test_every_kind_of_death_is_named(
-    redis_server: RedisServer, prefix: str, notebook: Notebook, how: str, told: str
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, how: str, told: str
 ) -> None:
     """The dead letter says which workers died of it, when and how; the pool goes on."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, stuck_after_s=1.0, heartbeat_s=0.2)
-    async with poison_team(settings, notebook) as (orc, host):
+    async with poison_team(settings, attempt_log) as (orc, host):
         handle = await orc.submit("deadly", {"how": how})
         with pytest.raises(TaskFailed, match="deaths"):
             await handle.result(timeout=30)
@@ -76,26 +76,26 @@ async def test_every_kind_of_death_is_named(
 
 
 async def test_memory_that_runs_out_is_a_failure(
-    redis_server: RedisServer, prefix: str, notebook: Notebook, monkeypatch: pytest.MonkeyPatch
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a limit on the process makes itself felt as an exception, the attempt fails; the worker lives on."""
     monkeypatch.setitem(os.environ, MEMORY_VARIABLE, "400")
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
-    async with poison_team(settings, notebook) as (orc, _):
+    async with poison_team(settings, attempt_log) as (orc, _):
         handle = await orc.submit("greedy")
         with pytest.raises(TaskFailed, match="MemoryError"):
             await handle.result(timeout=20)
         info = await handle.info()
         assert (info.attempts, info.deaths) == (2, ())
         assert await (await orc.submit("good", {"seconds": 0})).result(timeout=10) == "good"
-        assert len({note.pid for note in notebook.notes("begun")}) == 1
+        assert len({note.pid for note in attempt_log.notes("begun")}) == 1
 
 
 @pytest.mark.slow
-async def test_the_innocent_outlive_the_poison(redis_server: RedisServer, prefix: str, notebook: Notebook) -> None:
+async def test_the_innocent_outlive_the_poison(redis_server: RedisServer, prefix: str, attempt_log: AttemptLog) -> None:
     """Two tasks that kill whoever runs them, among a hundred, twenty at a time: only those two become dead letters."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
-    async with poison_team(settings, notebook) as (orc, host):
+    async with poison_team(settings, attempt_log) as (orc, host):
         good = [await orc.submit("good", {"seconds": 0.2}) for _ in range(GOOD // 2)]
         poison = [await orc.submit("deadly", {"how": "killed"}) for _ in range(2)]
         good += [await orc.submit("good", {"seconds": 0.2}) for _ in range(GOOD // 2)]
@@ -113,6 +113,6 @@ async def test_the_innocent_outlive_the_poison(redis_server: RedisServer, prefix
         # Each of the two may take along once what runs beside it; what waits for its turn alone is not charged.
         assert max(died) <= 2
         assert died.count(2) <= 2, "they died again while they waited for their turn"
-        assert notebook.attempts_run_twice() == []
+        assert attempt_log.attempts_run_twice() == []
         with redis_server.client() as direct:
-            assert leftovers(direct, pool_keys(settings)) == []
+            assert find_violations(direct, pool_keys(settings)) == []

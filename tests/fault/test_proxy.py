@@ -151,7 +151,7 @@ _commands = st.one_of(
 
 
 @pytest.fixture(scope="module")
-def calm(server: Server) -> Iterator[FaultProxy]:
+def fault_free(server: Server) -> Iterator[FaultProxy]:
     """Run one proxy without faults, in a thread."""
     with ThreadedProxy(server.url) as proxy:
         yield proxy
@@ -181,14 +181,14 @@ def _talk(port: int, hello: int, pieces: list[bytes]) -> bytes:
     hello=st.sampled_from(PROTOCOLS),
 )
 def test_without_faults_nothing_changes(
-    server: Server, calm: FaultProxy, commands: list[tuple[bytes, ...]], cuts: list[int], hello: int
+    server: Server, fault_free: FaultProxy, commands: list[tuple[bytes, ...]], cuts: list[int], hello: int
 ) -> None:
     """Random pipelines, cut anywhere, get byte for byte the answers that the server itself gives."""
     stream = b"".join(request(*words) for words in commands)
     borders = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
     pieces = [stream[start:end] for start, end in itertools.pairwise(borders)]
-    assert _talk(calm.port, hello, pieces) == _talk(server.port, hello, pieces)
-    assert not calm.felt
+    assert _talk(fault_free.port, hello, pieces) == _talk(server.port, hello, pieces)
+    assert not fault_free.applied
 
 
 def test_the_proxy_counts_what_it_relayed(direct: redis.Redis, server: Server) -> None:
@@ -291,7 +291,7 @@ async def test_no_server_behind_the_proxy(tmp_path: Path) -> None:
         with pytest.raises(RedisConnectionError):
             async with connected(proxy):
                 pass
-        assert proxy.felt["unreachable"] == 1
+        assert proxy.applied["unreachable"] == 1
 
 
 # ------------------------------------------------------------------------------------------------- single commands
@@ -305,7 +305,7 @@ async def test_a_lost_reply(proxy: FaultProxy, direct: redis.Redis, how: Loss) -
         with pytest.raises(LOST):
             await client.incr("n")
     assert direct.get("n") == b"1"
-    assert (fault.seen, fault.fired, proxy.felt["fail_reply"]) == (1, 1, 1)
+    assert (fault.seen, fault.fired, proxy.applied["fail_reply"]) == (1, 1, 1)
     assert [record.outcome for record in proxy.commands("INCRBY")] == ["reply lost"]
 
 
@@ -317,7 +317,7 @@ async def test_a_lost_command(proxy: FaultProxy, direct: redis.Redis, how: Loss)
         with pytest.raises(LOST):
             await client.incr("n")
     assert direct.get("n") is None
-    assert (fault.seen, fault.fired, proxy.felt["fail_command"]) == (1, 1, 1)
+    assert (fault.seen, fault.fired, proxy.applied["fail_command"]) == (1, 1, 1)
     assert [record.copies for record in proxy.commands("INCRBY")] == [0]
 
 
@@ -367,7 +367,7 @@ async def test_swallow_leaves_the_connection_open(proxy: FaultProxy, direct: red
     proxy.fail_reply("INCR", how="swallow")
     async with raw(proxy.port) as (reader, writer):
         writer.write(request("INCR", "n"))
-        await wait_for(lambda: proxy.felt["fail_reply"], "the lost reply")
+        await wait_for(lambda: proxy.applied["fail_reply"], "the lost reply")
         writer.write(request("INCR", "n"))
         await wait_for(lambda: direct.get("n") == b"2", "the second command")
         with pytest.raises(TimeoutError), anyio.fail_after(0.05):
@@ -399,7 +399,7 @@ async def test_a_doubled_command(
     assert await client.incr("n") == seen
     assert await client.echo("next") == b"next"
     assert direct.get("n") == b"2"
-    assert (fault.fired, proxy.felt["double"]) == (1, 1)
+    assert (fault.fired, proxy.applied["double"]) == (1, 1)
     assert await client.incr("n") == 3
     assert [record.copies for record in proxy.commands("INCRBY")] == [2, 1]
 
@@ -496,7 +496,7 @@ async def test_hooks_before_and_after(proxy: FaultProxy, direct: redis.Redis, cl
     proxy.watch(named("INCRBY", "GET"), after, nth=2, where="reply")
     assert [await client.incr("n"), await client.incr("n")] == [1, 2]
     assert seen == [("before INCRBY", b"1"), ("after INCRBY", b"2")]
-    assert proxy.felt["watch"] == 2
+    assert proxy.applied["watch"] == 2
 
 
 @pytest.mark.parametrize(("moment", "ran"), [("before it is sent", b"4"), ("in flight", b"5"), ("after it ran", b"5")])
@@ -509,7 +509,7 @@ def test_kill_an_actor_at_a_step(server: Server, direct: redis.Redis, moment: st
             proxy.fail_command("INCRBY", nth=5)
         assert actor.wait_exit() == -9
         wait_until(lambda: proxy.open_connections == 0, "the end of the dead actor's connection")
-        assert proxy.felt["watch"] == 1
+        assert proxy.applied["watch"] == 1
     assert direct.get("n") == ran
 
 
@@ -551,7 +551,7 @@ async def test_the_log(server: Server, direct: redis.Redis) -> None:
     assert put.replied_at_s is not None
     assert put.forwarded_at_s <= put.replied_at_s <= time.monotonic()
     assert (put.outcome, block.outcome, block.replied_at_s) == ("replied", "pending", None)
-    assert put.link == block.link
+    assert put.connection == block.connection
     assert put.number == block.number - 1 == 21
 
 
@@ -573,7 +573,7 @@ async def test_cut_all(proxy: FaultProxy, *, reset: bool) -> None:
                     await reader.read()
             else:
                 assert await reader.read() == b""
-    assert proxy.felt["cut"] == 2
+    assert proxy.applied["cut"] == 2
     async with connected(proxy) as client:
         assert await client.ping()
 
@@ -586,7 +586,7 @@ async def test_refuse(proxy: FaultProxy, client: Any) -> None:
             async with connected(proxy):
                 pass
     assert await client.ping()
-    assert proxy.felt["refuse"] == 3
+    assert proxy.applied["refuse"] == 3
     proxy.heal()
     async with connected(proxy) as another:
         assert await another.ping()
@@ -612,7 +612,7 @@ async def test_blackhole_up(proxy: FaultProxy, direct: redis.Redis) -> None:
     async with raw(proxy.port) as (reader, writer):
         proxy.blackhole(down=False)
         writer.write(request("INCR", "n"))
-        await wait_for(lambda: proxy.felt["blackhole"], "the held command")
+        await wait_for(lambda: proxy.applied["blackhole"], "the held command")
         assert direct.get("n") is None
         proxy.heal()
         assert await reader.readline() == b":1\r\n"
@@ -623,7 +623,7 @@ async def test_blackhole_down(proxy: FaultProxy, direct: redis.Redis) -> None:
     async with raw(proxy.port) as (reader, writer):
         proxy.blackhole(up=False)
         writer.write(request("INCR", "n"))
-        await wait_for(lambda: proxy.felt["blackhole"], "the held reply")
+        await wait_for(lambda: proxy.applied["blackhole"], "the held reply")
         assert direct.get("n") == b"1"
         with pytest.raises(TimeoutError), anyio.fail_after(0.05):
             await reader.read(1)
@@ -642,7 +642,7 @@ async def test_a_blackhole_hides_the_end_of_a_connection(proxy: FaultProxy, dire
         writer.write(request("PING"))
         assert await reader.readline() == b"+PONG\r\n"
         proxy.blackhole()
-    await wait_for(lambda: proxy.felt["blackhole"], "the held end")
+    await wait_for(lambda: proxy.applied["blackhole"], "the held end")
     assert clients() == before + 1
     proxy.heal()
     await wait_for(lambda: clients() == before, "the end of the server's side")
@@ -654,11 +654,11 @@ async def test_latency(proxy: FaultProxy, client: Any) -> None:
     start_s = time.monotonic()
     await client.ping()
     assert time.monotonic() - start_s >= 0.06
-    assert proxy.felt["latency"] == 2
+    assert proxy.applied["latency"] == 2
     proxy.latency(60_000)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client.ping)  # fails after five seconds without an answer
-        await wait_for(lambda: proxy.felt["latency"] == 3, "the delayed command")
+        await wait_for(lambda: proxy.applied["latency"] == 3, "the delayed command")
         proxy.heal()
     assert [record.outcome for record in proxy.commands("PING")[-2:]] == ["replied", "replied"]
 
@@ -667,7 +667,7 @@ async def test_drip(proxy: FaultProxy, client: Any) -> None:
     """Everything arrives unchanged in small pieces, and the pieces are counted."""
     proxy.drip(7, pause_ms=0)
     assert await client.echo("x" * 700) == b"x" * 700
-    assert proxy.felt["drip"] >= 200
+    assert proxy.applied["drip"] >= 200
 
 
 async def test_heal_ends_faults_that_have_not_fired(proxy: FaultProxy, direct: redis.Redis, client: Any) -> None:
@@ -677,7 +677,7 @@ async def test_heal_ends_faults_that_have_not_fired(proxy: FaultProxy, direct: r
     proxy.heal()
     assert [await client.incr("n") for _ in range(3)] == [1, 2, 3]
     assert (fault.fired, fault.active) == (0, False)
-    assert not proxy.felt
+    assert not proxy.applied
 
 
 # ----------------------------------------------------------------------------------------------------------- threads

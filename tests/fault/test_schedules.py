@@ -29,10 +29,10 @@ from orchestrator.testing.proxy import FaultProxy
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
 from tests.fault.test_every_step import label, label_of
+from tests.helpers.forked_actors import ForkedActors
 from tests.helpers.guards import keys_of
-from tests.helpers.nursery import Nursery
-from tests.helpers.staff import alive
 from tests.helpers.stepping_clock import SteppingClock
+from tests.helpers.subprocesses import alive
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ PLACES: Final[list[tuple[str, int, Where]]] = [
 
 
 @pytest.fixture(scope="module")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+def forked_actors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedActors]:
     """Where supervisors are forked."""
-    with Nursery(tmp_path_factory.mktemp("logs")) as running:
+    with ForkedActors(tmp_path_factory.mktemp("logs")) as running:
         yield running
 
 
@@ -129,7 +129,7 @@ class Step:
         return f"{'freeze' if self.freeze else 'kill'}-{self.call.replace('/', '-')}-{self.turn}-{self.where}"
 
 
-async def play(step: Step, server: RedisServer, nursery: Nursery, prefix: str, folder: Path) -> None:
+async def play(step: Step, server: RedisServer, forked_actors: ForkedActors, prefix: str, folder: Path) -> None:
     """A supervisor process is hit while it fires; another one fires; thawed, the first one goes on."""
     prefix = f"{prefix.rpartition(':')[0]}:{step.name}"
     settings = make_settings(server.url, prefix, **TIMINGS)
@@ -155,8 +155,8 @@ async def play(step: Step, server: RedisServer, nursery: Nursery, prefix: str, f
         proxy.watch(meant, hit, nth=step.turn, where=step.where)
         if step.where == "request" and not step.freeze:
             proxy.fail_command(meant, nth=step.turn)
-        start = partial(nursery.start, "supervisor", step.name, url=proxy.url, prefix=prefix)
-        pid = await to_thread.run_sync(partial(start, notebook=folder / "none", timings=TIMINGS))
+        start = partial(forked_actors.start, "supervisor", step.name, url=proxy.url, prefix=prefix)
+        pid = await to_thread.run_sync(partial(start, attempt_log=folder / "none", timings=TIMINGS))
         try:
             with anyio.fail_after(15):
                 await felt.wait()
@@ -194,13 +194,13 @@ def looks(proxy: FaultProxy) -> int:
 
 @pytest.mark.parametrize("freeze", [False, True], ids=["killed", "frozen"])
 async def test_the_supervisor_that_fires_is_hit(
-    *, freeze: bool, tcp_server: RedisServer, nursery: Nursery, prefix: str, tmp_path: Path
+    *, freeze: bool, tcp_server: RedisServer, forked_actors: ForkedActors, prefix: str, tmp_path: Path
 ) -> None:
     """Killed, or frozen until another has fired, before or after each call: each time leads to one task."""
     steps = [Step(call, turn, where, freeze) for call, turn, where in PLACES]
     async with anyio.create_task_group() as group:
         for step in steps:
-            group.start_soon(play, step, tcp_server, nursery, prefix, tmp_path)
+            group.start_soon(play, step, tcp_server, forked_actors, prefix, tmp_path)
     wrong = [f"{step.name}: {fault}" for step in steps for fault in step.faults]
     assert not wrong, "\n".join(wrong)
     assert all(step.hit for step in steps), [step.name for step in steps if not step.hit]

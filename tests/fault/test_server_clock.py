@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import counters, leftovers
+from tests.helpers.end_state import counters, find_violations
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.stepping_clock import SteppingClock
 from tests.helpers.team import Team
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.store.server_binary import ServerBinary
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 HOUR_S = 3600.0
 LEASE_S = 1.0
@@ -39,13 +39,15 @@ async def test_the_clock_steps_an_hour(  # noqa: PLR0917 - fixtures
     binary: ServerBinary,
     clock: SteppingClock,
     prefix: str,
-    notebook: Notebook,
+    attempt_log: AttemptLog,
     gate: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Who holds a task keeps it, what comes then runs at once, what is due an hour later is due, and it is said."""
     with RedisServer(binary, env=clock.env) as server:
-        async with Team(server, prefix, notebook, lease_s=LEASE_S, slots=10, sweep_s=0.3, leader_lease_s=1.0) as team:
+        async with Team(
+            server, prefix, attempt_log, lease_s=LEASE_S, slots=10, sweep_s=0.3, leader_lease_s=1.0
+        ) as team:
             await team.start_supervisor()
             for _ in range(2):
                 await team.start_worker()
@@ -54,7 +56,7 @@ async def test_the_clock_steps_an_hour(  # noqa: PLR0917 - fixtures
                 later = await orc.submit("echo", {"n": 7}, delay=HOUR_S - 60)
                 again = await orc.submit("flaky", {"fails": 1})
                 assert await again.result(timeout=4) == 2
-                await wait_for(lambda: len(notebook.notes("begun")) == 12, "all to run")
+                await wait_for(lambda: len(attempt_log.notes("begun")) == 12, "all to run")
                 before_s = float(team.direct.time()[0])
                 clock.step(seconds)
                 assert abs(float(team.direct.time()[0]) - before_s - seconds) < 5, "the step was not felt"
@@ -69,22 +71,24 @@ async def test_the_clock_steps_an_hour(  # noqa: PLR0917 - fixtures
                 await anyio.sleep(2 * LEASE_S)  # whoever would take what is held does so now
                 await anyio.Path(gate).touch()
                 assert {await handle.result(timeout=10) for handle in held} == {"held"}
-            assert max(notebook.runs()[handle.id] for handle in held) == 1, "a task was taken from a worker that lived"
-            assert notebook.attempts_run_twice() == []
-            assert leftovers(team.direct, team.keys) == []
+            assert max(attempt_log.runs()[handle.id] for handle in held) == 1, (
+                "a task was taken from a worker that lived"
+            )
+            assert attempt_log.attempts_run_twice() == []
+            assert find_violations(team.direct, team.keys) == []
 
 
 @pytest.mark.slow
 async def test_the_clock_goes_back_and_forth_under_load(
-    binary: ServerBinary, clock: SteppingClock, prefix: str, notebook: Notebook
+    binary: ServerBinary, clock: SteppingClock, prefix: str, attempt_log: AttemptLog
 ) -> None:
     """Two seconds back and forth again and again: every task ends once, generations of a task only rise."""
     with RedisServer(binary, env=clock.env) as server:
-        async with Team(server, prefix, notebook, lease_s=LEASE_S, sweep_s=0.3, leader_lease_s=1.0) as team:
+        async with Team(server, prefix, attempt_log, lease_s=LEASE_S, sweep_s=0.3, leader_lease_s=1.0) as team:
             await team.start_supervisor()
             workers = [await team.start_worker() for _ in range(2)]
             stepped = 0
-            async with team.open_client() as orc, anyio.create_task_group() as beside:
+            async with team.open_client() as orc, anyio.create_task_group() as background:
 
                 async def step() -> None:
                     nonlocal stepped
@@ -93,22 +97,22 @@ async def test_the_clock_goes_back_and_forth_under_load(
                         stepped += 1
                         await anyio.sleep(0.05)
 
-                beside.start_soon(step)
+                background.start_soon(step)
                 handles = []
                 for _ in range(100):
                     handles.append(await orc.submit("flaky", {"fails": 2}))
                     handles.append(await orc.submit("nap", delay=0.1))
                 for handle in handles:
                     await handle.result(timeout=30)
-                beside.cancel_scope.cancel()
+                background.cancel_scope.cancel()
             assert stepped > 5
             for worker in workers:
                 await worker.drain()
             for handle in handles:
-                generations = [int(note.generation) for note in notebook.notes("begun", task=handle.id)]
+                generations = [int(note.generation) for note in attempt_log.notes("begun", task=handle.id)]
                 assert generations == sorted(set(generations)), "a generation came twice"
             assert counters(team.direct, team.keys)["succeeded"] == len(handles)
-            assert leftovers(team.direct, team.keys) == []
+            assert find_violations(team.direct, team.keys) == []
 
 
 async def test_limits_and_steps(clock: SteppingClock, prefix: str) -> None:

@@ -15,7 +15,7 @@ from orchestrator.client.submission import Submission
 from orchestrator.core.errors import TaskExpired
 from orchestrator.testing.servers import RedisServer, find_binary_of_line
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import counters, leftovers, records
+from tests.helpers.end_state import counters, find_violations, records
 from tests.helpers.team import Team
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 TASKS = 1000
 
@@ -39,10 +39,10 @@ async def again_and_again(harm: Callable[[], object], *, every_s: float) -> Asyn
             await anyio.sleep(every_s)
             done.append(await anyio.to_thread.run_sync(harm))
 
-    async with anyio.create_task_group() as beside:
-        beside.start_soon(run)
+    async with anyio.create_task_group() as background:
+        background.start_soon(run)
         yield done
-        beside.cancel_scope.cancel()
+        background.cancel_scope.cancel()
 
 
 async def submit_all(orc: Orchestrator) -> dict[str, TaskHandle[Any]]:
@@ -79,11 +79,11 @@ def check_all(team: Team, handles: dict[str, TaskHandle[Any]], reruns: int = 0) 
     """Each task exists once, ended once, and ran as one attempt, but for at most `reruns` that were fenced."""
     assert len(handles) == TASKS
     assert set(records(team.direct, team.keys)) == set(handles)
-    assert team.notebook.attempts_run_twice() == []
-    runs = team.notebook.runs()
+    assert team.attempt_log.attempts_run_twice() == []
+    runs = team.attempt_log.runs()
     assert set(runs) == set(handles)
     assert runs.total() - TASKS <= reruns, [count for count in runs.values() if count > 1]
-    assert leftovers(team.direct, team.keys) == []
+    assert find_violations(team.direct, team.keys) == []
     counted = counters(team.direct, team.keys)
     assert (counted["submitted"], counted["succeeded"]) == (TASKS, TASKS)
 
@@ -103,7 +103,7 @@ async def test_connections_of_one_actor_are_cut_under_load(actor: str, make_team
             await wait_for_all(handles)
         await worker.drain()
         await anyio.to_thread.run_sync(check_all, team, handles)
-        assert proxy.felt["cut"] >= 5, "too few connections were cut for a test"
+        assert proxy.applied["cut"] >= 5, "too few connections were cut for a test"
 
 
 async def test_scripts_are_flushed_under_load(make_team: Callable[..., Team]) -> None:
@@ -127,12 +127,12 @@ async def test_redis_is_killed_and_restarted_under_load(
     fsync: str,
     clean: bool,  # noqa: FBT001 - parametrized
     prefix: str,
-    notebook: Notebook,
+    attempt_log: AttemptLog,
 ) -> None:
     """What the append-only file kept goes on where it was: each task ends once, a second run was fenced."""
     binary = find_binary_of_line("7.") if clean else None  # the old server where there is one, too
     with RedisServer(binary, options={"appendonly": "yes", "appendfsync": fsync}) as server:
-        async with Team(server, prefix, notebook, lease_s=15.0) as team:
+        async with Team(server, prefix, attempt_log, lease_s=15.0) as team:
             await team.start_supervisor()
             worker = await team.start_worker()
             restart = partial(server.restart, clean=clean)
@@ -146,7 +146,7 @@ async def test_redis_is_killed_and_restarted_under_load(
 
 @pytest.mark.slow
 async def test_a_server_without_a_file_loses_everything_and_the_team_goes_on(
-    prefix: str, notebook: Notebook, gate: Path
+    prefix: str, attempt_log: AttemptLog, gate: Path
 ) -> None:
     """Nothing is persisted: tasks are gone and say so, handlers are stopped, the registry and inboxes come back."""
 
@@ -155,18 +155,18 @@ async def test_a_server_without_a_file_loses_everything_and_the_team_goes_on(
             await lost.result(timeout=20)
 
     with RedisServer() as server:
-        async with Team(server, prefix, notebook, lease_s=1.0) as team:
+        async with Team(server, prefix, attempt_log, lease_s=1.0) as team:
             await team.start_supervisor()
             worker = await team.start_worker()
             async with team.open_client() as orc:
                 held = await orc.submit("hold", {"gate": str(gate)})
                 late = await orc.submit("echo", {"n": 1}, delay=60)
-                await wait_for(lambda: notebook.notes("begun"), "the task to run")
+                await wait_for(lambda: attempt_log.notes("begun"), "the task to run")
                 await anyio.to_thread.run_sync(server.restart)
                 async with anyio.create_task_group() as waiting:
                     waiting.start_soon(is_gone, held)
                     waiting.start_soon(is_gone, late)
-                await wait_for(lambda: notebook.notes("cancelled"), "the handler to be stopped")
+                await wait_for(lambda: attempt_log.notes("cancelled"), "the handler to be stopped")
                 assert await (await orc.submit("echo", {"n": 2})).result(timeout=10) == 2
             await worker.drain()
-            assert leftovers(team.direct, team.keys) == []
+            assert find_violations(team.direct, team.keys) == []

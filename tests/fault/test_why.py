@@ -15,7 +15,7 @@ from orchestrator import Cause, Why
 from orchestrator.client.client import Orchestrator
 from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for
-from tests.helpers import staff
+from tests.helpers import subprocesses
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle
     from orchestrator.testing.processes import ActorProcess
     from orchestrator.testing.servers import RedisServer
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 LEASE_S = 1.2
 
@@ -36,25 +36,27 @@ class Shop:
     """A supervisor and hosts with one worker each, all in processes of their own."""
 
     def __init__(
-        self, server: RedisServer, prefix: str, notebook: Notebook, stack: ExitStack, orc: Orchestrator
+        self, server: RedisServer, prefix: str, attempt_log: AttemptLog, stack: ExitStack, orc: Orchestrator
     ) -> None:
         self.orc, self.settings = orc, orc.services.settings
-        self.keys, self._notebook, self._stack = pool_keys(self.settings), notebook, stack
+        self.keys, self._attempt_log, self._stack = pool_keys(self.settings), attempt_log, stack
         self.direct: redis.Redis = stack.enter_context(server.client())
-        self.supervisor: ActorProcess = stack.enter_context(staff.supervisor(self.settings))
+        self.supervisor: ActorProcess = stack.enter_context(subprocesses.supervisor(self.settings))
 
     async def open(self, *, slots: int = 1) -> dict[str, int]:
         """Start a host; its worker with the process id."""
         before = self.workers()
-        agents = "tests.helpers.mortal_agents:mortal"
-        host = staff.host(self.settings, self._notebook, processes=1, lease_s=LEASE_S, slots=slots, agents=agents)
+        agents = "tests.helpers.crashing_agents:crasher"
+        host = subprocesses.host(
+            self.settings, self._attempt_log, processes=1, lease_s=LEASE_S, slots=slots, agents=agents
+        )
         self._stack.enter_context(host)
         await wait_for(lambda: self.workers().keys() - before, lambda: host.describe("its worker"), 15)
         return {id_: pid for id_, pid in self.workers().items() if id_ not in before}
 
     def workers(self) -> dict[str, int]:
         """The registered workers with their process ids."""
-        return staff.workers_of(self.direct, self.keys, "mortal")
+        return subprocesses.workers_of(self.direct, self.keys, "crasher")
 
     async def comes_to(self, handle: TaskHandle[Any], cause: Cause, words: str = "") -> Why:
         """Wait until a task waits for this, in these words."""
@@ -69,12 +71,12 @@ class Shop:
 
 
 @pytest.fixture
-async def shop(redis_server: RedisServer, prefix: str, notebook: Notebook) -> AsyncIterator[Shop]:
+async def shop(redis_server: RedisServer, prefix: str, attempt_log: AttemptLog) -> AsyncIterator[Shop]:
     """A supervisor that leads, and nobody else yet."""
     settings = make_settings(redis_server.url, prefix, heartbeat_s=0.4, leader_lease_s=20.0, sweep_s=1.5)
     with ExitStack() as stack:
         async with Orchestrator(settings=settings) as orc:
-            shop = Shop(redis_server, prefix, notebook, stack, orc)
+            shop = Shop(redis_server, prefix, attempt_log, stack, orc)
             leads = shop.supervisor.describe
             await wait_for(lambda: shop.direct.exists(shop.keys.leader), lambda: leads("to lead"), 15)
             yield shop
@@ -87,8 +89,8 @@ async def test_silent_worker(shop: Shop, gate: Path) -> None:
     handle = await shop.orc.submit("hold", {"gate": str(gate)})
     await shop.comes_to(handle, Cause.RUNNING)
     os.kill(pid, signal.SIGSTOP)
-    found = await shop.comes_to(handle, Cause.WORKER_SILENT, "agent 'mortal' has no other worker, start one with")
-    assert (found.worker, found.pid, found.agent) == (worker, pid, "mortal")
+    found = await shop.comes_to(handle, Cause.WORKER_SILENT, "agent 'crasher' has no other worker, start one with")
+    assert (found.worker, found.pid, found.agent) == (worker, pid, "crasher")
     assert found.seen is not None
     assert found.until is not None
     # The time that everybody gets after a gap in the looks may be added: a lease.
@@ -97,7 +99,7 @@ async def test_silent_worker(shop: Shop, gate: Path) -> None:
     await shop.comes_to(handle, Cause.RUNNING)
     ((other, _),) = (await shop.open()).items()
     os.kill(pid, signal.SIGSTOP)
-    found = await shop.comes_to(handle, Cause.WORKER_SILENT, "another worker of agent 'mortal' takes it")
+    found = await shop.comes_to(handle, Cause.WORKER_SILENT, "another worker of agent 'crasher' takes it")
     running = await shop.comes_to(handle, Cause.RUNNING)
     assert running.worker == other
     assert running.attempt is not None
@@ -131,10 +133,10 @@ async def test_nobody_reads_the_inbox(shop: Shop, gate: Path) -> None:
     os.kill(pid, signal.SIGSTOP)
     # The read that the worker was frozen in may swallow one.
     swallowed = await shop.orc.submit("hold", {"gate": str(gate)})
-    await wait_for(lambda: shop.direct.xlen(shop.keys.inbox("mortal")) == 1, "the first one to be assigned")
+    await wait_for(lambda: shop.direct.xlen(shop.keys.inbox("crasher")) == 1, "the first one to be assigned")
     handle = await shop.orc.submit("hold", {"gate": str(gate)})
     found = await shop.comes_to(handle, Cause.UNREAD)
-    assert (found.agent, found.slots) == ("mortal", 2)
+    assert (found.agent, found.slots) == ("crasher", 2)
     assert found.since is not None
     assert datetime.now(UTC) - found.since < timedelta(seconds=5)
     await shop.comes_to(handle, Cause.UNREAD, "its workers are silent, the last sign of life came ")

@@ -6,8 +6,8 @@ import os
 import signal
 from typing import Any
 
-from tests.helpers.notebook import Note, Notebook
-from tests.helpers.noting_agents import LEASE_VARIABLE, NOTEBOOK_VARIABLE, SLOTS_VARIABLE
+from tests.helpers.attempt_log import AttemptLog, Note
+from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE, LEASE_VARIABLE, SLOTS_VARIABLE
 from workers import Agent, TaskContext
 
 scribe = Agent(
@@ -15,12 +15,12 @@ scribe = Agent(
     concurrency=int(os.environ.get(SLOTS_VARIABLE, "1")),
     lease=float(os.environ.get(LEASE_VARIABLE, "15")),
 )
-_notebook = Notebook(os.environ[NOTEBOOK_VARIABLE]) if NOTEBOOK_VARIABLE in os.environ else None
+_attempt_log = AttemptLog(os.environ[ATTEMPT_LOG_VARIABLE]) if ATTEMPT_LOG_VARIABLE in os.environ else None
 
 
 def _note(ctx: TaskContext, what: str) -> None:
-    assert _notebook is not None
-    _notebook.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), what))
+    assert _attempt_log is not None
+    _attempt_log.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), what))
 
 
 @scribe.skill

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import anyio
 
-from tests.helpers.notebook import Note, Notebook
-from tests.helpers.noting_agents import NOTEBOOK_VARIABLE
+from tests.helpers.attempt_log import AttemptLog, Note
+from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE
 from workers import Agent, TaskContext
 
-notebook = Notebook(os.environ.get(NOTEBOOK_VARIABLE, os.devnull))
+attempt_log = AttemptLog(os.environ.get(ATTEMPT_LOG_VARIABLE, os.devnull))
 busy = Agent("busy", concurrency=1, lease=10)
 
 
 def _note(ctx: TaskContext, what: str) -> None:
-    notebook.write(Note(ctx.task_id, "0", ctx.attempt, os.getpid(), what))
+    attempt_log.write(Note(ctx.task_id, "0", ctx.attempt, os.getpid(), what))
 
 
 @busy.skill

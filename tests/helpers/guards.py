@@ -97,7 +97,7 @@ def keys_of(client: redis.Redis, prefix: str) -> list[str]:
     return sorted(key.decode() for key in client.scan_iter(match=f"{prefix}:*", count=1000))
 
 
-def immortal_keys(client: redis.Redis, prefix: str) -> list[str]:
+def keys_without_ttl(client: redis.Redis, prefix: str) -> list[str]:
     """List the keys of a namespace that have no time to live although they are not on the list of permanent ones."""
     keys = keys_of(client, prefix)
     asked = client.pipeline(transaction=False)

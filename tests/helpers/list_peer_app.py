@@ -14,8 +14,8 @@ import redis
 import redis.asyncio
 
 from benchmarks.payload import note_start
+from benchmarks.peers.app_support import redis_url, wait_at_gate
 from benchmarks.peers.calls import RESULT_TIMEOUT_S, Calls
-from benchmarks.peers.surroundings import redis_url, wait_at_gate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

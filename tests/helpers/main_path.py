@@ -13,7 +13,7 @@ from orchestrator.core.errors import TaskCancelled, TaskFailed
 from orchestrator.store.script_files import all_scripts
 from orchestrator.testing.commands import script
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.aftermath import counters, leftovers, records
+from tests.helpers.end_state import counters, find_violations, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ STAMPS = 6
 
 
 @dataclass(slots=True)
-class Story:
+class ExpectedState:
     """What the client did and saw: per task how often it must have run, its final state, and its result or error."""
 
     runs: dict[str, int] = field(default_factory=dict)
@@ -43,25 +43,27 @@ class Story:
         self.runs[id_], self.states[id_], self.wanted[id_] = runs, state, want
 
 
-async def walk(team: Team, orc: Orchestrator, worker: Member, gate: Path, *, timeout_s: float = 20.0) -> Story:
+async def run_main_path(
+    team: Team, orc: Orchestrator, worker: Member, gate: Path, *, timeout_s: float = 20.0
+) -> ExpectedState:
     """Submit in every way, let tasks end in every way, move one from a draining worker to another."""
-    story = Story()
+    expected_state = ExpectedState()
     handles: list[TaskHandle[Any]] = []
 
     def expect(handle: TaskHandle[Any], want: object, *, runs: int = 1, state: str = "succeeded") -> None:
-        story.expect(handle.id, runs=runs, state=state, want=want)
+        expected_state.expect(handle.id, runs=runs, state=state, want=want)
         handles.append(handle)
 
     expect(await orc.submit("echo", {"n": -1}), -1)
     for n, handle in enumerate(await orc.submit_many([Submission("echo", {"n": n}) for n in range(MANY)])):
         expect(handle, n)
 
-    async def submit_beside_others(n: int) -> None:
+    async def submit_concurrently(n: int) -> None:
         expect(await orc.submit("echo", {"n": n}), n)
 
     async with anyio.create_task_group() as together:
         for n in range(100, 100 + AT_ONCE):
-            together.start_soon(submit_beside_others, n)
+            together.start_soon(submit_concurrently, n)
     keyed = await orc.submit("echo", {"n": 7}, key="the same")
     expect(keyed, 7)
     assert (await orc.submit("echo", {"n": 7}, key="the same")).id == keyed.id
@@ -80,28 +82,28 @@ async def walk(team: Team, orc: Orchestrator, worker: Member, gate: Path, *, tim
 
     held = await orc.submit("hold", {"gate": str(gate)})
     expect(held, "held")
-    await wait_for(lambda: team.notebook.notes("begun", task=held.id), "the held task to run", timeout_s)
+    await wait_for(lambda: team.attempt_log.notes("begun", task=held.id), "the held task to run", timeout_s)
     renewals = worker.proxy.watch(script(all_scripts()["tasks/renew"].sha), lambda _: None)
     await wait_for(lambda: renewals.seen, "its lease to be renewed", timeout_s)
     other = await team.start_worker()
     await worker.drain()
-    assert team.notebook.notes("cancelled", task=held.id), "the drain gave the held task back"
-    await wait_for(lambda: team.notebook.runs()[held.id] == 2, "it to run elsewhere", timeout_s)
+    assert team.attempt_log.notes("cancelled", task=held.id), "the drain gave the held task back"
+    await wait_for(lambda: team.attempt_log.runs()[held.id] == 2, "it to run elsewhere", timeout_s)
     await anyio.Path(gate).touch()
 
     async def wait(handle: TaskHandle[Any]) -> None:
-        story.seen[handle.id] = await outcome_of(handle, timeout_s)
+        expected_state.seen[handle.id] = await outcome_of(handle, timeout_s)
 
     async with anyio.create_task_group() as waiting:
         for handle in handles:
             waiting.start_soon(wait, handle)
-    assert family.id in story.runs
+    assert family.id in expected_state.runs
     for id_ in records(team.direct, team.keys):  # the children, which the client never saw
-        if id_ not in story.runs:
-            story.expect(id_, runs=1, state="succeeded", want=None)
-            story.seen[id_] = None
+        if id_ not in expected_state.runs:
+            expected_state.expect(id_, runs=1, state="succeeded", want=None)
+            expected_state.seen[id_] = None
     await other.drain()
-    return story
+    return expected_state
 
 
 async def outcome_of(handle: TaskHandle[Any], timeout_s: float) -> object:
@@ -112,20 +114,20 @@ async def outcome_of(handle: TaskHandle[Any], timeout_s: float) -> object:
         return str(ended).removeprefix(f"task {handle.id} ")
 
 
-def check(story: Story, team: Team) -> None:
+def check(expected_state: ExpectedState, team: Team) -> None:
     """Hold Redis, the handlers' notes and what the client saw against each other."""
-    assert story.seen == story.wanted
+    assert expected_state.seen == expected_state.wanted
     stored = {id_: record[b"state"].decode() for id_, record in records(team.direct, team.keys).items()}
-    assert stored == story.states
-    assert team.notebook.attempts_run_twice() == []
+    assert stored == expected_state.states
+    assert team.attempt_log.attempts_run_twice() == []
     # Who was interrupted by a drain, or by a Redis that did not answer, runs again; nobody else does.
-    again = Counter(note.task for what in ("outage", "cancelled") for note in team.notebook.notes(what))
-    assert team.notebook.runs() == Counter(story.runs) + again
-    assert leftovers(team.direct, team.keys) == []
+    again = Counter(note.task for what in ("outage", "cancelled") for note in team.attempt_log.notes(what))
+    assert team.attempt_log.runs() == Counter(expected_state.runs) + again
+    assert find_violations(team.direct, team.keys) == []
     assert team.direct.zcard(team.keys.limit("@clerk")) == STAMPS
     counted = counters(team.direct, team.keys)
-    ends = list(story.states.values())
+    ends = list(expected_state.states.values())
     assert {name: counted[name] for name in ("submitted", "succeeded", "dead", "cancelled")} == {
-        "submitted": len(story.states),
+        "submitted": len(expected_state.states),
         **{state: ends.count(state) for state in ("succeeded", "dead", "cancelled")},
     }

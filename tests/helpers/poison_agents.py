@@ -12,8 +12,8 @@ from typing import Final
 
 import anyio
 
-from tests.helpers.notebook import Note, Notebook
-from tests.helpers.noting_agents import LEASE_VARIABLE, NOTEBOOK_VARIABLE, SLOTS_VARIABLE
+from tests.helpers.attempt_log import AttemptLog, Note
+from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE, LEASE_VARIABLE, SLOTS_VARIABLE
 from workers import Agent, TaskContext
 
 MEMORY_VARIABLE: Final = "POISON_AGENTS_MEMORY_MB"
@@ -24,7 +24,7 @@ if MEMORY_VARIABLE in os.environ:
     allowed_bytes = pages * resource.getpagesize() + int(os.environ[MEMORY_VARIABLE]) * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (allowed_bytes, allowed_bytes))
 
-notebook = Notebook(os.environ.get(NOTEBOOK_VARIABLE, os.devnull))
+attempt_log = AttemptLog(os.environ.get(ATTEMPT_LOG_VARIABLE, os.devnull))
 poison = Agent(
     "poison",
     concurrency=int(os.environ.get(SLOTS_VARIABLE, "20")),
@@ -35,7 +35,7 @@ poison = Agent(
 @poison.skill
 async def good(ctx: TaskContext, seconds: float) -> str:
     """Take a while."""
-    notebook.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), "begun"))
+    attempt_log.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), "begun"))
     await anyio.sleep(seconds)
     return "good"
 
@@ -43,7 +43,7 @@ async def good(ctx: TaskContext, seconds: float) -> str:
 @poison.skill
 async def deadly(ctx: TaskContext, how: str) -> None:
     """Take the process along."""
-    notebook.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), "begun"))
+    attempt_log.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), "begun"))
     await anyio.sleep(0.1)
     match how:
         case "exits":
@@ -59,7 +59,7 @@ async def deadly(ctx: TaskContext, how: str) -> None:
 @poison.skill(max_attempts=2, backoff=0)
 async def greedy(ctx: TaskContext) -> int:
     """Want more memory than there may be."""
-    notebook.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), "begun"))
+    attempt_log.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), "begun"))
     hoard = []
     while True:
         hoard.append(bytearray(16 * 2**20))

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from tests.helpers.notebook import Note, Notebook
-from tests.helpers.noting_agents import NOTEBOOK_VARIABLE
+from tests.helpers.attempt_log import AttemptLog, Note
+from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE
 from workers import Agent, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-notebook = Notebook(os.environ.get(NOTEBOOK_VARIABLE, os.devnull))
+attempt_log = AttemptLog(os.environ.get(ATTEMPT_LOG_VARIABLE, os.devnull))
 
 
 def note(agent: Agent, what: str) -> None:
     """Note what befalls a lifespan."""
-    notebook.write(Note(agent.name, "0", 0, os.getpid(), what))
+    attempt_log.write(Note(agent.name, "0", 0, os.getpid(), what))
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ from orchestrator.services import open_services, pool_keys
 from orchestrator.supervisor.daemon import supervise
 from orchestrator.testing.proxy import FaultProxy, ThreadedProxy
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.noting_agents import make_agents
+from tests.helpers.logging_agents import make_agents
 from workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.store.keys import PoolKeys
     from orchestrator.testing.servers import RedisServer
-    from tests.helpers.notebook import Notebook
+    from tests.helpers.attempt_log import AttemptLog
 
 
 def make_settings(
@@ -86,14 +86,14 @@ class Team:
         self,
         server: RedisServer,
         prefix: str,
-        notebook: Notebook,
+        attempt_log: AttemptLog,
         *,
         lease_s: float = 3.0,
         slots: int = 20,
         fault: Callable[[FaultProxy], object] | None = None,
         **timings: float,
     ) -> None:
-        self.server, self.prefix, self.notebook = server, prefix, notebook
+        self.server, self.prefix, self.attempt_log = server, prefix, attempt_log
         self._lease_s, self._slots, self._timings, self._fault = lease_s, slots, timings, fault
         self.proxies: list[FaultProxy] = []
         # Proxies outlive the actors behind them, also those that are opened later.
@@ -188,7 +188,7 @@ class Team:
         return member
 
     def _make_worker(self, services: Services) -> Worker:
-        agents = make_agents(self.notebook, lease_s=self._lease_s, slots=self._slots)
+        agents = make_agents(self.attempt_log, lease_s=self._lease_s, slots=self._slots)
         return Worker(services, agents, worker=new_worker_id())
 
     def slots_of(self, member: Member) -> int:

@@ -467,9 +467,9 @@ async def test_a_lane_waits_with_its_task(team: LocalTeam) -> None:
     await team.work(agent)
     first = await team.orc.submit("step", {"name": "first", "asking": True}, lane="one")
     second = await team.orc.submit("step", {"name": "second"}, lane="one")
-    beside = await team.orc.submit("step", {"name": "beside"}, lane="other")
+    background = await team.orc.submit("step", {"name": "beside"}, lane="other")
     await asks(first)
-    await beside.result(TIMEOUT_S)
+    await background.result(TIMEOUT_S)
     assert (await second.status()).detail.cause is Cause.LANE
     await first.answer(value=True)
     await second.result(TIMEOUT_S)

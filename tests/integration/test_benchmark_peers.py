@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.drains import drain
 from benchmarks.harness import Bench
-from benchmarks.passes import pick_up_waits_ms, round_trips_ms, submit_rate
 from benchmarks.payload import STARTS_FILE_VARIABLE
 from benchmarks.peers.peer import InstalledPeer, Peer
 from benchmarks.peers.team import PeerTeam
@@ -19,6 +18,7 @@ from benchmarks.processes import ChildFailedError
 from benchmarks.server import running_server
 from benchmarks.sizes import QUICK
 from benchmarks.traffic import AT_ONCE
+from benchmarks.traffic_runs import pick_up_waits_ms, round_trips_ms, submit_rate
 from tests.helpers import list_peer_app
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def test_workers_wait_at_the_gate(bench: Bench) -> None:
     """Nothing is taken before the gate opens."""
     team = PeerTeam(bench, bench.peers[0], {})
     assert submit_rate(team, AT_ONCE, 50) > 0
-    with team.crew(1):
+    with team.worker_processes(1):
         assert bench.meter.llen(list_peer_app.QUEUE) == team.remaining()
 
 

@@ -304,21 +304,21 @@ async def test_purge_of_many(team: LocalTeam, terminal: Terminal, answer: str, c
 
 
 @pytest.fixture
-async def unled(settings: Settings) -> AsyncIterator[LocalTeam]:
+async def unsupervised(settings: Settings) -> AsyncIterator[LocalTeam]:
     """A team without a supervisor."""
-    async with run_local_team(settings, led=False) as running:
+    async with run_local_team(settings, supervised=False) as running:
         yield running
 
 
-async def test_nobody_to_do_it(unled: LocalTeam, orc: Orc) -> None:
+async def test_nobody_to_do_it(unsupervised: LocalTeam, orc: Orc) -> None:
     """Without a supervisor the command is stored; exit code 69: nobody has done it; who starts then does it."""
-    waits = await unled.orc.submit("later")
+    waits = await unsupervised.orc.submit("later")
     done = await orc("tasks", "cancel", "--skill", "later", "--yes", "-o", "json")
     assert (done.code, done.json()["state"]) == (69, "stored")
     assert "nobody has carried out command" in done.err
     assert "orc supervisor run" in done.err
     assert (await waits.status()).state is TaskState.READY
-    await unled.lead()
+    await unsupervised.start_supervisor()
 
     async def cancelled() -> bool:
         return (await waits.status()).state is TaskState.CANCELLED

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def team(settings: Settings) -> AsyncIterator[LocalTeam]:
     """A client, and nobody who repairs anything meanwhile."""
-    async with run_local_team(settings, led=False) as running:
+    async with run_local_team(settings, supervised=False) as running:
         yield running
 
 

@@ -32,7 +32,7 @@ class Orc(Protocol):
 @pytest.fixture
 async def team(settings: Settings) -> AsyncIterator[LocalTeam]:
     """Nobody leads: nothing is fired but by hand."""
-    async with run_local_team(settings, led=False) as running:
+    async with run_local_team(settings, supervised=False) as running:
         yield running
 
 

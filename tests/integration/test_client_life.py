@@ -15,7 +15,7 @@ from orchestrator.client.submission import Submission
 from orchestrator.core.errors import OrchestratorError, ServerUnavailable
 from orchestrator.services import pool_keys
 from orchestrator.testing.proxy import FaultProxy
-from tests.helpers.aftermath import records
+from tests.helpers.end_state import records
 from tests.helpers.guards import running_tasks
 from tests.helpers.local_team import local_settings
 from tests.helpers.waiting import wait_for

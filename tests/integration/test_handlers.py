@@ -272,10 +272,10 @@ async def test_a_handler_that_cancels_its_own_task_harms_nobody(team: LocalTeam)
         return "undisturbed"
 
     await team.work(agent)
-    beside = await team.orc.submit("neighbour")
+    background = await team.orc.submit("neighbour")
     for _ in range(5):
         assert await (await team.orc.submit("stray")).result(TIMEOUT_S) == "done"
-    assert await beside.result(TIMEOUT_S) == "undisturbed"
+    assert await background.result(TIMEOUT_S) == "undisturbed"
 
 
 async def test_an_envelope_that_cannot_be_read_is_a_dead_letter(team: LocalTeam) -> None:

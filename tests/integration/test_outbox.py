@@ -21,7 +21,7 @@ from orchestrator.testing.commands import script
 from orchestrator.testing.processes import ActorProcess
 from orchestrator.testing.proxy import ThreadedProxy
 from tests.docs.pages import ROOT, blocks
-from tests.helpers.aftermath import records
+from tests.helpers.end_state import records
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from workers import Agent
 

@@ -12,7 +12,7 @@ import anyio.to_thread
 import pytest
 
 from orchestrator.client.submission import Submission
-from orchestrator.repair.walk import Terms, look_through
+from orchestrator.repair.scan import KeyLifetimes, scan_pool
 from orchestrator.store.keys import PoolKeys, kind_of
 from orchestrator.supervisor import reconciler
 from orchestrator.tasks.queries import counters
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from orchestrator.client.handle import TaskHandle
     from orchestrator.core.settings import Settings
-    from orchestrator.repair.findings import Finding
+    from orchestrator.repair.findings import RepairFinding
     from tests.helpers.local_team import LocalTeam
 
 both_servers = pytest.mark.both_servers
@@ -39,12 +39,12 @@ LOST = [
 ]
 
 
-async def walk(team: LocalTeam, *, repair: bool = True) -> list[Finding]:
+async def scan(team: LocalTeam, *, repair: bool = True) -> list[RepairFinding]:
     """One whole walk without rests."""
-    return await look_through(team.services.store, Terms.of(team.settings), repair=repair)
+    return await scan_pool(team.services.store, KeyLifetimes.of(team.settings), repair=repair)
 
 
-def codes(found: list[Finding]) -> Counter[str]:
+def codes(found: list[RepairFinding]) -> Counter[str]:
     """How often each code was found."""
     return Counter(finding.code for finding in found)
 
@@ -90,16 +90,16 @@ async def test_a_healthy_busy_team_is_never_repaired(team: LocalTeam) -> None:
     agent = busy_agent(held)
     await team.work(agent)
     walks = 0
-    found: list[Finding] = []
+    found: list[RepairFinding] = []
 
-    async def keep_walking() -> None:
+    async def keep_scanning() -> None:
         nonlocal walks
         while True:
-            found.extend(await walk(team))
+            found.extend(await scan(team))
             walks += 1
 
     async with anyio.create_task_group() as group:
-        group.start_soon(keep_walking)
+        group.start_soon(keep_scanning)
         for _ in range(3):
             handles = await submit_all(team, 40)
             worker = await team.work(agent)
@@ -124,8 +124,8 @@ async def test_what_is_lost_stays_lost_without_the_walk(team: LocalTeam, redis_c
     await team.work(busy_agent(held))
     with pytest.raises(TimeoutError):
         await handle.result(timeout=1.5)
-    assert codes(await walk(team, repair=False)) == {"lost-ready": 1}
-    assert codes(await walk(team)) == {"lost-ready": 1}
+    assert codes(await scan(team, repair=False)) == {"lost-ready": 1}
+    assert codes(await scan(team)) == {"lost-ready": 1}
     assert await handle.result(TIMEOUT_S) == ""
 
 
@@ -151,8 +151,8 @@ async def test_any_key_may_be_lost_under_load(
         for handle in handles:
             assert await handle.result() in {"", "retry", "hold"}
     await wait_for(lambda: redis_client.exists(f"{root}agent:busy") == 1, "the agent to be known again")
-    await walk(team)
-    assert codes(await walk(team)) == {}
+    await scan(team)
+    assert codes(await scan(team)) == {}
 
 
 @both_servers
@@ -167,16 +167,16 @@ async def test_everything_but_records_and_workers_may_be_lost_at_once(
     keys = [key for key in keys_of(redis_client, team.services.keys.root) if ":task:" not in key]
     for key in dice.sample(keys, len(keys) * 2 // 3):
         redis_client.delete(key)
-    await walk(team)
+    await scan(team)
     held.set()
     await team.work(busy_agent(held))
     with anyio.fail_after(20):
         for handle in handles:
             await handle.result()
-    assert codes(await walk(team)) == {}
+    assert codes(await scan(team)) == {}
 
 
-def plant_garbage(direct: redis.Redis, keys: PoolKeys) -> int:
+def write_garbage(direct: redis.Redis, keys: PoolKeys) -> int:
     """A key of another type, and one of noise, in place of each kind that nothing lives in; how many."""
     planted = 0
     for suffix in ("queue:skill:\xff", "parked:x", "out:x", "idem:x", "limit:x", "skills:x", "inbox:x", "nonsense:{x}"):
@@ -200,21 +200,21 @@ async def test_garbage_stops_nobody(
 ) -> None:
     """Noise at the head of a queue stops its agent; the supervisor has the pool walked through, and tasks run again."""
     monkeypatch.setattr(reconciler, "QUIET_REST_S", 0.0)
-    planted = plant_garbage(redis_client, team.services.keys)
-    before = await walk(team, repair=False)
+    planted = write_garbage(redis_client, team.services.keys)
+    before = await scan(team, repair=False)
     assert codes(before)["wrong-type"] + codes(before)["foreign"] == planted
     held = anyio.Event()
     held.set()
     handle = await team.orc.submit("work")
     await team.work(busy_agent(held))
     assert await handle.result(20) == ""
-    await walk(team)
-    left = codes(await walk(team))
+    await scan(team)
+    left = codes(await scan(team))
     assert set(left) == {"wrong-type", "foreign", "unreadable"}
     for key in keys_of(redis_client, team.services.keys.root):
         if redis_client.type(key) == b"list" or key.endswith(":text"):
             redis_client.delete(key)
-    assert codes(await walk(team)) == {}
+    assert codes(await scan(team)) == {}
 
 
 async def test_garbage_without_the_walk(team: LocalTeam, redis_client: redis.Redis) -> None:
@@ -238,7 +238,7 @@ async def test_garbage_without_the_walk(team: LocalTeam, redis_client: redis.Red
     assert await (await team.orc.submit("rest")).result(TIMEOUT_S) == "rested"
     with pytest.raises(TimeoutError):
         await blocked.result(timeout=0.5)
-    await walk(team)
+    await scan(team)
     assert await blocked.result(TIMEOUT_S) == ""
 
 
@@ -248,7 +248,7 @@ async def test_other_pools_are_left_alone(team: LocalTeam, redis_client: redis.R
         redis_client.zadd(keys.scheduled, {"gone": 1})
         redis_client.hset(keys.task("lost"), mapping={"state": "ready", "gen": "1", "env": b"\x92\xa1a\xa0"})
     await team.orc.submit("work")
-    assert await walk(team) == []
+    assert await scan(team) == []
     for keys in (PoolKeys(settings.prefix, "default2"), PoolKeys(f"{settings.prefix}x", "default")):
         assert redis_client.zscore(keys.scheduled, "gone") == 1
         assert redis_client.ttl(keys.task("lost")) == -1
@@ -300,8 +300,8 @@ async def test_a_lost_lane_is_made_again(team: LocalTeam) -> None:
     handles = [await team.orc.submit("file", {"number": number}, lane="x") for number in range(5)]
     await wait_for(lambda: order == [0], "the first to run", TIMEOUT_S)
     await team.services.store.execute("DEL", team.services.keys.lane("x"))
-    assert codes(await walk(team)) == {"lost-lane": 5}
-    assert await walk(team) == []
+    assert codes(await scan(team)) == {"lost-lane": 5}
+    assert await scan(team) == []
     gate.set()
     for handle in handles:
         await handle.result(TIMEOUT_S)
@@ -318,6 +318,6 @@ async def test_a_lane_without_an_owner_goes_on(team: LocalTeam) -> None:
     handles = [await team.orc.submit("file", lane="x") for _ in range(3)]
     await team.services.store.execute("DEL", team.services.keys.task(handles[0].id))
     await team.work(agent)
-    assert codes(await walk(team))["lost-turn"] == 1
+    assert codes(await scan(team))["lost-turn"] == 1
     for handle in handles[1:]:
         await handle.result(TIMEOUT_S)

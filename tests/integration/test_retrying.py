@@ -263,7 +263,7 @@ async def test_every_place_is_found(team: LocalTeam) -> None:
 @pytest.mark.parametrize("change", ["nothing", "add", "swap", "lose"])
 async def test_selections_are_signed(settings: Settings, change: str) -> None:
     """The signature of a job covers its tasks: whoever changes what is stored for it makes the supervisor refuse it."""
-    async with run_local_team(settings, led=False) as team:
+    async with run_local_team(settings, supervised=False) as team:
         mine, other = await team.orc.submit("later"), await team.orc.submit("later")
         sent = await team.orc.admin.cancel([mine.id])
         store, key = team.services.store, team.services.keys.selection(sent.id)
@@ -273,7 +273,7 @@ async def test_selections_are_signed(settings: Settings, change: str) -> None:
             await store.execute("LSET", key, 0, other.id)
         elif change == "lose":
             await store.execute("DEL", key)
-        await team.lead()
+        await team.start_supervisor()
         (receipt,) = (await sent.receipts(timeout=10)).answered
         assert receipt.word == ("done" if change == "nothing" else "refused"), receipt
         cancelled = TaskState.CANCELLED if change == "nothing" else TaskState.READY

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 HOUR_S = 3600.0
 
 
-class Stand:
+class ManualSupervisor:
     """A pool without a supervisor, and what one would do: the test lets time pass and fires."""
 
     def __init__(self, team: LocalTeam) -> None:
@@ -68,10 +68,10 @@ class Stand:
 
 
 @pytest.fixture
-async def stand(settings: Settings) -> AsyncIterator[Stand]:
+async def manual(settings: Settings) -> AsyncIterator[ManualSupervisor]:
     """Nobody leads."""
-    async with run_local_team(settings, led=False) as team:
-        yield Stand(team)
+    async with run_local_team(settings, supervised=False) as team:
+        yield ManualSupervisor(team)
 
 
 async def test_a_supervisor_fires_it(team: LocalTeam) -> None:
@@ -98,44 +98,44 @@ async def test_a_supervisor_fires_it(team: LocalTeam) -> None:
     assert (info.key, info.tags, info.priority) == (f"schedule:n:{round(found.last.timestamp() * 1000)}", ("t",), 1)
 
 
-async def test_a_calendar(stand: Stand) -> None:
+async def test_a_calendar(manual: ManualSupervisor) -> None:
     """A cron schedule waits for its time in its zone."""
-    await stand.schedules.add("n", "report", cron="30 2 * * *", zone="Europe/Berlin")
-    found = await stand.schedules.get("n")
-    assert found.next == (await stand.schedules.next_fires("n", 1))[0]
-    expected = check_cron("30 2 * * *", "Europe/Berlin").after(await queries.server_ms(stand.services.store))
+    await manual.schedules.add("n", "report", cron="30 2 * * *", zone="Europe/Berlin")
+    found = await manual.schedules.get("n")
+    assert found.next == (await manual.schedules.next_fires("n", 1))[0]
+    expected = check_cron("30 2 * * *", "Europe/Berlin").after(await queries.server_ms(manual.services.store))
     assert found.next is not None
     assert round(found.next.timestamp() * 1000) == expected
-    assert await stand.fire() == pytest.approx((found.next - datetime.now(UTC)).total_seconds(), abs=2)
-    await stand.wait((found.next - datetime.now(UTC)).total_seconds() + 1)
-    await stand.fire()
-    assert await stand.counts() == {"fired": 1}
-    later = await stand.schedules.get("n")
+    assert await manual.fire() == pytest.approx((found.next - datetime.now(UTC)).total_seconds(), abs=2)
+    await manual.wait((found.next - datetime.now(UTC)).total_seconds() + 1)
+    await manual.fire()
+    assert await manual.counts() == {"fired": 1}
+    later = await manual.schedules.get("n")
     assert later.next == found.next
 
 
-async def test_many_at_once(stand: Stand) -> None:
+async def test_many_at_once(manual: ManualSupervisor) -> None:
     """More than one look finds fire in one go, each once."""
     for number in range(scheduler.LIMIT + 20):
-        await stand.schedules.add(f"n{number}", "report", every=60)
-    await stand.wait(60)
-    await stand.fire()
-    assert len(await stand.tasks()) == scheduler.LIMIT + 20
-    assert {each.fired for each in await stand.schedules.list()} == {1}
+        await manual.schedules.add(f"n{number}", "report", every=60)
+    await manual.wait(60)
+    await manual.fire()
+    assert len(await manual.tasks()) == scheduler.LIMIT + 20
+    assert {each.fired for each in await manual.schedules.list()} == {1}
 
 
-async def test_any_number_of_supervisors(stand: Stand) -> None:
+async def test_any_number_of_supervisors(manual: ManualSupervisor) -> None:
     """Ten that fire at the same time fire each time once."""
     for name in ("a", "b", "c"):
-        await stand.schedules.add(name, "report", every=60, catch_up="all")
+        await manual.schedules.add(name, "report", every=60, catch_up="all")
     for _ in range(4):
-        await stand.wait(120)
+        await manual.wait(120)
         async with anyio.create_task_group() as group:
             for _ in range(10):
-                group.start_soon(stand.fire)
-    assert len(await stand.tasks()) == 3 * 8
+                group.start_soon(manual.fire)
+    assert len(await manual.tasks()) == 3 * 8
     for name in ("a", "b", "c"):
-        assert await stand.counts(name) == {"fired": 8}
+        assert await manual.counts(name) == {"fired": 8}
 
 
 # ----------------------------------------------------------------------------------------------------------- overlap
@@ -150,34 +150,34 @@ async def test_any_number_of_supervisors(stand: Stand) -> None:
     ],
 )
 async def test_the_previous_one_has_not_ended(
-    stand: Stand, overlap: str, states: list[str], counts: dict[str, int]
+    manual: ManualSupervisor, overlap: str, states: list[str], counts: dict[str, int]
 ) -> None:
     """Enqueue submits all the same, skip leaves the time out, replace cancels the previous one."""
-    await stand.schedules.add("n", "nobody", every=60, overlap=overlap)
+    await manual.schedules.add("n", "nobody", every=60, overlap=overlap)
     for _ in range(2):
-        await stand.wait(60)
-        await stand.fire()
-    assert sorted(await stand.states()) == sorted(states)
-    assert await stand.counts() == counts
+        await manual.wait(60)
+        await manual.fire()
+    assert sorted(await manual.states()) == sorted(states)
+    assert await manual.counts() == counts
 
 
 @pytest.mark.parametrize("overlap", ["skip", "replace"])
-async def test_the_previous_one_has_ended(stand: Stand, overlap: str) -> None:
+async def test_the_previous_one_has_ended(manual: ManualSupervisor, overlap: str) -> None:
     """Nothing overlaps with what has ended, or is gone."""
-    await stand.schedules.add("n", "nobody", every=60, overlap=overlap)
-    await stand.wait(60)
-    await stand.fire()
-    (first,) = await stand.tasks()
-    await stand.team.orc.task(first).cancel("by hand")
-    await stand.wait(60)
-    await stand.fire()
-    assert (await stand.team.orc.task(first).info()).reason == "by hand"
-    second = (await stand.schedules.get("n")).last_task
+    await manual.schedules.add("n", "nobody", every=60, overlap=overlap)
+    await manual.wait(60)
+    await manual.fire()
+    (first,) = await manual.tasks()
+    await manual.team.orc.task(first).cancel("by hand")
+    await manual.wait(60)
+    await manual.fire()
+    assert (await manual.team.orc.task(first).info()).reason == "by hand"
+    second = (await manual.schedules.get("n")).last_task
     assert second is not None
-    await stand.services.store.execute("DEL", stand.services.keys.task(second))
-    await stand.wait(60)
-    await stand.fire()
-    assert await stand.counts() == {"fired": 3}
+    await manual.services.store.execute("DEL", manual.services.keys.task(second))
+    await manual.wait(60)
+    await manual.fire()
+    assert await manual.counts() == {"fired": 3}
 
 
 async def test_a_running_one_is_replaced(team: LocalTeam) -> None:
@@ -205,15 +205,15 @@ async def test_a_running_one_is_replaced(team: LocalTeam) -> None:
     ("catch_up", "counts"),
     [("none", {"missed": 10}), ("one", {"fired": 1, "missed": 9}), ("all", {"fired": 10})],
 )
-async def test_after_a_downtime(stand: Stand, catch_up: str, counts: dict[str, int]) -> None:
+async def test_after_a_downtime(manual: ManualSupervisor, catch_up: str, counts: dict[str, int]) -> None:
     """Times that passed while nobody fired are left out, made up for by the newest, or all in order."""
-    await stand.schedules.add("n", "nobody", every=600, catch_up=catch_up)
-    await stand.wait(6000 + 120)
-    before = await stand.schedules.get("n")
-    wait_s = await stand.fire()
+    await manual.schedules.add("n", "nobody", every=600, catch_up=catch_up)
+    await manual.wait(6000 + 120)
+    before = await manual.schedules.get("n")
+    wait_s = await manual.fire()
     assert wait_s == pytest.approx(480, abs=2)
-    assert await stand.counts() == counts
-    keys = [(await stand.team.orc.task(id_).info()).key for id_ in await stand.tasks()]
+    assert await manual.counts() == counts
+    keys = [(await manual.team.orc.task(id_).info()).key for id_ in await manual.tasks()]
     times = [int((key or "").rpartition(":")[2]) for key in keys]
     assert before.next is not None
     first_ms = round(before.next.timestamp() * 1000)
@@ -221,12 +221,12 @@ async def test_after_a_downtime(stand: Stand, catch_up: str, counts: dict[str, i
     assert times == expected[catch_up]
 
 
-async def test_a_little_late_is_not_missed(stand: Stand) -> None:
+async def test_a_little_late_is_not_missed(manual: ManualSupervisor) -> None:
     """A time that has just passed fires also where nothing is made up for."""
-    await stand.schedules.add("n", "nobody", every=600, catch_up="none")
-    await stand.wait(600 + PUNCTUAL_MS / 1000 - 10)
-    await stand.fire()
-    assert await stand.counts() == {"fired": 1}
+    await manual.schedules.add("n", "nobody", every=600, catch_up="none")
+    await manual.wait(600 + PUNCTUAL_MS / 1000 - 10)
+    await manual.fire()
+    assert await manual.counts() == {"fired": 1}
 
 
 def test_choices() -> None:
@@ -267,85 +267,85 @@ def test_choices_of_a_sparse_calendar() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"queue__max_tasks": 1}], indirect=True)
-async def test_a_full_queue(stand: Stand) -> None:
+async def test_a_full_queue(manual: ManualSupervisor) -> None:
     """A task that is refused is written down with the reason, and the schedule goes on."""
-    await stand.schedules.add("n", "nobody", every=60)
+    await manual.schedules.add("n", "nobody", every=60)
     for _ in range(2):
-        await stand.wait(60)
-        await stand.fire()
-    found = await stand.schedules.get("n")
-    assert await stand.counts() == {"fired": 1, "refused": 1}
+        await manual.wait(60)
+        await manual.fire()
+    found = await manual.schedules.get("n")
+    assert await manual.counts() == {"fired": 1, "refused": 1}
     assert "queue skill:nobody holds its maximum of 1 tasks" in (found.last_error or "")
     assert found.last_error_at is not None
     with pytest.raises(QueueFull):
-        await stand.schedules.trigger("n")
+        await manual.schedules.trigger("n")
 
 
-async def test_a_stop_that_refuses(stand: Stand) -> None:
+async def test_a_stop_that_refuses(manual: ManualSupervisor) -> None:
     """A stop that refuses new tasks refuses those of schedules; when it ends they come again."""
-    await stand.schedules.add("n", "nobody", every=60)
-    await stand.team.orc.admin.stop(refuse=True)
-    await stand.wait(60)
-    await stand.fire()
-    found = await stand.schedules.get("n")
-    assert (await stand.counts(), await stand.tasks()) == ({"refused": 1}, [])
+    await manual.schedules.add("n", "nobody", every=60)
+    await manual.team.orc.admin.stop(refuse=True)
+    await manual.wait(60)
+    await manual.fire()
+    found = await manual.schedules.get("n")
+    assert (await manual.counts(), await manual.tasks()) == ({"refused": 1}, [])
     assert "stopped" in (found.last_error or "")
     with pytest.raises(Stopped):
-        await stand.schedules.trigger("n")
-    await stand.team.orc.admin.start()
-    await stand.wait(60)
-    await stand.fire()
-    assert await stand.counts() == {"fired": 1, "refused": 1}
+        await manual.schedules.trigger("n")
+    await manual.team.orc.admin.start()
+    await manual.wait(60)
+    await manual.fire()
+    assert await manual.counts() == {"fired": 1, "refused": 1}
 
 
-async def test_a_stop_that_accepts(stand: Stand) -> None:
+async def test_a_stop_that_accepts(manual: ManualSupervisor) -> None:
     """Under a stop that accepts new tasks those of schedules wait like others."""
-    await stand.schedules.add("n", "nobody", every=60)
-    await stand.team.orc.admin.stop()
-    await stand.wait(60)
-    await stand.fire()
-    assert await stand.states() == ["ready"]
+    await manual.schedules.add("n", "nobody", every=60)
+    await manual.team.orc.admin.stop()
+    await manual.wait(60)
+    await manual.fire()
+    assert await manual.states() == ["ready"]
 
 
-async def test_one_that_cannot_be_read(stand: Stand) -> None:
+async def test_one_that_cannot_be_read(manual: ManualSupervisor) -> None:
     """It says why, is tried again later as it was, and keeps nobody else waiting."""
     for name in ("broken", "fine"):
-        await stand.schedules.add(name, "nobody", every=60)
-    key = stand.services.keys.schedule("broken")
-    plan = await stand.services.store.execute("HGET", key, "plan")
+        await manual.schedules.add(name, "nobody", every=60)
+    key = manual.services.keys.schedule("broken")
+    plan = await manual.services.store.execute("HGET", key, "plan")
     damaged = msgspec.json.encode({**msgspec.json.decode(plan), "invented": 1})
-    await stand.services.store.execute("HSET", key, "plan", damaged)
-    await stand.wait(60)
-    await stand.fire()
-    assert await stand.counts("fine") == {"fired": 1}
-    error = await stand.services.store.execute("HGET", key, "error")
+    await manual.services.store.execute("HSET", key, "plan", damaged)
+    await manual.wait(60)
+    await manual.fire()
+    assert await manual.counts("fine") == {"fired": 1}
+    error = await manual.services.store.execute("HGET", key, "error")
     assert "invented" in error.decode()
-    await stand.services.store.execute("HSET", key, "plan", plan)
-    await stand.fire()
-    assert await stand.counts("broken") == {"fired": 1}
+    await manual.services.store.execute("HSET", key, "plan", plan)
+    await manual.fire()
+    assert await manual.counts("broken") == {"fired": 1}
 
 
-async def test_one_that_is_none(stand: Stand) -> None:
+async def test_one_that_is_none(manual: ManualSupervisor) -> None:
     """Another type in the place of one keeps nobody from seeing the others."""
     for name in ("broken", "fine"):
-        await stand.schedules.add(name, "nobody", every=60)
-    key = stand.services.keys.schedule("broken")
-    await stand.services.store.execute("SET", key, "x", "EX", 60)
-    assert [each.name for each in await stand.schedules.list()] == ["fine"]
+        await manual.schedules.add(name, "nobody", every=60)
+    key = manual.services.keys.schedule("broken")
+    await manual.services.store.execute("SET", key, "x", "EX", 60)
+    assert [each.name for each in await manual.schedules.list()] == ["fine"]
     with pytest.raises(NotFound):
-        await stand.schedules.get("broken")
+        await manual.schedules.get("broken")
 
 
 # -------------------------------------------------------------------------------------------------------- changes
 
 
-async def test_add(stand: Stand) -> None:
+async def test_add(manual: ManualSupervisor) -> None:
     """The same again is nothing new; another definition needs to be meant, and keeps the history."""
-    schedules = stand.schedules
+    schedules = manual.schedules
     assert await schedules.add("n", "report", {"a": 1, "b": [2]}, every=60) == "added"
     assert await schedules.add("n", "report", {"b": [2], "a": 1}, every=timedelta(minutes=1)) == "same"
-    await stand.wait(70)
-    await stand.fire()
+    await manual.wait(70)
+    await manual.fire()
     before = await schedules.get("n")
     with pytest.raises(ScheduleExists, match="'report', every 1m"):
         await schedules.add("n", "report", {"a": 2}, every=60)
@@ -353,36 +353,36 @@ async def test_add(stand: Stand) -> None:
     after = await schedules.get("n")
     assert (after.args, after.fired, after.next) == ({"a": 2}, 1, before.next)
     assert await schedules.add("n", "report", {"a": 2}, every=3600, replace=True) == "replaced"
-    assert (await stand.fire() or 0) > 3500
+    assert (await manual.fire() or 0) > 3500
 
 
-async def test_pause_and_resume(stand: Stand) -> None:
+async def test_pause_and_resume(manual: ManualSupervisor) -> None:
     """A paused one does not fire; resumed it goes on with its next time, and makes up for nothing."""
-    await stand.schedules.add("n", "nobody", every=60)
-    assert await stand.schedules.pause("n")
-    assert not await stand.schedules.pause("n")
-    await stand.wait(600)
-    assert await stand.fire() is None
-    found = await stand.schedules.get("n")
+    await manual.schedules.add("n", "nobody", every=60)
+    assert await manual.schedules.pause("n")
+    assert not await manual.schedules.pause("n")
+    await manual.wait(600)
+    assert await manual.fire() is None
+    found = await manual.schedules.get("n")
     assert (found.paused, found.next) == (True, None)
-    assert len(await stand.schedules.next_fires("n", 3)) == 3
-    assert await stand.schedules.resume("n")
-    assert not await stand.schedules.resume("n")
-    assert await stand.fire() == pytest.approx(60, abs=2)
-    assert await stand.counts() == {}
+    assert len(await manual.schedules.next_fires("n", 3)) == 3
+    assert await manual.schedules.resume("n")
+    assert not await manual.schedules.resume("n")
+    assert await manual.fire() == pytest.approx(60, abs=2)
+    assert await manual.counts() == {}
 
 
-async def test_trigger(stand: Stand) -> None:
+async def test_trigger(manual: ManualSupervisor) -> None:
     """A person can fire it at any time, paused or not; the next time stays."""
-    await stand.schedules.add("n", "nobody", every=60)
-    before = await stand.schedules.get("n")
-    id_ = await stand.schedules.trigger("n")
-    after = await stand.schedules.get("n")
-    assert await stand.tasks() == [id_]
+    await manual.schedules.add("n", "nobody", every=60)
+    before = await manual.schedules.get("n")
+    id_ = await manual.schedules.trigger("n")
+    after = await manual.schedules.get("n")
+    assert await manual.tasks() == [id_]
     assert (after.last_task, after.fired, after.next) == (id_, 1, before.next)
-    await stand.schedules.pause("n")
-    await stand.schedules.trigger("n")
-    assert len(await stand.tasks()) == 2
+    await manual.schedules.pause("n")
+    await manual.schedules.trigger("n")
+    assert len(await manual.tasks()) == 2
 
 
 async def test_a_supervisor_hears_of_changes(team: LocalTeam, redis_client: redis.Redis) -> None:
@@ -404,13 +404,13 @@ async def test_a_supervisor_hears_of_changes(team: LocalTeam, redis_client: redi
 
 
 @pytest.mark.parametrize("call", ["pause", "resume", "trigger", "delete", "get", "next_fires"])
-async def test_unknown(stand: Stand, call: str) -> None:
+async def test_unknown(manual: ManualSupervisor, call: str) -> None:
     """Of a name that no schedule has nothing can be done, and the known ones are named."""
-    await stand.schedules.add("known", "nobody", every=60)
+    await manual.schedules.add("known", "nobody", every=60)
     with pytest.raises(NotFound, match="known are: known"):
-        await getattr(stand.schedules, call)("other")
+        await getattr(manual.schedules, call)("other")
     with pytest.raises(InvalidInput, match="not a valid name"):
-        await getattr(stand.schedules, call)("no name")
+        await getattr(manual.schedules, call)("no name")
 
 
 @pytest.mark.parametrize(
@@ -437,30 +437,30 @@ async def test_unknown(stand: Stand, call: str) -> None:
         ({"every": 5, "skill": "no skill"}, "skill"),
     ],
 )
-async def test_bad_input(stand: Stand, wrong: dict[str, Any], said: str) -> None:
+async def test_bad_input(manual: ManualSupervisor, wrong: dict[str, Any], said: str) -> None:
     """What cannot be meant is refused by validation, and nothing is stored."""
     values = {"skill": "report", "args": {}, **wrong}
     with pytest.raises(InvalidInput) as refused:
-        await stand.schedules.add("n", **values)
+        await manual.schedules.add("n", **values)
     assert said in str(refused.value)
-    assert await stand.schedules.list() == []
+    assert await manual.schedules.list() == []
 
 
-async def test_a_day_that_never_comes(stand: Stand) -> None:
+async def test_a_day_that_never_comes(manual: ManualSupervisor) -> None:
     """An expression that is possible field by field and names no day is refused."""
     with pytest.raises(InvalidInput, match="no day of the next 50 years"):
-        await stand.schedules.add("n", "report", cron="0 0 */30 2 MON#5")
+        await manual.schedules.add("n", "report", cron="0 0 */30 2 MON#5")
 
 
-async def test_unknown_options(stand: Stand) -> None:
+async def test_unknown_options(manual: ManualSupervisor) -> None:
     """An option that there is not is an error, not ignored."""
     with pytest.raises(TypeError, match="until"):
-        await stand.schedules.add("n", "report", every=5, until=7)  # type: ignore[call-arg]  # the point
+        await manual.schedules.add("n", "report", every=5, until=7)  # type: ignore[call-arg]  # the point
 
 
-async def test_changes_are_recorded(stand: Stand) -> None:
+async def test_changes_are_recorded(manual: ManualSupervisor) -> None:
     """Each change is kept among the commands, with who and why; what changes nothing is not."""
-    schedules = stand.schedules
+    schedules = manual.schedules
     await schedules.add("n", "nobody", every=60, reason="new report", actor="ann")
     await schedules.add("n", "nobody", every=60)
     await schedules.add("n", "nobody", every=90, replace=True)
@@ -469,26 +469,26 @@ async def test_changes_are_recorded(stand: Stand) -> None:
     await schedules.resume("n")
     await schedules.trigger("n")
     await schedules.delete("n")
-    given = await stand.services.store.execute("XRANGE", stand.services.keys.control, "-", "+")
+    given = await manual.services.store.execute("XRANGE", manual.services.keys.control, "-", "+")
     text = b" ".join(value for _, fields in given for value in fields).decode("utf-8", "replace")
     assert len(given) == 6
     for word in ("new report", "ann", '"add"', '"replace"', '"pause"', '"resume"', '"trigger"', '"delete"'):
         assert word in text
 
 
-async def test_lost_places(stand: Stand) -> None:
+async def test_lost_places(manual: ManualSupervisor) -> None:
     """A walk lists schedules again whose place was lost."""
-    from orchestrator.repair.walk import Terms, look_through
+    from orchestrator.repair.scan import KeyLifetimes, scan_pool
 
     for name in ("a", "b"):
-        await stand.schedules.add(name, "nobody", every=60)
-    await stand.services.store.execute("DEL", stand.services.keys.schedules)
-    await stand.services.store.execute("ZADD", stand.services.keys.schedules, 5, "gone")
-    found = await look_through(stand.services.store, Terms.of(stand.team.settings), repair=True)
+        await manual.schedules.add(name, "nobody", every=60)
+    await manual.services.store.execute("DEL", manual.services.keys.schedules)
+    await manual.services.store.execute("ZADD", manual.services.keys.schedules, 5, "gone")
+    found = await scan_pool(manual.services.store, KeyLifetimes.of(manual.team.settings), repair=True)
     assert sorted(finding.code for finding in found) == ["gone-schedule", "lost-schedule", "lost-schedule"]
-    await stand.wait(60)
-    await stand.fire()
-    assert (await stand.counts("a"), await stand.counts("b")) == ({"fired": 1}, {"fired": 1})
+    await manual.wait(60)
+    await manual.fire()
+    assert (await manual.counts("a"), await manual.counts("b")) == ({"fired": 1}, {"fired": 1})
 
 
 def test_ids() -> None:
@@ -507,6 +507,6 @@ async def test_in_a_test_of_a_team(team: LocalTeam) -> None:
     await team.work(agent)
     await team.orc.admin.schedules.add("n", "report", every=HOUR_S)
     for days in range(1, 3):
-        await team._stage.advance(24 * 3_600_000)
+        await team._pool.advance(24 * 3_600_000)
         assert (await team.orc.admin.schedules.get("n")).fired == days
     await wait_for(lambda: len(seen) == 2, "both", TIMEOUT_S)

@@ -231,7 +231,7 @@ async def test_tasks_that_did_not_start_in_time_expire(team: LocalTeam) -> None:
 @pytest.fixture
 async def leaderless(settings: Settings) -> AsyncIterator[LocalTeam]:
     """A team without a supervisor."""
-    async with run_local_team(settings, led=False) as running:
+    async with run_local_team(settings, supervised=False) as running:
         yield running
 
 
@@ -241,14 +241,14 @@ async def test_another_supervisor_takes_over(leaderless: LocalTeam) -> None:
     store, keys = team.services.store, team.services.keys
     agent, _ = make_agent("steady", "work")
     await team.work(agent)
-    first = await team.lead()
+    first = await team.start_supervisor()
 
     async def leader() -> bytes | None:
         found: bytes | None = await store.execute("GET", keys.leader)
         return found
 
     leads = await wait_for(leader, "a leader")
-    await team.lead()
+    await team.start_supervisor()
     assert await (await team.orc.submit("work")).result(TIMEOUT_S) == "steady"
     assert await leader() == leads
     first.cancel()
@@ -261,7 +261,7 @@ async def test_a_supervisor_gives_way_when_its_lease_is_lost(leaderless: LocalTe
     """One whose lease was taken stops working before long, and leads again when the other is gone."""
     team = leaderless
     store, keys = team.services.store, team.services.keys
-    await team.lead()
+    await team.start_supervisor()
 
     async def leads() -> bool:
         return await store.execute("GET", keys.leader) not in {None, b"somebody else"}

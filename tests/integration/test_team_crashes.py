@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from orchestrator import InvalidInput, TaskFailed
-from orchestrator.testing.stage import Stage
+from orchestrator.testing.temporary_pool import TemporaryPool
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext
 from workers.testing import Team
@@ -32,7 +32,7 @@ def make(redis_server: RedisServer, prefix: str) -> Callable[..., Team]:
     return partial(Team, url=redis_server.url, prefix=prefix)
 
 
-class Witness:
+class RecordingAgent:
     """An agent that takes every step once, and what its handler saw."""
 
     def __init__(self) -> None:
@@ -64,20 +64,20 @@ class Witness:
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_crash_is_felt_and_survived(make: Callable[..., Team], step: Step) -> None:
     """The task has a death and a higher generation, another worker ends it, and its child is one and the same."""
-    witness = Witness()
-    async with make(witness.agent) as team:
+    recording = RecordingAgent()
+    async with make(recording.agent) as team:
         crash = team.crash("act", at=step)
         handle = await team.orc.submit("act")
         assert await handle.result(5) == 7
         await team.drain()
-        assert crash.felt
+        assert crash.happened
         found = await handle.info()
-        assert witness.attempts == RUNS.get(step, [1, 2])
+        assert recording.attempts == RUNS.get(step, [1, 2])
         assert len(found.deaths) == (0 if step == "stored" else 1)
         if step != "stored":
             assert f"crash of 'act' at {step!r}" in found.deaths[0]
-        if len(witness.seen) == 2:
-            first, second = witness.seen
+        if len(recording.seen) == 2:
+            first, second = recording.seen
             assert first.worker != second.worker
             assert int(first._generation) < int(second._generation)
         team.assert_submitted("child", times=1)
@@ -86,25 +86,25 @@ async def test_a_crash_is_felt_and_survived(make: Callable[..., Team], step: Ste
 
 async def test_without_a_crash_nobody_dies(make: Callable[..., Team]) -> None:
     """The same task, undisturbed: one attempt, no death."""
-    witness = Witness()
-    async with make(witness.agent) as team:
+    recording = RecordingAgent()
+    async with make(recording.agent) as team:
         handle = await team.orc.submit("act")
         assert await handle.result(5) == 7
         assert (await handle.info()).deaths == ()
-        assert witness.attempts == [1]
+        assert recording.attempts == [1]
 
 
 async def test_a_stored_verdict_is_not_lost_with_its_worker(make: Callable[..., Team]) -> None:
     """The task has ended once when its worker vanishes, and the worker is another one afterwards."""
-    witness = Witness()
-    async with make(witness.agent) as team:
+    recording = RecordingAgent()
+    async with make(recording.agent) as team:
         team.crash("act", at="stored")
         handle = await team.orc.submit("act")
         assert await handle.result(5) == 7
         await team.drain()
         await team.run("act")
-        assert witness.seen[0].worker != witness.seen[1].worker
-        assert witness.attempts == [1, 1]
+        assert recording.seen[0].worker != recording.seen[1].worker
+        assert recording.attempts == [1, 1]
 
 
 async def test_the_nth_time_is_meant(make: Callable[..., Team]) -> None:
@@ -121,21 +121,21 @@ async def test_the_nth_time_is_meant(make: Callable[..., Team]) -> None:
         await team.run(speak)
         crash = team.crash(speak, at="emit", nth=6)
         await team.run(speak)
-        assert (crash.felt, crash.seen) == (False, 4)
+        assert (crash.happened, crash.seen) == (False, 4)
         await team.run(speak)
-        assert (crash.felt, crash.seen) == (True, 6)
+        assert (crash.happened, crash.seen) == (True, 6)
     assert seen[8:] == [(1, 0), *[(2, number) for number in range(4)]]
 
 
 async def test_two_crashes_come_one_after_the_other(make: Callable[..., Team]) -> None:
     """Each has its own death; the third makes a dead letter, as poison does."""
-    witness = Witness()
-    async with make(witness.agent) as team:
+    recording = RecordingAgent()
+    async with make(recording.agent) as team:
         crashes = [team.crash("act", at="emit") for _ in range(2)]
         handle = await team.orc.submit("act")
         await team.drain(skip_time=True)
         assert await handle.result(1) == 7
-        assert all(crash.felt for crash in crashes)
+        assert all(crash.happened for crash in crashes)
         assert len((await handle.info()).deaths) == 2
         for _ in range(3):
             team.crash("act", at="result")
@@ -253,10 +253,10 @@ async def test_a_parent_and_a_child_that_died_together_both_end(make: Callable[.
 
 async def test_a_crash_that_was_not_reached_fails_the_test(make: Callable[..., Team]) -> None:
     """Such a test proves nothing; but what the block raises itself comes first."""
-    witness = Witness()
+    recording = RecordingAgent()
 
     async def use(failure: Exception | None) -> None:
-        async with make(witness.agent) as team:
+        async with make(recording.agent) as team:
             team.crash("act", at="emit", nth=3)
             await team.run("act")
             if failure is not None:
@@ -303,17 +303,17 @@ async def test_the_server_is_asked_whether_the_dead_are_gone(
     make: Callable[..., Team], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Work is given back only when the last connection of the dead worker has ended, or it might swallow more."""
-    witness, seen = Witness(), list[tuple[bool, int]]()
-    ask = Stage.wait_disconnected
+    recording, seen = RecordingAgent(), list[tuple[bool, int]]()
+    ask = TemporaryPool.wait_disconnected
 
-    async def watch(self: Stage, store: Any) -> None:
+    async def watch(self: TemporaryPool, store: Any) -> None:
         await ask(self, store)
         clients = (await self.services.store.execute("CLIENT", "LIST")).decode()
         known = await self.services.store.execute("ZRANGE", self.services.keys.workers, 0, -1)
         seen.append((f"name={store.name}" in clients, len(known)))
 
-    monkeypatch.setattr(Stage, "wait_disconnected", watch)
-    async with make(witness.agent) as team:
+    monkeypatch.setattr(TemporaryPool, "wait_disconnected", watch)
+    async with make(recording.agent) as team:
         team.crash("act", at="emit")
         assert await team.run("act") == 7
     assert seen == [(False, 1)], "gone from the server, without a deregistration"

@@ -152,7 +152,7 @@ async def test_snoozed(team: LocalTeam) -> None:
 
 async def test_no_supervisor(settings: Settings) -> None:
     """Without a supervisor nothing is assigned, and nothing that is due becomes ready; with one both run."""
-    async with run_local_team(settings, led=False) as team:
+    async with run_local_team(settings, supervised=False) as team:
         await team.work(worker_of("editor", "work"))
         ready, due = await team.orc.submit("work"), await team.orc.submit("work", delay=0.05)
         unserved = await team.orc.submit("nobody_can")
@@ -160,7 +160,7 @@ async def test_no_supervisor(settings: Settings) -> None:
         for handle in (ready, due, unserved):
             found = await comes_to(handle, Cause.NO_SUPERVISOR)
             assert "orc supervisor run" in found.text
-        await team.lead()
+        await team.start_supervisor()
         await runs(ready)
         await runs(due)
         assert (await why(unserved)).cause is Cause.NO_AGENT

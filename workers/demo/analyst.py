@@ -16,7 +16,7 @@ from workers import Agent, TaskContext
 from workers.demo.imports import read_imports
 from workers.demo.measure import Unparsable, measure_text, parse
 from workers.demo.models import FileMeasure, ImportList, Listed, Measured
-from workers.demo.sharing import FILES_MEASURED, MEASURES, share
+from workers.demo.shared_findings import FILES_MEASURED, MEASURES, share
 from workers.demo.source import Unreadable, read_source
 from workers.demo.timing import Stopwatch
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from workers.demo.layout import place
 from workers.demo.markup import Markup, el, join, raw
 from workers.demo.summary import colour_of
-from workers.demo.wording import count, seconds, shortened
+from workers.demo.text_format import count, seconds, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from orchestrator.core.errors import TaskFailed
 from workers import Agent, Reject, TaskContext
-from workers.demo.ledger import read_ledger
+from workers.demo.change_log import read_change_log
 from workers.demo.linker import link, linker
 from workers.demo.models import Audit, AuditResult, FileMeasure, Loop, Reviewed
 from workers.demo.report import write_report
 from workers.demo.review import worst_files
 from workers.demo.reviewer import RATE, review
 from workers.demo.scanner import scan, survey
-from workers.demo.sharing import MEASURES, REMARKS, begin, enter, read_measures, read_remarks
+from workers.demo.shared_findings import MEASURES, REMARKS, begin, enter, read_measures, read_remarks
 from workers.demo.source import MAX_FILES
 from workers.demo.timing import Stopwatch
 
@@ -93,7 +93,7 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
             review_rate=RATE,
             planted=linker.name if plant_failure else "",
             spans=spans,
-            ledger=await read_ledger(ctx.workspace, shared),
+            change_log=await read_change_log(ctx.workspace, shared),
         ),
         Path(out),
     )

@@ -6,7 +6,7 @@ from workers import Agent, Retry, TaskContext
 from workers.demo.analyst import list_imports
 from workers.demo.imports import build_graph
 from workers.demo.models import GraphSummary, Linked, Tree
-from workers.demo.sharing import GRAPHS, share
+from workers.demo.shared_findings import GRAPHS, share
 from workers.demo.timing import Stopwatch
 
 BATCH = 25

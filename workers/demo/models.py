@@ -298,7 +298,7 @@ class Reviewed(Value):
 # --------------------------------------------------------------------------------------------------------- editor
 
 
-class LedgerRow(Value):
+class ChangeLogRow(Value):
     """One change of the workspace, as the report shows it.
 
     Attributes:
@@ -307,7 +307,7 @@ class LedgerRow(Value):
         kind: what was done, as events name it: `append`, `patch`, `transition`.
         name: of the log, path or state machine.
         version: of that, after the change; of a log the number of its newest entry.
-        told: what it was changed to, for people.
+        description: what it was changed to, for people.
     """
 
     revision: int
@@ -316,10 +316,10 @@ class LedgerRow(Value):
     kind: str
     name: str
     version: int
-    told: str
+    description: str
 
 
-class Tally(Value):
+class ChangeCount(Value):
     """How often one agent has done one thing to one part of the workspace."""
 
     agent: str
@@ -328,7 +328,7 @@ class Tally(Value):
     changes: int
 
 
-class Ledger(Value):
+class ChangeLog(Value):
     """The events of a session's workspace.
 
     Attributes:
@@ -336,15 +336,15 @@ class Ledger(Value):
         counters: numbers that the document holds, by path.
         rows: the first and the last of them, oldest first.
         left_out: how many are not among the rows.
-        tallies: of all events that were kept.
+        change_counts: of all events that were kept.
     """
 
     session: str
     changes: int
     counters: dict[str, int]
-    rows: tuple[LedgerRow, ...]
+    rows: tuple[ChangeLogRow, ...]
     left_out: int
-    tallies: tuple[Tally, ...]
+    change_counts: tuple[ChangeCount, ...]
 
 
 class Audit(Value):
@@ -354,7 +354,7 @@ class Audit(Value):
         reviewed: files that a reviewer looked at, the worst first.
         review_rate: how often the reviewer may start, as declared.
         planted: agent that was told to fail once; empty when none was.
-        ledger: what was changed in the session's workspace, by whom.
+        change_log: what was changed in the session's workspace, by whom.
     """
 
     tree: Tree
@@ -365,7 +365,7 @@ class Audit(Value):
     review_rate: str
     planted: str
     spans: tuple[Span, ...]
-    ledger: Ledger
+    change_log: ChangeLog
 
 
 class AuditResult(Value):

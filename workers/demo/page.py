@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Final
 from workers.demo.charts import graph_svg, histogram_svg, timeline_svg
 from workers.demo.markup import Child, Markup, el, join, raw
 from workers.demo.review import COMPLEXITY_LIMIT, NESTING_LIMIT
-from workers.demo.summary import AGENTS, colour_of, told_repeats, told_retry
-from workers.demo.wording import count, percent, seconds
+from workers.demo.summary import AGENTS, colour_of, describe_repeats, describe_retry
+from workers.demo.text_format import count, percent, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.demo.models import Audit, Cycle, LedgerRow, Remark
-    from workers.demo.summary import Summary
+    from workers.demo.models import Audit, ChangeLogRow, Cycle, Remark
+    from workers.demo.summary import AuditSummary
 
 OPEN_FILES: Final = 5
 MAX_ROWS: Final = 15
@@ -28,7 +28,7 @@ POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 """The browser is told to run and fetch nothing, whatever might stand in the page."""
 
 
-def render_page(audit: Audit, summary: Summary) -> str:
+def render_page(audit: Audit, summary: AuditSummary) -> str:
     """The whole document."""
     head = el(
         "head",
@@ -62,7 +62,7 @@ def _style() -> Markup:
 # ------------------------------------------------------------------------------------------------------------ head
 
 
-def _header(audit: Audit, summary: Summary) -> Markup:
+def _header(audit: Audit, summary: AuditSummary) -> Markup:
     when = datetime.fromtimestamp(summary.started, UTC)
     complex_ones = summary.more_complex_than(COMPLEXITY_LIMIT)
     return el(
@@ -98,7 +98,7 @@ def _tile(name: str, value: Child, note: Child, *, alarm: bool = False) -> Marku
     return el("div", el("dt", name), el("dd", value, el("small", note)), class_="tile alarm" if alarm else "tile")
 
 
-def _worst_name(summary: Summary) -> Markup:
+def _worst_name(summary: AuditSummary) -> Markup:
     if not summary.worst_functions:
         return join("no functions")
     return join(*summary.worst_functions[0][1].name.split("."), separator=el("wbr") + ".")
@@ -152,7 +152,7 @@ def _sentence(text: str) -> Markup:
 # ---------------------------------------------------------------------------------------------------- import graph
 
 
-def _imports(audit: Audit, summary: Summary) -> Markup:
+def _imports(audit: Audit, summary: AuditSummary) -> Markup:
     graph = audit.graph
     at_import = sum(edge.when == "import" for edge in graph.edges)
     others = len(graph.edges) - at_import
@@ -186,7 +186,7 @@ def _imports(audit: Audit, summary: Summary) -> Markup:
     return _section("Imports", told, picture, *_cycles(audit, summary))
 
 
-def _cycles(audit: Audit, summary: Summary) -> list[Markup]:
+def _cycles(audit: Audit, summary: AuditSummary) -> list[Markup]:
     said = [el("h3", "Import cycles"), *_cycle_list(audit, summary.cycles)]
     if not summary.cycles:
         said.append(el("p", "None: every module can be imported first."))
@@ -231,7 +231,7 @@ def _cycle(audit: Audit, cycle: Cycle) -> Markup:
 # ----------------------------------------------------------------------------------------------------- measurements
 
 
-def _complexity(summary: Summary) -> Markup | None:
+def _complexity(summary: AuditSummary) -> Markup | None:
     if not summary.functions:
         return None
     rows = [
@@ -271,7 +271,7 @@ def _complexity(summary: Summary) -> Markup | None:
     )
 
 
-def _docstrings(summary: Summary) -> Markup | None:
+def _docstrings(summary: AuditSummary) -> Markup | None:
     if not summary.public:
         return None
     rows = [
@@ -299,7 +299,7 @@ def _meter(part: int, whole: int) -> Markup:
     return el("span", el("i", style=f"width:{100 * part / max(1, whole):.0f}%"), class_="meter")
 
 
-def _problems(audit: Audit, summary: Summary) -> Markup | None:
+def _problems(audit: Audit, summary: AuditSummary) -> Markup | None:
     rows = [(el("code", file.path), file.problem) for file in summary.problems]
     rows += [(el("code", skipped.path), f"left alone: {skipped.reason}") for skipped in audit.tree.skipped]
     if audit.tree.truncated:
@@ -314,7 +314,7 @@ def _problems(audit: Audit, summary: Summary) -> Markup | None:
 # ---------------------------------------------------------------------------------------------------------- making
 
 
-def _making(audit: Audit, summary: Summary) -> Markup | None:
+def _making(audit: Audit, summary: AuditSummary) -> Markup | None:
     if not audit.spans:
         return None
     rows = [
@@ -327,7 +327,7 @@ def _making(audit: Audit, summary: Summary) -> Markup | None:
         )
         for share in summary.agents
     ]
-    retried = [el("p", _sentence(told_retry(span, planted=audit.planted))) for span in summary.retried]
+    retried = [el("p", _sentence(describe_retry(span, planted=audit.planted))) for span in summary.retried]
     return _section(
         "Who worked when",
         f"{count(summary.tasks, 'task')} in {count(summary.attempts, 'attempt')} on "
@@ -362,35 +362,35 @@ def _swatch(agent: str) -> Markup:
 
 def _sharing(audit: Audit) -> Markup | None:
     """The event log of the session. Folded by `details`, filtered by the style sheet: nothing here is a script."""
-    ledger = audit.ledger
-    if not ledger.changes:
+    change_log = audit.change_log
+    if not change_log.changes:
         return None
     agents: Counter[str] = Counter()
-    for tally in ledger.tallies:
-        agents[tally.agent if tally.agent in AGENTS else "others"] += tally.changes
-    counters = ", ".join(f"{name} {number:,}" for name, number in sorted(ledger.counters.items()))
+    for change_count in change_log.change_counts:
+        agents[change_count.agent if change_count.agent in AGENTS else "others"] += change_count.changes
+    counters = ", ".join(f"{name} {number:,}" for name, number in sorted(change_log.counters.items()))
     return _section(
         "What they shared",
-        f"Findings went to the workspace of session {ledger.session}, and this page was made from one snapshot of it. "
-        f"Its {count(ledger.changes, 'change')} are numbered in the order in which they were made, whoever made them. "
-        f"{told_repeats(audit.spans)}",
+        f"Findings went to the workspace of session {change_log.session}, and this page shows one snapshot of it. "
+        f"Its {count(change_log.changes, 'change')} are numbered in the order in which they were made. "
+        f"{describe_repeats(audit.spans)}",
         el("p", f"Counted there: {counters}.", class_="soft") if counters else None,
         el(
             "details",
-            el("summary", "Event log", el("span", count(ledger.changes, "change"), class_="soft")),
+            el("summary", "Event log", el("span", count(change_log.changes, "change"), class_="soft")),
             el(
                 "ul",
-                _choice("all", ledger.changes, kind="all", checked=True),
+                _choice("all", change_log.changes, kind="all", checked=True),
                 *(_choice(agent, number, kind=colour_of(agent)) for agent, number in agents.items()),
                 class_="legend choices",
             ),
             _table(
                 ("#revision", "#after", "agent", "change", "#version", "to"),
-                [_change(row, ledger.rows[0].at) for row in ledger.rows],
-                kinds=[colour_of(row.agent) for row in ledger.rows],
+                [_change(row, change_log.rows[0].at) for row in change_log.rows],
+                kinds=[colour_of(row.agent) for row in change_log.rows],
             ),
-            el("p", f"And {ledger.left_out:,} more in between.", class_="soft") if ledger.left_out else None,
-            class_="ledger",
+            el("p", f"And {change_log.left_out:,} more in between.", class_="soft") if change_log.left_out else None,
+            class_="change-log",
         ),
     )
 
@@ -402,14 +402,14 @@ def _choice(agent: str, changes: int, *, kind: str, checked: bool = False) -> Ma
     return el("li", el("label", button, swatch, agent, el("small", f"{changes:,}")))
 
 
-def _change(row: LedgerRow, began: float) -> tuple[Child, ...]:
+def _change(row: ChangeLogRow, began: float) -> tuple[Child, ...]:
     return (
         f"{row.revision:,}",
         seconds(row.at - began),
         join(_swatch(row.agent), row.agent or "nobody"),
         join(f"{row.kind} ", el("code", row.name)),
         f"{row.version:,}",
-        row.told,
+        row.description,
     )
 
 

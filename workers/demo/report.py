@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from workers.demo.models import AuditResult
 from workers.demo.page import render_page
 from workers.demo.review import COMPLEXITY_LIMIT
-from workers.demo.summary import Summary, summarize, told_repeats, told_retry
-from workers.demo.wording import code, count, percent, printable, seconds
+from workers.demo.summary import AuditSummary, describe_repeats, describe_retry, summarize
+from workers.demo.text_format import code, count, percent, printable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,7 +41,7 @@ def write_report(audit: Audit, out: Path) -> AuditResult:
         remarks=len(audit.remarks),
         tasks=summary.tasks,
         attempts=summary.attempts,
-        changes=audit.ledger.changes,
+        changes=audit.change_log.changes,
         seconds=summary.seconds,
     )
 
@@ -55,7 +55,7 @@ def _replace(path: Path, text: str) -> None:
 # -------------------------------------------------------------------------------------------------------- markdown
 
 
-def render_markdown(audit: Audit, summary: Summary) -> str:
+def render_markdown(audit: Audit, summary: AuditSummary) -> str:
     """The report as Markdown."""
     sections = [
         _head(audit, summary),
@@ -70,7 +70,7 @@ def render_markdown(audit: Audit, summary: Summary) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def _head(audit: Audit, summary: Summary) -> str:
+def _head(audit: Audit, summary: AuditSummary) -> str:
     when = datetime.fromtimestamp(summary.started, UTC).strftime("%Y-%m-%d %H:%M UTC")
     rows = [
         ("files", f"{summary.files:,}"),
@@ -98,7 +98,7 @@ def _remarks(audit: Audit) -> str:
     return "\n\n".join(parts)
 
 
-def _cycles(audit: Audit, summary: Summary) -> str:
+def _cycles(audit: Audit, summary: AuditSummary) -> str:
     if not audit.graph.modules:
         return ""
     said = ["## Import cycles"]
@@ -125,7 +125,7 @@ def _cycle(audit: Audit, cycle: Cycle) -> str:
     return f"- {way} (imports at {places}{knot})"
 
 
-def _functions(summary: Summary) -> str:
+def _functions(summary: AuditSummary) -> str:
     if not summary.worst_functions:
         return ""
     rows = [
@@ -142,7 +142,7 @@ def _functions(summary: Summary) -> str:
     return "## Most complex functions\n\n" + _table(heads, rows)
 
 
-def _docstrings(summary: Summary) -> str:
+def _docstrings(summary: AuditSummary) -> str:
     if not summary.undocumented:
         return "## Docstrings\n\nEvery public name has one." if summary.public else ""
     rows = [
@@ -158,7 +158,7 @@ def _first_missing(file: FileMeasure) -> str:
     return ", ".join(f"{code(missing.name)} (line {missing.line})" for missing in file.undocumented[:3])
 
 
-def _problems(audit: Audit, summary: Summary) -> str:
+def _problems(audit: Audit, summary: AuditSummary) -> str:
     rows = [(code(file.path), prose(file.problem)) for file in summary.problems]
     rows += [(code(skipped.path), prose(f"left alone: {skipped.reason}")) for skipped in audit.tree.skipped]
     if audit.tree.truncated:
@@ -166,7 +166,7 @@ def _problems(audit: Audit, summary: Summary) -> str:
     return "## Not measured\n\n" + _table(("path", "why"), rows) if rows else ""
 
 
-def _making(audit: Audit, summary: Summary) -> str:
+def _making(audit: Audit, summary: AuditSummary) -> str:
     workers = count(summary.workers, "worker process", "worker processes")
     pace = f"{seconds(summary.seconds)}. The reviewer is limited to {audit.review_rate} over all workers together."
     rows = [
@@ -178,20 +178,23 @@ def _making(audit: Audit, summary: Summary) -> str:
         f"{count(summary.tasks, 'task')} in {count(summary.attempts, 'attempt')} on {workers}; {pace}",
         _table(("agent", "tasks", "attempts", "working", "workers"), rows),
     ]
-    said += [prose(told_retry(span, planted=audit.planted)) for span in summary.retried]
+    said += [prose(describe_retry(span, planted=audit.planted)) for span in summary.retried]
     return "\n\n".join(said)
 
 
 def _sharing(audit: Audit) -> str:
-    ledger = audit.ledger
-    if not ledger.changes:
+    change_log = audit.change_log
+    if not change_log.changes:
         return ""
-    rows = [(code(tally.agent), tally.kind, code(tally.name), f"{tally.changes:,}") for tally in ledger.tallies]
+    rows = [
+        (code(change_count.agent), change_count.kind, code(change_count.name), f"{change_count.changes:,}")
+        for change_count in change_log.change_counts
+    ]
     return "\n\n".join(
         [
             "## What they shared",
-            f"{count(ledger.changes, 'change')} of the workspace of session {code(ledger.session)}. "
-            + told_repeats(audit.spans),
+            f"{count(change_log.changes, 'change')} of the workspace of session {code(change_log.session)}. "
+            + describe_repeats(audit.spans),
             _table(("agent", "what", "where", "changes"), rows),
         ]
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from workers.demo.models import Remark
-from workers.demo.wording import count
+from workers.demo.text_format import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from workers import Agent, TaskContext
 from workers.demo.models import FileMeasure, Loop, Reviewed
 from workers.demo.review import remarks_on
-from workers.demo.sharing import FILES_REVIEWED, REMARKS, share
+from workers.demo.shared_findings import FILES_REVIEWED, REMARKS, share
 from workers.demo.timing import Stopwatch
 
 RATE = "6/s"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import InvalidInput, NotFound
 from workers.demo.models import Skipped, Tree
-from workers.demo.wording import printable
+from workers.demo.text_format import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workers.demo.wording import count
+from workers.demo.text_format import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -39,7 +39,7 @@ class AgentShare:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class AuditSummary:
     """Totals and rankings over a whole audit."""
 
     name: str
@@ -78,7 +78,7 @@ class Summary:
         return sum(number for complexity, number in self.histogram.items() if complexity > limit)
 
 
-def summarize(audit: Audit) -> Summary:
+def summarize(audit: Audit) -> AuditSummary:
     """Add everything up."""
     files = audit.files
     histogram: Counter[int] = Counter()
@@ -87,7 +87,7 @@ def summarize(audit: Audit) -> Summary:
     functions = [(file, function) for file in files for function in file.worst]
     functions.sort(key=lambda pair: (-pair[1].complexity, pair[0].path, pair[1].line))
     started = min((span.started for span in audit.spans), default=0.0)
-    return Summary(
+    return AuditSummary(
         name=audit.tree.package or audit.tree.root.rstrip("/").rpartition("/")[2] or "/",
         files=len(files),
         lines=sum(file.lines for file in files),
@@ -129,7 +129,7 @@ def _share(name: str, spans: list[Span]) -> AgentShare:
     )
 
 
-def told_retry(span: Span, *, planted: str) -> str:
+def describe_retry(span: Span, *, planted: str) -> str:
     """What is known of a task that took more than one attempt, as a sentence."""
     before = "The attempt before failed" if span.attempt == 2 else f"The {span.attempt - 1} attempts before failed"
     why = " on purpose, to show what a retry looks like (a planted failure)" if span.agent == planted else ""
@@ -137,7 +137,7 @@ def told_retry(span: Span, *, planted: str) -> str:
     return f"`{span.agent}` finished {span.what} at attempt {span.attempt}{how}. {before}{why}."
 
 
-def told_repeats(spans: Iterable[Span]) -> str:
+def describe_repeats(spans: Iterable[Span]) -> str:
     """What repeated attempts sent to the workspace again, as a sentence."""
     again = sum(span.repeated for span in spans)
     if not again:

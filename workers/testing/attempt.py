@@ -32,7 +32,7 @@ from workers.runtime.executor import Executor
 from workers.runtime.in_flight import Held, InFlight
 from workers.runtime.sharing import Shared, attempt_workspace
 from workers.skill import Skill
-from workers.testing.lone_locks import LoneLocking
+from workers.testing.offline_locks import OfflineLocking
 from workers.testing.recording import Recording
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from orchestrator.client.submission import Arguments, TypedSkill
     from orchestrator.services import Services
     from workers.testing.children import Children
-    from workers.testing.scripted_record import Answers, ScriptedRecord
+    from workers.testing.scripted_record import ScriptedAnswers, ScriptedRecord
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -117,7 +117,7 @@ async def run_skill(
     max_attempts: int | None = None,
     state: Any = LIFESPAN,
     children: Children | None = None,
-    answers: Answers = (),
+    answers: ScriptedAnswers = (),
     once: Mapping[str, Any] | None = None,
 ) -> Outcome[T]:
     """Run one attempt of a skill without a server, the way a worker does.
@@ -173,7 +173,7 @@ async def _attempt(
     services = recording.services
     in_flight = InFlight(grace_s=services.settings.worker.grace_s)
     verdicts = _Verdicts(services, in_flight)
-    executor = _LoneExecutor(
+    executor = _OfflineExecutor(
         agent,
         services=services,
         in_flight=in_flight,
@@ -182,7 +182,7 @@ async def _attempt(
         client=recording.client,
         last_outage_s=lambda: math.inf,  # a test that raises ServerUnavailable means the pool's Redis
         crash_isolation=CrashIsolation(),
-        locking=LoneLocking(services.settings),
+        locking=OfflineLocking(services.settings),
         record_duration=lambda _: None,
         emitter=recording.emitter,
         commands=WorkerCommands(),
@@ -275,7 +275,7 @@ class _Verdicts(Completer):
             self.given.set_result(verdict)
 
 
-class _LoneExecutor(Executor):
+class _OfflineExecutor(Executor):
     """Runs what has a death behind it without telling a server that it begins; there is none."""
 
     scripted: ScriptedRecord
@@ -318,7 +318,7 @@ class RecordedContext(TaskContext):
             output=partial(recording.emitter.attempt, delivery),
             record=lambda: recording.record,
             locks=partial(
-                LoneLocking(recording.services.settings).of,
+                OfflineLocking(recording.services.settings).of,
                 Held(delivery, grace_s=1.0),
                 envelope,
                 mode="task",
@@ -354,7 +354,7 @@ def make_context(
     tags: Sequence[str] = (),
     state: object = None,
     children: Children | None = None,
-    answers: Answers = (),
+    answers: ScriptedAnswers = (),
     once: Mapping[str, Any] | None = None,
 ) -> RecordedContext:
     """Make a context for a function that takes one, or for a handler that is called directly; needs no server.

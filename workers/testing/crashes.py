@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks.model import EmitStatus
     from orchestrator.tasks.scripts import EmitRow
-    from orchestrator.testing.mortal import MortalStore
+    from orchestrator.testing.killable_store import KillableStore
     from workers.agent import Agent
     from workers.context import TaskContext
     from workers.runtime.in_flight import Held
@@ -52,14 +52,14 @@ class Crash:
 
     Attributes:
         seen: how often the step was reached so far.
-        felt: whether the worker has crashed there.
+        happened: whether the worker has crashed there.
     """
 
     skill: str
     at: Step
     nth: int = 1
     seen: int = 0
-    felt: bool = False
+    happened: bool = False
 
     def __str__(self) -> str:
         """As messages name it."""
@@ -88,17 +88,17 @@ class CrashPlan:
 
     def due(self, step: Step, skill: str) -> Crash | None:
         """Count a step that was reached; the crash that is due there, if any. Of two, one waits for the next time."""
-        waiting = [crash for crash in self._planned if not crash.felt and (crash.at, crash.skill) == (step, skill)]
+        waiting = [crash for crash in self._planned if not crash.happened and (crash.at, crash.skill) == (step, skill)]
         for crash in waiting:
             crash.seen += 1
         return next((crash for crash in waiting if crash.seen >= crash.nth), None)
 
-    def unfelt(self) -> list[Crash]:
+    def not_happened(self) -> list[Crash]:
         """Those that have not happened."""
-        return [crash for crash in self._planned if not crash.felt]
+        return [crash for crash in self._planned if not crash.happened]
 
 
-class MortalWorker(Worker):
+class KillableWorker(Worker):
     """A worker that can crash.
 
     Attributes:
@@ -111,7 +111,7 @@ class MortalWorker(Worker):
         agents: Sequence[Agent],
         *,
         worker: str,
-        store: MortalStore,
+        store: KillableStore,
         plan: CrashPlan,
         registered: Callable[[], None],
     ) -> None:
@@ -152,7 +152,7 @@ class MortalWorker(Worker):
     async def _reached(self, step: Step, task_id: str) -> None:
         crash = self._plan.due(step, self._skills.get(task_id, ""))
         if crash is not None:
-            self._vanish(crash)
+            self._crash_now(crash)
             await anyio.sleep_forever()
 
     async def _answered(self, script: str, rows: object) -> None:
@@ -163,8 +163,8 @@ class MortalWorker(Worker):
             await self._reached("stored", task_id)
             del self._skills[task_id]
 
-    def _vanish(self, crash: Crash) -> None:
-        crash.felt, self.crash = True, crash
+    def _crash_now(self, crash: Crash) -> None:
+        crash.happened, self.crash = True, crash
         self._store.shut()
         if self._client is not None:
             self._client.services.store.shut()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import EmitRow
     from workers.testing.children import Children
-    from workers.testing.scripted_record import Answers
+    from workers.testing.scripted_record import ScriptedAnswers
 
 
 class Recording:
@@ -40,7 +40,7 @@ class Recording:
         settings: Settings,
         children: Children | None,
         *,
-        answers: Answers = (),
+        answers: ScriptedAnswers = (),
         once: Mapping[str, Any] | None = None,
     ) -> None:
         self.services = offline_services(settings)

@@ -12,14 +12,14 @@ from orchestrator.tasks.model import Question
 from orchestrator.tasks.questions import encode_value
 from workers.once import RESULT_BYTES, RESULT_DEPTH
 
-Answers: TypeAlias = Mapping[str, Any] | Sequence[Any] | Callable[[str], Any]
+ScriptedAnswers: TypeAlias = Mapping[str, Any] | Sequence[Any] | Callable[[str], Any]
 """Answers to questions: by their text, in their order, or by a function of the text. A `TimeoutError` in place of one:
 nobody has answered in time. A question without an answer ends the attempt."""
 
 UNANSWERED: Final = object()
 
 
-def check_answers(answers: Answers) -> None:
+def check_answers(answers: ScriptedAnswers) -> None:
     """See that these are answers.
 
     Raises:
@@ -29,7 +29,7 @@ def check_answers(answers: Answers) -> None:
         raise InvalidInput(f"answers= is a list, a mapping by question, or a function, not {answers!r}")
 
 
-def answer_to(answers: Answers, number: int, question: str) -> Any:
+def answer_to(answers: ScriptedAnswers, number: int, question: str) -> Any:
     """The answer to a question, counted from 1; `UNANSWERED`: there is none."""
     if isinstance(answers, Mapping):
         return answers.get(question, UNANSWERED)
@@ -45,7 +45,7 @@ class ScriptedRecord:
         results: what `ctx.once` has kept, JSON by name.
     """
 
-    def __init__(self, answers: Answers, once: Mapping[str, Any]) -> None:
+    def __init__(self, answers: ScriptedAnswers, once: Mapping[str, Any]) -> None:
         check_answers(answers)
         self._answers = answers
         self.results: dict[str, bytes] = {name: _result(name, value) for name, value in once.items()}

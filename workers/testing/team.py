@@ -16,7 +16,6 @@ from orchestrator.testing.draining import Drain
 from orchestrator.testing.event_loop import check_event_loop
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.spans import span_ms
-from orchestrator.testing.stage import Stage, new_prefix, open_stage, remove_keys, stage_settings
 from orchestrator.testing.submitted import (
     Submitted,
     check_not_submitted,
@@ -24,8 +23,15 @@ from orchestrator.testing.submitted import (
     select,
     wanted,
 )
-from workers.testing.crew import Crew
+from orchestrator.testing.temporary_pool import (
+    TemporaryPool,
+    new_prefix,
+    open_temporary_pool,
+    remove_keys,
+    temporary_settings,
+)
 from workers.testing.scripted_record import UNANSWERED, answer_to, check_answers
+from workers.testing.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +45,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from workers.agent import Agent
     from workers.testing.crashes import Crash, Step
-    from workers.testing.scripted_record import Answers
+    from workers.testing.scripted_record import ScriptedAnswers
 
 T = TypeVar("T")
 
@@ -73,7 +79,7 @@ class Team:
         self._agents, self._url, self._workers, self._changed = agents, url, workers, settings
         self._prefix, self._owns_keys = prefix or new_prefix(), prefix is None
         self._stack = AsyncExitStack()
-        self._opened: tuple[Stage, Crew] | None = None
+        self._opened: tuple[TemporaryPool, WorkerPool] | None = None
         self._before = frozenset[asyncio.Task[Any]]()
         self.leaks: tuple[str, ...] = ()
         """Asyncio tasks that were begun in the block and run on after it, a line each."""
@@ -95,29 +101,31 @@ class Team:
                 url = server.url
             else:
                 url = self._url
-            settings = stage_settings(url, self._prefix, self._changed)
+            settings = temporary_settings(url, self._prefix, self._changed)
             if self._owns_keys and self._url is not None:
                 stack.callback(remove_keys, settings)
-            stage = await stack.enter_async_context(open_stage(settings))
-            crew = Crew(stage)
-            stack.push_async_callback(crew.dismiss)
+            pool = await stack.enter_async_context(open_temporary_pool(settings))
+            worker_pool = WorkerPool(pool)
+            stack.push_async_callback(worker_pool.stop_all)
             if self._agents:
                 for _ in range(self._workers):
-                    await crew.hire(self._agents)
-            self._opened = stage, crew
+                    await worker_pool.start_worker(self._agents)
+            self._opened = pool, worker_pool
             self._stack = stack.pop_all()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        unfelt = self._parts[1].plan.unfelt()
+        not_happened = self._parts[1].plan.not_happened()
         self._opened = None
         swallowed = await self._stack.__aexit__(kind, error, trace)
         if error is None:
             self.leaks = await _left_running(self._before)
-            if unfelt:
-                told = "; ".join(f"the {crash} did not happen, the step was reached {crash.seen}x" for crash in unfelt)
+            if not_happened:
+                told = "; ".join(
+                    f"the {crash} did not happen, the step was reached {crash.seen}x" for crash in not_happened
+                )
                 raise AssertionError(f"this test proves nothing: {told}")
         return swallowed
 
@@ -127,11 +135,11 @@ class Team:
         return self._opened is not None
 
     @property
-    def _stage(self) -> Stage:
+    def _pool(self) -> TemporaryPool:
         return self._parts[0]
 
     @property
-    def _parts(self) -> tuple[Stage, Crew]:
+    def _parts(self) -> tuple[TemporaryPool, WorkerPool]:
         if self._opened is None:
             raise OrchestratorError("this team does not run; use it inside `async with Team(...) as team:`")
         return self._opened
@@ -139,12 +147,12 @@ class Team:
     @property
     def orc(self) -> Orchestrator:
         """A client of the team."""
-        return self._stage.orc
+        return self._pool.orc
 
     @property
     def settings(self) -> Settings:
         """All settings, for code under test that opens a client of its own: `Orchestrator(settings=team.settings)`."""
-        return self._stage.settings
+        return self._pool.settings
 
     # ------------------------------------------------------------------------------------------------------ work
 
@@ -156,7 +164,7 @@ class Team:
         *,
         within: Duration = TIMEOUT_S,
         skip_time: bool = False,
-        answers: Answers = (),
+        answers: ScriptedAnswers = (),
         **options: Unpack[SubmitOptions],
     ) -> T: ...
 
@@ -168,7 +176,7 @@ class Team:
         *,
         within: Duration = TIMEOUT_S,
         skip_time: bool = False,
-        answers: Answers = (),
+        answers: ScriptedAnswers = (),
         **options: Unpack[SubmitOptions],
     ) -> Any: ...
 
@@ -179,7 +187,7 @@ class Team:
         *,
         within: Duration = TIMEOUT_S,
         skip_time: bool = False,
-        answers: Answers = (),
+        answers: ScriptedAnswers = (),
         **options: Unpack[SubmitOptions],
     ) -> Any:
         """Submit a task, wait for its end, return its result.
@@ -200,13 +208,13 @@ class Team:
         """
         __tracebackhide__ = True
         check_answers(answers)
-        stage = self._stage
-        handle = await stage.orc.submit(skill, args, **options)
+        pool = self._pool
+        handle = await pool.orc.submit(skill, args, **options)
 
         async def ended() -> bool:
             if answers:
                 await _answer(handle, answers)
-            return handle.id in await queries.outcomes(stage.services.store, [handle.id])
+            return handle.id in await queries.outcomes(pool.services.store, [handle.id])
 
         await self._drain(skip_time=skip_time, at_most=AT_MOST).run(to_seconds("within", within), until=ended)
         try:
@@ -236,8 +244,14 @@ class Team:
         await self._drain(skip_time=skip_time, at_most=at_most).run(to_seconds("timeout", timeout))
 
     def _drain(self, *, skip_time: bool, at_most: int) -> Drain:
-        stage, crew = self._parts
-        return Drain(stage, skip_time=skip_time, at_most=at_most, complete=lambda: crew.complete, awaited=crew.awaited)
+        pool, worker_pool = self._parts
+        return Drain(
+            pool,
+            skip_time=skip_time,
+            at_most=at_most,
+            all_registered=lambda: worker_pool.all_registered,
+            awaited=worker_pool.awaited,
+        )
 
     async def advance(
         self,
@@ -264,7 +278,7 @@ class Team:
         Raises:
             InvalidInput: that is no span of time.
         """
-        await self._stage.advance(span_ms(by, days=days, hours=hours, minutes=minutes, seconds=seconds))
+        await self._pool.advance(span_ms(by, days=days, hours=hours, minutes=minutes, seconds=seconds))
 
     def crash(self, skill: str | NamedSkill, at: Step, *, nth: int = 1) -> Crash:
         """Plan a crash: the worker that runs a task of `skill` vanishes at a step, and is replaced.
@@ -280,7 +294,7 @@ class Team:
             nth: which time that the step is reached, counted from now over all tasks of the skill.
 
         Returns:
-            The crash; its `felt` tells whether it has happened.
+            The crash; its `happened` tells whether it has happened.
 
         Raises:
             InvalidInput: no such step.
@@ -299,7 +313,7 @@ class Team:
             args: only those whose arguments have these values; others may be there besides.
             session: only this one's.
         """
-        return select(self._stage.submitted(), wanted(skill, args, session))
+        return select(self._pool.submitted(), wanted(skill, args, session))
 
     def assert_submitted(
         self,
@@ -324,7 +338,7 @@ class Team:
             AssertionError: with what was submitted instead.
         """
         __tracebackhide__ = True
-        return check_submitted(self._stage.submitted(), wanted(skill, args, session), times=times)
+        return check_submitted(self._pool.submitted(), wanted(skill, args, session), times=times)
 
     def assert_not_submitted(
         self, skill: str | NamedSkill | None = None, *, args: Arguments = None, session: str | None = None
@@ -335,10 +349,10 @@ class Team:
             AssertionError: with those that were.
         """
         __tracebackhide__ = True
-        check_not_submitted(self._stage.submitted(), wanted(skill, args, session))
+        check_not_submitted(self._pool.submitted(), wanted(skill, args, session))
 
 
-async def _answer(handle: TaskHandle[Any], answers: Answers) -> None:
+async def _answer(handle: TaskHandle[Any], answers: ScriptedAnswers) -> None:
     """Answer what a task asks just now, if there is an answer."""
     found = (await handle.status()).detail
     if found.number is None or found.question is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.testing.stage import new_prefix, remove_keys, stage_settings
+from orchestrator.testing.temporary_pool import new_prefix, remove_keys, temporary_settings
 from workers.testing.team import Team
 
 if TYPE_CHECKING:
@@ -37,6 +37,6 @@ class Teams:
 
     def close(self) -> list[str]:
         """Remove the keys; answers what was left behind, a line each."""
-        remove_keys(stage_settings(self._url, self._prefix))
+        remove_keys(temporary_settings(self._url, self._prefix))
         leaks = [f"{team!r} is still open; use `async with`" for team in self._made if team.is_open]
         return leaks + [leak for team in self._made for leak in team.leaks]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.testing.checking.finding import Finding, finding
+from orchestrator.testing.checking.check_result import CheckResult, check_result
 
 if TYPE_CHECKING:
     from orchestrator.testing.checking.final_state import FinalState, StoredTask
     from orchestrator.testing.checking.rules import Rules
 
 
-def check_dead_letters(final: FinalState, rules: Rules) -> Finding:
+def check_dead_letters(final: FinalState, rules: Rules) -> CheckResult:
     """Judge the records of all tasks, those of the dead more closely."""
     wrong: list[str] = []
     for task in final.tasks.values():
@@ -26,7 +26,7 @@ def check_dead_letters(final: FinalState, rules: Rules) -> Finding:
         if task.state == "dead":
             wrong += _incomplete(task)
     dead = sum(task.state == "dead" for task in final.tasks.values())
-    return finding("I11 dead letters are complete", dead, wrong)
+    return check_result("I11 dead letters are complete", dead, wrong)
 
 
 def _incomplete(task: StoredTask) -> list[str]:

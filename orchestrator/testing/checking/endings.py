@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.testing.checking.finding import Finding, finding
-from orchestrator.testing.checking.history import Begun, CancelAnswered, EndNoted, History, Saw
+from orchestrator.testing.checking.check_result import CheckResult, check_result
+from orchestrator.testing.checking.history import CancelAnswered, EndNoted, EndSeen, History, RunStarted
 
 if TYPE_CHECKING:
     from orchestrator.testing.checking.final_state import FinalState
@@ -15,9 +15,9 @@ SLACK_MS: Final = 5
 """A generation that was raised twice within a millisecond is ahead of the clock by as much."""
 
 
-def check_endings(history: History, final: FinalState) -> Finding:
+def check_endings(history: History, final: FinalState) -> CheckResult:
     """Hold every end that anybody saw against the stored one."""
-    told = history.of(Saw)
+    told = history.of(EndSeen)
     wrong: list[str] = []
     for one in told:
         task = final.tasks.get(one.task)
@@ -32,14 +32,14 @@ def check_endings(history: History, final: FinalState) -> Finding:
         if cancel.status == "ended" and task is not None and task.state != "cancelled":
             wrong.append(f"task {cancel.task} was cancelled for good and is {task.state}")
     wrong += _noted(history, final)
-    for begun in history.of(Begun):
+    for begun in history.of(RunStarted):
         task = final.tasks.get(begun.task)
         if task is not None and task.ended_ms is not None and begun.granted_ms > task.ended_ms + SLACK_MS:
             wrong.append(
                 f"task {begun.task} ended at {task.ended_ms} and its generation {begun.generation} was granted at "
                 f"{begun.granted_ms}"
             )
-    return finding("I2 one end, nothing after it", len(told), wrong)
+    return check_result("I2 one end, nothing after it", len(told), wrong)
 
 
 def _noted(history: History, final: FinalState) -> list[str]:

@@ -69,11 +69,11 @@ class StoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """One key: `length` counts what is in it, `mortal` tells whether it has a time to live."""
+    """One key: `length` counts what is in it, `has_ttl` tells whether it has a time to live."""
 
     type: str
     length: int
-    mortal: bool
+    has_ttl: bool
     permanent: bool
 
 
@@ -225,7 +225,7 @@ def _read_keys(direct: redis.Redis, root: str) -> dict[str, StoredKey]:
     lengths = _ask(direct, [(_LENGTH[type_], name) for name, type_ in known])
     lives = _ask(direct, [("PTTL", name) for name, _ in known])
     return {
-        name.removeprefix(root): StoredKey(type_, length, mortal=left_ms != -1, permanent=is_permanent(name))
+        name.removeprefix(root): StoredKey(type_, length, has_ttl=left_ms != -1, permanent=is_permanent(name))
         for (name, type_), length, left_ms in zip(known, lengths, lives, strict=True)
         if left_ms != -2  # it went away while it was looked at
     }

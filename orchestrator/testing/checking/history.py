@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 
-class Submitting(msgspec.Struct, frozen=True, tag=True):
+class SubmitStarted(msgspec.Struct, frozen=True, tag=True):
     """A task is about to be submitted.
 
     Attributes:
@@ -31,28 +31,28 @@ class Submitting(msgspec.Struct, frozen=True, tag=True):
     key: str | None = None
 
 
-class Accepted(msgspec.Struct, frozen=True, tag=True):
+class SubmitAccepted(msgspec.Struct, frozen=True, tag=True):
     """The submit was answered with the id of a task."""
 
     op: str
     task: str
 
 
-class Refused(msgspec.Struct, frozen=True, tag=True):
+class SubmitRejected(msgspec.Struct, frozen=True, tag=True):
     """The submit was refused, or never left: nothing of it may be stored."""
 
     op: str
     error: str
 
 
-class Unanswered(msgspec.Struct, frozen=True, tag=True):
+class SubmitUnanswered(msgspec.Struct, frozen=True, tag=True):
     """Nobody knows whether the submit arrived; `tasks` are those that may have."""
 
     op: str
     tasks: tuple[str, ...]
 
 
-class Cancelling(msgspec.Struct, frozen=True, tag=True):
+class CancelStarted(msgspec.Struct, frozen=True, tag=True):
     """A task is about to be cancelled."""
 
     task: str
@@ -65,7 +65,7 @@ class CancelAnswered(msgspec.Struct, frozen=True, tag=True):
     status: str
 
 
-class Saw(msgspec.Struct, frozen=True, tag=True):
+class EndSeen(msgspec.Struct, frozen=True, tag=True):
     """A client was told how a task ended; `result` as JSON."""
 
     task: str
@@ -73,7 +73,7 @@ class Saw(msgspec.Struct, frozen=True, tag=True):
     result: str | None = None
 
 
-class Begun(msgspec.Struct, frozen=True, tag=True):
+class RunStarted(msgspec.Struct, frozen=True, tag=True):
     """An attempt is about to begin.
 
     Attributes:
@@ -102,7 +102,7 @@ class Begun(msgspec.Struct, frozen=True, tag=True):
         return max(self.assigned_ms, int(self.generation))
 
 
-class Stopped(msgspec.Struct, frozen=True, tag=True):
+class RunEnded(msgspec.Struct, frozen=True, tag=True):
     """An attempt came to its end in its process: `returned`, `raised` or `cancelled`."""
 
     task: str
@@ -111,7 +111,7 @@ class Stopped(msgspec.Struct, frozen=True, tag=True):
     how: str
 
 
-class Emitting(msgspec.Struct, frozen=True, tag=True):
+class EmitStarted(msgspec.Struct, frozen=True, tag=True):
     """An attempt is about to emit its chunk number so and so."""
 
     task: str
@@ -119,7 +119,7 @@ class Emitting(msgspec.Struct, frozen=True, tag=True):
     number: int
 
 
-class Emitted(msgspec.Struct, frozen=True, tag=True):
+class EmitConfirmed(msgspec.Struct, frozen=True, tag=True):
     """A chunk was confirmed."""
 
     task: str
@@ -143,7 +143,7 @@ class LeaderSeen(msgspec.Struct, frozen=True, tag=True):
     left_ms: int
 
 
-class Halted(msgspec.Struct, frozen=True, tag=True):
+class AllStopped(msgspec.Struct, frozen=True, tag=True):
     """A stop of everything was active, and acknowledged by all who lived, between these times of the wall clock."""
 
     command: str
@@ -151,28 +151,28 @@ class Halted(msgspec.Struct, frozen=True, tag=True):
     until_ms: int
 
 
-class Healed(msgspec.Struct, frozen=True, tag=True):
+class FaultsEnded(msgspec.Struct, frozen=True, tag=True):
     """All faults had ended and all actors ran, by the server's clock."""
 
     server_ms: int
 
 
 Event: TypeAlias = (
-    Submitting
-    | Accepted
-    | Refused
-    | Unanswered
-    | Cancelling
+    SubmitStarted
+    | SubmitAccepted
+    | SubmitRejected
+    | SubmitUnanswered
+    | CancelStarted
     | CancelAnswered
-    | Saw
-    | Begun
-    | Stopped
-    | Emitting
-    | Emitted
+    | EndSeen
+    | RunStarted
+    | RunEnded
+    | EmitStarted
+    | EmitConfirmed
     | EndNoted
     | LeaderSeen
-    | Halted
-    | Healed
+    | AllStopped
+    | FaultsEnded
 )
 E = TypeVar("E", bound=Event)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.testing.checking.finding import Finding, finding
+from orchestrator.testing.checking.check_result import CheckResult, check_result
 
 if TYPE_CHECKING:
     from orchestrator.testing.checking.final_state import FinalState
@@ -19,11 +19,11 @@ FEW: Final = 200
 """What a permanent key may hold that is no stream: names of agents, counters, limits."""
 
 
-def check_keys(final: FinalState, rules: Rules) -> Finding:
+def check_keys(final: FinalState, rules: Rules) -> CheckResult:
     """Judge the key space of a pool that has drained."""
     wrong: list[str] = []
     for name, key in final.keys.items():
-        if not key.mortal and not key.permanent:
+        if not key.has_ttl and not key.permanent:
             wrong.append(f"key without a lifetime: {name}")
         if name.startswith(WAITING):
             wrong.append(f"{key.length} tasks still wait in {name}")
@@ -45,10 +45,10 @@ def check_keys(final: FinalState, rules: Rules) -> Finding:
     dead = {task.id for task in final.tasks.values() if task.state == "dead"}
     wrong += [f"task {id_} is dead and not among the dead letters" for id_ in sorted(dead - final.dead)]
     wrong += [f"task {id_} is among the dead letters and not dead" for id_ in sorted(final.dead - dead)]
-    return finding("I10 the key space returns to its base", len(final.keys), wrong)
+    return check_result("I10 the key space returns to its base", len(final.keys), wrong)
 
 
-def check_growth(before: FinalState, after: FinalState) -> Finding:
+def check_growth(before: FinalState, after: FinalState) -> CheckResult:
     """Compare two drained states of one pool: permanent keys may not have become more, nor longer than their caps."""
     first = {name for name, key in before.keys.items() if key.permanent}
     last = {name: key for name, key in after.keys.items() if key.permanent}
@@ -57,4 +57,4 @@ def check_growth(before: FinalState, after: FinalState) -> Finding:
         was, is_ = before.keys[name].length, last[name].length
         if last[name].type != "stream" and is_ > max(was, FEW):
             wrong.append(f"permanent key {name} grew from {was} to {is_}")
-    return finding("I10 permanent keys do not grow", len(last), wrong)
+    return check_result("I10 permanent keys do not grow", len(last), wrong)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.testing.checking.finding import Finding, finding
-from orchestrator.testing.checking.history import Begun, History
+from orchestrator.testing.checking.check_result import CheckResult, check_result
+from orchestrator.testing.checking.history import History, RunStarted
 
 if TYPE_CHECKING:
     from orchestrator.testing.checking.final_state import FinalState
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 SLACK_MS: Final = 5
 
 
-def check_lanes(history: History, final: FinalState, rules: Rules) -> Finding:
+def check_lanes(history: History, final: FinalState, rules: Rules) -> CheckResult:
     """Judge lanes whose tasks were submitted by one client in the order of their ids.
 
     From the moment at which the first attempt of a task was assigned until its end no other task of its lane may be
     assigned. A task whose attempts left no trace was cancelled, or expired, before it began.
     """
     first_ms: dict[str, int] = {}
-    for one in history.of(Begun):
+    for one in history.of(RunStarted):
         first_ms[one.task] = min(one.assigned_ms, first_ms.get(one.task, one.assigned_ms))
     lanes: dict[str, list[tuple[int, str]]] = {}
     for task in final.tasks.values():
@@ -37,4 +37,4 @@ def check_lanes(history: History, final: FinalState, rules: Rules) -> Finding:
                 wrong.append(f"lane {lane}: task {after} was assigned at {began_ms}, {before} ended at {ended_ms}")
             if before > after and not lane.startswith(rules.steered_lanes):
                 wrong.append(f"lane {lane}: task {before} ran before {after}, which was submitted earlier")
-    return finding("I12 lanes keep their order", sum(map(len, lanes.values())), wrong)
+    return check_result("I12 lanes keep their order", sum(map(len, lanes.values())), wrong)

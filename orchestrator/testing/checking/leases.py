@@ -6,8 +6,8 @@ import itertools
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.testing.checking.finding import Finding, finding
-from orchestrator.testing.checking.history import Begun, History, LeaderSeen
+from orchestrator.testing.checking.check_result import CheckResult, check_result
+from orchestrator.testing.checking.history import History, LeaderSeen, RunStarted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 SLACK_MS: Final = 5
 
 
-def check_leases(history: History) -> Finding:
+def check_leases(history: History) -> CheckResult:
     """Judge samples of the lease, taken on the server, and the grants of attempts.
 
     Supervisors that end in order give their lease back, so only samples from before that may be in the history.
     """
     seen = sorted(history.of(LeaderSeen), key=lambda sample: sample.server_ms)
-    by_task = defaultdict[str, list[Begun]](list)
-    for one in history.of(Begun):
+    by_task = defaultdict[str, list[RunStarted]](list)
+    for one in history.of(RunStarted):
         by_task[one.task].append(one)
     wrong = _taken_early(seen)
     for id_, attempts in by_task.items():
@@ -30,7 +30,7 @@ def check_leases(history: History) -> Finding:
         generations = [generation for _, generation in granted]
         if generations != sorted(set(generations)):
             wrong.append(f"task {id_} was granted in the generations {generations}, in this order")
-    return finding("I7 no lease is held by two", len(seen) + len(by_task), wrong)
+    return check_result("I7 no lease is held by two", len(seen) + len(by_task), wrong)
 
 
 def _taken_early(seen: Sequence[LeaderSeen]) -> list[str]:

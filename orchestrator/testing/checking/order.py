@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.testing.checking.finding import Finding, finding
-from orchestrator.testing.checking.history import Begun, History
+from orchestrator.testing.checking.check_result import CheckResult, check_result
+from orchestrator.testing.checking.history import History, RunStarted
 
 if TYPE_CHECKING:
     from orchestrator.testing.checking.final_state import FinalState
@@ -17,14 +17,14 @@ _MOST_ATTEMPTS: Final = 2
 """Later ones may have waited in the schedule: from the second death on a task comes back with a delay."""
 
 
-def check_order(history: History, final: FinalState, rules: Rules) -> Finding:
+def check_order(history: History, final: FinalState, rules: Rules) -> CheckResult:
     """Judge skills whose tasks wait for nothing but their turn: no delays, retries, snoozes, limits.
 
     The generation of such an attempt is the server's time at which its task became ready, its entry tells when it was
     assigned. In between it stood in its queue, so nothing that is less urgent may have been assigned.
     """
     waits: dict[str, list[tuple[int, int, int, str]]] = {skill: [] for skill in rules.ranked}
-    for one in history.of(Begun):
+    for one in history.of(RunStarted):
         task = final.tasks.get(one.task)
         if task is not None and task.skill in waits:
             ready_ms = int(one.generation) if one.attempt <= _MOST_ATTEMPTS else one.assigned_ms
@@ -41,4 +41,4 @@ def check_order(history: History, final: FinalState, rules: Rules) -> Finding:
                         f"task {other} of priority {other_priority} was assigned at {other_ms}, while {id_} of "
                         f"priority {priority} waited from {ready_ms} to {assigned_ms}"
                     )
-    return finding("I6 no overtaking", sum(map(len, waits.values())), wrong)
+    return check_result("I6 no overtaking", sum(map(len, waits.values())), wrong)

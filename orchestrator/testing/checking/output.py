@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.testing.checking.finding import Finding, finding
-from orchestrator.testing.checking.history import Begun, Emitted, Emitting, History
+from orchestrator.testing.checking.check_result import CheckResult, check_result
+from orchestrator.testing.checking.history import EmitConfirmed, EmitStarted, History, RunStarted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,12 +18,12 @@ SLACK_MS: Final = 5
 """A generation that was raised twice within a millisecond is ahead of the clock by as much."""
 
 
-def check_output(history: History, final: FinalState, rules: Rules) -> Finding:
+def check_output(history: History, final: FinalState, rules: Rules) -> CheckResult:
     """Hold the stored chunks of each attempt against what it meant to emit and what was confirmed."""
-    meant, confirmed = _by_attempt(history.of(Emitting)), _by_attempt(history.of(Emitted))
+    meant, confirmed = _by_attempt(history.of(EmitStarted)), _by_attempt(history.of(EmitConfirmed))
     stored = defaultdict[tuple[str, int], list[int]](list)
     generations = defaultdict[str, set[int]](set)
-    for one in history.of(Begun):
+    for one in history.of(RunStarted):
         generations[one.task].add(int(one.generation))
     wrong: list[str] = []
     for id_, chunks in final.outputs.items():
@@ -44,10 +44,10 @@ def check_output(history: History, final: FinalState, rules: Rules) -> Finding:
             count = len(stored.get((task.id, task.generation), []))
             if count != chunks_due:
                 wrong.append(f"task {task.id} succeeded with {count} chunks of {chunks_due}")
-    return finding("I3 output neither lost nor doubled", len(confirmed), wrong)
+    return check_result("I3 output neither lost nor doubled", len(confirmed), wrong)
 
 
-def _by_attempt(events: Sequence[Emitting | Emitted]) -> dict[tuple[str, int], set[int]]:
+def _by_attempt(events: Sequence[EmitStarted | EmitConfirmed]) -> dict[tuple[str, int], set[int]]:
     found = defaultdict[tuple[str, int], set[int]](set)
     for one in events:
         found[one.task, int(one.generation)].add(one.number)

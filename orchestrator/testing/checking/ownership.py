@@ -7,8 +7,8 @@ import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.testing.checking.finding import Finding, finding
-from orchestrator.testing.checking.history import Begun, History
+from orchestrator.testing.checking.check_result import CheckResult, check_result
+from orchestrator.testing.checking.history import History, RunStarted
 
 if TYPE_CHECKING:
     from orchestrator.testing.checking.final_state import FinalState, StoredTask
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _RUN: Final = re.compile(r"\brun=(\w+)")
 
 
-def check_ownership(history: History, final: FinalState) -> Finding:
+def check_ownership(history: History, final: FinalState) -> CheckResult:
     """Hold stored results and failures against the attempts that began.
 
     A result that is a JSON object with `run` names the execution that made it, a failure whose text has `run=…` too.
     """
-    begun = history.of(Begun)
+    begun = history.of(RunStarted)
     runs = {one.run: one for one in begun}
-    by_task = defaultdict[str, list[Begun]](list)
+    by_task = defaultdict[str, list[RunStarted]](list)
     for one in begun:
         by_task[one.task].append(one)
     counted = Counter((one.task, one.generation) for one in begun)
@@ -39,10 +39,10 @@ def check_ownership(history: History, final: FinalState) -> Finding:
     for task in final.tasks.values():
         wrong += _result(task, runs, by_task[task.id])
         wrong += _failures(task, runs)
-    return finding("I4 effects only by the owner", len(begun), wrong)
+    return check_result("I4 effects only by the owner", len(begun), wrong)
 
 
-def _result(task: StoredTask, runs: dict[str, Begun], begun: list[Begun]) -> list[str]:
+def _result(task: StoredTask, runs: dict[str, RunStarted], begun: list[RunStarted]) -> list[str]:
     if task.state != "succeeded":
         return []
     if not any(int(one.generation) == task.generation for one in begun):
@@ -68,7 +68,7 @@ def _run_of(task: StoredTask) -> str | None:
     return run if isinstance(run, str) else None
 
 
-def _failures(task: StoredTask, runs: dict[str, Begun]) -> list[str]:
+def _failures(task: StoredTask, runs: dict[str, RunStarted]) -> list[str]:
     wrong: list[str] = []
     if task.fails != len(task.errors):
         wrong.append(f"task {task.id} counts {task.fails} failures and has the texts of {sorted(task.errors)}")

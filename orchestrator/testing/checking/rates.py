@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.testing.checking.finding import Finding, finding
-from orchestrator.testing.checking.history import Begun, History
+from orchestrator.testing.checking.check_result import CheckResult, check_result
+from orchestrator.testing.checking.history import History, RunStarted
 
 if TYPE_CHECKING:
     from orchestrator.testing.checking.rules import Rules
@@ -15,10 +15,10 @@ SLACK_MS: Final = 5
 """A generation that was raised twice within a millisecond is ahead of the clock by as much."""
 
 
-def check_rates(history: History, rules: Rules) -> Finding:
+def check_rates(history: History, rules: Rules) -> CheckResult:
     """Look at every window that ends with a start. What was granted and never began is not seen, so this is mild."""
     starts = defaultdict[str, dict[tuple[str, str], int]](dict)
-    for one in history.of(Begun):
+    for one in history.of(RunStarted):
         for limit in one.limits:
             starts[limit][one.task, one.generation] = one.granted_ms
     wrong: list[str] = []
@@ -30,4 +30,4 @@ def check_rates(history: History, rules: Rules) -> Finding:
                     f"limit {name}: {rule.starts + 1} starts from {first} to {last}, within {last - first} ms; "
                     f"{rule.starts} are allowed in {rule.window_ms}"
                 )
-    return finding("I5 limits in every window", sum(len(starts[name]) for name in rules.limits), wrong)
+    return check_result("I5 limits in every window", sum(len(starts[name]) for name in rules.limits), wrong)

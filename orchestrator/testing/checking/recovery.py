@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from orchestrator.testing.checking.finding import Finding, finding
-from orchestrator.testing.checking.history import Accepted, Begun, Healed, History, Stopped
+from orchestrator.testing.checking.check_result import CheckResult, check_result
+from orchestrator.testing.checking.history import FaultsEnded, History, RunEnded, RunStarted, SubmitAccepted
 
 if TYPE_CHECKING:
     from orchestrator.testing.checking.final_state import FinalState
     from orchestrator.testing.checking.rules import Rules
 
 
-def check_recovery(history: History, final: FinalState, rules: Rules) -> Finding:
+def check_recovery(history: History, final: FinalState, rules: Rules) -> CheckResult:
     """Judge every moment at which everything had healed."""
     accepted_ms: dict[str, int] = {}
-    for at_ms, one in history.lines_of(Accepted):
+    for at_ms, one in history.lines_of(SubmitAccepted):
         accepted_ms.setdefault(one.task, at_ms)
-    by_task = defaultdict[str, list[Begun]](list)
-    for begun in history.of(Begun):
+    by_task = defaultdict[str, list[RunStarted]](list)
+    for begun in history.of(RunStarted):
         by_task[begun.task].append(begun)
-    stopped = {one.run for one in history.of(Stopped)}
-    healed = [one.server_ms for one in history.of(Healed)]
+    stopped = {one.run for one in history.of(RunEnded)}
+    healed = [one.server_ms for one in history.of(FaultsEnded)]
     wrong: list[str] = []
     for healed_ms in healed:
         for id_, at_ms in accepted_ms.items():
@@ -38,10 +38,10 @@ def check_recovery(history: History, final: FinalState, rules: Rules) -> Finding
                     f"task {id_} ({task.op}), whose worker had died, began again only {restarted_ms - healed_ms} ms "
                     "after everything had healed"
                 )
-    return finding("I9 recovery within the bounds", len(healed), wrong)
+    return check_result("I9 recovery within the bounds", len(healed), wrong)
 
 
-def _restarted_ms(attempts: list[Begun], stopped: set[str], healed_ms: int, ended_ms: int) -> int:
+def _restarted_ms(attempts: list[RunStarted], stopped: set[str], healed_ms: int, ended_ms: int) -> int:
     """When an orphan of before the healing went on; the moment of healing if there was none."""
     attempts = sorted(attempts, key=lambda one: one.granted_ms)
     before = [one for one in attempts if one.granted_ms <= healed_ms]

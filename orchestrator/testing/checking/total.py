@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
-from orchestrator.testing.checking.finding import Finding, finding
-from orchestrator.testing.checking.history import Accepted, Cancelling, History, Refused, Submitting, Unanswered
+from orchestrator.testing.checking.check_result import CheckResult, check_result
+from orchestrator.testing.checking.history import (
+    CancelStarted,
+    History,
+    SubmitAccepted,
+    SubmitRejected,
+    SubmitStarted,
+    SubmitUnanswered,
+)
 
 if TYPE_CHECKING:
     from orchestrator.testing.checking.final_state import FinalState, StoredTask
     from orchestrator.testing.checking.rules import Rules
 
 
-def check_total(history: History, final: FinalState, rules: Rules) -> Finding:
+def check_total(history: History, final: FinalState, rules: Rules) -> CheckResult:
     """Hold what clients were promised against what is stored."""
-    accepted = history.of(Accepted)
+    accepted = history.of(SubmitAccepted)
     wrong = [f"task {one.task} ({one.op}) was accepted and is lost" for one in accepted if one.task not in final.tasks]
     wrong += [
         f"task {task.id} ({task.op}) has not ended: {task.state}" for task in final.tasks.values() if not task.ended
@@ -23,11 +30,11 @@ def check_total(history: History, final: FinalState, rules: Rules) -> Finding:
     wrong += _from_nowhere(history, final)
     wrong += _refused(history, final)
     wrong += _twice(history, final)
-    asked = {one.task for one in history.of(Cancelling)}
+    asked = {one.task for one in history.of(CancelStarted)}
     for task in final.tasks.values():
         if task.ended and not _allowed(task, rules, cancelled=task.id in asked):
             wrong.append(f"task {task.id} ({task.op}) of {task.skill} ended as {task.state}: {task.reason}")
-    return finding("I1 every accepted task ends once", len(accepted), wrong)
+    return check_result("I1 every accepted task ends once", len(accepted), wrong)
 
 
 def _allowed(task: StoredTask, rules: Rules, *, cancelled: bool) -> bool:
@@ -40,8 +47,10 @@ def _allowed(task: StoredTask, rules: Rules, *, cancelled: bool) -> bool:
 
 
 def _from_nowhere(history: History, final: FinalState) -> list[str]:
-    known = {one.task for one in history.of(Accepted)} | {id_ for one in history.of(Unanswered) for id_ in one.tasks}
-    intended = {one.op for one in history.of(Submitting)}
+    known = {one.task for one in history.of(SubmitAccepted)} | {
+        id_ for one in history.of(SubmitUnanswered) for id_ in one.tasks
+    }
+    intended = {one.op for one in history.of(SubmitStarted)}
     return [
         f"task {task.id} of {task.skill} ({task.op}) was submitted by nobody"
         for task in final.tasks.values()
@@ -51,7 +60,10 @@ def _from_nowhere(history: History, final: FinalState) -> list[str]:
 
 def _refused(history: History, final: FinalState) -> list[str]:
     # An intention without an outcome may have arrived, so only those count of which every try was refused.
-    tried, refused = Counter(one.op for one in history.of(Submitting)), Counter(one.op for one in history.of(Refused))
+    tried, refused = (
+        Counter(one.op for one in history.of(SubmitStarted)),
+        Counter(one.op for one in history.of(SubmitRejected)),
+    )
     return [
         f"task {task.id} ({task.op}) is stored although its submit was refused"
         for task in final.tasks.values()
@@ -61,13 +73,13 @@ def _refused(history: History, final: FinalState) -> list[str]:
 
 def _twice(history: History, final: FinalState) -> list[str]:
     by_op, by_key = defaultdict[str, set[str]](set), defaultdict[str, set[str]](set)
-    key_of = {one.op: one.key for one in history.of(Submitting) if one.key is not None}
+    key_of = {one.op: one.key for one in history.of(SubmitStarted) if one.key is not None}
     for task in final.tasks.values():
         if task.op is not None:
             by_op[task.op].add(task.id)
         if task.key is not None:
             by_key[task.key].add(task.id)
-    for one in history.of(Accepted):
+    for one in history.of(SubmitAccepted):
         by_op[one.op].add(one.task)
         if (key := key_of.get(one.op)) is not None:
             by_key[key].add(one.task)

@@ -11,14 +11,14 @@ import pytest
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
 from orchestrator.doctor import leftovers
+from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
-from orchestrator.doctor.subject import Subject
-from orchestrator.repair.walk import Terms, look_through
+from orchestrator.repair.scan import KeyLifetimes, scan_pool
 from orchestrator.services import open_services
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.testing.waiting import wait_for
+from tests.helpers.doctor_runs import find_problems, run_doctor
 from tests.helpers.local_team import local_settings, run_local_team
-from tests.helpers.patient import examined, trouble
 from workers import Agent
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def leaderless(settings: Settings) -> AsyncIterator[LocalTeam]:
     """A client, and nobody who assigns."""
-    async with run_local_team(settings, led=False) as team:
+    async with run_local_team(settings, supervised=False) as team:
         yield team
 
 
@@ -97,7 +97,7 @@ async def test_a_pool_at_work_is_well(team: LocalTeam, settings: Settings) -> No
     async with anyio.create_task_group() as group:
         group.start_soon(_all_done, handles, group)
         while not group.cancel_scope.cancel_called:
-            assert await trouble(settings) == {}
+            assert await find_problems(settings) == {}
             looks += 1
     assert looks > 1
 
@@ -113,30 +113,30 @@ async def _all_done(handles: list[TaskHandle[Any]], group: TaskGroup) -> None:
 
 async def test_nobody_leads(leaderless: LocalTeam, settings: Settings) -> None:
     """Without a supervisor there is a warning, and a problem as soon as somebody needs one; it says what to type."""
-    assert await trouble(settings) == {"supervisor": "warning"}
+    assert await find_problems(settings) == {"supervisor": "warning"}
     await leaderless.work(greeter())
-    assert await trouble(settings) == {"supervisor": "problem"}
-    found = (await examined(settings))["supervisor"]
+    assert await find_problems(settings) == {"supervisor": "problem"}
+    found = (await run_doctor(settings))["supervisor"]
     assert "`orc supervisor run`" in found.fix
-    await leaderless.lead()
+    await leaderless.start_supervisor()
 
-    async def led() -> bool:
-        return await trouble(settings) == {}
+    async def supervised() -> bool:
+        return await find_problems(settings) == {}
 
-    await wait_for(led, "a leader")
+    await wait_for(supervised, "a leader")
 
 
 async def test_nobody_works(team: LocalTeam, settings: Settings) -> None:
     """Tasks that wait while no worker lives are a problem; which skill they wait for is said."""
     await team.orc.submit("greet")
-    assert await trouble(settings) == {"workers": "problem", "skills": "warning"}
-    found = await examined(settings)
+    assert await find_problems(settings) == {"workers": "problem", "skills": "warning"}
+    found = await run_doctor(settings)
     assert "`orc worker run MODULE:AGENT`" in found["workers"].fix
     assert "1 task waiting for the skill 'greet'" in found["skills"].found
     await team.work(greeter())
 
     async def well() -> bool:
-        return await trouble(settings) == {}
+        return await find_problems(settings) == {}
 
     await wait_for(well, "the task to be taken")
 
@@ -145,13 +145,13 @@ async def test_a_silent_worker(leaderless: LocalTeam, store: Store, settings: Se
     """A worker that has missed four heartbeats is named, with its process."""
     await register_ghost(store)
     await anyio.sleep(settings.worker.heartbeat_s * 5)
-    found = (await examined(settings))["workers"]
+    found = (await run_doctor(settings))["workers"]
     assert found.severity is Severity.WARNING
     assert found.found.startswith("ghost has been silent")
     assert "process 7 on far" in found.fix
     await store.call(registry.heartbeat(store.keys, worker="ghost", backlogs=[("scribe", 1)], alive_s=60))
-    assert (await examined(settings))["workers"].severity is Severity.OK
-    await leaderless.lead()
+    assert (await run_doctor(settings))["workers"].severity is Severity.OK
+    await leaderless.start_supervisor()
 
 
 # --------------------------------------------------------------------------------------------------------------- queues
@@ -163,10 +163,10 @@ async def test_a_task_for_an_agent_without_the_skill(team: LocalTeam, settings: 
     await team.orc.submit("paint", agent="greeter")
 
     async def parked() -> bool:
-        return (await trouble(settings)).get("parked") == "warning"
+        return (await find_problems(settings)).get("parked") == "warning"
 
     await wait_for(parked, "the task to be parked")
-    assert "'greeter'" in (await examined(settings))["parked"].fix
+    assert "'greeter'" in (await run_doctor(settings))["parked"].fix
 
 
 @pytest.mark.parametrize(("tasks", "severity"), [(4, None), (5, "warning"), (6, "problem")])
@@ -175,9 +175,9 @@ async def test_a_queue_near_its_cap(team: LocalTeam, settings: Settings, tasks: 
     for _ in range(tasks):
         await team.orc.submit("nobody")
     small = settings.model_copy(update={"queue": settings.queue.model_copy(update={"max_tasks": 6})})
-    assert (await trouble(small)).get("queues") == severity
+    assert (await find_problems(small)).get("queues") == severity
     if severity:
-        assert "queue.max_tasks" in (await examined(small))["queues"].fix
+        assert "queue.max_tasks" in (await run_doctor(small))["queues"].fix
 
 
 # -------------------------------------------------------------------------------------------------------------- inboxes
@@ -187,13 +187,13 @@ async def test_an_inbox_without_its_group(team: LocalTeam, store: Store, setting
     """Nobody can read it: a problem; the worker that registers next makes the group again, as the fix says."""
     await register_ghost(store)
     await store.execute("XGROUP", "DESTROY", store.keys.inbox("scribe"), GROUP)
-    found = (await examined(settings))["inboxes"]
+    found = (await run_doctor(settings))["inboxes"]
     assert found.severity is Severity.PROBLEM
     assert "restart a worker of 'scribe'" in found.fix
     await register_ghost(store)
-    assert (await examined(settings))["inboxes"].severity is Severity.OK
+    assert (await run_doctor(settings))["inboxes"].severity is Severity.OK
     await store.execute("DEL", store.keys.inbox("scribe"))
-    assert (await trouble(settings))["inboxes"] == "problem"
+    assert (await find_problems(settings))["inboxes"] == "problem"
     await store.call(registry.deregister(store.keys, worker="ghost"))
     assert team.services.keys == store.keys
 
@@ -203,8 +203,8 @@ async def test_tasks_in_an_inbox_that_nobody_serves(team: LocalTeam, store: Stor
     await register_ghost(store)
     await hand_over(team, store)
     await store.call(registry.deregister(store.keys, worker="ghost"))
-    assert await trouble(settings) == {"inboxes": "warning"}
-    assert "`orc worker run MODULE:AGENT`" in (await examined(settings))["inboxes"].fix
+    assert await find_problems(settings) == {"inboxes": "warning"}
+    assert "`orc worker run MODULE:AGENT`" in (await run_doctor(settings))["inboxes"].fix
 
 
 async def test_a_worker_that_is_gone_holds_a_task(team: LocalTeam, store: Store, settings: Settings) -> None:
@@ -212,9 +212,9 @@ async def test_a_worker_that_is_gone_holds_a_task(team: LocalTeam, store: Store,
     await register_ghost(store)
     await hand_over(team, store)
     await take_up(store)
-    assert "lost-workers" not in await trouble(settings)
+    assert "lost-workers" not in await find_problems(settings)
     await store.call(registry.deregister(store.keys, worker="ghost"))
-    found = (await examined(settings))["lost-workers"]
+    found = (await run_doctor(settings))["lost-workers"]
     assert found.severity is Severity.PROBLEM
     assert found.found.startswith("ghost, which is gone, still holds 1 task")
     agent = Agent("scribe", lease=60)
@@ -224,7 +224,7 @@ async def test_a_worker_that_is_gone_holds_a_task(team: LocalTeam, store: Store,
         return
 
     await team.work(agent)
-    assert (await examined(settings))["lost-workers"].severity is Severity.WARNING
+    assert (await run_doctor(settings))["lost-workers"].severity is Severity.WARNING
 
 
 async def test_a_lease_that_ran_out_long_ago(team: LocalTeam, store: Store, settings: Settings) -> None:
@@ -234,10 +234,10 @@ async def test_a_lease_that_ran_out_long_ago(team: LocalTeam, store: Store, sett
     await take_up(store)
 
     async def overdue() -> bool:
-        return (await trouble(settings)).get("leases") == "problem"
+        return (await find_problems(settings)).get("leases") == "problem"
 
     await wait_for(overdue, "two leases to pass")
-    found = (await examined(settings))["leases"]
+    found = (await run_doctor(settings))["leases"]
     assert "1 task" in found.found
     assert "end ghost if it is stuck" in found.fix
 
@@ -247,7 +247,7 @@ async def test_a_lease_that_ran_out_long_ago(team: LocalTeam, store: Store, sett
 
 async def repair(team: LocalTeam) -> None:
     """Do what the fix says."""
-    await look_through(team.services.store, Terms.of(team.settings), repair=True)
+    await scan_pool(team.services.store, KeyLifetimes.of(team.settings), repair=True)
 
 
 @pytest.mark.parametrize("where", ["queue", "scheduled"])
@@ -256,27 +256,27 @@ async def test_ids_of_tasks_that_are_gone(
 ) -> None:
     """An index that lists a task without record is found; what the fix says takes it out."""
     handles = [await team.orc.submit("nobody", delay=60 if where == "scheduled" else None) for _ in range(3)]
-    assert "lost-tasks" not in await trouble(settings)
+    assert "lost-tasks" not in await find_problems(settings)
     redis_client.delete(team.services.keys.task(handles[1].id))
-    found = (await examined(settings))["lost-tasks"]
+    found = (await run_doctor(settings))["lost-tasks"]
     assert found.severity is Severity.WARNING
     assert found.found.startswith(f"1 gone ({handles[1].id} ")
     assert "`orc keys check --repair`" in found.fix
     await repair(team)
-    assert "lost-tasks" not in await trouble(settings)
+    assert "lost-tasks" not in await find_problems(settings)
 
 
 async def test_tasks_without_a_place(team: LocalTeam, redis_client: redis.Redis, settings: Settings) -> None:
     """A task that no index lists is a problem, and what cannot be repaired is told apart."""
     handle = await team.orc.submit("nobody")
     redis_client.delete(team.services.keys.queue("skill:nobody"))
-    found = (await examined(settings))["lost-tasks"]
+    found = (await run_doctor(settings))["lost-tasks"]
     assert found.severity is Severity.PROBLEM
     assert found.found.startswith(f"2 lost-ready, listed-empty ({handle.id}, ") or "1 lost-ready" in found.found
     await repair(team)
-    assert "lost-tasks" not in await trouble(settings)
+    assert "lost-tasks" not in await find_problems(settings)
     redis_client.set(f"{team.services.keys.root}:nonsense", 1)
-    found = (await examined(settings))["lost-tasks"]
+    found = (await run_doctor(settings))["lost-tasks"]
     assert found.severity is Severity.WARNING
     assert found.found.startswith("1 foreign (")
     redis_client.delete(f"{team.services.keys.root}:nonsense")
@@ -287,11 +287,11 @@ async def test_a_key_that_would_stay_for_ever(team: LocalTeam, redis_client: red
     handle = await team.orc.submit("nobody")
     leaked = team.services.keys.task(handle.id)
     redis_client.persist(leaked)
-    found = (await examined(settings))["lifetimes"]
+    found = (await run_doctor(settings))["lifetimes"]
     assert found.severity is Severity.PROBLEM
     assert handle.id in found.found
     await repair(team)
-    assert "lifetimes" not in await trouble(settings)
+    assert "lifetimes" not in await find_problems(settings)
     assert redis_client.ttl(leaked) > 0
 
 
@@ -304,9 +304,9 @@ async def test_the_look_at_leftovers_ends_with_its_budget(
             many.set(f"{team.services.keys.root}:replies:{number}", "x", ex=60)
         many.execute()
     store = team.services.store
-    subject = Subject(settings, store, await store.server_info(), {})
-    *_, short = await leftovers.check_leftovers(subject, budget_s=0)
-    *_, whole = await leftovers.check_leftovers(subject)
+    context = CheckContext(settings, store, await store.server_info(), {})
+    *_, short = await leftovers.check_leftovers(context, budget_s=0)
+    *_, whole = await leftovers.check_leftovers(context)
     assert "keys that 0 s allowed" in short.found
     assert "looked at all 12" in whole.found
 
@@ -317,30 +317,30 @@ async def test_pools_are_looked_at_apart(team: LocalTeam, redis_client: redis.Re
     other = local_settings(settings.redis.url.get_secret_value(), settings.prefix, pool="other")
     leaked = replace(team.services.keys, pool="other").task("leaked")
     redis_client.hset(leaked, "state", "ready")
-    assert "lifetimes" not in await trouble(settings)
-    assert (await trouble(other))["lifetimes"] == "problem"
+    assert "lifetimes" not in await find_problems(settings)
+    assert (await find_problems(other))["lifetimes"] == "problem"
     redis_client.delete(leaked)
 
 
 async def test_standing_orders(team: LocalTeam, settings: Settings) -> None:
     """What is stopped, paused or drained is a warning that says by whom and why, until it ends."""
-    assert "active-commands" not in await trouble(settings)
+    assert "active-commands" not in await find_problems(settings)
     await team.orc.admin.stop(agent="busy", reason="too slow", actor="ada@desk")
     await team.orc.admin.drain_queue("skill:sum", actor="bob@desk")
-    found = (await examined(settings))["active-commands"]
+    found = (await run_doctor(settings))["active-commands"]
     assert found.severity is Severity.WARNING
     assert "drain:queue:skill:sum by bob@desk since " in found.found
     assert "stop:agent:busy by ada@desk: too slow since " in found.found
     await team.orc.admin.start(agent="busy")
     await team.orc.admin.resume_queue("skill:sum")
     await team.orc.admin.set_log_level("info")
-    assert "active-commands" not in await trouble(settings)
+    assert "active-commands" not in await find_problems(settings)
 
 
 async def test_orders_that_cannot_be_read(settings: Settings, store: Store) -> None:
     """Where the orders should be is something else: nothing is handed out, and the doctor says so as a problem."""
     await store.execute("SET", store.keys.desired, "x", "EX", 60)
-    found = (await examined(settings))["active-commands"]
+    found = (await run_doctor(settings))["active-commands"]
     assert (found.severity, "is a string, not a hash" in found.found) == (Severity.PROBLEM, True)
 
 
@@ -353,10 +353,12 @@ async def test_orders_and_secrets(settings: Settings) -> None:
     def with_secrets(**secrets: str) -> Settings:
         return local_settings(url.get_secret_value(), settings.prefix, **secrets)
 
-    async with run_local_team(with_secrets(**old), led=False) as team:
+    async with run_local_team(with_secrets(**old), supervised=False) as team:
         await team.orc.admin.stop()
-    during = (await examined(with_secrets(**new, control__previous_secret="the-secret-of-the-past")))["active-commands"]
+    during = (await run_doctor(with_secrets(**new, control__previous_secret="the-secret-of-the-past")))[
+        "active-commands"
+    ]
     assert "signed with the secret before" in during.found
-    after = (await examined(with_secrets(**new)))["active-commands"]
+    after = (await run_doctor(with_secrets(**new)))["active-commands"]
     assert after.found.startswith("1 not truly signed (stop:all)")
     assert "secret-of" not in during.found + during.fix + after.found + after.fix

@@ -10,14 +10,14 @@ import pytest
 
 from orchestrator.doctor import scripts
 from orchestrator.doctor.commands import CALLED, acl_name, used_commands
+from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
-from orchestrator.doctor.subject import Subject
 from orchestrator.services import pool_keys
 from orchestrator.store.script_files import ScriptFile, all_scripts
 from orchestrator.store.store import Endpoint, Store
 from orchestrator.tasks import queries
+from tests.helpers.doctor_runs import find_problems, run_doctor, run_fix
 from tests.helpers.local_team import local_settings, run_local_team
-from tests.helpers.patient import examined, trouble, type_fix
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
@@ -69,12 +69,12 @@ async def test_missing_rights_are_named(
     allow(redis_client, user, f"~{settings.prefix}:*", "-@all", *rules, *asking)
     login = as_user(settings, redis_server, user)
     keys_before = redis_client.dbsize()
-    found = await examined(login)
+    found = await run_doctor(login)
     assert found["rights"].severity is Severity.PROBLEM
     assert "may not run info, xgroup|create, zadd" in found["rights"].found
     assert found["redis-version"].severity is Severity.WARNING
-    type_fix(redis_client, found["rights"])
-    found = await examined(login)
+    run_fix(redis_client, found["rights"])
+    found = await run_doctor(login)
     assert found["rights"].severity is found["redis-version"].severity is Severity.OK
     assert redis_client.dbsize() == keys_before
 
@@ -89,11 +89,11 @@ async def test_a_key_pattern_that_is_too_narrow(
     asking = ["+acl|whoami", "+acl|dryrun"] if may_ask else ["+multi", "+discard", "+acl|whoami"]
     allow(redis_client, user, f"~{root}:*", "-@all", *needed_rules(settings, redis_client), *asking)
     login = as_user(settings, redis_server, user)
-    found = (await examined(login))["rights"]
+    found = (await run_doctor(login))["rights"]
     assert found.severity is Severity.PROBLEM
     assert f"may not use keys like {root}" in found.found
-    type_fix(redis_client, found)
-    assert (await examined(login))["rights"].severity is Severity.OK
+    run_fix(redis_client, found)
+    assert (await run_doctor(login))["rights"].severity is Severity.OK
 
 
 @pytest.mark.both_servers
@@ -104,11 +104,11 @@ async def test_hints_may_be_missing(
     """Without a channel pattern everything works, only later: a warning, and the fix ends it."""
     allow(redis_client, user, f"~{settings.prefix}:*", "resetchannels", "+@all", *([] if may_ask else ["-acl|dryrun"]))
     login = as_user(settings, redis_server, user)
-    found = (await examined(login))["rights"]
+    found = (await run_doctor(login))["rights"]
     assert found.severity is Severity.WARNING
     assert "later" in found.found
-    type_fix(redis_client, found)
-    assert (await examined(login))["rights"].severity is Severity.OK
+    run_fix(redis_client, found)
+    assert (await run_doctor(login))["rights"].severity is Severity.OK
 
 
 async def test_a_user_whom_nothing_can_be_told(
@@ -117,7 +117,7 @@ async def test_a_user_whom_nothing_can_be_told(
     """Without ACL DRYRUN and MULTI nothing is claimed, and no command is run to find out."""
     allow(redis_client, user, f"~{settings.prefix}:*", "+@all", "-multi", "-acl", "-eval_ro", "-config")
     before = redis_client.dbsize()
-    found = await examined(as_user(settings, redis_server, user))
+    found = await run_doctor(as_user(settings, redis_server, user))
     assert found["rights"].found.startswith("unknown")
     assert found["scripts"].found.startswith("unknown")
     assert found["redis-fsync"].found.startswith("unknown")
@@ -185,7 +185,7 @@ async def test_a_damaged_script(redis_server: RedisServer, settings: Settings, d
     scripts_["tasks/submit"] = damage(scripts_["tasks/submit"])
     async with Store(Endpoint(redis_server.url), pool_keys(settings)) as store:
         (found,) = await scripts.check_scripts(
-            Subject(settings, store, await store.server_info(), {}), scripts=scripts_
+            CheckContext(settings, store, await store.server_info(), {}), scripts=scripts_
         )
     assert found.severity is Severity.PROBLEM
     assert found.found.startswith("lua/tasks/submit.lua: ")
@@ -198,7 +198,7 @@ async def test_scripts_are_switched_off(
 ) -> None:
     """A user who may call no scripts at all hears it under `rights`."""
     allow(redis_client, user, f"~{settings.prefix}:*", "+@all", "-@scripting")
-    found = await examined(as_user(settings, redis_server, user))
+    found = await run_doctor(as_user(settings, redis_server, user))
     assert "evalsha" in found["rights"].found
     assert "script|load" in found["rights"].found
 
@@ -208,9 +208,9 @@ async def test_newer_data(redis_client: redis.Redis, settings: Settings) -> None
     keys = pool_keys(settings)
     redis_client.set(keys.format, "99")
     redis_client.set(keys.leader, "somebody", ex=60)
-    found = await examined(settings)
+    found = await run_doctor(settings)
     assert found["format"].severity is Severity.PROBLEM
     assert "newer version" in found["format"].fix
     assert "supervisor" not in found
     redis_client.set(keys.format, "1")
-    assert await trouble(settings) == {}
+    assert await find_problems(settings) == {}

@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from orchestrator.doctor import clock, server
-from orchestrator.doctor.examination import examine_server
+from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
-from orchestrator.doctor.subject import Subject
+from orchestrator.doctor.runner import run_server_checks
 from orchestrator.services import pool_keys
 from orchestrator.store.server_binary import ServerBinary, find_server_binary
 from orchestrator.store.server_info import read_info
@@ -21,8 +21,8 @@ from orchestrator.store.store import Endpoint, Store
 from orchestrator.testing.proxy import FaultProxy
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.helpers.doctor_runs import find_problems, run_doctor, run_fix
 from tests.helpers.local_team import local_settings
-from tests.helpers.patient import examined, trouble, type_fix
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ async def test_a_plain_server_is_well_and_is_not_changed(redis_server: RedisServ
     with redis_server.client() as client:
         client.set(f"{settings.prefix}:mark", "1", ex=60)
         before = client.execute_command("DEBUG", "DIGEST"), client.config_get("*")
-        assert await trouble(settings) == {"supervisor": "warning"}
+        assert await find_problems(settings) == {"supervisor": "warning"}
         assert (client.execute_command("DEBUG", "DIGEST"), client.config_get("*")) == before
 
 
@@ -61,30 +61,30 @@ async def test_a_plain_server_is_well_and_is_not_changed(redis_server: RedisServ
 async def test_a_setting_of_the_server(options: dict[str, str], code: str, severity: str) -> None:
     """A server that was started with this option is found, and what the fix says ends it."""
     with RedisServer(options=options) as running, running.client() as client:
-        assert (await trouble(looked_at(running)))[code] == severity
-        type_fix(client, (await examined(looked_at(running)))[code])
-        assert code not in await trouble(looked_at(running))
+        assert (await find_problems(looked_at(running)))[code] == severity
+        run_fix(client, (await run_doctor(looked_at(running)))[code])
+        assert code not in await find_problems(looked_at(running))
 
 
 async def test_no_append_only_file() -> None:
     """Without one there is a warning; the fix switches it on."""
     with RedisServer() as running, running.client() as client:
-        found = (await examined(looked_at(running)))["redis-aof"]
+        found = (await run_doctor(looked_at(running)))["redis-aof"]
         assert found.severity is Severity.WARNING
-        type_fix(client, found)
+        run_fix(client, found)
         await wait_for(lambda: client.info("persistence")["aof_enabled"], "an append-only file")
-        assert (await examined(looked_at(running)))["redis-aof"].severity is Severity.OK
+        assert (await run_doctor(looked_at(running)))["redis-aof"].severity is Severity.OK
 
 
 async def test_permitted_eviction_is_a_warning_and_real_loss_a_problem() -> None:
     """`redis.allow_eviction` turns the problem into a warning, until keys have been thrown away."""
     with RedisServer(options={"maxmemory": "3mb", "maxmemory-policy": "allkeys-lru"}) as running:
         permitted = local_settings(running.url, PREFIX, redis__url=running.url, redis__allow_eviction=True)
-        assert (await trouble(permitted))["redis-eviction"] == "warning"
+        assert (await find_problems(permitted))["redis-eviction"] == "warning"
         with running.client() as client:
             for number in range(300):
                 client.set(f"other:{number}", "x" * 20_000, ex=60)
-        found = (await examined(permitted))["redis-eviction"]
+        found = (await run_doctor(permitted))["redis-eviction"]
         assert found.severity is Severity.PROBLEM
         assert "keys were thrown away" in found.found
 
@@ -95,9 +95,9 @@ async def test_memory_runs_out(used: float, severity: str) -> None:
     with RedisServer() as running, running.client() as client:
         client.set("ballast", "x" * 20_000_000, ex=60)
         client.config_set("maxmemory", round(client.info("memory")["used_memory"] / used))
-        assert (await trouble(looked_at(running)))["redis-memory"] == severity
-        type_fix(client, (await examined(looked_at(running)))["redis-memory"])
-        assert "redis-memory" not in await trouble(looked_at(running))
+        assert (await find_problems(looked_at(running)))["redis-memory"] == severity
+        run_fix(client, (await run_doctor(looked_at(running)))["redis-memory"])
+        assert "redis-memory" not in await find_problems(looked_at(running))
 
 
 async def test_connections_run_out() -> None:
@@ -106,9 +106,9 @@ async def test_connections_run_out() -> None:
         running = stack.enter_context(RedisServer(options={"maxclients": "6"}))
         clients = [stack.enter_context(running.client()) for _ in range(4)]
         assert all(client.ping() for client in clients)
-        assert (await trouble(looked_at(running)))["redis-clients"] == "warning"
-        type_fix(clients[0], (await examined(looked_at(running)))["redis-clients"])
-        assert "redis-clients" not in await trouble(looked_at(running))
+        assert (await find_problems(looked_at(running)))["redis-clients"] == "warning"
+        run_fix(clients[0], (await run_doctor(looked_at(running)))["redis-clients"])
+        assert "redis-clients" not in await find_problems(looked_at(running))
 
 
 async def test_a_failed_snapshot() -> None:
@@ -120,13 +120,13 @@ async def test_a_failed_snapshot() -> None:
         gone.rmdir()
         client.bgsave()
         await wait_for(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "err", "a failed snapshot")
-        found = (await examined(looked_at(running)))["redis-disk"]
+        found = (await run_doctor(looked_at(running)))["redis-disk"]
         assert found.severity is Severity.PROBLEM
         assert "the last snapshot failed" in found.found
         client.config_set("dir", str(running.directory))
-        type_fix(client, found)
+        run_fix(client, found)
         await wait_for(lambda: client.info("persistence")["rdb_last_bgsave_status"] == "ok", "a good snapshot")
-        assert "redis-disk" not in await trouble(looked_at(running))
+        assert "redis-disk" not in await find_problems(looked_at(running))
 
 
 async def test_a_failed_write_to_the_append_only_file(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ async def test_a_failed_write_to_the_append_only_file(tmp_path: Path) -> None:
         with suppress(redis.RedisError):  # once it has noticed, it refuses writes
             client.set("big", "x" * 10_000, ex=60)
         await wait_for(lambda: client.info("persistence")["aof_last_write_status"] == "err", "a failed write")
-        found = (await examined(looked_at(running)))["redis-disk"]
+        found = (await run_doctor(looked_at(running)))["redis-disk"]
         assert found.severity is Severity.PROBLEM
         assert "the last write to the append-only file failed" in found.found
         assert "free some space" in found.fix
@@ -157,7 +157,7 @@ async def test_a_replica() -> None:
     """A server that follows another one takes no writes; the fix says whom to ask."""
     with RedisServer() as running, running.client() as client:
         client.replicaof("127.0.0.1", "1")
-        found = (await examined(looked_at(running)))["redis-role"]
+        found = (await run_doctor(looked_at(running)))["redis-role"]
         assert found.severity is Severity.PROBLEM
         assert "master" in found.fix
 
@@ -168,7 +168,7 @@ async def test_a_cluster_without_the_slot_of_the_pool() -> None:
         nodes = [stack.enter_context(RedisServer(port=0, options=_cluster_options())) for _ in range(2)]
         one, other = [stack.enter_context(node.client()) for node in nodes]
         settings = local_settings(nodes[0].url, PREFIX)
-        found = (await examined(settings))["redis-cluster"]
+        found = (await run_doctor(settings))["redis-cluster"]
         assert found.severity is Severity.PROBLEM
         assert "no complete cluster" in found.found
         one.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[1].port, _bus_port(other))
@@ -176,15 +176,15 @@ async def test_a_cluster_without_the_slot_of_the_pool() -> None:
         other.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
 
         async def moved() -> bool:
-            return "is at" in (await examined(settings))["redis-cluster"].found
+            return "is at" in (await run_doctor(settings))["redis-cluster"].found
 
         await wait_for(moved, "the nodes to know each other", 15.0, poll_s=0.1)
-        found = (await examined(settings))["redis-cluster"]
+        found = (await run_doctor(settings))["redis-cluster"]
         assert f"{slot}, is at" in found.found
         assert f":{nodes[1].port}/0" in found.fix
 
         async def served() -> bool:
-            return "redis-cluster" not in await trouble(local_settings(nodes[1].url, PREFIX))
+            return "redis-cluster" not in await find_problems(local_settings(nodes[1].url, PREFIX))
 
         await wait_for(served, "the other node to count itself as whole", 10.0, poll_s=0.1)
 
@@ -200,24 +200,24 @@ def _bus_port(client: redis.Redis) -> str:
     return str(client.config_get("cluster-port")["cluster-port"])
 
 
-async def test_an_old_server(subject: Subject) -> None:
+async def test_an_old_server(context: CheckContext) -> None:
     """One before 7.0 is a problem; one before 8.2 works, and hears of the newer one."""
-    old = Subject(subject.settings, subject.store, read_info("redis_version:6.2.14\n"), {})
+    old = CheckContext(context.settings, context.store, read_info("redis_version:6.2.14\n"), {})
     (found,) = await server.check_version(old)
     assert (found.severity, found.fix) == (Severity.PROBLEM, "install Redis 7.0 or newer, best 8.2")
     (found,) = await server.check_version(
-        Subject(subject.settings, subject.store, read_info("redis_version:7.0.15"), {})
+        CheckContext(context.settings, context.store, read_info("redis_version:7.0.15"), {})
     )
     assert found.severity is Severity.OK
     assert "8.2" in found.found
 
 
 @pytest.fixture
-async def subject(settings: Settings) -> AsyncIterator[Subject]:
+async def context(settings: Settings) -> AsyncIterator[CheckContext]:
     """A server that is well."""
     assert settings.redis.url is not None
     async with Store(Endpoint(settings.redis.url.get_secret_value()), pool_keys(settings)) as store:
-        yield Subject(settings, store, await store.server_info(), {})
+        yield CheckContext(settings, store, await store.server_info(), {})
 
 
 # --------------------------------------------------------------------------------------------------------------- reach
@@ -225,7 +225,7 @@ async def subject(settings: Settings) -> AsyncIterator[Subject]:
 
 async def test_nobody_answers() -> None:
     """A server that is not there is one finding, and nothing else is looked at."""
-    examination = await examine_server(local_settings("redis://127.0.0.1:1/0", PREFIX))
+    examination = await run_server_checks(local_settings("redis://127.0.0.1:1/0", PREFIX))
     assert not examination.answered
     (found,) = examination.findings
     assert (found.code, found.severity) == ("redis-reach", Severity.PROBLEM)
@@ -237,7 +237,7 @@ async def test_a_refused_login() -> None:
     with RedisServer(port=0) as running, running.client() as client:
         client.config_set("requirepass", "right")
         url = running.url.replace("redis://", "redis://:wrong@")
-        examination = await examine_server(local_settings(url, PREFIX))
+        examination = await run_server_checks(local_settings(url, PREFIX))
     assert examination.answered
     (found,) = examination.findings
     assert "refused the login" in found.found
@@ -249,11 +249,11 @@ async def test_a_server_that_is_far_away(redis_server: RedisServer, settings: Se
     """Round trips of more than 50 ms are a warning; the same server near by is not."""
     async with FaultProxy(redis_server.url) as far, Store(Endpoint(far.url), pool_keys(settings)) as store:
         far.latency(26)
-        (found,) = await server.check_reach(store)
+        (found,) = await server.check_connection(store)
         assert found.severity is Severity.WARNING
         assert "near the server" in found.fix
         far.heal()
-        (found,) = await server.check_reach(store)
+        (found,) = await server.check_connection(store)
         assert found.severity is Severity.OK
 
 
@@ -261,7 +261,7 @@ async def test_a_server_that_falls_silent_on_the_way(redis_server: RedisServer, 
     """What was found until then is kept, and the examination says that it got no answer."""
     async with FaultProxy(redis_server.url) as proxy:
         fault = proxy.fail_command("CONFIG")
-        examination = await examine_server(local_settings(proxy.url, settings.prefix))
+        examination = await run_server_checks(local_settings(proxy.url, settings.prefix))
         assert fault.fired
     assert not examination.answered
     assert [(finding.code, finding.severity.value) for finding in examination.findings] == [
@@ -276,9 +276,9 @@ async def test_a_server_that_falls_silent_on_the_way(redis_server: RedisServer, 
 @pytest.mark.parametrize(
     ("ahead_s", "severity"), [(0.0, "ok"), (5.0, "warning"), (-5.0, "warning"), (60.0, "problem"), (-60.0, "problem")]
 )
-async def test_a_clock_that_is_wrong(subject: Subject, ahead_s: float, severity: str) -> None:
+async def test_a_clock_that_is_wrong(context: CheckContext, ahead_s: float, severity: str) -> None:
     """The difference is measured to a few milliseconds, with its direction; the fix names the service."""
-    (found,) = await clock.check_clock(subject, now_s=lambda: time.time() + ahead_s)
+    (found,) = await clock.check_clock(context, now_s=lambda: time.time() + ahead_s)
     assert found.severity.value == severity
     if ahead_s:
         assert f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'}" in found.found
@@ -290,7 +290,7 @@ async def test_the_clock_is_measured_through_delay(redis_server: RedisServer, se
     async with FaultProxy(redis_server.url) as far:
         far.latency(20)
         async with Store(Endpoint(far.url), pool_keys(settings)) as store:
-            (found,) = await clock.check_clock(Subject(settings, store, read_info(""), {}))
+            (found,) = await clock.check_clock(CheckContext(settings, store, read_info(""), {}))
     assert found.severity is Severity.OK
     assert " ms " in found.found
     assert float(found.found.split()[3]) < 20

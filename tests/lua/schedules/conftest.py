@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.lua.schedules.shelf import Shelf
+from tests.lua.schedules.schedule_pool import SchedulePool
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
 
 @pytest.fixture
-def shelf(pool: Pool) -> Shelf:
+def schedule_pool(pool: Pool) -> SchedulePool:
     """No schedule yet."""
-    return Shelf(pool)
+    return SchedulePool(pool)

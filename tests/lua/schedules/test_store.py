@@ -10,79 +10,91 @@ from orchestrator.schedules.scripts import PutStatus, SwitchStatus
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
-    from tests.lua.schedules.shelf import Shelf
+    from tests.lua.schedules.schedule_pool import SchedulePool
 
 pytestmark = pytest.mark.both_servers
 
 
-def test_put(pool: Pool, shelf: Shelf) -> None:
+def test_put(pool: Pool, schedule_pool: SchedulePool) -> None:
     """A new one is listed at its next fire time; supervisors hear of the one that comes first, and of no other."""
-    assert shelf.put("b", at=500, anchor=7) is PutStatus.OK
-    assert shelf.record("b") == {
+    assert schedule_pool.put("b", at=500, anchor=7) is PutStatus.OK
+    assert schedule_pool.record("b") == {
         "plan": '{"skill":"sum","args":{},"every_ms":1000}',
         "digest": "d1",
         "next": "500",
         "anchor": "7",
     }
-    assert shelf.put("c", at=600) is PutStatus.OK
-    assert shelf.put("a", at=400) is PutStatus.OK
-    assert shelf.scores() == {"a": "400", "b": "500", "c": "600"}
+    assert schedule_pool.put("c", at=600) is PutStatus.OK
+    assert schedule_pool.put("a", at=400) is PutStatus.OK
+    assert schedule_pool.scores() == {"a": "400", "b": "500", "c": "600"}
     assert pool.notifications() == ["schedules", "schedules"]
 
 
-def test_put_twice(pool: Pool, shelf: Shelf) -> None:
+def test_put_twice(pool: Pool, schedule_pool: SchedulePool) -> None:
     """The same definition again changes nothing, whatever the caller saw, not even the next fire time."""
-    shelf.put(at=500)
+    schedule_pool.put(at=500)
     with pool.unchanged():
-        assert shelf.put(at=900) is PutStatus.SAME
-        assert shelf.put(at=900, before="d0") is PutStatus.SAME
+        assert schedule_pool.put(at=900) is PutStatus.SAME
+        assert schedule_pool.put(at=900, before="d0") is PutStatus.SAME
 
 
-def test_put_over_another(pool: Pool, shelf: Shelf) -> None:
+def test_put_over_another(pool: Pool, schedule_pool: SchedulePool) -> None:
     """Another definition takes the place of the one that the caller saw, and of no other."""
-    shelf.put(at=500)
+    schedule_pool.put(at=500)
     with pool.unchanged():
-        assert shelf.put(at=900, digest="d2") is PutStatus.CHANGED
-        assert shelf.put(at=900, digest="d2", before="d0") is PutStatus.CHANGED
-    assert shelf.put(at=900, digest="d2", before="d1", anchor=3) is PutStatus.OK
-    assert (shelf.record()["next"], shelf.record()["anchor"], shelf.scores()) == ("900", "3", {"n": "900"})
-    assert shelf.put(at="", digest="d3", before="d2", anchor=9) is PutStatus.OK
-    assert (shelf.record()["next"], shelf.record()["anchor"], shelf.record()["digest"]) == ("900", "3", "d3")
+        assert schedule_pool.put(at=900, digest="d2") is PutStatus.CHANGED
+        assert schedule_pool.put(at=900, digest="d2", before="d0") is PutStatus.CHANGED
+    assert schedule_pool.put(at=900, digest="d2", before="d1", anchor=3) is PutStatus.OK
+    assert (schedule_pool.record()["next"], schedule_pool.record()["anchor"], schedule_pool.scores()) == (
+        "900",
+        "3",
+        {"n": "900"},
+    )
+    assert schedule_pool.put(at="", digest="d3", before="d2", anchor=9) is PutStatus.OK
+    assert (schedule_pool.record()["next"], schedule_pool.record()["anchor"], schedule_pool.record()["digest"]) == (
+        "900",
+        "3",
+        "d3",
+    )
 
 
-def test_pause_and_resume(pool: Pool, shelf: Shelf) -> None:
+def test_pause_and_resume(pool: Pool, schedule_pool: SchedulePool) -> None:
     """A paused one is listed behind all times; resumed it waits for the time that the caller computed."""
-    assert shelf.pause() is SwitchStatus.UNKNOWN
-    assert shelf.resume(at=5) is SwitchStatus.UNKNOWN
-    shelf.put(at=500)
+    assert schedule_pool.pause() is SwitchStatus.UNKNOWN
+    assert schedule_pool.resume(at=5) is SwitchStatus.UNKNOWN
+    schedule_pool.put(at=500)
     with pool.unchanged():
-        assert shelf.resume(at=5) is SwitchStatus.ALREADY
-    assert shelf.pause() is SwitchStatus.DONE
-    assert shelf.scores() == {"n": "inf"}
-    assert shelf.record()["paused"] == str(pool.now_ms)
+        assert schedule_pool.resume(at=5) is SwitchStatus.ALREADY
+    assert schedule_pool.pause() is SwitchStatus.DONE
+    assert schedule_pool.scores() == {"n": "inf"}
+    assert schedule_pool.record()["paused"] == str(pool.now_ms)
     pool.sleep(10)
     with pool.unchanged():
-        assert shelf.pause() is SwitchStatus.ALREADY
-        assert shelf.names() == []
-        assert shelf.resume(at=900, before="d0") is SwitchStatus.CHANGED
+        assert schedule_pool.pause() is SwitchStatus.ALREADY
+        assert schedule_pool.names() == []
+        assert schedule_pool.resume(at=900, before="d0") is SwitchStatus.CHANGED
     pool.notifications()
-    assert shelf.resume(at=900) is SwitchStatus.DONE
-    assert (shelf.scores(), "paused" in shelf.record()) == ({"n": "900"}, False)
+    assert schedule_pool.resume(at=900) is SwitchStatus.DONE
+    assert (schedule_pool.scores(), "paused" in schedule_pool.record()) == ({"n": "900"}, False)
     assert pool.notifications() == ["schedules"]
 
 
-def test_put_over_a_paused_one(shelf: Shelf) -> None:
+def test_put_over_a_paused_one(schedule_pool: SchedulePool) -> None:
     """It stays paused, and keeps the time that it is resumed from."""
-    shelf.put(at=500)
-    shelf.pause()
-    assert shelf.put(at=900, digest="d2", before="d1") is PutStatus.OK
-    assert (shelf.scores(), shelf.record()["next"], "paused" in shelf.record()) == ({"n": "inf"}, "900", True)
+    schedule_pool.put(at=500)
+    schedule_pool.pause()
+    assert schedule_pool.put(at=900, digest="d2", before="d1") is PutStatus.OK
+    assert (schedule_pool.scores(), schedule_pool.record()["next"], "paused" in schedule_pool.record()) == (
+        {"n": "inf"},
+        "900",
+        True,
+    )
 
 
-def test_delete(pool: Pool, shelf: Shelf) -> None:
+def test_delete(pool: Pool, schedule_pool: SchedulePool) -> None:
     """Record and place go; a second call finds nothing."""
-    shelf.put(at=500)
-    assert shelf.delete()
-    assert (shelf.record(), shelf.scores()) == ({}, {})
+    schedule_pool.put(at=500)
+    assert schedule_pool.delete()
+    assert (schedule_pool.record(), schedule_pool.scores()) == ({}, {})
     with pool.unchanged():
-        assert not shelf.delete()
+        assert not schedule_pool.delete()

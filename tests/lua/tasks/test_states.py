@@ -251,7 +251,7 @@ def lose_turn(pool: Pool) -> None:
     pool.repair(first, *pool.put(row(lane="x")), first)
 
 
-def nobodys_turn(pool: Pool) -> None:
+def no_turn(pool: Pool) -> None:
     """A lane has lost its first member."""
     first, _ = lane_of_two(pool)
     pool.execute("ZREM", pool.keys.lane("x"), first)
@@ -316,7 +316,7 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (WAITING, "promote", S.READY): too_late(0, lambda pool: pool.promote()),
     (WAITING, "assign", S.READY): too_late(0, lambda pool: pool.assign()),
     **{(WAITING, how, S.READY): taken_in_lane(how) for how in ("adopt", "abandon", "recover")},
-    (WAITING, "repair", S.READY): nobodys_turn,
+    (WAITING, "repair", S.READY): no_turn,
     (WAITING, "promote", S.EXPIRED): too_late(1, lambda pool: pool.promote()),
     (WAITING, "cancel", S.CANCELLED): lambda pool: pool.cancel(lane_of_two(pool)[1]),
     (WAITING, "submit", S.CANCELLED): busy("replace", unread),

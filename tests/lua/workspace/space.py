@@ -30,7 +30,7 @@ VALUE = "1:t1:7:ab"
 
 
 @dataclass(frozen=True)
-class As:
+class Writer:
     """Who makes a change, under which lock."""
 
     agent: str = "ada"
@@ -68,7 +68,7 @@ class Space:
             call = replace(call, args={**call.args, "now_arg": str(self.now_us)})
         return self.store.call(call)
 
-    def _head(self, op: str | None, who: As) -> dict[str, Any]:
+    def _head(self, op: str | None, who: Writer) -> dict[str, Any]:
         op = f"auto{next(self._ops)}" if op is None else op
         caller = scripts.CallerRow(op, who.lock, who.value, who.agent)
         return {"caller": caller, "workspace_limits": pack_limits(self.settings)}
@@ -76,18 +76,22 @@ class Space:
     # Changes ----------------------------------------------------------------------------------------------------------
 
     def patch(
-        self, *rows: tuple[Any, ...] | scripts.PathRow, op: str | None = None, who: As = As(), owner: str = ""
+        self, *rows: tuple[Any, ...] | scripts.PathRow, op: str | None = None, who: Writer = Writer(), owner: str = ""
     ) -> ChangeReply:
         """Rows: (path, mode, value, condition, number), the later ones may be left out."""
         usual = ("", "set", b"1", "any", 0)
         filled = [scripts.PathRow(*row, *usual[len(row) :]) for row in rows]
         return self.call(scripts.patch(self.keys, **self._head(op, who), rows=filled, owner=owner))
 
-    def append(self, log: str, *texts: bytes, cap: int = 100, op: str | None = None, who: As = As()) -> ChangeReply:
+    def append(
+        self, log: str, *texts: bytes, cap: int = 100, op: str | None = None, who: Writer = Writer()
+    ) -> ChangeReply:
         """Append JSON texts to a log."""
         return self.call(scripts.append(self.keys, **self._head(op, who), log=log, texts=texts, cap=cap))
 
-    def members(self, name: str, mode: str, *changed: str, op: str | None = None, who: As = As()) -> ChangeReply:
+    def members(
+        self, name: str, mode: str, *changed: str, op: str | None = None, who: Writer = Writer()
+    ) -> ChangeReply:
         """Add to a set or remove from it."""
         return self.call(scripts.members(self.keys, **self._head(op, who), name=name, mode=mode, changed=changed))
 
@@ -99,7 +103,7 @@ class Space:
         text: bytes = b"null",
         expect: Sequence[str] | None = None,
         op: str | None = None,
-        who: As = As(),
+        who: Writer = Writer(),
     ) -> ChangeReply:
         """Move a state machine."""
         head = self._head(op, who)
@@ -114,7 +118,7 @@ class Space:
         cap: int = 100,
         owner: str = "ada",
         op: str | None = None,
-        who: As = As(),
+        who: Writer = Writer(),
     ) -> ChangeReply:
         """Move a scratch entry into the document or a log."""
         target, name = ("log", log) if log else ("path", path or entry)
@@ -124,24 +128,24 @@ class Space:
         )
 
     def join(
-        self, member: str, lease_ms: int, text: bytes = b"null", *, op: str | None = None, who: As = As()
+        self, member: str, lease_ms: int, text: bytes = b"null", *, op: str | None = None, who: Writer = Writer()
     ) -> ChangeReply:
         """Enter an agent into the directory, or take it out."""
         head = self._head(op, who)
         return self.call(scripts.join(self.keys, **head, member=member, text=text, lease_ms=lease_ms))
 
     def direct(
-        self, to: str, word: str = "STOP", *, most: int = 10, op: str | None = None, who: As = As()
+        self, to: str, word: str = "STOP", *, most: int = 10, op: str | None = None, who: Writer = Writer()
     ) -> ChangeReply:
         """Leave a directive."""
         head = self._head(op, who)
         return self.call(scripts.direct(self.keys, **head, to=to, word=word, text=b"[]", most=most))
 
-    def acknowledge(self, to: str, *entries: str, op: str | None = None, who: As = As()) -> ChangeReply:
+    def acknowledge(self, to: str, *entries: str, op: str | None = None, who: Writer = Writer()) -> ChangeReply:
         """Remove directives."""
         return self.call(scripts.acknowledge(self.keys, **self._head(op, who), to=to, entries=entries))
 
-    def clear(self, *, op: str | None = None, who: As = As()) -> ChangeReply:
+    def clear(self, *, op: str | None = None, who: Writer = Writer()) -> ChangeReply:
         """Empty the workspace."""
         return self.call(scripts.clear(self.keys, **self._head(op, who)))
 

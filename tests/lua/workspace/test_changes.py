@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.core.errors import ServerRefused
-from tests.lua.workspace.space import As, Space
+from tests.lua.workspace.space import Space, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,16 +96,16 @@ def test_sent_again_after_the_lock_went(lived_in: Space, change: Callable[..., C
 @pytest.mark.parametrize(
     "who",
     [
-        As(value="1:t1:6:ab"),
-        As(value="1:t1:7:ac"),
-        As(lock="exec:t2"),
-        As(lock="exec"),
-        As(value=""),
-        As(lock="x", value=""),
+        Writer(value="1:t1:6:ab"),
+        Writer(value="1:t1:7:ac"),
+        Writer(lock="exec:t2"),
+        Writer(lock="exec"),
+        Writer(value=""),
+        Writer(lock="x", value=""),
     ],
     ids=["generation", "nonce", "task", "session", "empty", "nothing"],
 )
-def test_fenced(lived_in: Space, change: Callable[..., ChangeReply], who: As) -> None:
+def test_fenced(lived_in: Space, change: Callable[..., ChangeReply], who: Writer) -> None:
     """A change under a lock that does not hold just this value changes nothing, and names what it holds."""
     with lived_in.unchanged():
         answer = change(lived_in, who=who)

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from orchestrator.workspace.replay import replayed
 from tests.lua.workspace.model import Model
-from tests.lua.workspace.space import LOCK, START_US, VALUE, As, Space
+from tests.lua.workspace.space import LOCK, START_US, VALUE, Space, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -71,7 +71,7 @@ class Machine(RuleBasedStateMachine):
         op, token = f"o{next(self._ops)}", self.mine
 
         def call() -> tuple[ChangeReply, ChangeReply]:
-            return real(op=op, who=As(agent, LOCK, token)), self.model.change(kind, op, token, make)
+            return real(op=op, who=Writer(agent, LOCK, token)), self.model.change(kind, op, token, make)
 
         answer, expected = call()
         assert answer == expected

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.peers import peer as peer_module
 from benchmarks.peers.environment import PeerMissingError, environment_of, first_that_starts, install_all
 from benchmarks.peers.peer import Peer
-from benchmarks.peers.roster import PEERS
+from benchmarks.peers.registry import PEERS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Plant(Protocol):
+class WriteTree(Protocol):
     """Writes files below a folder of the test."""
 
     def __call__(self, files: dict[str, str | bytes], /) -> Path:
@@ -19,7 +19,7 @@ class Plant(Protocol):
 
 
 @pytest.fixture
-def plant(tmp_path: Path) -> Plant:
+def write_tree(tmp_path: Path) -> WriteTree:
     """Write files by their paths, dedented; answer the folder."""
     root = tmp_path / "tree"
 

@@ -20,15 +20,15 @@ from workers.testing import run_skill
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.demo.conftest import Plant
+    from tests.unit.demo.conftest import WriteTree
 
 SPAN = Span(agent="a", worker="w", task="t", what="it", started=time.time(), ended=time.time())
 TREE = Tree(root="/r", package="", files=("a.py", "b.py"))
 
 
-async def test_the_scanner_finds_the_files(plant: Plant) -> None:
+async def test_the_scanner_finds_the_files(write_tree: WriteTree) -> None:
     """Its result is the tree; its span names agent, worker and attempt."""
-    root = plant({"a.py": "", "sub/b.py": "", "c.txt": ""})
+    root = write_tree({"a.py": "", "sub/b.py": "", "c.txt": ""})
     found = (await run_skill(scan, {"path": str(root)}, attempt=2)).value
     assert found.tree.files == ("a.py", "sub/b.py")
     assert (found.span.agent, found.span.attempt) == ("scanner", 2)
@@ -55,9 +55,9 @@ async def test_a_survey_asks_for_each_file() -> None:
     assert len(outcome.value.spans) == 2
 
 
-async def test_an_analyst_lists_imports(plant: Plant) -> None:
+async def test_an_analyst_lists_imports(write_tree: WriteTree) -> None:
     """The imports of a file that cannot be parsed are none."""
-    root = str(plant({"good.py": "import os\n", "bad.py": "def f(:\n"}))
+    root = str(write_tree({"good.py": "import os\n", "bad.py": "def f(:\n"}))
     lists = (await run_skill(list_imports, {"root": root, "files": ["good.py", "bad.py"]})).value
     assert [len(one.imports) for one in lists.files] == [1, 0]
 

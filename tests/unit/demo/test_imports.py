@@ -13,12 +13,12 @@ from workers.demo.source import read_source, scan_tree
 if TYPE_CHECKING:
     import pytest
 
-    from tests.unit.demo.conftest import Plant
+    from tests.unit.demo.conftest import WriteTree
 
 
-def graph_of(plant: Plant, files: dict[str, str | bytes], *, below: str = "") -> ImportGraph:
+def graph_of(write_tree: WriteTree, files: dict[str, str | bytes], *, below: str = "") -> ImportGraph:
     """Plant files and build their graph."""
-    root = plant(files) / below
+    root = write_tree(files) / below
     tree = scan_tree(root)
     return build_graph(
         tree, [ImportList(path=path, imports=read_imports(parse(read_source(root, path)))) for path in tree.files]
@@ -94,10 +94,10 @@ def test_a_list_of_imports_stays_small() -> None:
     assert len(ImportList(path="x.py", imports=cut).model_dump_json()) < MAX_LIST_BYTES + 1000
 
 
-def test_absolute_and_relative_imports_meet_in_the_same_module(plant: Plant) -> None:
+def test_absolute_and_relative_imports_meet_in_the_same_module(write_tree: WriteTree) -> None:
     """Submodules are resolved through names, others lead to the module that defines the name."""
     graph = graph_of(
-        plant,
+        write_tree,
         {
             "pkg/__init__.py": "from pkg.a import thing\n",
             "pkg/a.py": "from . import b, thing\nfrom .sub import c\nfrom .sub.c import d\nimport os, pkg.sub\n",
@@ -119,10 +119,10 @@ def test_absolute_and_relative_imports_meet_in_the_same_module(plant: Plant) -> 
     }
 
 
-def test_a_tree_that_is_a_package_itself_resolves_its_own_name(plant: Plant) -> None:
+def test_a_tree_that_is_a_package_itself_resolves_its_own_name(write_tree: WriteTree) -> None:
     """The folder of an installed package knows under which name it is imported; outside of it is outside."""
     graph = graph_of(
-        plant,
+        write_tree,
         {
             "pkg/__init__.py": "",
             "pkg/in/__init__.py": "from pkg.in_ import x\nfrom pkg import other\n",
@@ -137,10 +137,10 @@ def test_a_tree_that_is_a_package_itself_resolves_its_own_name(plant: Plant) -> 
     assert arrows(graph) == {("pkg.inner.a", "pkg.inner.b", "import")}
 
 
-def test_source_roots_scripts_and_namespaces_are_understood(plant: Plant) -> None:
+def test_source_roots_scripts_and_namespaces_are_understood(write_tree: WriteTree) -> None:
     """Packages under `src` are found from tests, scripts find their neighbours, plain folders are packages."""
     graph = graph_of(
-        plant,
+        write_tree,
         {
             "src/app/__init__.py": "",
             "src/app/core.py": "from app import __init__\nimport app\n",
@@ -163,17 +163,17 @@ def test_source_roots_scripts_and_namespaces_are_understood(plant: Plant) -> Non
     }
 
 
-def test_modules_of_one_name_are_told_apart_by_path(plant: Plant) -> None:
+def test_modules_of_one_name_are_told_apart_by_path(write_tree: WriteTree) -> None:
     """Two files that would be imported under one name keep their paths in the report."""
-    graph = graph_of(plant, {"a/x/__init__.py": "", "b/x/__init__.py": "", "c.py": "import x\n", "x.txt": ""})
+    graph = graph_of(write_tree, {"a/x/__init__.py": "", "b/x/__init__.py": "", "c.py": "import x\n", "x.txt": ""})
     assert [module.name for module in graph.modules] == ["a/x/__init__.py", "b/x/__init__.py", "c"]
     assert graph.edges == ()
 
 
-def test_between_two_modules_the_import_that_runs_first_counts(plant: Plant) -> None:
+def test_between_two_modules_the_import_that_runs_first_counts(write_tree: WriteTree) -> None:
     """One edge per pair: import time before function, function before type checker, then the first line."""
     graph = graph_of(
-        plant,
+        write_tree,
         {
             "a.py": "if TYPE_CHECKING:\n    import b, c, d\ndef f():\n    import b\n    import c\nimport b\nimport b\n",
             "b.py": "",
@@ -188,10 +188,10 @@ def test_between_two_modules_the_import_that_runs_first_counts(plant: Plant) -> 
     ]
 
 
-def test_cycles_are_told_with_the_lines_that_close_them(plant: Plant) -> None:
+def test_cycles_are_told_with_the_lines_that_close_them(write_tree: WriteTree) -> None:
     """An import-time cycle is named exactly; one that needs a deferred import is deferred."""
     graph = graph_of(
-        plant,
+        write_tree,
         {
             "p/__init__.py": "",
             "p/a.py": "x = 1\nfrom p import b\n",
@@ -213,16 +213,18 @@ def test_cycles_are_told_with_the_lines_that_close_them(plant: Plant) -> None:
     assert (loops["p/b.py"].names, loops["p/b.py"].line) == (("p.b", "p.c", "p.a", "p.b"), 1)
 
 
-def test_hostile_names_make_nodes_but_no_trouble(plant: Plant) -> None:
+def test_hostile_names_make_nodes_but_no_trouble(write_tree: WriteTree) -> None:
     """Files that nobody can import are modules without edges."""
-    graph = graph_of(plant, {"<img src=x>.py": "import os\n", "a.b.py": "", "my-script.py": "import a.b\n", ".py": ""})
+    graph = graph_of(
+        write_tree, {"<img src=x>.py": "import os\n", "a.b.py": "", "my-script.py": "import a.b\n", ".py": ""}
+    )
     assert [module.path for module in graph.modules] == [".py", "<img src=x>.py", "a.b.py", "my-script.py"]
     assert graph.edges == ()
 
 
-def test_a_huge_graph_is_cut_but_its_cycles_are_whole(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_huge_graph_is_cut_but_its_cycles_are_whole(write_tree: WriteTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Edges beyond the cap are counted as left out; cycles are found over all of them."""
     monkeypatch.setattr("workers.demo.imports.MAX_EDGES", 2)
-    graph = graph_of(plant, {"a.py": "import b, c\n", "b.py": "import a, c\n", "c.py": "import a\n"})
+    graph = graph_of(write_tree, {"a.py": "import b, c\n", "b.py": "import a, c\n", "c.py": "import a\n"})
     assert (len(graph.edges), graph.edges_left_out) == (2, 3)
     assert graph.cycles[0].members == (0, 1, 2)

@@ -19,15 +19,15 @@ from workers.demo.imports import build_graph, read_imports
 from workers.demo.measure import Unparsable, measure_text, parse
 from workers.demo.models import (
     Audit,
+    ChangeCount,
+    ChangeLog,
+    ChangeLogRow,
     Edge,
     FileMeasure,
     ImportGraph,
     ImportList,
-    Ledger,
-    LedgerRow,
     Module,
     Span,
-    Tally,
 )
 from workers.demo.report import write_report
 from workers.demo.review import remarks_on, worst_files
@@ -36,7 +36,7 @@ from workers.demo.source import Unreadable, read_source, scan_tree
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.unit.demo.conftest import Plant
+    from tests.unit.demo.conftest import WriteTree
 
 STARTED = 1_750_000_000.0
 
@@ -92,24 +92,26 @@ def audit_of(root: Path) -> Audit:
         review_rate="6/s",
         planted="linker",
         spans=spans(),
-        ledger=ledger(),
+        change_log=change_log(),
     )
 
 
-def ledger(**given: Any) -> Ledger:
+def change_log(**given: Any) -> ChangeLog:
     """A short log of changes, some by nobody known."""
     agents = ("editor", "analyst", "<script>alert(1)</script>", "")
     rows = tuple(row(number, agent) for number, agent in enumerate(agents, 1))
-    tallies = tuple(Tally(agent=agent, kind="append", name="measures", changes=1) for agent in agents)
+    change_counts = tuple(ChangeCount(agent=agent, kind="append", name="measures", changes=1) for agent in agents)
     counters = {"files_measured": 2}
-    made = Ledger(session="s<i>1", changes=4, counters=counters, rows=rows, left_out=0, tallies=tallies)
+    made = ChangeLog(session="s<i>1", changes=4, counters=counters, rows=rows, left_out=0, change_counts=change_counts)
     return made.model_copy(update=given)
 
 
-def row(revision: int, agent: str, told: str = "a.py: 1 line") -> LedgerRow:
+def row(revision: int, agent: str, told: str = "a.py: 1 line") -> ChangeLogRow:
     """One change."""
     at = STARTED + revision / 10
-    return LedgerRow(revision=revision, at=at, agent=agent, kind="append", name="measures", version=revision, told=told)
+    return ChangeLogRow(
+        revision=revision, at=at, agent=agent, kind="append", name="measures", version=revision, description=told
+    )
 
 
 def reports_of(root: Path, out: Path) -> tuple[str, str]:
@@ -129,9 +131,9 @@ PLANTED: dict[str, str | bytes] = {
 }
 
 
-def test_the_reports_name_exactly_what_was_planted(plant: Plant, tmp_path: Path) -> None:
+def test_the_reports_name_exactly_what_was_planted(write_tree: WriteTree, tmp_path: Path) -> None:
     """One cycle, one complexity, one missing docstring: each is in both reports, with its place, and no other is."""
-    markdown, html = reports_of(plant(PLANTED), tmp_path / "out")
+    markdown, html = reports_of(write_tree(PLANTED), tmp_path / "out")
     page = Page(html).text
     assert "`shop.cart` → `shop.price` → `shop.cart` (imports at `shop/cart.py:3`, `shop/price.py:4`)" in markdown
     assert "| import cycles | 1 |" in markdown
@@ -149,9 +151,9 @@ def test_the_reports_name_exactly_what_was_planted(plant: Plant, tmp_path: Path)
     assert "planted failure" in page
 
 
-def test_a_tree_without_faults_is_told_so(plant: Plant, tmp_path: Path) -> None:
+def test_a_tree_without_faults_is_told_so(write_tree: WriteTree, tmp_path: Path) -> None:
     """Nothing is invented where nothing is wrong."""
-    markdown, html = reports_of(plant({"good.py": '"""Good."""\n'}), tmp_path / "out")
+    markdown, html = reports_of(write_tree({"good.py": '"""Good."""\n'}), tmp_path / "out")
     for report in (markdown, Page(html).text):
         assert "Nothing stands out: no file exceeds a limit." in report
         assert "None: every module can be imported first." in report
@@ -175,9 +177,9 @@ HOSTILE: dict[str, str | bytes] = {
 }
 
 
-def test_hostile_names_stay_text(plant: Plant, tmp_path: Path) -> None:
+def test_hostile_names_stay_text(write_tree: WriteTree, tmp_path: Path) -> None:
     """File names that look like markup or terminal codes are shown, never interpreted."""
-    markdown, html = reports_of(plant(HOSTILE), tmp_path / "out")
+    markdown, html = reports_of(write_tree(HOSTILE), tmp_path / "out")
     page = Page(html)
     assert {tag for tag, _ in page.tags}.isdisjoint({"script", "img", "iframe", "object", "link", "b>"})
     assert "<img src=x onerror=alert(1)>.py" in page.text
@@ -191,9 +193,9 @@ def test_hostile_names_stay_text(plant: Plant, tmp_path: Path) -> None:
     assert "`tick`|pipe|\\n# heading.py" in rendered.text
 
 
-def test_the_page_stands_alone(plant: Plant, tmp_path: Path) -> None:
+def test_the_page_stands_alone(write_tree: WriteTree, tmp_path: Path) -> None:
     """No script, nothing fetched, both colour schemes, titles on pictures; the browser is told to keep it so."""
-    _, html = reports_of(plant(PLANTED), tmp_path / "out")
+    _, html = reports_of(write_tree(PLANTED), tmp_path / "out")
     page = Page(html)
     assert (
         "meta",
@@ -214,9 +216,9 @@ def test_the_page_stands_alone(plant: Plant, tmp_path: Path) -> None:
         assert ids.issuperset(picture["aria-labelledby"].split())
 
 
-def test_the_event_log_is_shown(plant: Plant, tmp_path: Path) -> None:
+def test_the_event_log_is_shown(write_tree: WriteTree, tmp_path: Path) -> None:
     """Each change is a row with agent, version and time; there is a choice for each agent, and all are chosen."""
-    markdown, html = reports_of(plant(PLANTED), tmp_path / "out")
+    markdown, html = reports_of(write_tree(PLANTED), tmp_path / "out")
     page = Page(html)
     assert "4 changes of the workspace of session `s<i>1`. No attempt sent one of them again." in markdown
     assert "| `analyst` | append | `measures` | 1 |" in markdown
@@ -230,26 +232,26 @@ def test_the_event_log_is_shown(plant: Plant, tmp_path: Path) -> None:
     ]  # fmt: skip
     for button in buttons[1:]:
         chosen, others = f'[value="{button["value"]}"]:checked', f"tr:not(.{button['value']})"
-        assert f".ledger:has({chosen}) tbody {others}" in html
+        assert f".change-log:has({chosen}) tbody {others}" in html
 
 
-def test_a_long_event_log_is_cut(plant: Plant, tmp_path: Path) -> None:
+def test_a_long_event_log_is_cut(write_tree: WriteTree, tmp_path: Path) -> None:
     """What has no row is counted, and repeated changes are told of."""
-    audit = audit_of(plant({"a.py": '"""A."""\n'}))
+    audit = audit_of(write_tree({"a.py": '"""A."""\n'}))
     repeated = span("linker", "w1", 0.0, 1.0, attempt=2).model_copy(update={"repeated": 3})
     spans = (*audit.spans, repeated)
-    long = audit.model_copy(update={"spans": spans, "ledger": ledger(changes=1204, left_out=1200)})
+    long = audit.model_copy(update={"spans": spans, "change_log": change_log(changes=1204, left_out=1200)})
     assert write_report(long, tmp_path / "out").changes == 1204
     page = Page((tmp_path / "out" / "report.html").read_text())
     assert "And 1,200 more in between." in page.text
     assert "3 changes came again from a later attempt of the same task and changed nothing." in page.text
 
 
-def test_a_second_run_replaces_the_reports(plant: Plant, tmp_path: Path) -> None:
+def test_a_second_run_replaces_the_reports(write_tree: WriteTree, tmp_path: Path) -> None:
     """The same folder may be written again, and holds the two reports alone."""
-    root = plant({"a.py": '"""A."""\n'})
+    root = write_tree({"a.py": '"""A."""\n'})
     first, _ = reports_of(root, tmp_path / "out")
-    plant({"b.py": '"""B."""\n'})
+    write_tree({"b.py": '"""B."""\n'})
     second, _ = reports_of(root, tmp_path / "out")
     assert "| files | 1 |" in first
     assert "| files | 2 |" in second

@@ -15,12 +15,12 @@ from workers.demo import source
 from workers.demo.source import Unreadable, check_tree, default_tree, read_source, scan_tree
 
 if TYPE_CHECKING:
-    from tests.unit.demo.conftest import Plant
+    from tests.unit.demo.conftest import WriteTree
 
 
-def test_files_come_in_path_order_without_caches_and_environments(plant: Plant) -> None:
+def test_files_come_in_path_order_without_caches_and_environments(write_tree: WriteTree) -> None:
     """Python files alone are listed, sorted, and neither hidden folders nor caches nor environments are entered."""
-    root = plant(
+    root = write_tree(
         {
             "b.py": "",
             "a/z.py": "",
@@ -40,16 +40,16 @@ def test_files_come_in_path_order_without_caches_and_environments(plant: Plant) 
     assert not tree.truncated
 
 
-def test_a_package_knows_its_dotted_name(plant: Plant) -> None:
+def test_a_package_knows_its_dotted_name(write_tree: WriteTree) -> None:
     """A folder that is a package, and its parents as far as they are packages, make the name."""
-    root = plant({"top/__init__.py": "", "top/inner/__init__.py": "", "plain/x.py": ""})
+    root = write_tree({"top/__init__.py": "", "top/inner/__init__.py": "", "plain/x.py": ""})
     assert scan_tree(root / "top" / "inner").package == "top.inner"
     assert scan_tree(root / "plain").package == ""
 
 
-def test_links_are_named_but_not_followed(plant: Plant) -> None:
+def test_links_are_named_but_not_followed(write_tree: WriteTree) -> None:
     """Neither a loop of folders nor a file elsewhere is followed."""
-    root = plant({"a/x.py": ""})
+    root = write_tree({"a/x.py": ""})
     (root / "a" / "again").symlink_to(root, target_is_directory=True)
     (root / "loop").symlink_to("loop")
     (root / "passwd.py").symlink_to("/etc/passwd")
@@ -58,9 +58,9 @@ def test_links_are_named_but_not_followed(plant: Plant) -> None:
     assert [(skipped.path, skipped.reason) for skipped in tree.skipped] == [("passwd.py", "a symbolic link")]
 
 
-def test_what_is_no_file_is_skipped(plant: Plant) -> None:
+def test_what_is_no_file_is_skipped(write_tree: WriteTree) -> None:
     """A pipe and a socket that are called like source are named, and nobody waits for them."""
-    root = plant({"x.py": ""})
+    root = write_tree({"x.py": ""})
     os.mkfifo(root / "pipe.py")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(root / "s.py"))
@@ -72,9 +72,9 @@ def test_what_is_no_file_is_skipped(plant: Plant) -> None:
     }
 
 
-def test_a_name_that_cannot_travel_is_skipped(plant: Plant) -> None:
+def test_a_name_that_cannot_travel_is_skipped(write_tree: WriteTree) -> None:
     """A file name that is no UTF-8 is named with escapes and left out."""
-    root = plant({"good.py": ""})
+    root = write_tree({"good.py": ""})
     Path(os.fsdecode(os.fsencode(root) + b"/b\xffd.py")).write_text("")
     tree = scan_tree(root)
     assert tree.files == ("good.py",)
@@ -82,9 +82,9 @@ def test_a_name_that_cannot_travel_is_skipped(plant: Plant) -> None:
     tree.model_dump_json()
 
 
-def test_caps_cut_a_tree_and_say_so(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caps_cut_a_tree_and_say_so(write_tree: WriteTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each cap ends the walk and is told."""
-    root = plant({f"f{number}.py": "" for number in range(5)})
+    root = write_tree({f"f{number}.py": "" for number in range(5)})
     assert scan_tree(root, max_files=5).truncated is False
     assert scan_tree(root, max_files=4).files == ("f0.py", "f1.py", "f2.py", "f3.py")
     assert scan_tree(root, max_files=4).truncated
@@ -111,9 +111,9 @@ def test_a_very_deep_folder_is_walked(tmp_path: Path, monkeypatch: pytest.Monkey
             os.rmdir("d")  # noqa: PTH106
 
 
-def test_a_folder_is_checked_before_anything_starts(plant: Plant) -> None:
+def test_a_folder_is_checked_before_anything_starts(write_tree: WriteTree) -> None:
     """What cannot be audited is refused with a sentence and the right exit code."""
-    root = plant({"x.py": "", "empty/readme.md": ""})
+    root = write_tree({"x.py": "", "empty/readme.md": ""})
     assert check_tree(str(root / "empty" / "..")) == root.resolve()
     refusals: list[tuple[str | Path, str]] = [
         (root / "missing", "does not exist"),
@@ -151,9 +151,9 @@ def test_the_default_tree_is_found_without_importing_it(monkeypatch: pytest.Monk
         (b"a\rb\r\nc", "a\nb\nc"),
     ],
 )
-def test_text_is_read_in_its_declared_encoding(plant: Plant, data: bytes, text: str) -> None:
+def test_text_is_read_in_its_declared_encoding(write_tree: WriteTree, data: bytes, text: str) -> None:
     """Byte order marks, declared encodings and foreign line ends are understood."""
-    assert read_source(plant({"x.py": data}), "x.py") == text
+    assert read_source(write_tree({"x.py": data}), "x.py") == text
 
 
 @pytest.mark.parametrize(
@@ -167,13 +167,13 @@ def test_text_is_read_in_its_declared_encoding(plant: Plant, data: bytes, text: 
         (b"#" * (source.MAX_FILE_BYTES + 1), "larger than 1,000,000 bytes"),
     ],
 )
-def test_what_is_no_text_is_said(plant: Plant, data: bytes, says: str) -> None:
+def test_what_is_no_text_is_said(write_tree: WriteTree, data: bytes, says: str) -> None:
     """A file that cannot be decoded, or is too large, has a reason and raises nothing else."""
     with pytest.raises(Unreadable, match=says):
-        read_source(plant({"x.py": data}), "x.py")
+        read_source(write_tree({"x.py": data}), "x.py")
 
 
-def test_a_file_that_is_gone_is_said(plant: Plant) -> None:
+def test_a_file_that_is_gone_is_said(write_tree: WriteTree) -> None:
     """A file may vanish between the scan and the reading."""
     with pytest.raises(Unreadable, match="No such file"):
-        read_source(plant({}), "gone.py")
+        read_source(write_tree({}), "gone.py")

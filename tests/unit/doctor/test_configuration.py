@@ -8,14 +8,14 @@ import pytest
 
 from orchestrator.core.settings import load_with_places
 from orchestrator.doctor import configuration
-from orchestrator.doctor.examination import examine_machine
 from orchestrator.doctor.findings import Severity
+from orchestrator.doctor.runner import run_machine_checks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.core.settings import LoadedSettings
-    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.findings import DoctorFinding
 
 SECRET = "canary-of-the-control-secret"
 SECRET_URL = "redis://:hunter2@db.example:6379/0"
@@ -28,7 +28,7 @@ def loaded(tmp_path: Path, toml: str = "", url: str | None = None, **environ: st
     return load_with_places(file, {"redis.url": url}, environ)
 
 
-def only(findings: list[Finding]) -> Finding:
+def only(findings: list[DoctorFinding]) -> DoctorFinding:
     """The one finding of a check."""
     (found,) = findings
     return found
@@ -47,7 +47,7 @@ def test_changed_settings_and_where_they_come_from(tmp_path: Path) -> None:
 def test_wrong_settings_end_the_examination(tmp_path: Path) -> None:
     """Each wrong value is a problem of its own, with its place, and no server is asked."""
     toml = "[worker]\nprocesses = 0\n[results]\nttl_s = 1\n"
-    findings, settings = examine_machine(lambda: loaded(tmp_path, toml))
+    findings, settings = run_machine_checks(lambda: loaded(tmp_path, toml))
     wrong = [finding for finding in findings if finding.code == "settings"]
     assert settings is None
     assert [finding.severity for finding in wrong] == [Severity.PROBLEM, Severity.PROBLEM]
@@ -58,7 +58,7 @@ def test_wrong_settings_end_the_examination(tmp_path: Path) -> None:
 
 def test_an_unknown_name(tmp_path: Path) -> None:
     """A misspelt variable is a problem that names the right one."""
-    findings, settings = examine_machine(lambda: loaded(tmp_path, ORC_POOOL="x"))
+    findings, settings = run_machine_checks(lambda: loaded(tmp_path, ORC_POOOL="x"))
     assert settings is None
     assert "ORC_POOL?" in findings[-1].found
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from orchestrator.doctor.findings import Finding
+    from orchestrator.doctor.findings import DoctorFinding
 
 
-def only(findings: list[Finding]) -> Finding:
+def only(findings: list[DoctorFinding]) -> DoctorFinding:
     """The one finding of a check."""
     (found,) = findings
     return found

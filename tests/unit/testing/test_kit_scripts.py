@@ -15,7 +15,7 @@ from orchestrator.testing import scripts
 KEYS = PoolKeys("a:b:c", "p")
 COMMANDS = {
     "advance": scripts.advance(KEYS, by_ms=1),
-    "look": scripts.look(KEYS),
+    "remaining": scripts.remaining(KEYS),
     "records": scripts.records(KEYS, ids=["t"]),
 }
 

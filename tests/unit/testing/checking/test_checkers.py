@@ -9,28 +9,28 @@ import pytest
 
 from orchestrator.testing.checking.final_state import FinalState, StoredChunk, StoredInbox, StoredKey, StoredTask
 from orchestrator.testing.checking.history import (
-    Accepted,
-    Begun,
+    AllStopped,
     CancelAnswered,
-    Cancelling,
-    Emitted,
-    Emitting,
+    CancelStarted,
+    EmitConfirmed,
+    EmitStarted,
     EndNoted,
+    EndSeen,
     Event,
-    Halted,
-    Healed,
+    FaultsEnded,
     History,
     LeaderSeen,
     Line,
-    Refused,
-    Saw,
-    Stopped,
-    Submitting,
-    Unanswered,
+    RunEnded,
+    RunStarted,
+    SubmitAccepted,
+    SubmitRejected,
+    SubmitStarted,
+    SubmitUnanswered,
 )
-from orchestrator.testing.checking.judge import judge
 from orchestrator.testing.checking.keyspace import check_growth
 from orchestrator.testing.checking.rules import Bounds, LimitRule, Rules, SkillRule
+from orchestrator.testing.checking.run_checks import run_checks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,12 +44,12 @@ RULES = Rules(
 )
 
 
-def begun(task: str, generation: int, at_ms: int, **more: Any) -> Begun:
+def begun(task: str, generation: int, at_ms: int, **more: Any) -> RunStarted:
     """An attempt of a run that is called after task and generation."""
     values: dict[str, Any] = {
         "attempt": 1, "entry": f"{at_ms}-0", "agent": "a", "worker": "w", "run": f"{task}{generation}", "limits": (),
     }  # fmt: skip
-    return Begun(task, str(generation), **values | more)
+    return RunStarted(task, str(generation), **values | more)
 
 
 def stored(task: str, generation: int, **more: Any) -> StoredTask:
@@ -62,37 +62,37 @@ def stored(task: str, generation: int, **more: Any) -> StoredTask:
 
 
 SOUND: list[Event] = [
-    Submitting("op t1", key="k"),
-    Submitting("op t1", key="k"),
-    Accepted("op t1", "t1"),
-    Accepted("op t1", "t1"),
+    SubmitStarted("op t1", key="k"),
+    SubmitStarted("op t1", key="k"),
+    SubmitAccepted("op t1", "t1"),
+    SubmitAccepted("op t1", "t1"),
     begun("t1", 1000, 1010, limits=("shared",)),
-    Stopped("t1", "1000", "t11000", "returned"),
-    Saw("t1", "succeeded", '{"run": "t11000"}'),
+    RunEnded("t1", "1000", "t11000", "returned"),
+    EndSeen("t1", "succeeded", '{"run": "t11000"}'),
     EndNoted("t1", "succeeded", "3000-0"),
-    Submitting("op t2"),
-    Unanswered("op t2", ("t2",)),
+    SubmitStarted("op t2"),
+    SubmitUnanswered("op t2", ("t2",)),
     begun("t2", 1100, 1120, limits=("shared",), worker="v"),
     begun("t2", 2200, 1120, limits=("shared",), attempt=2),
-    Emitting("t2", "1100", 1),
-    Emitting("t2", "2200", 1),
-    Emitted("t2", "2200", 1),
-    Emitting("t2", "2200", 2),
-    Submitting("op t3"),
-    Accepted("op t3", "t3"),
-    Cancelling("t3"),
+    EmitStarted("t2", "1100", 1),
+    EmitStarted("t2", "2200", 1),
+    EmitConfirmed("t2", "2200", 1),
+    EmitStarted("t2", "2200", 2),
+    SubmitStarted("op t3"),
+    SubmitAccepted("op t3", "t3"),
+    CancelStarted("t3"),
     CancelAnswered("t3", "ended"),
-    Submitting("op t4"),
-    Accepted("op t4", "t4"),
+    SubmitStarted("op t4"),
+    SubmitAccepted("op t4", "t4"),
     begun("t4", 1300, 1310),
     begun("t4", 1400, 1410, attempt=2, run="t41400"),
-    Submitting("op t5"),
-    Refused("op t5", "the queue is full"),
+    SubmitStarted("op t5"),
+    SubmitRejected("op t5", "the queue is full"),
     LeaderSeen(1000, "s1", 900),
     LeaderSeen(2000, "s2", 900),
     LeaderSeen(2897, "s1", 900),
-    Halted("c", 500, 900),
-    Healed(2500),
+    AllStopped("c", 500, 900),
+    FaultsEnded(2500),
 ]
 FINAL = FinalState(
     tasks={
@@ -114,10 +114,10 @@ FINAL = FinalState(
     },
     dead=frozenset({"t4"}),
     keys={
-        "task:t1": StoredKey("hash", 8, mortal=True, permanent=False),
-        "events": StoredKey("stream", 4, mortal=False, permanent=True),
-        "agents": StoredKey("zset", 1, mortal=False, permanent=True),
-        "out:t2": StoredKey("stream", 4, mortal=True, permanent=False),
+        "task:t1": StoredKey("hash", 8, has_ttl=True, permanent=False),
+        "events": StoredKey("stream", 4, has_ttl=False, permanent=True),
+        "agents": StoredKey("zset", 1, has_ttl=False, permanent=True),
+        "out:t2": StoredKey("stream", 4, has_ttl=True, permanent=False),
     },
     inboxes={"a": StoredInbox(0, 0, ("w",))},
 )  # fmt: skip
@@ -130,7 +130,7 @@ def told(*events: Event) -> History:
 
 def faults(events: list[Event], final: FinalState, rules: Rules = RULES) -> list[str]:
     """What is found, with the short name of the promise first."""
-    return judge(told(*events), final, rules).violations
+    return run_checks(told(*events), final, rules).violations
 
 
 def with_task(id_: str, **changed: Any) -> FinalState:
@@ -140,20 +140,20 @@ def with_task(id_: str, **changed: Any) -> FinalState:
 
 def test_a_sound_history_is_good() -> None:
     """With keys sent twice, an unknown outcome, an adoption, a cancel, a dead letter, a change of leaders."""
-    judgement = judge(told(*SOUND), FINAL, RULES)
+    judgement = run_checks(told(*SOUND), FINAL, RULES)
     assert judgement.violations == []
-    assert judgement.unjudged == []
-    assert judgement.good
+    assert judgement.unchecked == []
+    assert judgement.passed
     promises = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I11", "I12", "I13")
     assert all(name in str(judgement) for name in promises)
 
 
 def test_a_history_of_nothing_is_not_good() -> None:
     """A run in which nothing happened shows nothing, so it does not pass."""
-    judgement = judge(told(), FinalState(), RULES)
+    judgement = run_checks(told(), FinalState(), RULES)
     assert judgement.violations == []
-    assert len(judgement.unjudged) == len(judgement.findings)
-    assert not judgement.good
+    assert len(judgement.unchecked) == len(judgement.findings)
+    assert not judgement.passed
 
 
 def without(id_: str) -> FinalState:
@@ -233,23 +233,23 @@ STATES: dict[str, tuple[FinalState, str]] = {
     "the end comes late": (with_task("t1", ended_ms=4000), "I9.*t1.*ended only 1500 ms"),
     "an orphan waits": (with_task("t4", ended_ms=3200), "I9.*t4.*began again only 700 ms"),
     "a key stays for ever": (
-        with_key("task:t1", StoredKey("hash", 8, mortal=False, permanent=False)),
+        with_key("task:t1", StoredKey("hash", 8, has_ttl=False, permanent=False)),
         "I10.*without a lifetime: task:t1",
     ),
     "a task is left in a queue": (
-        with_key("queue:skill:work", StoredKey("zset", 3, mortal=False, permanent=True)),
+        with_key("queue:skill:work", StoredKey("zset", 3, has_ttl=False, permanent=True)),
         "I10.*3 tasks still wait in queue:skill:work",
     ),
     "a stream grows": (
-        with_key("doorbell", StoredKey("stream", 5000, mortal=False, permanent=True)),
+        with_key("doorbell", StoredKey("stream", 5000, has_ttl=False, permanent=True)),
         "I10.*doorbell has 5000 entries",
     ),
     "a registry grows": (
-        with_key("agents", StoredKey("zset", 900, mortal=False, permanent=True)),
+        with_key("agents", StoredKey("zset", 900, has_ttl=False, permanent=True)),
         "I10.*permanent key agents has grown to 900",
     ),
     "an output is orphaned": (
-        with_key("out:gone", StoredKey("stream", 1, mortal=True, permanent=False)),
+        with_key("out:gone", StoredKey("stream", 1, has_ttl=True, permanent=False)),
         "I10.*out:gone is of a task that is not there",
     ),
     "an entry is left": (replace(FINAL, inboxes={"a": StoredInbox(1, 0, ("w",))}), "I10.*a: 1 entries, 0 pending"),
@@ -279,7 +279,7 @@ def test_a_fault_of_the_final_state_is_found(fault: str, matches: Callable[[str,
 
 
 HISTORIES: dict[str, tuple[list[Event], str]] = {
-    "two ids for one key": ([Accepted("op t1", "t3")], "I1.*key 'k' has tasks t1, t3"),
+    "two ids for one key": ([SubmitAccepted("op t1", "t3")], "I1.*key 'k' has tasks t1, t3"),
     "an end is noted twice": ([EndNoted("t1", "succeeded", "3001-0")], "I2.*t1 ended 2 times"),
     "another end is noted": ([EndNoted("t2", "dead", "3001-0")], "I2.*t2 ended as dead and is succeeded"),
     "an attempt is executed twice": ([begun("t1", 1000, 1010, run="again")], "I4.*t1.*1000 was executed 2 times"),
@@ -290,7 +290,7 @@ HISTORIES: dict[str, tuple[list[Event], str]] = {
     ),
     "a lease is taken early": ([LeaderSeen(3700, "s2", 900)], "I7.*s2 led at 3700.*lease of s1 ran until 3797"),
     "an attempt begins while all is stopped": (
-        [Halted("c", -200, 900), begun("t2", 1100, 1120, run="more")],
+        [AllStopped("c", -200, 900), begun("t2", 1100, 1120, run="more")],
         "I13.*task t2 began on w .* ms after all had acknowledged command c",
     ),
     "a generation comes again": ([begun("t2", 1100, 2900, run="again")], "I7.*t2 was granted in the generations"),
@@ -313,7 +313,7 @@ OVERTAKEN = "task l of priority 5 was assigned at 1210, while u of priority 2 wa
 def test_overtaking_is_found(ready_ms: int, *, overtaken: bool) -> None:
     """A less urgent task was assigned while a more urgent one had been waiting."""
     tasks = {"u": stored("u", ready_ms, priority=2), "l": stored("l", 1100, priority=5)}
-    events = [*SOUND, Unanswered("x", ("u", "l")), begun("u", ready_ms, 1300), begun("l", 1100, 1210)]
+    events = [*SOUND, SubmitUnanswered("x", ("u", "l")), begun("u", ready_ms, 1300), begun("l", 1100, 1210)]
     found = faults(events, replace(FINAL, tasks={**FINAL.tasks, **tasks}))
     assert found == (["I6 no overtaking: " + OVERTAKEN] if overtaken else [])
 
@@ -322,7 +322,7 @@ def test_overtaking_is_found(ready_ms: int, *, overtaken: bool) -> None:
 def test_a_lane_out_of_order_is_found(lane: str, *, faulty: bool) -> None:
     """A task ran before one that was submitted earlier; in lanes in which people interrupt that is no fault."""
     tasks = {id_: stored(id_, 1000, lane=lane, ended_ms=ended_ms) for id_, ended_ms in (("l1", 1400), ("l2", 1200))}
-    events = [*SOUND, Unanswered("x", ("l1", "l2")), begun("l1", 1000, 1210), begun("l2", 1000, 1010)]
+    events = [*SOUND, SubmitUnanswered("x", ("l1", "l2")), begun("l1", 1000, 1210), begun("l2", 1000, 1010)]
     rules = replace(RULES, steered_lanes=("steered",))
     found = faults(events, replace(FINAL, tasks={**FINAL.tasks, **tasks}), rules)
     wrong = [one for one in found if one.startswith("I12")]
@@ -332,9 +332,9 @@ def test_a_lane_out_of_order_is_found(lane: str, *, faulty: bool) -> None:
 def test_growth_of_permanent_keys_is_found() -> None:
     """A new one, or one that holds more and more."""
     assert check_growth(FINAL, FINAL).violations == ()
-    grown = with_key("agents", StoredKey("zset", 900, mortal=False, permanent=True))
+    grown = with_key("agents", StoredKey("zset", 900, has_ttl=False, permanent=True))
     assert "agents grew from 1 to 900" in check_growth(FINAL, grown).violations[0]
-    more = with_key("parked:a", StoredKey("zset", 1, mortal=False, permanent=True))
+    more = with_key("parked:a", StoredKey("zset", 1, has_ttl=False, permanent=True))
     assert check_growth(FINAL, more).violations == ("a new permanent key: parked:a",)
 
 

@@ -1,0 +1,27 @@
+"""What the checks of server and pool look at: one connection, and what the server said at the beginning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.store.server_info import ServerInfo
+    from orchestrator.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class CheckContext:
+    """One server and one pool on it.
+
+    Attributes:
+        config: what CONFIG GET told of the server's settings; empty when it may not be asked.
+    """
+
+    settings: Settings
+    store: Store
+    info: ServerInfo
+    config: Mapping[str, str]

@@ -1,0 +1,153 @@
+"""Runs all checks, from the machine to the pool, as far as they can be run: without settings or server they stop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.core.errors import ConfigError, ServerRefused, ServerUnavailable, StoreError
+from orchestrator.doctor import (
+    active_commands,
+    clock,
+    configuration,
+    connections,
+    data_format,
+    durability,
+    embedded,
+    inboxes,
+    leftovers,
+    machine,
+    queues,
+    rights,
+    scripts,
+    server,
+    team,
+)
+from orchestrator.doctor.context import CheckContext
+from orchestrator.doctor.findings import Severity, warning
+from orchestrator.services import pool_keys, reach_server
+from orchestrator.store.data_dir import find_data_dir
+from orchestrator.store.server_info import read_info
+from orchestrator.store.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from orchestrator.core.settings import LoadedSettings, Settings
+    from orchestrator.doctor.findings import DoctorFinding
+    from orchestrator.store.server_info import ServerInfo
+
+_SERVER: Final = (
+    ("redis-version", server.check_version),
+    ("redis-role", server.check_role),
+    ("redis-cluster", server.check_cluster),
+    ("redis-eviction", server.check_eviction),
+    ("redis-memory", server.check_memory),
+    ("redis-clients", server.check_clients),
+    ("redis-aof", durability.check_aof),
+    ("redis-fsync", durability.check_fsync),
+    ("redis-disk", durability.check_disk),
+    ("redis-timeout", connections.check_timeout),
+    ("redis-keepalive", connections.check_keepalive),
+    ("clock", clock.check_clock),
+    ("rights", rights.check_rights),
+    ("scripts", scripts.check_scripts),
+    ("format", data_format.check_data_format),
+)
+_POOL: Final = (
+    ("supervisor", team.check_supervisor),
+    ("active-commands", active_commands.check_active_commands),
+    ("workers", team.check_workers),
+    ("skills", queues.check_skills),
+    ("parked", queues.check_parked),
+    ("queues", queues.check_caps),
+    ("inboxes", inboxes.check_inboxes),
+    ("lost-workers", inboxes.check_lost_workers),
+    ("leases", inboxes.check_leases),
+    ("lost-tasks", leftovers.check_leftovers),
+)
+_POOL_READABLE: Final = frozenset({"redis-cluster", "format"})
+"""With these in trouble the pool cannot be read."""
+_CONFIG: Final = ("appendfsync", "timeout", "tcp-keepalive")
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorReport:
+    """What was found; `answered`: whether there was a server to look at, and it answered to the end."""
+
+    findings: tuple[DoctorFinding, ...]
+    answered: bool
+
+
+def run_machine_checks(load: Callable[[], LoadedSettings]) -> tuple[list[DoctorFinding], Settings | None]:
+    """Look at machine and settings. Blocks for a moment.
+
+    Args:
+        load: reads the settings; may raise `ConfigError`.
+
+    Returns:
+        The findings, and the settings if they can be used.
+    """
+    findings = [*machine.check_python(), *machine.check_platform(), *machine.check_open_files()]
+    try:
+        loaded = load()
+    except ConfigError as wrong:
+        return findings + configuration.broken_settings(wrong), None
+    findings += configuration.check_settings(loaded)
+    findings += configuration.check_secret_files(loaded) + configuration.check_url(loaded)
+    findings += configuration.check_control_secret(loaded)
+    alone = loaded.settings.redis.url is None
+    findings += embedded.check_embedded_server(needed=alone)
+    if alone:
+        data_dir = find_data_dir(None, create=False)
+        findings += embedded.check_data_dir(data_dir) + embedded.check_disk_space(data_dir)
+        findings += embedded.check_last_start(data_dir)
+    return findings, loaded.settings
+
+
+async def run_server_checks(settings: Settings) -> DoctorReport:
+    """Look at the server and the pool that the settings name; nothing is changed."""
+    findings: list[DoctorFinding] = []
+    try:
+        with reach_server(settings) as where:
+            # Not through `open_services`: that claims an empty pool and loads scripts.
+            async with Store(where, pool_keys(settings), name="doctor") as store:
+                findings += await server.check_connection(store)
+                info, config = await _ask_server(store)
+                context = CheckContext(settings, store, info, config)
+                findings += await _run(_SERVER, context)
+                if not any(
+                    finding.code in _POOL_READABLE and finding.severity is not Severity.OK for finding in findings
+                ):
+                    findings += await _run(_POOL, context)
+    except (StoreError, ConfigError) as failure:
+        findings += server.connection_failed(failure)
+        return DoctorReport(tuple(findings), answered=not isinstance(failure, ServerUnavailable))
+    return DoctorReport(tuple(findings), answered=True)
+
+
+async def _ask_server(store: Store) -> tuple[ServerInfo, Mapping[str, str]]:
+    try:
+        info = await store.server_info()
+    except ServerRefused:
+        info = read_info("")
+    try:
+        pairs = await store.execute("CONFIG", "GET", *_CONFIG)
+    except ServerRefused:
+        pairs = []
+    texts = [text.decode(errors="replace") for text in pairs]
+    return info, dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+async def _run(
+    checks: tuple[tuple[str, Callable[[CheckContext], Awaitable[list[DoctorFinding]]]], ...], context: CheckContext
+) -> list[DoctorFinding]:
+    findings: list[DoctorFinding] = []
+    for code, check in checks:
+        try:
+            findings += await check(context)
+        except StoreError as failure:
+            await context.store.execute("TIME")  # raises when the server itself is gone
+            fix = "see the other findings, above all `rights`, and look again"
+            findings.append(warning(code, f"could not be looked at: {failure}", fix))
+    return findings

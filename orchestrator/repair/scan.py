@@ -1,0 +1,310 @@
+"""One walk through all keys of a pool, in small steps: every record and every index is held against the other.
+
+The scripts judge, each in one moment, so a task that moves between two steps is no finding. Nothing outside the root of
+the pool is touched, and whatever cannot be read is noted and passed by.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.agents import scripts as registry
+from orchestrator.core.errors import InvalidInput, ServerRefused
+from orchestrator.core.ids import check_name
+from orchestrator.repair.findings import RepairFinding
+from orchestrator.schedules import scripts as schedules
+from orchestrator.store.keys import kind_of
+from orchestrator.tasks import scripts as tasks
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.store.store import Store
+
+KEYS_AT_ONCE: Final = 500
+ROWS_AT_ONCE: Final = 100
+ENTRIES_AT_ONCE: Final = 50
+"""An entry holds up to 16 KiB."""
+
+_DAY_S: Final = 86_400
+_INDEXES: Final = frozenset(
+    {"queue:agent:A", "queue:skill:S", "scheduled", "asking", "expiring", "parked:A", "held:SCOPE", "lane:KEY", "dead"}
+)
+_LISTED: Final = frozenset({"queue:agent:A", "queue:skill:S", "held:SCOPE"})
+_WITH_TASK: Final = {"task:ID": "", "out:ID": "out"}
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLifetimes:
+    """How long things live; a repair gives what has no lifetime the one of its kind."""
+
+    max_wait_s: int
+    dead_ttl_s: int
+    leader_s: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> KeyLifetimes:
+        """As the settings say."""
+        return cls(
+            max_wait_s=round(settings.queue.max_wait_s),
+            dead_ttl_s=round(settings.results.dead_ttl_s),
+            leader_s=max(1, round(settings.supervisor.leader_lease_s)),
+        )
+
+    def of_kind(self, suffix: str) -> int:
+        """Seconds for a key that is no record; what is shorter is given back when the key is written next."""
+        own = {"dead": self.dead_ttl_s, "leader": self.leader_s, "replies:C": 3600, "stats:MINUTE": 3 * _DAY_S}
+        return own.get(suffix, _DAY_S)
+
+
+class PoolScan:
+    """Goes through the pool once.
+
+    Attributes:
+        keys_seen: keys of the pool so far; some are met twice.
+        places_seen: tasks in indexes, and entries of inboxes.
+    """
+
+    def __init__(self, store: Store, lifetimes: KeyLifetimes, *, repair: bool) -> None:
+        self._store, self._lifetimes, self._repair = store, lifetimes, repair
+        self._root = f"{store.keys.root}:".encode()
+        self._scanners: dict[str, Callable[[_Key], AsyncIterator[list[RepairFinding]]]] = {
+            **dict.fromkeys(_INDEXES, self._scan_index),
+            "queues": self._scan_queues,
+            "inbox:A": self._scan_inbox,
+            "schedules": self._scan_schedules,
+        }
+        self._lanes: dict[tuple[bytes, bytes], None] = {}
+        self.keys_seen = 0
+        self.places_seen = 0
+
+    async def steps(self) -> AsyncGenerator[list[RepairFinding], None]:
+        """What is found, step by step; each step is a few short commands.
+
+        Raises:
+            ServerUnavailable: Redis does not answer; begin a new walk.
+        """
+        cursor = b"0"
+        while True:
+            cursor, names = await self._store.execute("SCAN", cursor, "MATCH", self._root + b"*", "COUNT", KEYS_AT_ONCE)
+            ours = [name for name in names if name.startswith(self._root)]
+            self.keys_seen += len(ours)
+            yield []
+            async for found in self._scan_keys(ours):
+                yield found
+            if cursor == b"0":
+                break
+        # Who has the turn of a lane is known when all its members were found.
+        async for found in self._check_tasks(list(self._lanes)):
+            yield found
+
+    async def _scan_keys(self, names: Sequence[bytes]) -> AsyncIterator[list[RepairFinding]]:
+        parsed = [_Key.of(name, self._root) for name in names]
+        async for found in self._check_types(parsed):
+            yield found
+        rows = [(key.name, _WITH_TASK[key.kind].encode()) for key in parsed if key.kind in _WITH_TASK]
+        rows += [(b"", b"idem:" + key.name) for key in parsed if key.kind == "idem:KEY"]
+        rows += [(b"", key.suffix) for key in parsed if key.kind in _LISTED]
+        async for found in self._check_tasks(rows):
+            yield found
+        async for found in self._check_registry(parsed):
+            yield found
+        async for found in self._check_schedules([key.name for key in parsed if key.kind == "schedule:NAME"]):
+            yield found
+        self._lanes |= dict.fromkeys((b"", key.suffix) for key in parsed if key.kind == "lane:KEY")
+        for key in parsed:
+            if scan := self._scanners.get(key.kind):
+                async for found in scan(key):
+                    yield found
+
+    # Keys as such ----------------------------------------------------------------------------------------------------
+
+    async def _check_types(self, keys: Sequence[_Key]) -> AsyncIterator[list[RepairFinding]]:
+        """Types and lifetimes; of records, output and idempotency keys the lifetime is judged with the tasks."""
+        if strange := [key for key in keys if not key.kind]:
+            yield [RepairFinding("foreign", key.text, "", repaired=False) for key in strange]
+        known = [key for key in keys if key.kind and key.kind != "task:ID"]
+        for first in range(0, len(known), ROWS_AT_ONCE):
+            batch = known[first : first + ROWS_AT_ONCE]
+            rows = [(key.suffix, key.type, self._ttl_s(key)) for key in batch]
+            found = await self._store.call(tasks.check_keys(self._store.keys, rows=rows, repair=self._repair))
+            yield [
+                RepairFinding(
+                    code, batch[row].text, f"not a {batch[row].type}" if code == "wrong-type" else "", repaired=done
+                )
+                for row, code, done in found
+            ]
+
+    def _ttl_s(self, key: _Key) -> int:
+        return 0 if key.permanent or key.kind in {"out:ID", "idem:KEY"} else self._lifetimes.of_kind(key.kind)
+
+    # Tasks -----------------------------------------------------------------------------------------------------------
+
+    async def _check_tasks(self, rows: Sequence[tuple[bytes, bytes]]) -> AsyncIterator[list[RepairFinding]]:
+        waiting = [list(rows[first : first + ROWS_AT_ONCE]) for first in range(0, len(rows), ROWS_AT_ONCE)]
+        while waiting:
+            batch = waiting.pop(0)
+            try:
+                judged = await self._store.call(
+                    tasks.repair(
+                        self._store.keys,
+                        rows=batch,
+                        repair=self._repair,
+                        max_wait_s=self._lifetimes.max_wait_s,
+                        dead_ttl_s=self._lifetimes.dead_ttl_s,
+                    )
+                )
+            except ServerRefused as refusal:
+                # One of them cannot be judged: find it, and pass it by.
+                if len(batch) == 1:
+                    yield [RepairFinding("unreadable", _subject(*batch[0]), str(refusal), repaired=False)]
+                else:
+                    half = len(batch) // 2
+                    waiting[:0] = [batch[:half], batch[half:]]
+                continue
+            if judged.rows < len(batch):
+                waiting.insert(0, batch[judged.rows :])
+            lost = [batch[row][0] for row, code, _ in judged.found if code == "lost-lane"]
+            self._lanes |= dict.fromkeys((id_, b"lane") for id_ in lost)
+            yield [
+                RepairFinding(code, _subject(*batch[row]), _text(batch[row][1]), repaired=repaired)
+                for row, code, repaired in judged.found
+            ]
+
+    async def _scan_index(self, key: _Key) -> AsyncIterator[list[RepairFinding]]:
+        cursor = b"0"
+        while True:
+            reply = await self._execute("ZSCAN", key.full, cursor, "COUNT", ROWS_AT_ONCE)
+            if reply is None:
+                return
+            cursor, listed = reply
+            self.places_seen += len(listed) // 2
+            async for found in self._check_tasks([(id_, key.suffix) for id_ in listed[::2]]):
+                yield found
+            if cursor == b"0":
+                return
+
+    async def _scan_queues(self, key: _Key) -> AsyncIterator[list[RepairFinding]]:
+        cursor = b"0"
+        while True:
+            reply = await self._execute("SSCAN", key.full, cursor, "COUNT", ROWS_AT_ONCE)
+            if reply is None:
+                return
+            cursor, names = reply
+            async for found in self._check_tasks([(b"", b"queue:" + name) for name in names]):
+                yield found
+            if cursor == b"0":
+                return
+
+    # Inboxes and the registry ----------------------------------------------------------------------------------------
+
+    async def _scan_inbox(self, key: _Key) -> AsyncIterator[list[RepairFinding]]:
+        agent = key.proper_name()
+        after = "0-0"
+        while agent and after:
+            call = tasks.check_inbox(
+                self._store.keys, agent=agent, after=after, limit=ENTRIES_AT_ONCE, repair=self._repair
+            )
+            try:
+                checked = await self._store.call(call)
+            except ServerRefused as refusal:
+                yield [RepairFinding("unreadable", key.text, str(refusal), repaired=False)]
+                return
+            self.places_seen += ENTRIES_AT_ONCE if checked.after else 0
+            after = checked.after
+            yield [
+                RepairFinding(code, f"{key.text} {entry}".rstrip(), "", repaired=repaired)
+                for entry, code, repaired in checked.found
+            ]
+
+    async def _check_registry(self, keys: Sequence[_Key]) -> AsyncIterator[list[RepairFinding]]:
+        agents = [key.proper_name() for key in keys if key.kind in {"agent:A", "agent:A:workers"}]
+        skills = [key.proper_name() for key in keys if key.kind == "skills:S"]
+        named = [("agent", name) for name in agents if name] + [("skill", name) for name in skills if name]
+        rows = list(dict.fromkeys(named))
+        for first in range(0, len(rows), ENTRIES_AT_ONCE):
+            batch = rows[first : first + ENTRIES_AT_ONCE]
+            try:
+                found = await self._store.call(registry.repair(self._store.keys, rows=batch, repair=self._repair))
+            except ServerRefused as refusal:
+                yield [RepairFinding("unreadable", " ".join(batch[0]), str(refusal), repaired=False)]
+                continue
+            yield [RepairFinding(code, " ".join(batch[row]), "", repaired=repaired) for row, code, repaired in found]
+
+    # Schedules -------------------------------------------------------------------------------------------------------
+
+    async def _scan_schedules(self, key: _Key) -> AsyncIterator[list[RepairFinding]]:
+        cursor = b"0"
+        while True:
+            reply = await self._execute("ZSCAN", key.full, cursor, "COUNT", ROWS_AT_ONCE)
+            if reply is None:
+                return
+            cursor, listed = reply
+            async for found in self._check_schedules(listed[::2]):
+                yield found
+            if cursor == b"0":
+                return
+
+    async def _check_schedules(self, names: Sequence[bytes]) -> AsyncIterator[list[RepairFinding]]:
+        for first in range(0, len(names), ROWS_AT_ONCE):
+            batch = names[first : first + ROWS_AT_ONCE]
+            found = await self._store.call(schedules.repair(self._store.keys, rows=batch, repair=self._repair))
+            yield [
+                RepairFinding(code, f"schedule {_text(batch[row])}", "", repaired=repaired)
+                for row, code, repaired in found
+            ]
+
+    async def _execute(self, *command: Any) -> Any:
+        """The answer to a command; None when Redis refuses it, as of a key whose type is wrong."""
+        try:
+            return await self._store.execute(*command)
+        except ServerRefused:
+            return None
+
+
+async def scan_pool(store: Store, lifetimes: KeyLifetimes, *, repair: bool) -> list[RepairFinding]:
+    """Walk through the whole pool at once."""
+    return [finding async for found in PoolScan(store, lifetimes, repair=repair).steps() for finding in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """One key: `kind` is its suffix in the table of keys, empty when it is none of ours."""
+
+    full: bytes
+    suffix: bytes
+    kind: str
+    name: bytes
+    type: str
+    permanent: bool
+
+    @classmethod
+    def of(cls, full: bytes, root: bytes) -> _Key:
+        suffix = full.removeprefix(root)
+        found = kind_of(suffix.decode("utf-8", "surrogateescape"))
+        if found is None:
+            return cls(full, suffix, "", b"", "", permanent=True)
+        kind, name = found
+        type_ = kind.type.partition(",")[0]
+        return cls(full, suffix, kind.suffix, name.encode("utf-8", "surrogateescape"), type_, kind.permanent)
+
+    @property
+    def text(self) -> str:
+        return _text(self.full)
+
+    def proper_name(self) -> str | None:
+        """The name in it, if it is one that we hand out."""
+        try:
+            return check_name("key", _text(self.name))
+        except InvalidInput:
+            return None
+
+
+def _subject(id_: bytes, place: bytes) -> str:
+    return _text(id_ or place)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")

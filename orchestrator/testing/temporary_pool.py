@@ -1,0 +1,175 @@
+"""A pool of a test's own: a namespace, a supervisor and clients in the tasks of this process, short times.
+
+It knows nothing of workers; `workers.testing` adds them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from orchestrator.client.client import Orchestrator
+from orchestrator.core.settings import Settings, load_settings
+from orchestrator.services import Services, SyncStore, open_services, pool_keys, reach_server
+from orchestrator.supervisor.daemon import supervise
+from orchestrator.supervisor.scheduler import Scheduler
+from orchestrator.supervisor.wakeups import Wakeup
+from orchestrator.tasks import scripts as task_scripts
+from orchestrator.testing import scripts
+from orchestrator.testing.submitted import Submitted, read_submitted
+from orchestrator.testing.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+
+    from anyio.abc import TaskGroup
+
+    from orchestrator.testing.killable_store import KillableStore
+    from orchestrator.testing.scripts import RemainingWork
+
+PROMOTE_LIMIT: Final = 500
+
+FAST: Final[Mapping[str, object]] = {
+    "worker.heartbeat_s": 0.1,
+    "worker.drain_s": 1.0,
+    # No back-off: a retry is ready at once, so what a drained team has done does not depend on dice.
+    "retry.base_s": 0.0,
+    "supervisor.leader_lease_s": 1.0,
+}
+
+
+def new_prefix() -> str:
+    """A namespace that nobody else has."""
+    # Not from `random`, which test runners seed the same for every test.
+    return f"t{secrets.token_hex(5)}:test:team"
+
+
+def temporary_settings(url: str, prefix: str, changed: Mapping[str, object] | None = None) -> Settings:
+    """Settings with short times, from nowhere but here.
+
+    Args:
+        url: of the server.
+        prefix: the namespace.
+        changed: by dotted name, as `{"queue.max_tasks": 3}`.
+
+    Raises:
+        ConfigError: a name that no setting has, or a value that does not fit.
+    """
+    overrides = {"redis.url": url, "prefix": prefix, **FAST, **(changed or {})}
+    # Neither the machine's files nor its environment may change what a test sees.
+    return load_settings(os.devnull, overrides, {"CREDENTIALS_DIRECTORY": os.devnull})
+
+
+class TemporaryPool:
+    """What a test starts, looks at and moves in time; made by `open_temporary_pool`.
+
+    Attributes:
+        services: what its actors stand on.
+        orc: a client.
+    """
+
+    def __init__(self, services: Services, *, group: TaskGroup, stack: AsyncExitStack, orc: Orchestrator) -> None:
+        self.services, self.settings, self.orc = services, services.settings, orc
+        self._group, self._stack = group, stack
+
+    async def start_supervisor(self) -> anyio.CancelScope:
+        """Start a supervisor; cancel what comes back to stop it."""
+        scope = anyio.CancelScope()
+
+        async def run() -> None:
+            with scope:
+                await supervise(self.services)
+
+        self._group.start_soon(run)
+        return scope
+
+    async def client(self, settings: Settings | None = None) -> Orchestrator:
+        """Open another client; it is closed with the stage."""
+        return await self._stack.enter_async_context(Orchestrator(settings=settings or self.settings))
+
+    async def start(self, work: Callable[..., Coroutine[Any, Any, None]]) -> None:
+        """Run an actor in a task of the stage; comes back when it says that it has started."""
+        await self._group.start(work)
+
+    async def wait_disconnected(self, store: KillableStore) -> None:
+        """Wait until the server has dropped the connections of an actor that is gone, so that it can take nothing more.
+
+        Raises:
+            TimeoutError: it still has some.
+        """
+
+        async def dropped() -> bool:
+            clients: bytes = await self.services.store.execute("CLIENT", "LIST")
+            return f" name={store.name}".encode() not in clients
+
+        await wait_for(dropped, f"the end of the connections of {store.name}")
+
+    async def remaining(self) -> RemainingWork:
+        """Count what is left to do."""
+        keys, store = self.services.keys, self.services.store
+        return scripts.parse_remaining(await store.execute(*scripts.remaining(keys)))
+
+    async def advance(self, by_ms: int) -> None:
+        """Let time pass: what is due by then is ready, expired, or submitted by its schedule, when this returns."""
+        keys, store = self.services.keys, self.services.store
+        await store.execute(*scripts.advance(keys, by_ms=by_ms))
+        while (await store.call(task_scripts.promote(keys, limit=PROMOTE_LIMIT))).left:
+            pass
+        await Scheduler(self.services, Wakeup(), repair_requested=Wakeup()).fire_all()
+
+    def submitted(self) -> list[Submitted]:
+        """All tasks that were submitted, in order. Blocks for a moment."""
+        with closing(SyncStore(self.services.endpoint, self.services.keys, name="test")) as store:
+            return read_submitted(store)
+
+
+@asynccontextmanager
+async def open_temporary_pool(settings: Settings, *, supervised: bool = True) -> AsyncIterator[TemporaryPool]:
+    """Connect, and run a supervisor unless `supervised` is False; all that was started ends with the block.
+
+    What the block raises comes out as it is, not inside an exception group.
+    """
+    failure: BaseException | None = None
+    async with open_services(settings, name="test") as services, AsyncExitStack() as stack:
+        orc = await stack.enter_async_context(Orchestrator(settings=settings))
+        try:
+            async with anyio.create_task_group() as group:
+                pool = TemporaryPool(services, group=group, stack=stack, orc=orc)
+                if supervised:
+                    await pool.start_supervisor()
+                try:
+                    yield pool
+                except anyio.get_cancelled_exc_class():
+                    raise
+                except BaseException as raised:  # noqa: BLE001 - also what ends a test; raised again below
+                    failure = raised
+                group.cancel_scope.cancel()
+        except BaseExceptionGroup as several:
+            failure = failure or _unwrap_single(several)
+    if failure is not None:
+        raise failure
+
+
+def _unwrap_single(several: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What a group of one holds; else the group."""
+    if len(several.exceptions) > 1:
+        return several
+    (one,) = several.exceptions
+    return _unwrap_single(one) if isinstance(one, BaseExceptionGroup) else one
+
+
+def remove_keys(settings: Settings) -> int:
+    """Remove every key of a namespace; answers how many there were. Blocks."""
+    removed = 0
+    with reach_server(settings) as where, closing(SyncStore(where, pool_keys(settings), name="test")) as store:
+        cursor: int | None = None
+        while cursor != 0:
+            next_cursor, page = store.execute("SCAN", cursor or 0, "MATCH", f"{settings.prefix}:*", "COUNT", 1000)
+            cursor = int(next_cursor)
+            if page:
+                removed += store.execute("UNLINK", *page)
+    return removed

@@ -1,0 +1,90 @@
+"""Faults planted into a copy of the scripts, to show that a run finds them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+LUA: Final = Path(__file__).parents[2] / "lua"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """In `file`, `sound` is replaced by `faulty`."""
+
+    file: str
+    sound: str
+    faulty: str
+    breaks: str
+
+
+MUTATIONS: Final = {
+    "no-fence": Mutation(
+        "tasks/finish.lua",
+        "if found[2] ~= row[2] then",
+        "if false then",
+        "a worker whose task was taken away stores its result all the same",
+    ),
+    "no-memory": Mutation(
+        "tasks/finish.lua",
+        "if terminal[found[1]] then return 'already' end\n  if found[1] ~= 'assigned' then return 'stale' end",
+        "",
+        "a verdict that is sent twice counts twice",
+    ),
+    "lost": Mutation(
+        "includes/requeue_task.lua",
+        "enqueue(waiting.ready, task.queue, task.score, id)",
+        "",
+        "a task that is taken from a dead worker goes nowhere",
+    ),
+    "no-limit": Mutation(
+        "includes/limit_room.lua",
+        "local free = count - used",
+        "local free = count + 5 - used",
+        "a limit lets five more through",
+    ),
+    "no-order": Mutation(
+        "tasks/assign.lua",
+        "redis.call('ZRANGE', pool .. ':queue:' .. filled[1], 0, each - 1, 'WITHSCORES')",
+        "redis.call('ZREVRANGE', pool .. ':queue:' .. filled[1], 0, each - 1, 'WITHSCORES')",
+        "the least urgent task goes first",
+    ),
+    "no-lane": Mutation(
+        "includes/pass_lane.lua",
+        "      break\n    end\n    if state and not has_ended(state) then break end\n",
+        "    end\n",
+        "when a task of a lane ends, the turn goes to all others at once",
+    ),
+    "no-lease": Mutation(
+        "agents/lead.lua",
+        "if holder and holder ~= id then return 0 end",
+        "",
+        "any supervisor takes the lease of any other",
+    ),
+    "no-output-fence": Mutation(
+        "tasks/emit.lua",
+        "if not task.running or task.gen ~= generation then return 'stale' end",
+        "",
+        "an attempt whose task was taken away goes on emitting",
+    ),
+    "no-evidence": Mutation(
+        "includes/reclaim_task.lua",
+        ", 'death:' .. task.deaths, evidence)",
+        ")",
+        "a death leaves no evidence",
+    ),
+}
+
+
+def apply_mutation(name: str, directory: Path) -> Path:
+    """Copy the scripts below `directory` with one fault planted; whoever has it on its path first runs with that."""
+    chosen = MUTATIONS[name]
+    shutil.copytree(LUA, directory / "lua", ignore=shutil.ignore_patterns("__pycache__"))
+    path = directory / "lua" / chosen.file
+    text = path.read_text()
+    if text.count(chosen.sound) != 1:
+        raise ValueError(f"{chosen.file} has changed: what {name} replaces is there {text.count(chosen.sound)} times")
+    path.write_text(text.replace(chosen.sound, chosen.faulty))
+    return directory

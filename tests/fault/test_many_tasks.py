@@ -1,0 +1,71 @@
+"""Many tasks over several worker processes, and many waiting calls over one connection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from orchestrator.client.client import Orchestrator
+from orchestrator.client.submission import Submission
+from orchestrator.services import pool_keys
+from orchestrator.testing.waiting import wait_for
+from tests.helpers import subprocesses
+from tests.helpers.end_state import ended_states, find_violations
+from tests.helpers.team import make_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from orchestrator.client.handle import TaskHandle
+    from orchestrator.testing.servers import RedisServer
+    from tests.helpers.attempt_log import AttemptLog
+    from tests.helpers.team import Team
+
+
+async def test_a_thousand_tasks_over_four_processes_end_once_each(
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog
+) -> None:
+    """Each runs once, in one of four processes that all had a share, and ends once."""
+    settings = make_settings(redis_server.url, prefix)
+    keys = pool_keys(settings)
+    with redis_server.client() as direct, subprocesses.supervisor(settings):
+        with subprocesses.host(settings, attempt_log, processes=4, slots=10):
+            await wait_for(lambda: len(subprocesses.workers_of(direct, keys)) == 4, "four workers", 15)
+            async with Orchestrator(settings=settings) as orc:
+                handles = await orc.submit_many([Submission("echo", {"n": n}) for n in range(1000)])
+                assert [await handle.result(timeout=20) for handle in handles] == list(range(1000))
+            ids = [handle.id for handle in handles]
+            assert attempt_log.runs() == dict.fromkeys(ids, 1)
+            assert len({note.pid for note in attempt_log.notes()}) == 4
+            assert ended_states(direct, keys) == {id_: ["succeeded"] for id_ in ids}
+        assert find_violations(direct, keys) == []
+
+
+async def test_two_thousand_waiting_calls_share_one_connection(
+    make_team: Callable[..., Team], redis_server: RedisServer, gate: Path
+) -> None:
+    """All wait at once for results that are not there yet; the client reads them over one connection of its own."""
+    async with make_team(slots=100) as team:
+        await team.start_supervisor()
+        async with team.open_client() as orc:
+            handles = await orc.submit_many([Submission("echo", {"n": n}) for n in range(2000)])
+            results: dict[str, int] = {}
+
+            async def wait(handle: TaskHandle[Any]) -> None:
+                results[handle.id] = await handle.result(timeout=20)
+
+            async with anyio.create_task_group() as waiting:
+                for handle in handles:
+                    waiting.start_soon(wait, handle)
+                await wait_for(lambda: team.client.commands("XREAD"), "the client to listen")
+                assert results == {}
+                clients: Any = team.direct.client_list()
+                names = [client["name"] for client in clients if client["name"].startswith("client")]
+                assert sorted(names) == ["client", "client:replies"], "one for short commands, one for all results"
+                await team.start_worker()
+            assert results == {handle.id: n for n, handle in enumerate(handles)}
+            assert team.client.open_connections == 2
+            looks = [record for record in team.client.commands("HMGET") if record.outcome == "replied"]
+            assert len(looks) < 2000, "results came by looking, not by replies"

@@ -1,0 +1,123 @@
+"""A story of few tasks that meets every call of a worker and of a supervisor, and what must have come of it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+
+from orchestrator.core.errors import Fenced, SubmitRefused
+from tests.helpers.attempt_log import AttemptLog, Note
+from tests.helpers.end_state import counters, find_violations, records
+from workers import Agent, TaskContext
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    import redis
+
+    from orchestrator.client.client import Orchestrator
+    from orchestrator.client.handle import TaskHandle
+    from orchestrator.store.keys import PoolKeys
+
+LEASE_S: Final = 1.0
+GRANTS: Final = 3
+WINDOW_S: Final = 1.0
+
+
+def make_agents(attempt_log: AttemptLog) -> list[Agent]:
+    """Make `actor`, which does many things, and `metered`, which may start `GRANTS` tasks a second."""
+    actor = Agent("actor", concurrency=6, lease=LEASE_S)
+    metered = Agent("metered", concurrency=4, lease=LEASE_S, rate=f"{GRANTS}/s")
+
+    def note(ctx: TaskContext, what: str = "begun") -> None:
+        attempt_log.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), what))
+
+    @actor.skill(max_deaths=5)
+    async def quick(ctx: TaskContext, n: int) -> int:
+        note(ctx)
+        return n
+
+    @actor.skill(max_deaths=5)
+    async def chatty(ctx: TaskContext, n: int) -> int:
+        """Run for longer than a renewal, and tell of it."""
+        note(ctx)
+        try:
+            await ctx.progress(1, 2)
+            await anyio.sleep(LEASE_S / 2)
+            await ctx.emit({"n": n})
+        except Fenced:
+            note(ctx, "fenced")
+            raise
+        return n
+
+    @actor.skill(max_deaths=5)
+    async def parent(ctx: TaskContext, n: int) -> int:
+        note(ctx)
+        try:
+            return int(await (await ctx.submit("quick", {"n": n})).result())
+        except SubmitRefused:
+            note(ctx, "refused")
+            raise
+
+    @actor.skill(max_deaths=5, backoff=0.05)
+    async def flaky(ctx: TaskContext, n: int) -> int:
+        note(ctx)
+        if len({one.generation for one in attempt_log.notes("raised", task=ctx.task_id)}) == 0:
+            note(ctx, "raised")
+            raise ValueError("planted")
+        return n
+
+    @metered.skill(max_deaths=5)
+    async def stamp(ctx: TaskContext, n: int) -> int:
+        note(ctx, "begun")
+        # An entry is appended when its start is granted; one that was adopted was granted again, with its generation.
+        note(ctx, f"granted-{max(int(ctx._entry.partition('-')[0]), int(ctx._generation))}")
+        return n
+
+    return [actor, metered]
+
+
+async def submit_all(orc: Orchestrator) -> dict[int, TaskHandle[Any]]:
+    """Submit the tasks of the story; each answers its number."""
+    skills = ["quick", "chatty", "parent", "flaky", *["stamp"] * (GRANTS + 1)]
+    return {n: await orc.submit(skill, {"n": n}) for n, skill in enumerate(skills)}
+
+
+def violations_of(
+    direct: redis.Redis, keys: PoolKeys, attempt_log: AttemptLog, *, deaths: Counter[str] | None
+) -> list[str]:
+    """Everything that is not as it should be after the story; an empty list is what a test wants.
+
+    Args:
+        direct: to read what is stored.
+        keys: of the story's pool.
+        attempt_log: what the handlers noted.
+        deaths: how often each task must have died; None: that is not known.
+    """
+    found = find_violations(direct, keys)
+    stored = records(direct, keys)
+    for id_, record in stored.items():
+        if record.get(b"state") != b"succeeded":
+            found.append(f"{id_} is {record.get(b'state')!r}: {record.get(b'reason')!r}")
+        if deaths is not None and int(record.get(b"deaths", 0)) != deaths[id_]:
+            evidence = [value for name, value in record.items() if name.startswith(b"death:")]
+            found.append(f"{id_} has {record.get(b'deaths', 0)!r} deaths in place of {deaths[id_]}: {evidence}")
+        raised = len(attempt_log.notes("raised", task=id_))
+        if int(record.get(b"fails", 0)) > raised:
+            found.append(f"{id_} has {record.get(b'fails')!r} failures, its handler raised {raised} times")
+    found += [f"{task} began twice in generation {generation}" for task, generation in attempt_log.attempts_run_twice()]
+    if counters(direct, keys)["succeeded"] != len(stored):
+        found.append(f"{counters(direct, keys)['succeeded']} successes were counted of {len(stored)} tasks")
+    granted = granted_ms(attempt_log)
+    for earlier, later in zip(granted, granted[GRANTS:], strict=False):
+        if later - earlier < WINDOW_S * 1000 - 1:
+            found.append(f"{GRANTS + 1} grants within {later - earlier} ms: {granted}")
+    return found
+
+
+def granted_ms(attempt_log: AttemptLog) -> list[int]:
+    """When the starts of `metered` were granted, by the server's clock, in order."""
+    notes = [note.what for note in attempt_log.notes() if note.what.startswith("granted-")]
+    return sorted(int(what.removeprefix("granted-")) for what in notes)
