@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 import orchestrator.store
-from orchestrator.store.server_binary import find_server_binary
+from orchestrator.embedded.server_binary import find_server_binary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

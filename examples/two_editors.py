@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from orchestrator import Fenced, Orchestrator
-from orchestrator.store.embedded import attach_ephemeral
+from orchestrator.embedded.attachment import attach_ephemeral
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:

@@ -14,10 +14,8 @@ if TYPE_CHECKING:
     from orchestrator.client.admin import Sent as Sent
     from orchestrator.client.client import Orchestrator as Orchestrator
     from orchestrator.client.handle import TaskHandle as TaskHandle
-    from orchestrator.client.schedules_api import Schedules as Schedules
     from orchestrator.client.shared_config import ConfigChange as ConfigChange
     from orchestrator.client.shared_config import SharedConfig as SharedConfig
-    from orchestrator.client.submission import Submission as Submission
     from orchestrator.control.receipts import Receipt as Receipt
     from orchestrator.control.receipts import Receipts as Receipts
     from orchestrator.core.errors import AnswerRefused as AnswerRefused
@@ -59,6 +57,7 @@ if TYPE_CHECKING:
     from orchestrator.locks.model import LockInfo as LockInfo
     from orchestrator.locks.named import Lease as Lease
     from orchestrator.locks.named import Locks as Locks
+    from orchestrator.schedules.api import Schedules as Schedules
     from orchestrator.schedules.model import Schedule as Schedule
     from orchestrator.tasks.causes import Cause as Cause
     from orchestrator.tasks.causes import Why as Why
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import TaskState as TaskState
     from orchestrator.tasks.model import TaskStatus as TaskStatus
     from orchestrator.tasks.selecting import TaskFilter as TaskFilter
+    from orchestrator.tasks.submission import Submission as Submission
     from orchestrator.workspace.model import DELETE as DELETE
     from orchestrator.workspace.model import AgentEntry as AgentEntry
     from orchestrator.workspace.model import Appended as Appended
@@ -217,14 +217,14 @@ _HOMES = {
     "Replay": "orchestrator.workspace.model",
     "RequeueStatus": "orchestrator.tasks.model",
     "Schedule": "orchestrator.schedules.model",
-    "Schedules": "orchestrator.client.schedules_api",
+    "Schedules": "orchestrator.schedules.api",
     "Scratch": "orchestrator.workspace.scratch",
     "Sent": "orchestrator.client.admin",
     "SharedConfig": "orchestrator.client.shared_config",
     "Snapshot": "orchestrator.workspace.model",
     "Standing": "orchestrator.boards.boards",
     "StateEntry": "orchestrator.workspace.model",
-    "Submission": "orchestrator.client.submission",
+    "Submission": "orchestrator.tasks.submission",
     "TaskEvent": "orchestrator.tasks.model",
     "TaskFilter": "orchestrator.tasks.selecting",
     "TaskHandle": "orchestrator.client.handle",

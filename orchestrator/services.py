@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError
-from orchestrator.store.embedded import Attachment, EmbeddedInfo
+from orchestrator.embedded.attachment import Attachment, EmbeddedInfo
 from orchestrator.store.failures import ReplyTooLarge
 from orchestrator.store.keys import PoolKeys
 from orchestrator.store.long_read import LongRead
@@ -66,7 +66,7 @@ def reach_server(settings: Settings) -> Iterator[Endpoint]:
         if settings.redis.url is not None:
             url = settings.redis.url.get_secret_value()
         else:
-            from orchestrator.store.embedded import attach, find_data_dir
+            from orchestrator.embedded.attachment import attach, find_data_dir
 
             url = held.enter_context(attach(find_data_dir(None, create=False), start=False)).url
         yield Endpoint(
@@ -134,16 +134,16 @@ def hold_embedded() -> Attachment:
     """Share the embedded server of the nearest data directory; both are made when they are missing. Blocks.
 
     Raises:
-        ServerUnavailable, ConfigError: as `store.embedded.attach`.
+        ServerUnavailable, ConfigError: as `embedded.attachment.attach`.
     """
-    from orchestrator.store.embedded import attach, find_data_dir
+    from orchestrator.embedded.attachment import attach, find_data_dir
 
     return attach(find_data_dir(None, create=True), start=True)
 
 
 def hold_ephemeral() -> Attachment:
     """Start an embedded server of one's own whose data goes away with it. Blocks."""
-    from orchestrator.store.embedded import attach_ephemeral
+    from orchestrator.embedded.attachment import attach_ephemeral
 
     return attach_ephemeral()
 
@@ -154,14 +154,14 @@ def describe_embedded() -> EmbeddedInfo:
     Raises:
         ServerUnavailable: none runs.
     """
-    from orchestrator.store.embedded import find_data_dir, info
+    from orchestrator.embedded.attachment import find_data_dir, info
 
     return info(find_data_dir(None, create=False))
 
 
 def run_embedded(on_ready: Callable[[Attachment], None]) -> bool:
-    """Hold the embedded server until a signal ends it; see `store.embedded.run_foreground`."""
-    from orchestrator.store.embedded import find_data_dir, run_foreground
+    """Hold the embedded server until a signal ends it; see `embedded.attachment.run_foreground`."""
+    from orchestrator.embedded.attachment import find_data_dir, run_foreground
 
     data_dir = find_data_dir(None, create=True)
     assert data_dir is not None

@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 
 from anyio import lowlevel
 
-from orchestrator.client.submission import (
+from orchestrator.core.durations import to_seconds
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.log import get_logger
+from orchestrator.tasks.model import Progress
+from orchestrator.tasks.submission import (
     Arguments,
     Duration,
     NamedSkill,
@@ -18,10 +22,6 @@ from orchestrator.client.submission import (
     SubmitOptions,
     TypedSkill,
 )
-from orchestrator.core.durations import to_seconds
-from orchestrator.core.errors import OrchestratorError
-from orchestrator.core.log import get_logger
-from orchestrator.tasks.model import Progress
 from workers.asking import NO_DEFAULT, AnswerSource, Asking
 from workers.once import OnceCalls, OnceResults
 

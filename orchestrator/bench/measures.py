@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.tasks import queries
+from orchestrator.tasks.submission import Submission
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.failures import exit_code_of
-from orchestrator.cli.parsing import Commands
+from orchestrator.cli.terminal.failures import exit_code_of
+from orchestrator.cli.terminal.parsing import Commands
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ _COMMANDS = (
     ("version", "Show the version."),
 )
 
-_PLACES = {"redis": "redis_server:app", "stop": "stop:stop_app", "start": "stop:start_app"}
+_PLACES = {"stop": "stop:stop_app", "start": "stop:start_app"}
 """Where a command lies whose module is not called like it."""
 
 
@@ -54,7 +54,7 @@ def program() -> Commands:
         """,
     )
     for name, about in _COMMANDS:
-        orc.lazy(name, f"orchestrator.cli.{_PLACES.get(name, f'{name}:app')}", about)
+        orc.lazy(name, f"orchestrator.cli.commands.{_PLACES.get(name, f'{name}:app')}", about)
     return orc
 
 

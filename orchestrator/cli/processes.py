@@ -13,14 +13,14 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, TypeVar
 
-from orchestrator.cli.failures import CONFIGURATION, NOBODY_ANSWERED, USAGE
-from orchestrator.cli.output import say
+from orchestrator.cli.terminal.failures import CONFIGURATION, NOBODY_ANSWERED, USAGE
+from orchestrator.cli.terminal.output import say
 from orchestrator.core.parent_process import end_with_parent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 HEALTHY_AFTER_S: Final = 10.0
 """A child that lived so long had started well; what kills it later is worth another try."""
@@ -201,3 +201,48 @@ def child_of_this_process() -> Callable[[], None]:
         ask_to_end()
 
     return prepare
+
+
+T = TypeVar("T")
+POLL_EVERY_S: Final = 0.2
+
+
+async def work_beside(children: Sequence[Child], work: Callable[[], Awaitable[T]]) -> T | signal.Signals:
+    """Do the work while the children run; `children` may change meanwhile.
+
+    Returns:
+        What the work returned, or the signal that ended it.
+
+    Raises:
+        ChildFailed: a child ended in a way that a restart would only repeat.
+    """
+    import anyio
+
+    received: list[signal.Signals] = []
+    done: list[T] = []
+
+    async def stop_on_signal() -> None:
+        with anyio.open_signal_receiver(*end_signals()) as signals:
+            async for number in signals:
+                received.append(signal.Signals(number))
+                group.cancel_scope.cancel()
+
+    async def poll_children() -> None:
+        while True:
+            for child in tuple(children):
+                child.poll()
+            await anyio.sleep(POLL_EVERY_S)
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(stop_on_signal)
+            group.start_soon(poll_children)
+            done.append(await work())
+            group.cancel_scope.cancel()
+    except BaseExceptionGroup as failures:
+        # What the work says of it is only that nobody answers.
+        for failure in failures.exceptions:
+            if isinstance(failure, ChildFailed):
+                raise failure from None
+        raise
+    return done[0] if done else received[0]

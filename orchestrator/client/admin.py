@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from datetime import datetime
 
-    from orchestrator.client.schedules_api import Schedules
     from orchestrator.control.receipts import Receipts
     from orchestrator.core.durations import Duration
+    from orchestrator.schedules.api import Schedules
     from orchestrator.services import Services
 
 DEAD: Final = frozenset({TaskState.DEAD})
@@ -78,7 +78,7 @@ class Admin:
     @property
     def schedules(self) -> Schedules:
         """Adds, pauses, resumes, triggers and deletes schedules, and looks at them."""
-        from orchestrator.client.schedules_api import Schedules
+        from orchestrator.schedules.api import Schedules
 
         return Schedules(self._services)
 

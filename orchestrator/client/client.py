@@ -18,17 +18,6 @@ from orchestrator.client.following import Following
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.replies import Replies
 from orchestrator.client.shared_config import SharedConfig
-from orchestrator.client.submission import (
-    Arguments,
-    Duration,
-    NamedSkill,
-    OnBusy,
-    Parent,
-    Submission,
-    SubmissionValidator,
-    SubmitOptions,
-    TypedSkill,
-)
 from orchestrator.core.errors import (
     KeyConflict,
     LaneBusy,
@@ -47,6 +36,17 @@ from orchestrator.locks.renewal import LockRenewer
 from orchestrator.locks.waiter import LockWaiter
 from orchestrator.services import Services, open_services, resolve_settings
 from orchestrator.store.keys import ScopeKeys
+from orchestrator.tasks.submission import (
+    Arguments,
+    Duration,
+    NamedSkill,
+    OnBusy,
+    Parent,
+    Submission,
+    SubmissionValidator,
+    SubmitOptions,
+    TypedSkill,
+)
 from orchestrator.workspace.workspace import WorkspaceView
 from orchestrator.workspace.writer import make_backend
 

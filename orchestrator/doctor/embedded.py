@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.doctor.findings import ok, problem, warning
-from orchestrator.store.data_dir import DataDir
-from orchestrator.store.server_binary import find_server_binary
+from orchestrator.embedded.data_dir import DataDir
+from orchestrator.embedded.server_binary import find_server_binary
 
 if TYPE_CHECKING:
     from orchestrator.doctor.findings import DoctorFinding

@@ -25,8 +25,8 @@ from orchestrator.doctor import (
 )
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity, warning
+from orchestrator.embedded.data_dir import find_data_dir
 from orchestrator.services import pool_keys, reach_server
-from orchestrator.store.data_dir import find_data_dir
 from orchestrator.store.server_info import read_info
 from orchestrator.store.store import Store
 

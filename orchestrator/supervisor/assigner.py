@@ -12,13 +12,13 @@ from orchestrator.agents.queries import skills_by_agent
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
-from orchestrator.supervisor.doorbell import EVERYTHING, REGISTRY
+from orchestrator.core.wakeups import EVERYTHING, REGISTRY
 from orchestrator.tasks import scripts
 from orchestrator.tasks.queries import any_ready
 
 if TYPE_CHECKING:
+    from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
-    from orchestrator.supervisor.wakeups import Wakeup
 
 AGAIN_S: Final = 1.0
 """What Redis refused is tried again so soon: damaged data is repaired meanwhile."""

@@ -9,6 +9,8 @@ import anyio
 
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
+from orchestrator.core.wakeups import Wakeup
+from orchestrator.schedules.scheduler import Scheduler
 from orchestrator.services import open_services
 from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.clock_watch import ClockWatch
@@ -20,8 +22,6 @@ from orchestrator.supervisor.leader import Leader
 from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
-from orchestrator.supervisor.scheduler import Scheduler
-from orchestrator.supervisor.wakeups import Wakeup
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings

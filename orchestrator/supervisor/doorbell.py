@@ -14,16 +14,12 @@ from anyio.lowlevel import checkpoint
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
+from orchestrator.core.wakeups import EVERYTHING, REGISTRY, SCHEDULES
 
 if TYPE_CHECKING:
+    from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
-    from orchestrator.supervisor.wakeups import Wakeup
 
-EVERYTHING: Final = "*"
-SCHEDULES: Final = "schedules"
-"""What `lua/includes/set_next_fire.lua` notifies when another schedule comes first."""
-REGISTRY: Final = "agents"
-"""What `lua/includes/recount.lua` notifies when agents or their skills change."""
 READ_COUNT: Final = 1000
 """As many as the stream is sure to keep: a full answer means that others may have been trimmed away unread."""
 _log = get_logger(__name__)

@@ -9,12 +9,12 @@ import anyio
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
-from orchestrator.supervisor.doorbell import EVERYTHING
+from orchestrator.core.wakeups import EVERYTHING
 from orchestrator.tasks import scripts
 
 if TYPE_CHECKING:
+    from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
-    from orchestrator.supervisor.wakeups import Wakeup
 
 LIMIT: Final = 500
 _log = get_logger(__name__)

@@ -19,9 +19,9 @@ from orchestrator.core.pauses import Pauses
 from orchestrator.repair.scan import KeyLifetimes, PoolScan
 
 if TYPE_CHECKING:
+    from orchestrator.core.wakeups import Wakeup
     from orchestrator.repair.findings import RepairFinding
     from orchestrator.services import Services
-    from orchestrator.supervisor.wakeups import Wakeup
 
 SHARE: Final = 0.01
 """A walk takes this much of one core of the server at most: it rests behind each step."""

@@ -15,8 +15,8 @@ from orchestrator.core.log import get_logger
 from orchestrator.tasks import scripts
 
 if TYPE_CHECKING:
+    from orchestrator.core.wakeups import Wakeup
     from orchestrator.services import Services
-    from orchestrator.supervisor.wakeups import Wakeup
 
 LIMIT: Final = 200
 CLEAN_EVERY: Final = 12

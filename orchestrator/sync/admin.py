@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
     from orchestrator.client.admin import Admin as AsyncAdmin
     from orchestrator.client.admin import Sent as AsyncSent
-    from orchestrator.client.schedules_api import Schedules as AsyncSchedules
-    from orchestrator.client.scheduling import ScheduleOptions
-    from orchestrator.client.submission import Arguments, NamedSkill
     from orchestrator.control.commands import Command
     from orchestrator.control.receipts import Receipts
     from orchestrator.core.durations import Duration
+    from orchestrator.schedules.api import Schedules as AsyncSchedules
     from orchestrator.schedules.model import Schedule
+    from orchestrator.schedules.plans import ScheduleOptions
     from orchestrator.sync.loop_thread import LoopThread
     from orchestrator.tasks.selecting import TaskFilter
+    from orchestrator.tasks.submission import Arguments, NamedSkill
 
 
 class Sent:

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, overload
 
 from orchestrator.client.client import Orchestrator as AsyncOrchestrator
 from orchestrator.client.handle import TaskHandle as AsyncTaskHandle
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import InvalidInput, OrchestratorError, SubmitRefused
 from orchestrator.services import resolve_settings
 from orchestrator.sync.admin import Admin
 from orchestrator.sync.handle import TaskHandle
 from orchestrator.sync.loop_thread import LoopThread
+from orchestrator.tasks.submission import Submission
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator
 
-    from orchestrator.client.submission import Arguments, NamedSkill, SubmitOptions, TypedSkill
     from orchestrator.core.durations import Duration
     from orchestrator.core.settings import Settings
+    from orchestrator.tasks.submission import Arguments, NamedSkill, SubmitOptions, TypedSkill
 
 T = TypeVar("T")
 

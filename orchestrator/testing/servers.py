@@ -1,6 +1,6 @@
 """A redis-server of a test's own: started on a unix socket or a port, killed, frozen, restarted, gone at the end.
 
-Nothing is persisted unless the options say so. For servers that people keep, see `store.embedded`.
+Nothing is persisted unless the options say so. For servers that people keep, see `orchestrator.embedded`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from orchestrator.core.errors import ConfigError
-from orchestrator.store.server_binary import ServerBinary, find_server_binary
+from orchestrator.embedded.server_binary import ServerBinary, find_server_binary
 from orchestrator.testing.processes import ActorProcess
 from orchestrator.testing.waiting import wait_until
 

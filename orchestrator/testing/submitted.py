@@ -23,8 +23,8 @@ from orchestrator.testing import scripts
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from orchestrator.client.submission import Arguments, NamedSkill
     from orchestrator.services import SyncStore
+    from orchestrator.tasks.submission import Arguments, NamedSkill
 
 CHUNK: Final = 500
 SHOWN: Final = 20

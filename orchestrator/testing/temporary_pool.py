@@ -14,10 +14,10 @@ import anyio
 
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.settings import Settings, load_settings
+from orchestrator.core.wakeups import Wakeup
+from orchestrator.schedules.scheduler import Scheduler
 from orchestrator.services import Services, SyncStore, open_services, pool_keys, reach_server
 from orchestrator.supervisor.daemon import supervise
-from orchestrator.supervisor.scheduler import Scheduler
-from orchestrator.supervisor.wakeups import Wakeup
 from orchestrator.tasks import scripts as task_scripts
 from orchestrator.testing import scripts
 from orchestrator.testing.submitted import Submitted, read_submitted

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.core.errors import StoreError, SubmitRefused
-from orchestrator.testing.checking.history import (
+from tests.faultkit.checkers.history import (
     EmitConfirmed,
     EmitStarted,
     Recorder,
@@ -22,7 +22,7 @@ from orchestrator.testing.checking.history import (
     SubmitRejected,
     SubmitStarted,
 )
-from orchestrator.testing.checking.rules import LimitRule, SkillRule
+from tests.faultkit.checkers.rules import LimitRule, SkillRule
 from workers import Agent, Reject, Retry, Snooze, TaskContext
 
 if TYPE_CHECKING:

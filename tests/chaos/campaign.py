@@ -16,11 +16,6 @@ from anyio import to_thread
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.log import configure_logging
 from orchestrator.services import pool_keys
-from orchestrator.testing.checking.final_state import read_final_state
-from orchestrator.testing.checking.history import FaultsEnded, Recorder, read_history
-from orchestrator.testing.checking.keyspace import check_growth
-from orchestrator.testing.checking.rules import Bounds, Rules
-from orchestrator.testing.checking.run_checks import CheckReport, run_checks
 from orchestrator.testing.waiting import wait_for
 from tests.chaos.agents import LIMIT_RULES, SKILL_RULES, agents
 from tests.chaos.deployment import HOSTS, PROCESSES, Deployment
@@ -29,14 +24,19 @@ from tests.chaos.load import STEERED_LANES, Load
 from tests.chaos.mutations import apply_mutation
 from tests.chaos.observer import Observer
 from tests.chaos.timeline import Timeline
+from tests.faultkit.checkers.final_state import read_final_state
+from tests.faultkit.checkers.history import FaultsEnded, Recorder, read_history
+from tests.faultkit.checkers.keyspace import check_growth
+from tests.faultkit.checkers.rules import Bounds, Rules
+from tests.faultkit.checkers.run_checks import CheckReport, run_checks
 from tests.helpers.subprocesses import workers_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from orchestrator.embedded.server_binary import ServerBinary
     from orchestrator.store.keys import PoolKeys
-    from orchestrator.store.server_binary import ServerBinary
-    from orchestrator.testing.checking.final_state import FinalState
+    from tests.faultkit.checkers.final_state import FinalState
 
 ROUND_S: Final = 25.0
 READY_S: Final = 60.0

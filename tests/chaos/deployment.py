@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Final, Self
 
 from orchestrator.core.settings import Settings, load_settings
 from orchestrator.testing.processes import ActorProcess
-from orchestrator.testing.proxy import FaultProxy, ThreadedProxy
 from orchestrator.testing.servers import RedisServer
 from tests.chaos.agents import HISTORY_VARIABLE, SHARED_PER_S
+from tests.faultkit.proxy import FaultProxy, ThreadedProxy
 from tests.helpers.subprocesses import alive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from orchestrator.store.server_binary import ServerBinary
+    from orchestrator.embedded.server_binary import ServerBinary
     from tests.chaos.timeline import Timeline
 
 ROOT: Final = Path(__file__).parents[2]

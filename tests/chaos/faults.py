@@ -14,9 +14,9 @@ import redis
 from anyio import to_thread
 
 from orchestrator.core.errors import StoreError
-from orchestrator.testing.checking.history import AllStopped
-from orchestrator.testing.commands import any_script, any_work
 from tests.chaos.agents import LEASE_S
+from tests.faultkit.checkers.history import AllStopped
+from tests.faultkit.commands import any_script, any_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from anyio.abc import TaskGroup
 
     from orchestrator.client.admin import Admin
-    from orchestrator.testing.checking.history import Recorder
-    from orchestrator.testing.proxy import FaultProxy
     from tests.chaos.deployment import Actor, Deployment
+    from tests.faultkit.checkers.history import Recorder
+    from tests.faultkit.proxy import FaultProxy
 
 EVERY_S: Final = 0.5
 """One fault begins so often, on average."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.client.handle import TaskHandle
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import (
     LaneBusy,
     OrchestratorError,
@@ -19,7 +18,8 @@ from orchestrator.core.errors import (
     SubmitRefused,
     TaskError,
 )
-from orchestrator.testing.checking.history import (
+from orchestrator.tasks.submission import Submission
+from tests.faultkit.checkers.history import (
     CancelAnswered,
     CancelStarted,
     EndSeen,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import redis
 
-from orchestrator.testing.checking.final_state import read_ends
-from orchestrator.testing.checking.history import EndNoted, LeaderSeen, Recorder
+from tests.faultkit.checkers.final_state import read_ends
+from tests.faultkit.checkers.history import EndNoted, LeaderSeen, Recorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ import random
 
 import anyio
 
-from orchestrator.testing.checking.history import Recorder
 from tests.chaos.agents import LIMIT_RULES, LIMITS, SKILL_RULES, agents
 from tests.chaos.load import KINDS, Load
+from tests.faultkit.checkers.history import Recorder
 
 
 def test_skills_have_the_terms_that_they_are_judged_by() -> None:

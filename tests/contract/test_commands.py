@@ -22,7 +22,7 @@ def senders(pattern: str) -> set[str]:
 
 def test_keys_are_searched_by_repair_alone() -> None:
     """Whatever serves a request reads an index; SCAN belongs to the repair, and KEYS to nobody."""
-    assert senders(r'"[HSZ]?SCAN"|scan_iter') - {KIT, f"{KIT}/checking"} == {BENCH, REPAIR}
+    assert senders(r'"[HSZ]?SCAN"|scan_iter') - {KIT} == {BENCH, REPAIR}
     assert senders(r'\("KEYS"|\.keys\(f?"') <= {KIT}
 
 

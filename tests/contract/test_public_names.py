@@ -14,8 +14,8 @@ import orchestrator
 import workers
 import workers.testing
 from orchestrator.client.client import Orchestrator
-from orchestrator.client.submission import Submission, SubmitOptions
 from orchestrator.core import errors
+from orchestrator.tasks.submission import Submission, SubmitOptions
 from workers import TaskContext
 
 

@@ -10,8 +10,9 @@ import pytest
 
 import orchestrator
 from orchestrator import sync
-from orchestrator.client import admin, schedules_api
-from orchestrator.client.submission import SubmitOptions
+from orchestrator.client import admin
+from orchestrator.schedules import api
+from orchestrator.tasks.submission import SubmitOptions
 from tests.docs.pages import section
 
 RENAMED: Final = {"aclose": "close"}
@@ -25,7 +26,7 @@ WORKER_ARGUMENTS: Final = {"parent"}
 ORIGINALS: Final[dict[str, Any]] = {
     "Admin": admin.Admin,
     "Orchestrator": orchestrator.Orchestrator,
-    "Schedules": schedules_api.Schedules,
+    "Schedules": api.Schedules,
     "Sent": admin.Sent,
     "TaskHandle": orchestrator.TaskHandle,
 }

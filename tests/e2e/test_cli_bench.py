@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.cli.bench import Figures, show
-from orchestrator.cli.options import Globals
+from orchestrator.cli.commands.bench import Figures, show
+from orchestrator.cli.terminal.options import Globals
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_until
 from tests.helpers.terminal import Terminal

@@ -9,7 +9,7 @@ import pytest
 
 pytest.register_assert_rewrite("tests.helpers.end_state", "tests.helpers.main_path")
 
-from orchestrator.store.server_binary import ServerBinary, find_server_binary  # noqa: E402 - after the line above
+from orchestrator.embedded.server_binary import ServerBinary, find_server_binary  # noqa: E402 - after the line above
 from orchestrator.testing.servers import find_binary_of_line  # noqa: E402
 from tests.helpers.attempt_log import AttemptLog  # noqa: E402
 from tests.helpers.team import Team  # noqa: E402

@@ -18,12 +18,12 @@ import pytest
 from orchestrator.client.batcher import CHUNK_ROWS
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import OrchestratorError, ServerUnavailable, SubmitRefused, TaskCancelled
-from orchestrator.testing.commands import any_work, named
-from orchestrator.testing.proxy import FaultProxy
+from orchestrator.tasks.submission import Submission
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.commands import any_work, named
+from tests.faultkit.proxy import FaultProxy
 from tests.helpers.end_state import counters, records
 from tests.helpers.local_team import local_settings
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.core.settings import Settings
-    from orchestrator.testing.commands import Command
-    from orchestrator.testing.faults import Fault, Loss
+    from tests.faultkit.commands import Command
+    from tests.faultkit.faults import Fault, Loss
 
 TIMEOUT_S: Final = 0.4
 """How long a command may take, and how long calls repeat; what lasts longer is an outage for them."""

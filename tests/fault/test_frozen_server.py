@@ -19,7 +19,7 @@ from tests.helpers.team import Team
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.store.server_binary import ServerBinary
+    from orchestrator.embedded.server_binary import ServerBinary
     from tests.helpers.attempt_log import AttemptLog
 
 LEASE_S = 1.0

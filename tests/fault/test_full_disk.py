@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.client.handle import TaskHandle
-    from orchestrator.store.server_binary import ServerBinary
+    from orchestrator.embedded.server_binary import ServerBinary
     from tests.helpers.attempt_log import AttemptLog
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs prlimit, to fill the disk of a running server")

@@ -13,13 +13,13 @@ import pytest
 from anyio import to_thread
 
 from orchestrator.client.client import Orchestrator
-from orchestrator.client.submission import Submission
 from orchestrator.services import open_services, pool_keys
 from orchestrator.store.script_files import all_scripts
 from orchestrator.supervisor.daemon import supervise
-from orchestrator.testing.commands import Command, script
-from orchestrator.testing.proxy import FaultProxy
+from orchestrator.tasks.submission import Submission
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.commands import Command, script
+from tests.faultkit.proxy import FaultProxy
 from tests.helpers.forked_actors import ForkedActors
 from tests.helpers.guards import keys_of
 from tests.helpers.subprocesses import alive

@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from orchestrator.client.client import Orchestrator
-from orchestrator.client.submission import Submission
 from orchestrator.services import pool_keys
+from orchestrator.tasks.submission import Submission
 from orchestrator.testing.waiting import wait_for
 from tests.helpers import subprocesses
 from tests.helpers.end_state import find_violations

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.testing.commands import named
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.commands import named
 from tests.helpers.end_state import find_violations
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from orchestrator.store.server_binary import ServerBinary
-    from orchestrator.testing.commands import Command
+    from orchestrator.embedded.server_binary import ServerBinary
+    from tests.faultkit.commands import Command
     from tests.helpers.attempt_log import AttemptLog
     from tests.helpers.team import Team
 

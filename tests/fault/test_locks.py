@@ -20,7 +20,7 @@ from orchestrator.locks import scripts
 from orchestrator.locks.model import TakeStatus, new_nonce
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.store.store import Endpoint, SyncStore
-from orchestrator.testing.proxy import FaultProxy
+from tests.faultkit.proxy import FaultProxy
 from tests.helpers import lock_holder, subprocesses
 from tests.helpers.local_team import local_settings
 from tests.helpers.team import make_settings
@@ -29,8 +29,8 @@ from tests.helpers.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from orchestrator.testing.faults import Loss
     from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.faults import Loss
     from tests.helpers.attempt_log import AttemptLog
 
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.testing.commands import Command, any_work
+from tests.faultkit.commands import Command, any_work
 from tests.helpers.main_path import check, run_main_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from orchestrator.testing.faults import Loss
-    from orchestrator.testing.proxy import FaultProxy
+    from tests.faultkit.faults import Loss
+    from tests.faultkit.proxy import FaultProxy
     from tests.helpers.team import Team
 
 LOSSES: tuple[Loss, ...] = ("cut", "reset", "truncate", "swallow")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 import pytest
 
 from orchestrator.store.script_files import all_scripts
-from orchestrator.testing.commands import any_script, script
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.commands import any_script, script
 from tests.helpers.end_state import find_violations
 from tests.helpers.main_path import check, run_main_path
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from orchestrator.testing.commands import Command
-    from orchestrator.testing.faults import Fault
-    from orchestrator.testing.proxy import FaultProxy
+    from tests.faultkit.commands import Command
+    from tests.faultkit.faults import Fault
+    from tests.faultkit.proxy import FaultProxy
     from tests.helpers.attempt_log import AttemptLog
     from tests.helpers.team import Team
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from orchestrator.client.client import Orchestrator
-from orchestrator.client.submission import Submission
 from orchestrator.services import pool_keys
+from orchestrator.tasks.submission import Submission
 from orchestrator.testing.waiting import wait_for
 from tests.helpers import subprocesses
 from tests.helpers.end_state import ended_states, find_violations

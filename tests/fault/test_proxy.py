@@ -27,16 +27,16 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from orchestrator.testing.commands import Command, any_script, any_work, named, script
 from orchestrator.testing.processes import ActorProcess
-from orchestrator.testing.proxy import FaultProxy, ThreadedProxy
+from tests.faultkit.commands import Command, any_script, any_work, named, script
+from tests.faultkit.proxy import FaultProxy, ThreadedProxy
 from tests.helpers.waiting import wait_for, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from orchestrator.testing.faults import Loss
+    from tests.faultkit.faults import Loss
 
 LOST = (RedisConnectionError, RedisTimeoutError)
 LOSSES: list[Loss] = ["cut", "reset", "truncate", "swallow"]

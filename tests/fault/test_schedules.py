@@ -15,20 +15,19 @@ import pytest
 from anyio import to_thread
 from msgspec.structs import replace
 
-from orchestrator.client.schedules_api import Schedules
-from orchestrator.client.scheduling import fire_row
 from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.wakeups import SCHEDULES, Wakeup
+from orchestrator.schedules import scheduler
+from orchestrator.schedules.api import Schedules
+from orchestrator.schedules.plans import fire_row
+from orchestrator.schedules.scheduler import Scheduler
 from orchestrator.services import open_services
-from orchestrator.supervisor import scheduler
-from orchestrator.supervisor.doorbell import SCHEDULES
-from orchestrator.supervisor.scheduler import Scheduler
-from orchestrator.supervisor.wakeups import Wakeup
 from orchestrator.tasks import queries
 from orchestrator.testing import scripts as kit
-from orchestrator.testing.proxy import FaultProxy
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
 from tests.fault.test_every_step import label, label_of
+from tests.faultkit.proxy import FaultProxy
 from tests.helpers.forked_actors import ForkedActors
 from tests.helpers.guards import keys_of
 from tests.helpers.stepping_clock import SteppingClock
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.services import Services
-    from orchestrator.testing.commands import Command
+    from tests.faultkit.commands import Command
 
 Where = Literal["request", "reply"]
 WHERES: Final[tuple[Where, ...]] = ("request", "reply")

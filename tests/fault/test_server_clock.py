@@ -20,7 +20,7 @@ from workers import Agent
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.store.server_binary import ServerBinary
+    from orchestrator.embedded.server_binary import ServerBinary
     from tests.helpers.attempt_log import AttemptLog
 
 HOUR_S = 3600.0

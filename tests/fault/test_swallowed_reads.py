@@ -15,8 +15,8 @@ from tests.helpers.end_state import counters, find_violations
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.testing.commands import Command
-    from orchestrator.testing.faults import Loss
+    from tests.faultkit.commands import Command
+    from tests.faultkit.faults import Loss
     from tests.helpers.attempt_log import AttemptLog
     from tests.helpers.team import Team
 

@@ -11,8 +11,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import TaskExpired
+from orchestrator.tasks.submission import Submission
 from orchestrator.testing.servers import RedisServer, find_binary_of_line
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.end_state import counters, find_violations, records

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.testing.checking.final_state import read_ends, read_final_state
-from orchestrator.testing.checking.keyspace import check_keys
-from orchestrator.testing.checking.rules import Bounds, Rules
+from tests.faultkit.checkers.final_state import read_ends, read_final_state
+from tests.faultkit.checkers.keyspace import check_keys
+from tests.faultkit.checkers.rules import Bounds, Rules
 from tests.helpers.guards import keys_of
 
 if TYPE_CHECKING:

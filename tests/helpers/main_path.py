@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import TaskCancelled, TaskFailed
 from orchestrator.store.script_files import all_scripts
-from orchestrator.testing.commands import script
+from orchestrator.tasks.submission import Submission
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.commands import script
 from tests.helpers.end_state import counters, find_violations, records
 
 if TYPE_CHECKING:

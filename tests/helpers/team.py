@@ -15,8 +15,8 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.core.settings import RedisSettings, RetrySettings, Settings, SupervisorSettings, WorkerSettings
 from orchestrator.services import open_services, pool_keys
 from orchestrator.supervisor.daemon import supervise
-from orchestrator.testing.proxy import FaultProxy, ThreadedProxy
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.proxy import FaultProxy, ThreadedProxy
 from tests.helpers.logging_agents import make_agents
 from workers.runtime.worker import Worker
 

@@ -14,9 +14,9 @@ import pytest
 from orchestrator.client import replies
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import InvalidInput, OrchestratorError, ServerRefused, TaskCancelled, TaskFailed
 from orchestrator.core.ids import new_task_id
+from orchestrator.tasks.submission import Submission
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for

@@ -8,9 +8,9 @@ import pytest
 from pydantic import BaseModel, Field, FilePath
 
 from orchestrator.client.client import Orchestrator
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.sync import Orchestrator as BlockingOrchestrator
+from orchestrator.tasks.submission import Submission
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, TaskContext

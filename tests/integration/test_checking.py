@@ -11,8 +11,10 @@ import pytest
 from orchestrator.store import script_files
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import Delivery, Verdict, VerdictKind
-from orchestrator.testing.checking.final_state import read_final_state
-from orchestrator.testing.checking.history import (
+from orchestrator.testing.waiting import wait_for
+from tests.chaos.mutations import MUTATIONS, apply_mutation
+from tests.faultkit.checkers.final_state import read_final_state
+from tests.faultkit.checkers.history import (
     EndSeen,
     Recorder,
     RunEnded,
@@ -21,10 +23,8 @@ from orchestrator.testing.checking.history import (
     SubmitStarted,
     read_history,
 )
-from orchestrator.testing.checking.rules import Bounds, Rules
-from orchestrator.testing.checking.run_checks import run_checks
-from orchestrator.testing.waiting import wait_for
-from tests.chaos.mutations import MUTATIONS, apply_mutation
+from tests.faultkit.checkers.rules import Bounds, Rules
+from tests.faultkit.checkers.run_checks import run_checks
 from tests.helpers.local_team import run_local_team
 from workers import Agent, TaskContext
 

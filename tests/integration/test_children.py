@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator.client.submission import Parent, Submission
 from orchestrator.core.errors import KeyConflict, SubmitRefused, TaskFailed
 from orchestrator.core.ids import new_task_id
+from orchestrator.tasks.submission import Parent, Submission
 from tests.helpers.local_team import TIMEOUT_S
 from workers import Agent, Retry, TaskContext
 

@@ -13,7 +13,6 @@ from pydantic import BaseModel, Field
 
 from orchestrator.client import replies
 from orchestrator.client.client import Orchestrator
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import (
     InvalidInput,
     KeyConflict,
@@ -29,6 +28,7 @@ from orchestrator.core.errors import (
 from orchestrator.core.ids import new_task_id
 from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import CancelStatus, TaskState
+from orchestrator.tasks.submission import Submission
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for

@@ -11,10 +11,10 @@ import anyio.to_thread
 import pytest
 
 from orchestrator.client.client import Orchestrator
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import OrchestratorError, ServerUnavailable
 from orchestrator.services import pool_keys
-from orchestrator.testing.proxy import FaultProxy
+from orchestrator.tasks.submission import Submission
+from tests.faultkit.proxy import FaultProxy
 from tests.helpers.end_state import records
 from tests.helpers.guards import running_tasks
 from tests.helpers.local_team import local_settings

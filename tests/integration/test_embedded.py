@@ -17,9 +17,9 @@ import pytest
 import redis
 
 from orchestrator.core.errors import ConfigError, ServerUnavailable
-from orchestrator.store.data_dir import DataDir, ServerRecord
-from orchestrator.store.embedded import Attachment, attach, attach_ephemeral, find_data_dir, info
-from orchestrator.store.server_binary import find_server_binary
+from orchestrator.embedded.attachment import Attachment, attach, attach_ephemeral, find_data_dir, info
+from orchestrator.embedded.data_dir import DataDir, ServerRecord
+from orchestrator.embedded.server_binary import find_server_binary
 from tests.helpers.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HOLD = """
 import sys
 from pathlib import Path
-from orchestrator.store.embedded import attach
+from orchestrator.embedded.attachment import attach
 with attach(Path(sys.argv[1]), start=True) as attachment:
     print(attachment.url, flush=True)
     sys.stdin.read()
@@ -38,7 +38,7 @@ COUNT = """
 import sys
 from pathlib import Path
 import redis
-from orchestrator.store.embedded import attach
+from orchestrator.embedded.attachment import attach
 for _ in range(int(sys.argv[2])):
     with attach(Path(sys.argv[1]), start=True) as attachment, redis.Redis.from_url(attachment.url) as client:
         client.incr("visits")
@@ -47,7 +47,7 @@ for _ in range(int(sys.argv[2])):
 FOREGROUND = """
 import sys
 from pathlib import Path
-from orchestrator.store.embedded import run_foreground
+from orchestrator.embedded.attachment import run_foreground
 stopped = run_foreground(Path(sys.argv[1]), on_ready=lambda attachment: print(attachment.url, flush=True))
 print("stopped" if stopped else "still in use", flush=True)
 """
@@ -56,7 +56,7 @@ START_WITHOUT_PRIVILEGES = """
 import os, sys
 from pathlib import Path
 from orchestrator.core.errors import OrchestratorError
-from orchestrator.store.embedded import attach
+from orchestrator.embedded.attachment import attach
 if os.geteuid() == 0:
     os.seteuid(65534)  # permissions do not bind root
 try:
@@ -668,6 +668,6 @@ def test_a_missing_or_old_server_program_is_told(tmp_path: Path, monkeypatch: py
 
 def test_the_guardian_stays_small() -> None:
     """Starting a server waits for the guardian's imports, so it has no client library and no event loop."""
-    listing = "import sys, orchestrator.store.guardian; print(*sys.modules)"
+    listing = "import sys, orchestrator.embedded.guardian; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True).stdout.split()
     assert {"redis", "anyio", "asyncio", "structlog", "pydantic"}.isdisjoint(loaded)

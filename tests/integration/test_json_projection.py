@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator import DELETE, InvalidInput, Orchestrator, ServerRefused
-from orchestrator.store.server_binary import find_server_binary
+from orchestrator.embedded.server_binary import find_server_binary
 from orchestrator.testing.servers import RedisServer
 from tests.helpers.local_team import local_settings
 

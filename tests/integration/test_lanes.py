@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from orchestrator import Cause, InvalidInput, LaneBusy, SubmitRefused, TaskCancelled
-from orchestrator.client.submission import Submission
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.submission import Submission
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Retry, Snooze, TaskContext

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import ConfigError
 from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.submission import Submission
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext

@@ -13,7 +13,7 @@ from orchestrator import InvalidInput, LockBusy, LockLost, NotHeld, Orchestrator
 from orchestrator.locks import scripts
 from orchestrator.locks.model import new_nonce
 from orchestrator.store.keys import ScopeKeys
-from orchestrator.testing.proxy import FaultProxy
+from tests.faultkit.proxy import FaultProxy
 from tests.helpers.counting import CommandCounter
 from tests.helpers.guards import keys_of
 from tests.helpers.local_team import local_settings

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.core.errors import ServerRefused, ServerUnavailable
 from orchestrator.store.failures import ReplyTooLarge
 from orchestrator.store.long_read import TURN_BYTES, LongRead
-from orchestrator.testing.proxy import ThreadedProxy
+from tests.faultkit.proxy import ThreadedProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

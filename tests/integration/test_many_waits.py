@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 
 from orchestrator.client import replies
-from orchestrator.client.submission import Submission
+from orchestrator.tasks.submission import Submission
 from tests.helpers.counting import CommandCounter
 from tests.helpers.waiting import wait_for
 from workers import Agent

@@ -17,10 +17,10 @@ from orchestrator import QueueFull
 from orchestrator.services import pool_keys
 from orchestrator.store.script_files import all_scripts
 from orchestrator.sync import Orchestrator, TaskHandle
-from orchestrator.testing.commands import script
 from orchestrator.testing.processes import ActorProcess
-from orchestrator.testing.proxy import ThreadedProxy
 from tests.docs.pages import ROOT, blocks
+from tests.faultkit.commands import script
+from tests.faultkit.proxy import ThreadedProxy
 from tests.helpers.end_state import records
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from workers import Agent

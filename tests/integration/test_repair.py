@@ -11,11 +11,11 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator.client.submission import Submission
 from orchestrator.repair.scan import KeyLifetimes, scan_pool
 from orchestrator.store.keys import PoolKeys, kind_of
 from orchestrator.supervisor import reconciler
 from orchestrator.tasks.queries import counters
+from orchestrator.tasks.submission import Submission
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.guards import keys_of

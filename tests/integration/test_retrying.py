@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import RequeueStatus, TaskState
 from orchestrator.tasks.selecting import OPEN, TaskFilter, select
+from orchestrator.tasks.submission import Submission
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import run_local_team
 from workers import Agent, TaskContext

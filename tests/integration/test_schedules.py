@@ -11,13 +11,12 @@ import pytest
 
 from orchestrator.core.errors import InvalidInput, NotFound, QueueFull, ScheduleExists, Stopped
 from orchestrator.core.ids import TaskIds
-from orchestrator.schedules import queries
+from orchestrator.core.wakeups import Wakeup
+from orchestrator.schedules import queries, scheduler
 from orchestrator.schedules.model import CatchUp, FireOutcome
+from orchestrator.schedules.scheduler import CATCH_UP_MAX, COUNTED_MAX, PUNCTUAL_MS, Choice, Scheduler, choose
 from orchestrator.schedules.store import AddStatus
 from orchestrator.schedules.timing import Every, check_cron
-from orchestrator.supervisor import scheduler
-from orchestrator.supervisor.scheduler import CATCH_UP_MAX, COUNTED_MAX, PUNCTUAL_MS, Choice, Scheduler, choose
-from orchestrator.supervisor.wakeups import Wakeup
 from orchestrator.testing import scripts as kit
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 
     import redis
 
-    from orchestrator.client.schedules_api import Schedules
     from orchestrator.core.settings import Settings
+    from orchestrator.schedules.api import Schedules
     from tests.helpers.local_team import LocalTeam
 
 HOUR_S = 3600.0

@@ -12,8 +12,8 @@ from redis.exceptions import WatchError
 
 from benchmarks import json_blob
 from orchestrator import Orchestrator
-from orchestrator.testing.proxy import FaultProxy
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.proxy import FaultProxy
 from tests.helpers.local_team import local_settings
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import anyio
 import pytest
 
 from orchestrator.agents import scripts as registry
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import TaskExpired
+from orchestrator.core.wakeups import Wakeup
 from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.doorbell import Doorbell
-from orchestrator.supervisor.wakeups import Wakeup
 from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.submission import Submission
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext

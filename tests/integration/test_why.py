@@ -12,10 +12,10 @@ import anyio
 import pytest
 
 from orchestrator import Cause, Why
-from orchestrator.client.submission import Submission
 from orchestrator.core.errors import TaskCancelled, TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.submission import Submission
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.waiting import wait_for
 from workers import Agent, Snooze, TaskContext

@@ -13,9 +13,9 @@ import anyio
 import pytest
 
 from orchestrator.agents import scripts as registry
-from orchestrator.client.submission import Submission
 from orchestrator.tasks.inbox import read_inbox
 from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.submission import Submission
 from orchestrator.testing.processes import ActorProcess
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for

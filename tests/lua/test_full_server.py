@@ -10,8 +10,8 @@ from orchestrator.control.commands import make_command
 from orchestrator.control.scripts import ReceiptRow, receipt
 from orchestrator.core.errors import ServerFull
 from orchestrator.core.rates import Rate
+from orchestrator.embedded.server_binary import find_server_binary
 from orchestrator.store.calls import opaque
-from orchestrator.store.server_binary import find_server_binary
 from orchestrator.tasks.model import (
     AnswerStatus,
     CancelStatus,

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import orchestrator.store
-from orchestrator.client.submission import Submission, SubmissionValidator
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.settings import Settings
 from orchestrator.store.keys import PoolKeys
 from orchestrator.store.store import Endpoint, SyncStore
 from orchestrator.tasks.scripts import submit
+from orchestrator.tasks.submission import Submission, SubmissionValidator
 from orchestrator.testing.servers import RedisServer
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
 
-from orchestrator.client.submission import Duration, Submission, SubmissionValidator
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import InvalidInput, OrchestratorError
 from orchestrator.core.ids import TaskIds
@@ -20,6 +19,7 @@ from orchestrator.core.payload import decode_json
 from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import Delivery, Envelope, Progress, Question, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.questions import unpack_question
+from orchestrator.tasks.submission import Duration, Submission, SubmissionValidator
 from orchestrator.testing.event_loop import check_event_loop
 from orchestrator.testing.offline import packed_envelope
 from workers.agent import Agent
@@ -38,8 +38,8 @@ from workers.testing.recording import Recording
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from orchestrator.client.submission import Arguments, TypedSkill
     from orchestrator.services import Services
+    from orchestrator.tasks.submission import Arguments, TypedSkill
     from workers.testing.children import Children
     from workers.testing.scripted_record import ScriptedAnswers, ScriptedRecord
 

@@ -11,18 +11,18 @@ from pydantic_core import to_json
 
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
-from orchestrator.client.submission import NamedSkill, Submission, SubmissionValidator
 from orchestrator.core.errors import KeyConflict, OrchestratorError, TaskCancelled, TaskError, TaskExpired, TaskFailed
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import CancelStatus, TaskState, decode_envelope
 from orchestrator.tasks.queries import TaskOutcome as Ended
 from orchestrator.tasks.scripts import UnusualRow
+from orchestrator.tasks.submission import NamedSkill, Submission, SubmissionValidator
 from orchestrator.testing.offline import packed_envelope
 
 if TYPE_CHECKING:
-    from orchestrator.client.submission import Parent
     from orchestrator.services import Services
+    from orchestrator.tasks.submission import Parent
 
 Answer: TypeAlias = Callable[[Submission], Any]
 Children: TypeAlias = Mapping[str | NamedSkill, Any] | Answer

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
 
     from orchestrator.client.handle import TaskHandle
-    from orchestrator.client.submission import Parent, Submission
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
     from orchestrator.tasks.model import EmitStatus
     from orchestrator.tasks.scripts import EmitRow
+    from orchestrator.tasks.submission import Parent, Submission
     from orchestrator.testing.killable_store import KillableStore
     from workers.agent import Agent
     from workers.context import TaskContext

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from orchestrator.client.client import Orchestrator
-    from orchestrator.client.submission import Submission
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import EmitRow
+    from orchestrator.tasks.submission import Submission
     from workers.testing.children import Children
     from workers.testing.scripted_record import ScriptedAnswers
 

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
-    from orchestrator.client.submission import Arguments, NamedSkill, SubmitOptions, TypedSkill
     from orchestrator.core.durations import Duration
     from orchestrator.core.settings import Settings
+    from orchestrator.tasks.submission import Arguments, NamedSkill, SubmitOptions, TypedSkill
     from workers.agent import Agent
     from workers.testing.crashes import Crash, Step
     from workers.testing.scripted_record import ScriptedAnswers

@@ -14,13 +14,13 @@ from orchestrator.doctor import clock, server
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
 from orchestrator.doctor.runner import run_server_checks
+from orchestrator.embedded.server_binary import ServerBinary, find_server_binary
 from orchestrator.services import pool_keys
-from orchestrator.store.server_binary import ServerBinary, find_server_binary
 from orchestrator.store.server_info import read_info
 from orchestrator.store.store import Endpoint, Store
-from orchestrator.testing.proxy import FaultProxy
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.proxy import FaultProxy
 from tests.helpers.doctor_runs import find_problems, run_doctor, run_fix
 from tests.helpers.local_team import local_settings
 

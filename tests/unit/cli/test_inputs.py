@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator.cli import inputs
+from orchestrator.cli.terminal import inputs
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:

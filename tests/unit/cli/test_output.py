@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.cli import output
-from orchestrator.cli.failures import error_line, exit_code_of
-from orchestrator.cli.parsing import globals_after_words
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.failures import error_line, exit_code_of
+from orchestrator.cli.terminal.parsing import globals_after_words
 from orchestrator.core.errors import ConfigError, NotFound, QueueFull, ServerUnavailable, TaskFailed
 
 if TYPE_CHECKING:

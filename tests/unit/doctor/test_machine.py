@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.doctor import embedded, machine
 from orchestrator.doctor.findings import Severity
-from orchestrator.store.data_dir import DataDir
+from orchestrator.embedded.data_dir import DataDir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

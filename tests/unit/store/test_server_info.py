@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.store.probe import info
+from orchestrator.embedded.probe import info
 from orchestrator.store.server_info import read_info
 
 if TYPE_CHECKING:

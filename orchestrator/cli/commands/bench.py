@@ -1,0 +1,249 @@
+"""`orc bench`: what this machine and a server can do, measured with tasks that do nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import signal
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from orchestrator.cli.commands.up import supervisor_command
+from orchestrator.cli.commands.worker import check_processes, worker_command
+from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, end_in_order, work_beside
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.parsing import Commands, option
+from orchestrator.core.errors import InvalidInput, OrchestratorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import IO
+
+    from orchestrator.core.settings import Settings
+
+APP: Final = "workers.bench:agent"
+TASKS: Final = 5000
+LATENCY_S: Final = 2.0
+SUBMIT_S: Final = 1.2
+DRAIN_S: Final = 5.0
+TIMEOUT_S: Final = 10.0
+"""How long each part may take to end; nothing of what it does is needed by then."""
+
+commands = Commands(
+    "bench",
+    "Measure this machine and a server with tasks that do nothing; takes less than 20 s.",
+    examples="""
+        orc bench
+        orc bench --processes 4 -o json
+        orc bench --url redis://localhost:6379/0
+    """,
+)
+app = commands.app
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was measured. Rates are tasks per second, times milliseconds from submit to result."""
+
+    machine: str
+    redis: str
+    processes: int
+    submit_one_by_one: float
+    submit_100_at_once: float
+    submit_many: float
+    drain: float
+    latency_p50_ms: float
+    latency_p99_ms: float
+
+
+@commands.itself
+def bench(
+    *,
+    processes: Annotated[int | None, option("--processes", metavar="N")] = None,
+    tasks: Annotated[int, option("--tasks", metavar="N")] = TASKS,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Measure this machine and a server with tasks that do nothing; takes less than 20 s.
+
+    Without --url it has a Redis of its own that leaves nothing behind; with one, a pool that is removed again.
+
+    Args:
+        processes: Worker processes (as many as there are processors, 4 at most).
+        tasks: Tasks of each measurement (5000); a slow machine takes fewer.
+        common: Global options.
+    """
+    count = check_processes(min(4, os.cpu_count() or 1) if processes is None else processes)
+    if not 100 <= tasks <= 1_000_000:
+        raise InvalidInput(f"--tasks {tasks} must lie between 100 and 1000000")
+    with ExitStack() as held:
+        settings, environ, server = _place_of_redis(common, held)
+        log = held.enter_context(tempfile.TemporaryFile(prefix="orc-bench-"))
+        with _borrowed_pool(settings):
+            found = _measure(settings, environ, log, server=server, processes=count, tasks=tasks)
+    if isinstance(found, signal.Signals):
+        output.say(f"{found.name}: given up; nothing is left behind")
+        return 128 + found
+    show(found, common)
+    return 0
+
+
+def _place_of_redis(common: Globals, held: ExitStack) -> tuple[Settings, Mapping[str, str], str]:
+    """Hold a Redis; answers settings with a pool of our own, the variables for our processes, and what Redis it is."""
+    from orchestrator.core.settings import load_settings
+    from orchestrator.services import hold_ephemeral
+
+    settings = common.settings()
+    variables = {"ORC_LOGGING__FORMAT": "json", "ORC_LOGGING__LEVEL": "warning", "ORC_WORKER__DRAIN_S": "0"}
+    if settings.redis.url is None:
+        redis = hold_ephemeral()
+        held.callback(redis.close, wait_s=TIMEOUT_S)
+        variables["ORC_REDIS__URL"] = redis.url
+        server = "embedded, over a socket"
+    else:
+        from urllib.parse import urlsplit
+
+        parts = urlsplit(settings.redis.url.get_secret_value())
+        server = f"at {parts.hostname}:{parts.port or 6379}" if parts.hostname else f"at {parts.path}"
+    pool = common.pool or f"bench-{secrets.token_hex(4)}"
+    variables["ORC_POOL"] = pool
+    environ = {**common.environ(), **variables}
+    return load_settings(environ=environ), environ, server
+
+
+@contextmanager
+def _borrowed_pool(settings: Settings) -> Iterator[None]:
+    """See that the pool is empty, and empty it at the end, whichever way that comes."""
+    import anyio
+
+    from orchestrator.bench import pool
+    from orchestrator.core.errors import StoreError
+
+    anyio.run(pool.check_empty, settings)
+    try:
+        yield
+    finally:
+        with blocked_signals():  # a second Ctrl-C must not leave half of it behind
+            try:
+                anyio.run(pool.remove, settings)
+            except StoreError as failure:
+                output.say(pool.report_leftovers(settings, failure))
+
+
+def _measure(
+    settings: Settings, environ: Mapping[str, str], log: IO[bytes], *, server: str, processes: int, tasks: int
+) -> Figures | signal.Signals:
+    import anyio
+
+    host = Part("worker host", worker_command((APP,), processes), TIMEOUT_S)
+    supervisor = Part("supervisor", supervisor_command(), TIMEOUT_S)
+    children: list[Child] = []
+
+    def start(part: Part) -> None:
+        children.append(Child(part, environ, output=log))
+
+    async def work() -> dict[str, Any]:
+        return await _take_figures(settings, children, lambda: start(supervisor), tasks)
+
+    try:
+        start(host)
+        start(supervisor)
+
+        figures = anyio.run(work_beside, children, work)
+    except ChildFailed as failed:
+        raise MeasureFailed(f"{failed}; it said: {_last_words(log)}", failed.exit_code) from None
+    finally:
+        with blocked_signals() as signals:
+            end_in_order(children, signals)
+    if isinstance(figures, signal.Signals):
+        return figures
+    version = figures.pop("version")
+    machine = (
+        f"{os.cpu_count()} processors, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    )
+    return Figures(machine=machine, redis=f"{version} {server}", processes=processes, **figures)
+
+
+class MeasureFailed(OrchestratorError):
+    """A part that is needed did not start or did not live."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+async def _take_figures(
+    settings: Settings, children: list[Child], start_supervisor: Callable[[], None], tasks: int
+) -> dict[str, Any]:
+    """Measure: first at rest; then tasks pile up while nobody assigns; then they are done."""
+    from orchestrator.bench import measures
+    from orchestrator.client.client import Orchestrator
+
+    async with Orchestrator(settings=settings) as orc:
+        _tell("one task after another …")
+        latency = await measures.measure_latency(orc, tasks=max(200, tasks // 5), at_most_s=LATENCY_S)
+        _tell("submits …")
+        await _end_last(children)
+        rates = await measures.measure_submits(orc, tasks=tasks, at_most_s=SUBMIT_S)
+        _tell(f"{rates.tasks} tasks …")
+        start_supervisor()
+        drain = await measures.measure_drain(orc, tasks=rates.tasks, at_most_s=DRAIN_S)
+        version = (await orc.services.store.server_info()).version
+    return {
+        "version": version,
+        "submit_one_by_one": round(rates.one_by_one),
+        "submit_100_at_once": round(rates.at_once),
+        "submit_many": round(rates.many),
+        "drain": round(drain),
+        "latency_p50_ms": round(latency.p50_ms, 2),
+        "latency_p99_ms": round(latency.p99_ms, 2),
+    }
+
+
+async def _end_last(children: list[Child]) -> None:
+    """End the last one, the supervisor."""
+    import anyio
+
+    supervisor = children[-1]
+    with anyio.fail_after(TIMEOUT_S):
+        supervisor.ask_to_end()
+        # Taken out first, or it would be started again.
+        children.remove(supervisor)
+        while supervisor.runs:  # noqa: ASYNC110 - a process has no event to wait for
+            await anyio.sleep(0.01)
+
+
+def _tell(step: str) -> None:
+    output.hint(f"measuring: {step}")
+
+
+def _last_words(log: IO[bytes]) -> str:
+    log.seek(0)
+    lines = log.read().decode("utf-8", "replace").splitlines()
+    reasons = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines[-1:]
+    return output.clean(reasons[-1]) if reasons else "nothing"
+
+
+def show(found: Figures, common: Globals) -> None:
+    """Print what was measured, and what the figures are."""
+    if common.output != "table":
+        output.show_record(common.output, asdict(found), key="drain")
+        return
+    rows = [
+        ("machine", found.machine),
+        ("redis", found.redis),
+        ("workers", f"{found.processes} process{'es' * (found.processes > 1)}"),
+        ("submit, one by one", f"{found.submit_one_by_one:,} tasks/s"),
+        ("submit, 100 at once", f"{found.submit_100_at_once:,} tasks/s"),
+        ("submit_many", f"{found.submit_many:,} tasks/s"),
+        ("drain", f"{found.drain:,} tasks/s"),
+        ("submit to result", f"p50 {found.latency_p50_ms:.2f} ms, p99 {found.latency_p99_ms:.2f} ms, at rest"),
+    ]
+    output.write("".join(f"{output.paint(name.ljust(19), '1')}  {output.clean(text)}\n" for name, text in rows))
+    output.say(
+        "These tasks do nothing: the figures are what orchestration itself costs here, handlers come on top.\n"
+        "Client, supervisor, workers and Redis shared the processors; other programs lower the figures."
+    )

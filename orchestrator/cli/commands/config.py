@@ -1,0 +1,170 @@
+"""`orc config`: show, validate, schema; publish, withdraw, published."""
+
+from __future__ import annotations
+
+from pathlib import Path  # noqa: TC003 - read when arguments are parsed
+from typing import Annotated, Any
+
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, send_and_show
+from orchestrator.cli.terminal.inputs import value as read_value
+from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.parsing import Commands, option, positional
+
+commands = Commands(
+    "config",
+    "Show and check the settings; publish values that agents read while they run.",
+    examples="""
+        orc config show --sources
+        orc config validate orchestrator.toml
+        orc config publish routing.model '"large"' --reason "the small one is down"
+    """,
+)
+app = commands.app
+
+
+@commands.command(
+    "show",
+    examples="""
+        orc config show --sources
+        orc config show -o json
+    """,
+)
+def show(*, sources: Annotated[bool, option("--sources")] = False, common: Globals = DEFAULTS) -> None:
+    """Show every setting with its value; secrets are masked.
+
+    Args:
+        sources: Say where each value comes from.
+        common: Global options.
+    """
+    rows: list[dict[str, Any]] = []
+    for row in common.loaded().rows():
+        value = dict(row.value) if isinstance(row.value, dict) else row.value
+        source = {"source": row.source} if sources else {}
+        rows.append({"name": row.name, "value": value, **source, "description": row.description})
+    columns = ("name", "value", "source") if sources else ("name", "value", "description")
+    output.show_list(common.output, rows, columns, key="name")
+
+
+@commands.command(
+    "validate",
+    examples="""
+        orc config validate
+        orc config validate orchestrator.toml
+    """,
+)
+def validate(file: Annotated[Path | None, positional("FILE")] = None, /, *, common: Globals = DEFAULTS) -> None:
+    """Check the settings from all sources, with FILE in place of the usual file. Exit code 78: something is wrong.
+
+    Args:
+        file: A settings file.
+        common: Global options.
+    """
+    from dataclasses import replace
+
+    loaded = replace(common, config=file or common.config).loaded()
+    files = [place.removeprefix("file ") for place in loaded.places.values() if place.startswith("file ")]
+    output.say(f"the settings are fine ({', '.join(dict.fromkeys(files)) or 'no file'})")
+
+
+@commands.command(
+    "schema",
+    examples="""
+        orc config schema > orchestrator.schema.json
+        orc config schema --commands | jq '.oneOf | length'
+    """,
+)
+def schema(*, of_commands: Annotated[bool, option("--commands")] = False, common: Globals = DEFAULTS) -> None:
+    """Print the JSON schema of the settings, for editors and for other programs. It is JSON in every form of output.
+
+    Args:
+        of_commands: That of the control commands instead.
+        common: Global options.
+    """
+    from orchestrator.control.commands import commands_schema
+    from orchestrator.core.settings import settings_schema
+
+    found = commands_schema() if of_commands else settings_schema()
+    output.write(output.json_text(found, indent=common.output != "jsonl"))
+
+
+@commands.command(
+    "publish",
+    examples="""
+        orc config publish routing.model large
+        orc config publish batch '{"size": 20}' --reason "a slow disk"
+        orc config publish prompts @prompts.json
+    """,
+)
+async def publish(
+    key: Annotated[str, positional("KEY")],
+    value: Annotated[str, positional("VALUE")],
+    /,
+    *,
+    options: CommandOptions = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Let a value be known to all programs of the pool, also to those that start later: `ctx.config.get(KEY)`.
+
+    Not a setting of orchestrator.toml: what it means is up to the agents. It is stored before anybody hears of it.
+
+    Args:
+        key: A name, as routing.model.
+        value: JSON when it parses, otherwise text; @FILE and @- say where it stands.
+        options: How to ask.
+        common: Global options.
+    """
+    from orchestrator.control.commands import make_command
+    from orchestrator.core.payload import encode_json
+
+    text = encode_json(f"config {key!r}", read_value(value), max_bytes=32_768, max_depth=64).decode()
+    return await _give(make_command("publish-config", {"key": key, "value": text}), options, common)
+
+
+@commands.command(
+    "withdraw",
+    examples="""
+        orc config withdraw routing.model
+    """,
+)
+async def withdraw(
+    key: Annotated[str, positional("KEY")], /, *, options: CommandOptions = USUAL, common: Globals = DEFAULTS
+) -> int:
+    """Let a published value be known no more.
+
+    Args:
+        key: Its name.
+        options: How to ask.
+        common: Global options.
+    """
+    from orchestrator.control.commands import make_command
+
+    return await _give(make_command("withdraw-config", {"key": key}), options, common)
+
+
+@commands.command(
+    "published",
+    examples="""
+        orc config published
+        orc config published -o json
+    """,
+)
+async def published(*, common: Globals = DEFAULTS) -> None:
+    """List the values that are published.
+
+    Args:
+        common: Global options.
+    """
+    from orchestrator.client.client import Orchestrator
+
+    async with Orchestrator(settings=common.settings()) as orc:
+        found = await orc.config.all()
+    rows = [{"key": key, "value": value} for key, value in sorted(found.items())]
+    output.show_list(common.output, rows, ("key", "value"), key="key", empty="nothing is published")
+
+
+async def _give(command: Any, options: CommandOptions, common: Globals) -> int:
+    from orchestrator.services import open_services
+
+    async with open_services(common.settings(), name="cli") as services:
+        return await send_and_show(services, command, options, common)

@@ -1,0 +1,199 @@
+"""`orc control`: list, show, renew, log-level."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, receipt_rows, receipt_table, send_and_show
+from orchestrator.cli.terminal.confirm import ask
+from orchestrator.cli.terminal.inputs import duration_s
+from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from orchestrator.control.records import ControlRecord
+    from orchestrator.control.signing import Signer
+    from orchestrator.services import Services
+
+commands = Commands(
+    "control",
+    "Look at the commands that were given.",
+    examples="""
+        orc control list
+        orc control show 0192f0c1-…
+    """,
+)
+app = commands.app
+
+
+@commands.command(
+    "list",
+    alias="ls",
+    examples="""
+        orc control list
+        orc control list --actor ada@desk --since 1d
+        orc control list --refused -o json
+    """,
+)
+async def list_(
+    *,
+    actor: Annotated[str | None, option("--actor", metavar="ACTOR")] = None,
+    kind: Annotated[str | None, option("--kind", metavar="KIND")] = None,
+    since: Annotated[str | None, option("--since", metavar="DURATION")] = None,
+    refused: Annotated[bool, option("--refused")] = False,
+    limit: Annotated[int, option("--limit", metavar="N")] = 50,
+    common: Globals = DEFAULTS,
+) -> None:
+    """List the newest commands: who asked for what, when and why, and whether it is active. Also what was refused.
+
+    Args:
+        actor: Only those of this actor.
+        kind: Only those of this kind: stop, start, pause-agent, …
+        since: Only those of this time: 1h, 2d.
+        refused: Only those that were refused.
+        limit: At most this many [50].
+        common: Global options.
+    """
+    from datetime import UTC, datetime, timedelta
+
+    from orchestrator.control.commands import KINDS
+    from orchestrator.control.records import records
+    from orchestrator.services import open_services
+
+    if limit < 1:
+        raise InvalidInput(f"--limit must be at least 1, not {limit}")
+    if kind is not None and kind not in KINDS:
+        raise InvalidInput(f"no command is of kind {kind!r}; there are {', '.join(sorted(KINDS))}")
+    since_s = duration_s("--since", since)
+    start = None if since_s is None else datetime.now(UTC) - timedelta(seconds=since_s)
+
+    def wanted(record: ControlRecord) -> bool:
+        return (
+            (actor is None or record.actor == actor)
+            and (kind is None or record.kind == kind)
+            and (not refused or record.state == "refused")
+        )
+
+    async with open_services(common.settings(), name="cli") as services:
+        signer = _signer(services)
+        found = await records(services.store, signer, limit=limit, since=start, wanted=wanted)
+    rows = [asdict(record) for record in found]
+    if common.output == "table":
+        rows = [
+            {**row, "command": row["words"], "state": f"refused: {row['problem']}" if row["problem"] else row["state"]}
+            for row in rows
+        ]
+    columns = ("id", "at", "actor", "state", "command", "reason")
+    output.show_list(common.output, rows, columns, key="id", empty="no such command was given")
+
+
+@commands.command(
+    "show",
+    alias="get",
+    examples="""
+        orc control show 0192f0c1-…
+        orc control show 0192f0c1-… -o json
+    """,
+)
+async def show(command: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
+    """Show one command: who asked for it, why and when, whether it is active, who has answered and who has not.
+
+    Args:
+        command: Its id.
+        common: Global options.
+    """
+    from orchestrator.control.receipts import Receipts, poll
+    from orchestrator.control.records import find
+    from orchestrator.services import open_services
+
+    async with open_services(common.settings(), name="cli") as services:
+        record, asked = await find(services.store, _signer(services), command)
+        found = Receipts((), ())
+        if asked is not None and not record.problem:
+            found = await poll(services.store, record.id, asked, at=record.at)
+    rows = receipt_rows(found, record.at)
+    shown: dict[str, Any] = {**asdict(record), "missing": found.missing, "busy": found.busy}
+    if common.output != "table":
+        output.show_record(common.output, {**shown, "answered": rows}, key="id")
+        return
+    output.show_record("table", shown, key="id", skip=("reason", "problem", "missing", "busy", "kind", "actor"))
+    if rows:
+        output.write("\n" + receipt_table(rows))
+
+
+@commands.command(
+    "renew",
+    examples="""
+        orc control renew --reason "restored from the backup of Monday"
+        orc control renew --yes
+    """,
+)
+def renew(
+    *,
+    yes: Annotated[bool, option("--yes")] = False,
+    options: CommandOptions = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Refuse from now on every command that was signed before, as after a restore from a backup. Asks first.
+
+    What is active stays active.
+
+    Args:
+        yes: Do not ask.
+        options: How to ask.
+        common: Global options.
+    """
+    # No coroutine, so that Ctrl-C ends the question.
+    import anyio
+
+    from orchestrator.control.commands import RenewEpoch
+
+    ask("refuse every command that was signed before now", yes=yes)
+    return anyio.run(_give, RenewEpoch(), options, common)
+
+
+@commands.command(
+    "log-level",
+    examples="""
+        orc control log-level debug --reason "looking for the leak"
+        orc control log-level --reset
+    """,
+)
+async def log_level(
+    level: Annotated[str | None, positional("LEVEL")] = None,
+    /,
+    *,
+    reset: Annotated[bool, option("--reset")] = False,
+    options: CommandOptions = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Let every supervisor and worker log from this level on: debug, info, warning or error.
+
+    Args:
+        level: The level.
+        reset: Let each log again from the level on that its settings say.
+        options: How to ask.
+        common: Global options.
+    """
+    from orchestrator.control.commands import make_command
+
+    if reset == (level is not None):
+        raise InvalidInput("which level? give debug, info, warning or error; or --reset")
+    command = make_command("reset-log-level", {}) if reset else make_command("set-log-level", {"level": level})
+    return await _give(command, options, common)
+
+
+async def _give(command: Any, options: CommandOptions, common: Globals) -> int:
+    from orchestrator.services import open_services
+
+    async with open_services(common.settings(), name="cli") as services:
+        return await send_and_show(services, command, options, common)
+
+
+def _signer(services: Services) -> Signer:
+    from orchestrator.control.signing import signer_of
+
+    return signer_of(services.settings, place=services.keys.root)

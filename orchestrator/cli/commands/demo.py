@@ -1,0 +1,227 @@
+"""`orc demo`: a team of agents audits a tree of Python source. Redis, supervisor and workers run for real."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from orchestrator.cli.commands.up import supervisor_command
+from orchestrator.cli.commands.worker import check_processes, worker_command
+from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, end_in_order, work_beside
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.core.errors import InvalidInput, OrchestratorError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import IO
+
+    from orchestrator.core.settings import Settings
+
+TEAM: Final = "workers.demo.team:team"
+ROOT_SKILL: Final = "audit"
+PROCESSES: Final = 3
+TIMEOUT_S: Final = 20.0
+"""How long each part may take to end; a worker host kills its workers before that."""
+
+commands = Commands(
+    "demo",
+    "Watch a team of agents audit a tree of Python source.",
+    examples="""
+        orc demo
+        orc demo src --out audit
+    """,
+)
+app = commands.app
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSummary:
+    """What happened, as it is printed at the end."""
+
+    markdown: str
+    html: str
+    files: int
+    functions: int
+    cycles: int
+    remarks: int
+    tasks: int
+    attempts: int
+    changes: int
+    retries: int
+    dead: int
+    processes: int
+    seconds: float
+    tasks_per_second: float
+
+
+@commands.itself
+def demo(
+    path: Annotated[str | None, positional("PATH")] = None,
+    /,
+    *,
+    out: Annotated[Path | None, option("--out", metavar="DIR")] = None,
+    processes: Annotated[int, option("--processes", metavar="N")] = PROCESSES,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Watch a team of agents audit a tree of Python source.
+
+    Args:
+        path: A folder of Python source; by default that of the installed redis package.
+        out: Where the report goes (orc-demo in the current folder).
+        processes: Worker processes (3).
+        common: Global options.
+    """
+    check_processes(processes)
+    root = _check_tree(path)
+    folder = _make_folder(out or Path("orc-demo"))
+    settings = common.settings()
+    log = folder / "demo.log"
+    with ExitStack() as held:
+        environ = {**common.environ(), **_place_of_redis(settings, common, held)}
+        # What runs when somebody gives up is of no use to anybody.
+        environ |= {"ORC_LOGGING__FORMAT": "json", "ORC_WORKER__DRAIN_S": "0.5"}
+        # The events of the team would tear the picture apart; they are kept beside the report.
+        log_file = held.enter_context(log.open("wb"))
+        audited = _run_team(root, folder, log_file, processes, environ)
+    if isinstance(audited, int):
+        return audited
+    _print_summary(audited, common)
+    return 0
+
+
+def _check_tree(path: str | None) -> str:
+    """Ask the team's own code whether there is something to audit, before anything is started."""
+    command = [sys.executable, "-P", "-m", "workers.demo", *([] if path is None else [path])]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own interpreter and module
+    if answer.returncode:
+        raise SystemExit(answer.returncode)  # it has said why
+    return answer.stdout.decode(errors="surrogateescape").removesuffix("\n")
+
+
+def _make_folder(folder: Path) -> Path:
+    try:
+        folder = folder.expanduser().absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{secrets.token_hex(4)}"
+        probe.touch()
+        probe.unlink()
+    except (OSError, RuntimeError, ValueError) as refused:
+        why = refused.strerror if isinstance(refused, OSError) and refused.strerror else str(refused)
+        raise InvalidInput(f"the report cannot go to {folder}: {why}; name another folder with --out") from None
+    return folder
+
+
+def _place_of_redis(settings: Settings, common: Globals, held: ExitStack) -> dict[str, str]:
+    """Hold a Redis for the demo, and say in variables where it is.
+
+    Without a URL and a data directory it is a server of our own that leaves nothing behind; otherwise the demo keeps
+    to keys of its own.
+    """
+    import os
+
+    from orchestrator.services import check_answers, hold_embedded, hold_ephemeral
+
+    apart = {} if common.prefix else {"ORC_PREFIX": f"orc:demo:{secrets.token_hex(4)}"}
+    if settings.redis.url is not None:
+        check_answers(settings)
+        return apart
+    named = os.environ.get("ORC_DATA_DIR")
+    redis = hold_embedded() if named else hold_ephemeral()
+    held.callback(redis.close, wait_s=TIMEOUT_S)
+    os.environ["ORC_DATA_DIR"] = str(redis.data_dir)  # for the client in this process
+    return {"ORC_DATA_DIR": str(redis.data_dir), **(apart if named else {})}
+
+
+def _run_team(root: str, folder: Path, log: IO[bytes], processes: int, environ: Mapping[str, str]) -> DemoSummary | int:
+    """Run supervisor and workers around one audit; answers an exit code when it was interrupted."""
+    import anyio
+
+    output.say(f"audits {root} with {processes} worker processes")
+    parts = [
+        Part("worker host", worker_command((TEAM,), processes), TIMEOUT_S),
+        Part("supervisor", supervisor_command(), TIMEOUT_S),
+    ]
+    children: list[Child] = []
+    try:
+        children += [Child(part, environ, output=log) for part in parts]
+        summary = anyio.run(work_beside, children, partial(_audit, root, folder, processes, environ))
+    except ChildFailed as failed:
+        raise DemoFailed(f"{failed}; see {shlex.quote(log.name)}", failed.exit_code) from None
+    finally:
+        with blocked_signals() as signals:
+            end_in_order(children, signals)
+    if isinstance(summary, signal.Signals):
+        output.say(f"{summary.name}: the audit is given up; everything has stopped")
+        return 128 + summary
+    return summary
+
+
+class DemoFailed(OrchestratorError):
+    """A part of the demo did not start or did not live."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, str]) -> DemoSummary:
+    """Submit the root task, show how its children come and go, and sum up."""
+    import anyio
+
+    from orchestrator.cli.terminal.progress import ProgressDisplay
+    from orchestrator.cli.terminal.waiting import wait_through_outages
+    from orchestrator.client.client import Orchestrator
+    from orchestrator.core.settings import load_settings
+    from orchestrator.tasks import queries
+
+    async with Orchestrator(settings=load_settings(environ=environ)) as orc, wait_through_outages(orc):
+        started_s = time.monotonic()
+        # A session for this audit alone: with --prefix those of earlier ones are still there.
+        session = f"audit-{secrets.token_hex(4)}"
+        handle = await orc.submit(ROOT_SKILL, {"path": root, "out": str(folder)}, session=session)
+        async with anyio.create_task_group() as group:
+            group.start_soon(ProgressDisplay(orc.services, handle, started_s).run)
+            audited: dict[str, Any] = await handle.result()
+            group.cancel_scope.cancel()
+        seconds = time.monotonic() - started_s
+        counts = await queries.counters(orc.services.store)
+    tasks, retries = counts.get("succeeded", 0), counts.get("retried", 0)
+    return DemoSummary(
+        **{name: audited[name] for name in ("markdown", "html", "files", "functions", "cycles", "remarks", "changes")},
+        tasks=tasks,
+        attempts=tasks + retries,
+        retries=retries,
+        dead=counts.get("dead", 0),
+        processes=processes,
+        seconds=round(seconds, 2),
+        tasks_per_second=round(tasks / seconds, 1),
+    )
+
+
+def _print_summary(found: DemoSummary, common: Globals) -> None:
+    if common.output != "table":
+        output.show_record(common.output, asdict(found), key="markdown")
+        return
+    retried = f"{found.retries} retried (the linker fails once on purpose)" if found.retries else "none retried"
+    cycles = f"{found.cycles} import cycle{'s' * (found.cycles != 1)}"
+    speed = f"{found.seconds:.1f} s, {found.tasks_per_second:g} tasks per second"
+    lines = [
+        ("audited", f"{found.files} files, {found.functions} functions: {cycles}, {found.remarks} remarks"),
+        ("worked", f"{found.tasks} tasks in {found.attempts} attempts, {retried}, {found.dead} dead"),
+        ("shared", f"{found.changes} changes in the workspace of their session, each made once"),
+        ("took", f"{speed}, with {found.processes} worker processes"),
+        ("report", found.markdown),
+        ("", found.html),
+    ]
+    output.write("".join(f"{output.paint(name.ljust(8), '1')} {output.clean(text)}\n" for name, text in lines))

@@ -1,0 +1,74 @@
+"""`orc doctor`: what is wrong with machine, settings, server and pool, and what to type."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Final
+
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.failures import DONE, FAILED, NOBODY_ANSWERED
+from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.parsing import Commands, option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.doctor.findings import DoctorFinding
+
+_COLOURS: Final = {"ok": "32", "warning": "33", "problem": "31"}
+
+commands = Commands(
+    "doctor",
+    "Find what is wrong with machine, settings, server and pool, and say what to do.",
+    examples="""
+        orc doctor
+        orc doctor --strict -o json
+        ORC_REDIS__URL=redis://localhost:6379/0 orc doctor
+    """,
+)
+app = commands.app
+
+
+@commands.itself
+async def doctor(*, strict: Annotated[bool, option("--strict")] = False, common: Globals = DEFAULTS) -> int:
+    """Find what is wrong, and say what to do; nothing is changed. Exit code 0: no problem, 1: problems, 69: no Redis.
+
+    Args:
+        strict: Exit code 1 for warnings too.
+        common: Global options.
+    """
+    from anyio.to_thread import run_sync
+
+    from orchestrator.doctor.findings import Severity
+    from orchestrator.doctor.runner import run_machine_checks, run_server_checks
+
+    findings, settings = await run_sync(lambda: run_machine_checks(common.loaded))
+    answered = True
+    if settings is not None:
+        seen = await run_server_checks(settings)
+        findings, answered = [*findings, *seen.findings], seen.answered
+    if common.output == "table":
+        _print_findings(findings)
+    else:
+        output.show_list(common.output, [asdict(finding) for finding in findings], (), key="code")
+    severities = [finding.severity for finding in findings]
+    problems, warnings = severities.count(Severity.PROBLEM), severities.count(Severity.WARNING)
+    output.say(_summary(problems, warnings))
+    if not answered:
+        return NOBODY_ANSWERED
+    return FAILED if problems or (strict and warnings) else DONE
+
+
+def _print_findings(findings: Sequence[DoctorFinding]) -> None:
+    width = max(len(finding.code) for finding in findings)
+    for finding in findings:
+        severity = output.paint(finding.severity.ljust(7), _COLOURS[finding.severity])
+        output.write(f"{severity}  {finding.code.ljust(width)}  {output.clean(finding.found)}\n")
+        if finding.fix:
+            output.write(f"{' ' * (width + 11)}→ {output.clean(finding.fix)}\n")
+
+
+def _summary(problems: int, warnings: int) -> str:
+    counts = [(problems, "problem"), (warnings, "warning")]
+    said = [f"{count} {name}{'s' * (count != 1)}" for count, name in counts if count]
+    return ", ".join(said) or "all is well"

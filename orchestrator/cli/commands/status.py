@@ -1,0 +1,124 @@
+"""`orc status`: one screen that says whether everything works."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.active_commands import active_commands, print_active_commands, read_desired_state
+from orchestrator.cli.terminal.failures import NOBODY_ANSWERED, error_line
+from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.parsing import Commands
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+
+commands = Commands(
+    "status",
+    "Show on one screen whether everything works. Exit code: 0 it does, 69 no Redis or no supervisor answers.",
+    examples="""
+        orc status
+        orc status -o json
+    """,
+)
+app = commands.app
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What the screen shows."""
+
+    pool: str
+    prefix: str
+    supervisor: str | None
+    server: dict[str, Any]
+    agents: list[dict[str, Any]]
+    workers: list[dict[str, Any]]
+    queues: list[dict[str, Any]]
+    active_commands: list[dict[str, Any]]
+    tasks: dict[str, int]
+
+
+@commands.itself
+async def status(*, common: Globals = DEFAULTS) -> int:
+    """Show on one screen whether everything works.
+
+    Args:
+        common: Global options.
+    """
+    from orchestrator.services import open_services
+
+    async with open_services(common.settings(), name="cli") as services:
+        found = await _ask(services)
+    if common.output == "table":
+        _print_screen(found)
+    else:
+        output.show_record(common.output, asdict(found), key="pool")
+    if found.supervisor is None:
+        output.say(
+            error_line("no supervisor leads; nothing is assigned, start one with `orc up` or `orc supervisor run`")
+        )
+        return NOBODY_ANSWERED
+    return 0
+
+
+async def _ask(services: Services) -> Status:
+    from orchestrator.agents import queries as registry
+    from orchestrator.cli.commands.queues import queue_rows
+    from orchestrator.tasks import queries as tasks
+
+    store = services.store
+    return Status(
+        pool=services.settings.pool,
+        prefix=services.settings.prefix,
+        supervisor=await registry.leader(store),
+        server=asdict(await store.server_info()),
+        agents=[asdict(agent) for agent in await registry.agents(store)],
+        workers=[asdict(worker) for worker in await registry.workers(store)],
+        queues=await queue_rows(services),
+        active_commands=active_commands(await read_desired_state(services)),
+        tasks=await tasks.counters(store),
+    )
+
+
+def _print_screen(found: Status) -> None:
+    from orchestrator.cli.commands.queues import COLUMNS
+
+    server = found.server
+    kept = "append-only file" if server["append_only"] else "not kept on disk"
+    facts = [
+        (
+            "redis",
+            f"{server['version']}, up {output.span(server['uptime_s'])}, {_megabytes(server['memory_bytes'])}, {kept}",
+        ),
+        ("pool", f"{found.pool} ({found.prefix})"),
+        ("supervisor", found.supervisor or "none leads"),
+        ("tasks", ", ".join(f"{found.tasks[name]} {name}" for name in _in_order(found.tasks)) or "none yet"),
+    ]
+    output.write("".join(f"{output.paint(name.ljust(10), '1')}  {output.clean(text)}\n" for name, text in facts))
+    if found.active_commands:
+        output.write("\n")
+        print_active_commands(found.active_commands)
+    agents = [{**agent, "workers": len(agent["workers"])} for agent in found.agents]
+    _print_table(agents, ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills"), title="agent")
+    _print_table(found.workers, ("id", "pid", "last_seen_at", "agents"), title="worker")
+    _print_table(found.queues, COLUMNS, title="queue")
+
+
+def _in_order(counters: dict[str, int]) -> list[str]:
+    """The names of counters in the order of a task's life; those that are not listed here come last."""
+    order = ("submitted", "assigned", "succeeded", "retried", "snoozed", "dead", "cancelled", "expired")
+    return sorted(counters, key=lambda name: (order.index(name) if name in order else len(order), name))
+
+
+def _print_table(rows: list[dict[str, Any]], columns: tuple[str, ...], *, title: str) -> None:
+    if rows:
+        first, *others = columns
+        renamed = [{title: row[first], **{name: row[name] for name in others}} for row in rows]
+        output.write("\n")
+        output.show_list("table", renamed, (title, *others), key=title)
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1_048_576:.1f} MiB"

@@ -1,0 +1,38 @@
+"""`orc supervisor`: run."""
+
+from __future__ import annotations
+
+from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.parsing import Commands
+
+commands = Commands(
+    "supervisor",
+    "Run the supervisor alone.",
+    examples="""
+        orc supervisor run
+        orc supervisor run --config /etc/orchestrator/orchestrator.toml
+    """,
+)
+app = commands.app
+
+
+@commands.command(
+    "run",
+    examples="""
+        orc supervisor run
+        ORC_REDIS__URL=redis://localhost:6379/0 orc supervisor run
+    """,
+)
+def run(*, common: Globals = DEFAULTS) -> None:
+    """Assign tasks until SIGTERM or Ctrl-C. Several may run: one leads, the others stand by.
+
+    Args:
+        common: Global options.
+    """
+    from orchestrator.core.event_loop import run_loop
+    from orchestrator.core.log import configure_logging
+    from orchestrator.supervisor.daemon import run_supervisor
+
+    settings = common.settings()
+    configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
+    run_loop(run_supervisor, settings)

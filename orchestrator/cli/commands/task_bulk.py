@@ -1,0 +1,189 @@
+"""What is done to tasks by their ids, at once, or by a filter, as a job of the supervisor: retry, cancel, delete.
+
+By ids it is done here, and the record of commands keeps who and why; by filter it is asked first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.confirm import ask
+from orchestrator.cli.terminal.failures import DONE, NOT_FOUND, REFUSED, error_line, joint_exit_code
+from orchestrator.cli.terminal.selections import carry_out, describe_action, find, show_dry_run
+from orchestrator.core.errors import CommandRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.cli.terminal.command_options import CommandOptions
+    from orchestrator.cli.terminal.options import Globals
+    from orchestrator.cli.terminal.selections import Selecting
+    from orchestrator.services import Services
+    from orchestrator.tasks import model
+
+UNKNOWN: Final = "does not exist, or its retention has passed"
+RECORDED: Final = 500
+"""Tasks that one entry of the record names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was done with one task. `status` and `state` are for programs, `text` for people."""
+
+    id: str
+    status: str
+    state: model.TaskState | None
+    text: str
+    exit_code: int = DONE
+
+
+def checked(tasks: Sequence[str]) -> list[str]:
+    """The ids that were typed, each once.
+
+    Raises:
+        InvalidInput: one is none.
+    """
+    from orchestrator.core.ids import check_task_id
+
+    return [check_task_id(task) for task in dict.fromkeys(tasks)]
+
+
+def show_rows(rows: Sequence[Row], common: Globals) -> int:
+    """Print what was done with each; as ids only those with which it was done, for what comes behind a pipe."""
+    if common.output == "table":
+        output.show_list("table", [{"id": row.id, "done": row.text} for row in rows], ("id", "done"), key="id")
+    elif common.output == "id":
+        output.show_list("id", [{"id": row.id} for row in rows if row.exit_code == DONE], (), key="id")
+        for row in rows:
+            if row.exit_code != DONE:
+                output.say(f"task {row.id}: {row.text}")
+    else:
+        shown = [{"id": row.id, "status": row.status, "state": row.state} for row in rows]
+        output.show_list(common.output, shown, (), key="id")
+    return joint_exit_code([row.exit_code for row in rows])
+
+
+async def record(
+    services: Services, action: Literal["cancel", "retry", "delete"], rows: Sequence[Row], reason: str
+) -> None:
+    """Keep in the record of commands with which tasks it was done, by whom and why."""
+    from orchestrator.control.commands import RecordTasks
+    from orchestrator.control.sending import send
+
+    done = [row.id for row in rows if row.exit_code == DONE]
+    try:
+        for first in range(0, len(done), RECORDED):
+            command = RecordTasks(action=action, tasks=tuple(done[first : first + RECORDED]))
+            retry_for_s = services.settings.redis.command_timeout_s
+            await send(services.store, services.settings, command, reason=reason, retry_for_s=retry_for_s)
+    except CommandRefused as refused:
+        output.say(error_line(f"it was done, but the record of commands does not tell of it: {refused}"))
+
+
+# --------------------------------------------------------------------------------------------------------------- by ids
+
+
+def retry_tasks(tasks: Sequence[str], selecting: Selecting | None, options: CommandOptions, common: Globals) -> int:
+    """Let tasks run again. Blocks; answers the exit code."""
+    import anyio
+
+    if selecting is None:
+        return anyio.run(_retry_by_ids, checked(tasks), options, common)
+    from orchestrator.control.commands import RetryTasks
+
+    found = find(selecting, common)
+    if selecting.dry_run:
+        return show_dry_run(found, selecting, common)
+    ask(describe_action("retry", found, selecting), yes=selecting.yes or not found.tasks, final=False)
+    command = RetryTasks(count=len(found.tasks), filter=selecting.wanted.words)
+    return anyio.run(carry_out, command, found, options, common)
+
+
+async def _retry_by_ids(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
+    from orchestrator.control.sending import this_actor
+    from orchestrator.services import open_services
+    from orchestrator.tasks import steering
+
+    settings = common.settings()
+    async with open_services(settings, name="cli") as services:
+        said = f"{this_actor()}: {options.reason}" if options.reason else this_actor()
+        done = await steering.retry(
+            services.store,
+            ids,
+            said=said,
+            max_wait_s=round(settings.queue.max_wait_s),
+            retry_for_s=settings.redis.command_timeout_s,
+        )
+        rows = [_requeued(id_, *done[id_]) for id_ in ids]
+        await record(services, "retry", [row for row in rows if row.status == "requeued"], options.reason)
+    return show_rows(rows, common)
+
+
+def _requeued(id_: str, status: model.RequeueStatus, state: model.TaskState | None) -> Row:
+    match status:
+        case "requeued":
+            return Row(id_, status, state, "runs again")
+        case "already":
+            return Row(id_, status, state, f"has not ended, it is {state}")
+        case "refused":
+            return Row(id_, status, state, "has succeeded, so it does not run again", REFUSED)
+        case "damaged":
+            return Row(id_, status, state, "its record is damaged, nobody could run it", REFUSED)
+    return Row(id_, status, None, UNKNOWN, NOT_FOUND)
+
+
+def cancel(selecting: Selecting, options: CommandOptions, common: Globals) -> int:
+    """Cancel what a filter means. Blocks; answers the exit code."""
+    import anyio
+
+    from orchestrator.control.commands import CancelTasks
+
+    found = find(selecting, common)
+    if selecting.dry_run:
+        return show_dry_run(found, selecting, common)
+    ask(describe_action("cancel", found, selecting), yes=selecting.yes or not found.tasks)
+    command = CancelTasks(count=len(found.tasks), filter=selecting.wanted.words)
+    return anyio.run(carry_out, command, found, options, common)
+
+
+def delete(
+    tasks: Sequence[str], selecting: Selecting | None, options: CommandOptions, common: Globals, *, yes: bool
+) -> int:
+    """Delete ended tasks. Blocks; answers the exit code."""
+    import anyio
+
+    if selecting is None:
+        ids = checked(tasks)
+        ask(f"delete {len(ids)} task{'' if len(ids) == 1 else 's'}", yes=yes)
+        return anyio.run(_delete, ids, options, common)
+    from orchestrator.control.commands import DeleteTasks
+
+    found = find(selecting, common)
+    if selecting.dry_run:
+        return show_dry_run(found, selecting, common)
+    ask(describe_action("delete", found, selecting), yes=yes or not found.tasks)
+    command = DeleteTasks(count=len(found.tasks), filter=selecting.wanted.words)
+    return anyio.run(carry_out, command, found, options, common)
+
+
+async def _delete(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
+    from orchestrator.services import open_services
+    from orchestrator.tasks import steering
+
+    settings = common.settings()
+    async with open_services(settings, name="cli") as services:
+        done = await steering.delete(services.store, ids, retry_for_s=settings.redis.command_timeout_s)
+        rows = [_deleted(id_, *done[id_]) for id_ in ids]
+        await record(services, "delete", rows, options.reason)
+    return show_rows(rows, common)
+
+
+def _deleted(id_: str, status: model.DeleteStatus, state: model.TaskState | None) -> Row:
+    match status:
+        case "deleted":
+            return Row(id_, status, None, "deleted")
+        case "refused":
+            return Row(id_, status, state, f"has not ended, it is {state}: cancel it first", REFUSED)
+    return Row(id_, status, None, UNKNOWN, NOT_FOUND)

@@ -1,0 +1,249 @@
+"""`orc tasks`: why, cancel, retry, delete."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from orchestrator.cli.commands.task_bulk import UNKNOWN, Row, record, show_rows
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
+from orchestrator.cli.terminal.failures import NOT_FOUND, TIMED_OUT
+from orchestrator.cli.terminal.inputs import duration_s
+from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.selections import NO_FILTER, Filtering, selecting
+from orchestrator.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.cli.terminal.parsing import Commands
+    from orchestrator.cli.terminal.waiting import Ended as End
+    from orchestrator.tasks import model
+
+Open = Literal["scheduled", "ready", "assigned", "running", "cancelling", "awaiting_input"]
+Retryable = Literal["dead", "cancelled", "expired"]
+Ended = Literal["succeeded", "dead", "cancelled", "expired"]
+
+
+def add_to(commands: Commands) -> None:
+    """Add these commands to those of `orc tasks`."""
+    commands.command(
+        "why",
+        examples="""
+            orc tasks why 0192f0c1-…
+            orc tasks why 0192f0c1-… -o json | jq .cause
+        """,
+    )(why)
+    commands.command(
+        "cancel",
+        examples="""
+            orc tasks cancel 0192f0c1-… --reason "wrong input"
+            orc tasks cancel ID ID --wait --timeout 30s
+            orc tasks cancel --session 101 --older-than 1h
+        """,
+    )(cancel)
+    commands.command(
+        "retry",
+        examples="""
+            orc tasks retry 0192f0c1-… --reason "the disk has room again"
+            orc tasks retry --skill send --error "Connection refused"
+            orc tasks retry --state cancelled --session 101 --dry-run
+        """,
+    )(retry)
+    commands.command(
+        "delete",
+        examples="""
+            orc tasks delete 0192f0c1-…
+            orc tasks delete --state expired --older-than 1d
+        """,
+    )(delete)
+
+
+async def why(task: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
+    """Say what a task waits for: the one thing that must go first, and what to do about it.
+
+    Args:
+        task: Its id.
+        common: Global options.
+    """
+    from orchestrator.core.ids import check_task_id
+    from orchestrator.services import open_services
+    from orchestrator.tasks import queries
+
+    check_task_id(task)
+    async with open_services(common.settings(), name="cli") as services:
+        found = await queries.status(services.store, task)
+    if common.output == "table":
+        output.write(f"{output.clean(f'{found.state}: {found.why}')}\n")
+        return
+    known = {name: value for name, value in asdict(found.detail).items() if value is not None}
+    if found.detail.options is not None:
+        known["options"] = output.user_json(found.detail.options)
+    output.show_record(common.output, {"id": task, "state": found.state, **known}, key="id")
+
+
+def cancel(
+    *tasks: Annotated[str, positional("ID")],
+    state: Annotated[tuple[Open, ...], option("--state", metavar="STATE", many=True)] = (),
+    reason: Annotated[str, option("--reason", metavar="TEXT")] = "",
+    wait: Annotated[bool, option("--wait")] = False,
+    no_wait: Annotated[bool, option("--no-wait")] = False,
+    timeout: Annotated[str | None, option("--timeout", metavar="DURATION")] = None,
+    dry_run: Annotated[bool, option("--dry-run")] = False,
+    yes: Annotated[bool, option("--yes")] = False,
+    filtering: Filtering = NO_FILTER,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Cancel tasks: those that wait end at once, those that run are told to stop. What has ended stays as it ended.
+
+    By filter it asks first, and a supervisor does it; what is submitted later is not meant.
+
+    Exit code: 0 none will run on, 3 unknown, 5 timed out waiting, 6 some are unknown, 69 no supervisor is there for it.
+
+    Args:
+        tasks: Their ids.
+        state: With a filter: only tasks in this state; may be repeated.
+        reason: Why; shown to whoever waits for them.
+        wait: Wait until those that run have ended.
+        no_wait: With a filter: do not wait until all are cancelled or told to stop.
+        timeout: How long to wait.
+        dry_run: Only print the ids that the filter means.
+        yes: Do not ask.
+        filtering: Which, instead of ids.
+        common: Global options.
+    """
+    # No coroutine, so that Ctrl-C ends the question.
+    import anyio
+
+    from orchestrator.cli.commands.task_bulk import cancel as cancel_by_filter
+    from orchestrator.cli.commands.task_bulk import checked
+    from orchestrator.tasks.selecting import OPEN
+
+    chosen = selecting(tasks, filtering, among=OPEN, states=state, dry_run=dry_run, yes=yes)
+    if chosen is not None:
+        if wait:
+            raise InvalidInput("--wait is for ids; by filter it is waited until all are told to stop")
+        return cancel_by_filter(chosen, CommandOptions(reason, no_wait, timeout), common)
+    if timeout is not None and not wait:
+        raise InvalidInput("--timeout says how long to --wait")
+    return anyio.run(_cancel, checked(tasks), reason, wait, timeout, common)
+
+
+async def _cancel(ids: Sequence[str], reason: str, wait: bool, timeout: str | None, common: Globals) -> int:  # noqa: FBT001
+    timeout_s = duration_s("--timeout", timeout)
+    from orchestrator.services import open_services
+    from orchestrator.tasks import steering
+
+    settings = common.settings()
+    async with open_services(settings, name="cli") as services:
+        retry_for_s = settings.redis.command_timeout_s
+        done = await steering.cancel(services.store, ids, reason=reason, retry_for_s=retry_for_s)
+        rows = [_cancelled(id_, *done[id_]) for id_ in ids]
+        await record(services, "cancel", [row for row in rows if row.status in {"ended", "signalled"}], reason)
+    told = [row.id for row in rows if row.status == "signalled"]
+    if wait and told:
+        from orchestrator.cli.terminal.waiting import wait_for_all, wait_through_outages
+        from orchestrator.client.client import Orchestrator
+
+        output.hint(f"told {len(told)} to stop; Ctrl-C stops the waiting, they stop all the same")
+        async with Orchestrator(settings=settings) as orc, wait_through_outages(orc):
+            ends = await wait_for_all([orc.task(id_) for id_ in told], timeout_s)
+        ended = {end.id: end for end in ends}
+        rows = [_awaited(row, ended[row.id], timeout) if row.id in ended else row for row in rows]
+    return show_rows(rows, common)
+
+
+def retry(
+    *tasks: Annotated[str, positional("ID")],
+    state: Annotated[tuple[Retryable, ...], option("--state", metavar="STATE", many=True)] = (),
+    dry_run: Annotated[bool, option("--dry-run")] = False,
+    yes: Annotated[bool, option("--yes")] = False,
+    filtering: Filtering = NO_FILTER,
+    options: CommandOptions = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Let tasks run again that ended without a result: the same tasks, with ids, keys and histories.
+
+    A filter means dead letters, unless --state says cancelled or expired, of which only the latest are found. It asks
+    first, and a supervisor does it.
+
+    Exit code: 0 they run again, 3 unknown, 4 refused (they succeeded), 5 not done in time, 6 some of each, 69 no
+    supervisor is there to do it.
+
+    Args:
+        tasks: Their ids.
+        state: With a filter: only tasks in this state; may be repeated.
+        dry_run: Only print the ids that the filter means.
+        yes: Do not ask.
+        filtering: Which, instead of ids.
+        options: How to ask.
+        common: Global options.
+    """
+    from orchestrator.cli.commands.task_bulk import retry_tasks
+    from orchestrator.tasks.model import TaskState
+    from orchestrator.tasks.selecting import RETRYABLE
+
+    among = RETRYABLE if state else {TaskState.DEAD}
+    return retry_tasks(
+        tasks, selecting(tasks, filtering, among=among, states=state, dry_run=dry_run, yes=yes), options, common
+    )
+
+
+def delete(
+    *tasks: Annotated[str, positional("ID")],
+    state: Annotated[tuple[Ended, ...], option("--state", metavar="STATE", many=True)] = (),
+    dry_run: Annotated[bool, option("--dry-run")] = False,
+    yes: Annotated[bool, option("--yes")] = False,
+    filtering: Filtering = NO_FILTER,
+    options: CommandOptions = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Delete ended tasks for good: result, errors, output, idempotency key. Asks first.
+
+    A filter means dead letters, unless --state says something else; of other ends only the latest are found.
+
+    Exit code: 0 deleted, 3 unknown, 4 refused (it has not ended, or nobody said yes), 6 some of each, 69 no supervisor
+    is there to do it.
+
+    Args:
+        tasks: Their ids.
+        state: With a filter: only tasks in this state; may be repeated.
+        dry_run: Only print the ids that the filter means.
+        yes: Do not ask.
+        filtering: Which, instead of ids.
+        options: How to ask.
+        common: Global options.
+    """
+    from orchestrator.cli.commands.task_bulk import delete as delete_tasks
+    from orchestrator.tasks.model import TaskState
+    from orchestrator.tasks.selecting import ENDED
+
+    among = ENDED if state else {TaskState.DEAD}
+    chosen = selecting(tasks, filtering, among=among, states=state, dry_run=dry_run)
+    return delete_tasks(tasks, chosen, options, common, yes=yes)
+
+
+# ----------------------------------------------------------------------------------------------------------------- rows
+
+
+def _cancelled(id_: str, status: model.CancelStatus, state: model.TaskState | None) -> Row:
+    from orchestrator.tasks.model import TaskState
+
+    match status:
+        case "ended":
+            return Row(id_, status, state, "ended")
+        case "signalled":
+            return Row(id_, status, TaskState.CANCELLING, "told to stop")
+        case "already":
+            return Row(id_, status, state, f"had ended already: {state}")
+    return Row(id_, status, None, UNKNOWN, NOT_FOUND)
+
+
+def _awaited(row: Row, end: End, timeout: str | None) -> Row:
+    if end.timed_out:
+        return replace(row, text=f"told to stop, has not ended after {timeout}", exit_code=TIMED_OUT)
+    if end.state is None:
+        return replace(row, state=None, text=UNKNOWN, exit_code=NOT_FOUND)
+    return replace(row, state=end.state, text=f"told to stop, ended: {end.state}")

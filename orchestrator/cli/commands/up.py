@@ -1,0 +1,145 @@
+"""`orc up`: embedded Redis, supervisor and workers in one terminal."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Final
+
+from orchestrator.cli.commands.worker import worker_command
+from orchestrator.cli.processes import Child, ChildFailed, Part, blocked_signals, end_in_order
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import signal
+
+    from orchestrator.cli.processes import Signals
+    from orchestrator.core.settings import Settings
+    from orchestrator.services import Attachment
+
+REDIS_LOOK_S: Final = 1.0
+STOP_TIMEOUT_S: Final = 40.0
+"""How long Redis may take to stop: it writes its data first."""
+SUPERVISOR_TIMEOUT_S: Final = 15.0
+DRAIN_MARGIN_S: Final = 20.0
+"""What a worker host may take beyond the drain time of its workers; before that it kills them itself."""
+
+commands = Commands(
+    "up",
+    "Run everything in one terminal: Redis, supervisor, workers.",
+    examples="""
+        orc up my_agents:agent
+        orc up my_agents:agent --processes 4
+        orc up my_agents:agent --reload
+        ORC_REDIS__URL=redis://localhost:6379/0 orc up my_agents:agent
+    """,
+)
+app = commands.app
+
+
+@commands.itself
+def up(
+    *apps: Annotated[str, positional("MODULE:AGENT")],
+    processes: Annotated[int | None, option("--processes", metavar="N")] = None,
+    reload: Annotated[bool, option("--reload")] = False,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Run everything in one terminal: Redis, supervisor, workers.
+
+    Args:
+        apps: Agents to run, such as my_agents:agent.
+        processes: Worker processes (1).
+        reload: Start the workers anew when their source changes; what runs is not lost.
+        common: Global options.
+    """
+    if reload and not apps:
+        raise InvalidInput(
+            "--reload watches the source of agents; name some, for example `orc up my_agents:agent --reload`"
+        )
+    host = worker_command(apps, processes, reload=reload)  # refuses what cannot be meant before anything is started
+    settings = common.settings(worker__processes=processes)
+    with ExitStack() as held:
+        redis = None
+        if settings.redis.url is None:
+            redis = held.enter_context(_hold_redis())
+        else:
+            _check_redis(settings)  # one clear line instead of the complaints of every process
+        parts = [Part("worker host", host, settings.worker.drain_s + DRAIN_MARGIN_S)] if apps else []
+        parts.append(Part("supervisor", supervisor_command(), SUPERVISOR_TIMEOUT_S))
+        _print_banner(redis, settings, apps, reload=reload)
+        with blocked_signals() as signals:
+            exit_code = _run(parts, redis, signals, common)
+        # From here on Ctrl-C ends the wait, not the server's orderly stop.
+        if redis is not None:
+            _stop_redis(redis)
+    return exit_code
+
+
+def supervisor_command() -> list[str]:
+    """The command that runs a supervisor; it reads its settings from the environment."""
+    return [sys.executable, "-P", "-m", "orchestrator", "supervisor", "run"]
+
+
+def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: Globals) -> int:
+    environ = common.environ() if redis is None else {**common.environ(), "ORC_DATA_DIR": str(redis.data_dir)}
+    children: list[Child] = []
+    exit_code, orderly = 0, True
+    try:
+        # The supervisor is ready when the first worker registers.
+        children = [Child(part, environ) for part in reversed(parts)][::-1]
+        received = _watch(children, redis, signals)
+        output.say(f"{received.name}: workers finish what they run, then everything stops; once more to hurry")
+    except ChildFailed as failed:
+        exit_code = failed.exit_code
+    finally:
+        orderly = end_in_order(children, signals)
+    return exit_code if orderly else exit_code or 130
+
+
+def _watch(children: list[Child], redis: Attachment | None, signals: Signals) -> signal.Signals:
+    """Keep everything running until a signal asks us to end."""
+    import time
+
+    while True:
+        due = [due_s for child in children if (due_s := child.poll()) is not None]
+        if redis is not None and not redis.guardian_is_alive():
+            output.say("redis went away; it is started again")
+            _hold_redis().close()
+        next_look_s = min(due, default=float("inf")) - time.monotonic()
+        received = signals.wait(min(next_look_s, REDIS_LOOK_S))
+        if received is not None:
+            return received
+
+
+def _hold_redis() -> Attachment:
+    from orchestrator.services import hold_embedded
+
+    return hold_embedded()
+
+
+def _check_redis(settings: Settings) -> None:
+    from orchestrator.services import check_answers
+
+    check_answers(settings)
+
+
+def _stop_redis(redis: Attachment) -> None:
+    stopped = redis.close(wait_s=STOP_TIMEOUT_S)
+    output.say("everything has stopped; the data stays" if stopped else "redis goes on: others use it")
+
+
+def _print_banner(redis: Attachment | None, settings: Settings, apps: tuple[str, ...], *, reload: bool) -> None:
+    count = settings.worker.processes
+    workers = f"{count} worker process{'es' * (count > 1)} for {', '.join(apps)}" if apps else "no workers"
+    lines = [f"running      supervisor, {workers}{', started anew when their source changes' if reload else ''}"]
+    if redis is not None:
+        lines += [f"redis        {redis.version} at {redis.url}", f"data in      {redis.data_dir}"]
+    lines += [
+        "try          orc tasks submit SKILL -a name=value --wait     (in another terminal, in this folder)",
+        "             orc status",
+        "stop         Ctrl-C",
+    ]
+    output.say("\n".join(lines))

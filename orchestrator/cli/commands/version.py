@@ -1,0 +1,43 @@
+"""`orc version`: loads nothing but the standard library."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.parsing import Commands
+
+commands = Commands(
+    "version",
+    "Show the version.",
+    examples="""
+        orc version
+        orc version -o json
+    """,
+)
+app = commands.app
+
+
+@commands.itself
+def version(*, common: Globals = DEFAULTS) -> None:
+    """Show the version.
+
+    Args:
+        common: Global options.
+    """
+    try:
+        ours = version_of("redis-orchestrator")
+    except PackageNotFoundError:  # run from a folder that was never installed
+        ours = "unknown"
+    facts = {
+        "version": ours,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+    }
+    if common.output == "table":
+        output.write(f"orc {ours} (Python {facts['python']}, {facts['platform']})\n")
+    else:
+        output.show_record(common.output, facts, key="version")

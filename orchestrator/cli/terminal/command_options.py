@@ -1,0 +1,130 @@
+"""Gives a control command for a person, waits for the answers, and shows who obeyed: what all such commands share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from orchestrator.cli.terminal import output
+from orchestrator.cli.terminal.failures import DONE, FAILED, REFUSED, TIMED_OUT, error_line, joint_exit_code
+from orchestrator.cli.terminal.inputs import duration_s
+from orchestrator.cli.terminal.parsing import option, option_group
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from orchestrator.cli.terminal.options import Globals
+    from orchestrator.client.admin import Sent
+    from orchestrator.control.commands import Command
+    from orchestrator.control.receipts import Receipts
+    from orchestrator.services import Services
+
+ANSWER_WITHIN_S: Final = 5.0
+
+
+@option_group("Options of commands that change something")
+@dataclass(frozen=True, slots=True)
+class CommandOptions:
+    """What may be said with every control command."""
+
+    reason: Annotated[str, option("--reason", metavar="TEXT")] = ""
+    """Why; kept with the command, shown wherever its effect is."""
+
+    no_wait: Annotated[bool, option("--no-wait")] = False
+    """Do not wait for the answers."""
+
+    timeout: Annotated[str | None, option("--timeout", metavar="DURATION")] = None
+    """How long to wait for the answers [5s]."""
+
+    def timeout_s(self) -> float | None:
+        """The time-out as it was typed; None: not said."""
+        return duration_s("--timeout", self.timeout)
+
+
+USUAL: Final = CommandOptions()
+
+
+async def send_and_show(
+    services: Services, command: Command, options: CommandOptions, common: Globals, *, until_done: bool = False
+) -> int:
+    """Give a command that is no job, wait for the answers and print them.
+
+    Args:
+        services: what it stands on.
+        command: what is asked for.
+        options: what was typed for it.
+        common: global options.
+        until_done: wait until nothing is left to be done, and without a time-out unless one was typed.
+
+    Returns:
+        The exit code: 0 all have answered, or nobody is there who could; 1 somebody failed; 4 somebody refused; 5 not
+        all have answered in time; 6 some did it.
+
+    Raises:
+        CommandRefused: it was not accepted; nothing changed.
+    """
+    from orchestrator.client.admin import Admin
+
+    timeout_s = options.timeout_s()  # what cannot be meant is refused before anything is done
+    sent = await Admin(lambda: services).give(command, reason=options.reason)
+    if options.no_wait:
+        _show(sent, None, common)
+        return DONE
+    if until_done and timeout_s is None:
+        output.hint(f"command {sent.id} is stored; Ctrl-C ends the waiting, not the command")
+    elif timeout_s is None:
+        timeout_s = ANSWER_WITHIN_S
+    found = await sent.receipts(timeout=timeout_s, until_done=until_done)
+    _show(sent, found, common)
+    late = [*found.missing, *(found.busy if until_done else ())]
+    if late:
+        _say_late(sent, found, waited_s=timeout_s or 0.0)
+    elif not found.answered:
+        output.say(f"nobody runs who could answer; command {sent.id} is stored and holds for whoever starts")
+    codes = [_exit_code(receipt.word) for receipt in found.answered] + [TIMED_OUT] * len(late)
+    return joint_exit_code(codes) if codes else DONE
+
+
+def receipt_rows(found: Receipts, at: datetime) -> list[dict[str, Any]]:
+    """Who answered a command that was accepted at this time, after how many ms, with which word."""
+    return [
+        {
+            "sender": receipt.sender,
+            "after_ms": max(0, round((receipt.at - at).total_seconds() * 1000)),
+            "word": receipt.word,
+            "detail": receipt.detail,
+            "at": receipt.at,
+        }
+        for receipt in found.answered
+    ]
+
+
+def receipt_table(rows: Sequence[dict[str, Any]]) -> str:
+    """The same for people."""
+    shown = [
+        [output.clean(row["sender"]), f"{row['after_ms']} ms", row["word"], output.clean(row["detail"])] for row in rows
+    ]
+    return output.table(shown, ("answered", "after", "word", "detail"))
+
+
+def _show(sent: Sent, found: Receipts | None, common: Globals) -> None:
+    rows = receipt_rows(found, sent.at) if found else []
+    if common.output == "table":
+        output.write(f"command {sent.id}: {output.clean(sent.command.words)}\n" + (receipt_table(rows) if rows else ""))
+        return
+    record: dict[str, Any] = {"id": sent.id, "kind": sent.command.kind, "words": sent.command.words, "at": sent.at}
+    if found is not None:
+        record |= {"answered": rows, "missing": found.missing, "busy": found.busy}
+    output.show_record(common.output, record, key="id")
+
+
+def _say_late(sent: Sent, found: Receipts, *, waited_s: float) -> None:
+    late = f"not answered within {waited_s:g} s: " + ", ".join(found.missing)
+    if not found.missing:
+        late = f"not done within {waited_s:g} s: " + ", ".join(found.busy)
+    output.say(error_line(f"{late}; it is stored and holds all the same, see `orc control show {sent.id}`"))
+
+
+def _exit_code(word: str) -> int:
+    return {"refused": REFUSED, "failed": FAILED}.get(word, DONE)

@@ -1,0 +1,128 @@
+"""Shows a task live: a line per event on standard output, and on a terminal a bar of its progress below them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+from orchestrator.cli.terminal import output
+
+if TYPE_CHECKING:
+    from orchestrator.cli.terminal.options import Form
+    from orchestrator.client.handle import TaskHandle
+    from orchestrator.tasks.model import Progress, TaskEvent
+
+BAR_CELLS: Final = 24
+_ERASE: Final = "\r\x1b[K"
+
+
+async def follow(handle: TaskHandle[Any], after: str | None, form: Form) -> TaskEvent | None:
+    """Show the events of a task up to its end, and answer the final one; None: `after` stands behind it.
+
+    Raises:
+        InvalidInput: `after` is no id of an event.
+        NotFound: no such task (any more).
+    """
+    rows: list[dict[str, Any]] = []
+    last = None
+    bar = _Bar(shown=form == "table" and output.is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb")
+    try:
+        async with aclosing(handle.events(after=after)) as events:
+            async for last in events:
+                bar.erase()
+                match form:
+                    case "table":
+                        if last.progress is None or not bar.shown:
+                            output.write(_line(last))
+                        bar.draw(last)
+                    case "jsonl":
+                        output.write(output.json_text(_row(last)))
+                    case "id":
+                        output.write(f"{last.id}\n")
+                    case "json":
+                        rows.append(_row(last))
+    finally:
+        bar.erase()
+        if form == "json":
+            output.write(output.json_text({"items": rows}, indent=True))
+    return last
+
+
+class _Bar:
+    """One line at the bottom of the terminal, taken away while another line is printed."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self.shown = shown
+        self._text = ""
+
+    def draw(self, event: TaskEvent) -> None:
+        """Draw the latest progress of the present attempt."""
+        if event.progress is not None:
+            self._text = _bar(event.progress)
+        elif event.kind != "output":
+            self._text = ""
+        if self.shown and self._text:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(self._text[:width])
+            sys.stderr.flush()
+
+    def erase(self) -> None:
+        """Take it away."""
+        if self.shown and self._text:
+            sys.stderr.write(_ERASE)
+            sys.stderr.flush()
+
+
+def _bar(progress: Progress) -> str:
+    if not progress.total:
+        return _amounts(progress)
+    share = min(1.0, progress.done / progress.total)
+    full = round(share * BAR_CELLS)
+    return f"{'█' * full}{'░' * (BAR_CELLS - full)} {share:4.0%}  {_amounts(progress)}"
+
+
+def _amounts(progress: Progress) -> str:
+    of = "" if progress.total is None else f" of {progress.total:g}"
+    message = f"  {output.clean(progress.message)}" if progress.message else ""
+    return f"{progress.done:g}{of}{message}"
+
+
+def _line(event: TaskEvent) -> str:
+    at = event.at.astimezone().strftime("%H:%M:%S")
+    return f"{at}  {output.state(event.kind.ljust(10))}  {_detail(event)}".rstrip() + "\n"
+
+
+def _detail(event: TaskEvent) -> str:
+    if event.progress is not None:
+        return _amounts(event.progress)
+    if event.kind == "output":
+        if isinstance(event.data, str):
+            return output.clean(event.data)
+        return output.json_text(output.user_json(event.data)).rstrip()
+    if event.kind == "answered" or (event.kind == "asked" and event.data is not None):
+        return f"{output.clean(event.reason)}: {output.json_text(output.user_json(event.data)).rstrip()}"
+    if event.agent is not None:
+        attempt = f", attempt {event.attempt}" if event.attempt > 1 else ""
+        return f"to {output.clean(event.agent)}{attempt}"
+    return output.clean(event.reason)
+
+
+def _row(event: TaskEvent) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": event.id, "kind": event.kind, "attempt": event.attempt, "at": event.at}
+    if event.progress is not None:
+        row["progress"] = event.progress
+    elif event.kind == "output":
+        row |= {"number": event.number, "data": output.user_json(event.data)}
+    elif event.kind in {"asked", "answered", "unanswered"}:
+        told = {"asked": ("question", "options"), "answered": ("actor", "answer")}.get(event.kind)
+        row["number"] = event.number
+        if told is not None:
+            row |= {told[0]: event.reason, told[1]: output.user_json(event.data)}
+    elif event.agent is not None:
+        row["agent"] = event.agent
+    elif event.reason:
+        row["reason"] = event.reason
+    return row

@@ -1,0 +1,322 @@
+"""What commands share that act on many tasks: filter, frozen selection, question, job and its outcome."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from orchestrator.cli.terminal import inputs, output
+from orchestrator.cli.terminal.failures import (
+    DONE,
+    FAILED,
+    NOBODY_ANSWERED,
+    NOT_FOUND,
+    REFUSED,
+    TIMED_OUT,
+    error_line,
+    joint_exit_code,
+)
+from orchestrator.cli.terminal.parsing import option, option_group
+from orchestrator.core.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from orchestrator.cli.terminal.command_options import CommandOptions
+    from orchestrator.cli.terminal.options import Globals
+    from orchestrator.client.admin import Sent
+    from orchestrator.control.commands import Command
+    from orchestrator.control.receipts import Receipts
+    from orchestrator.services import Services
+    from orchestrator.tasks.model import TaskState
+    from orchestrator.tasks.records import TaskRecord
+    from orchestrator.tasks.selecting import Selection, TaskFilter
+
+POLL_EVERY_S: Final = 0.05
+NOBODY: Final = "nobody leads"
+SAY_EVERY_S: Final = 2.0
+
+_CODES: Final = {
+    "requeued": DONE,
+    "still-open": DONE,
+    "cancelled": DONE,
+    "told-to-stop": DONE,
+    "ended-before": DONE,
+    "deleted": DONE,
+    "refused": REFUSED,
+    "damaged": REFUSED,
+    "not-ended": REFUSED,
+    "unknown": NOT_FOUND,
+}
+"""What the ends that `supervisor.bulk_actions` counts mean for the exit code."""
+
+
+@option_group("Filter: all that is said must hold")
+@dataclass(frozen=True, slots=True)
+class Filtering:
+    """Which tasks are meant, when no ids are given."""
+
+    skill: Annotated[str | None, option("--skill", metavar="SKILL")] = None
+    """Of this skill."""
+
+    agent: Annotated[str | None, option("--agent", metavar="AGENT")] = None
+    """That this agent had last, or that are addressed to it."""
+
+    session: Annotated[str | None, option("--session", metavar="SESSION")] = None
+    """Of this session."""
+
+    tag: Annotated[str | None, option("--tag", metavar="TAG")] = None
+    """With this label."""
+
+    reason_contains: Annotated[str | None, option("--reason-contains", metavar="TEXT")] = None
+    """Whose reason contains this text, in upper or lower case."""
+
+    error: Annotated[str | None, option("--error", metavar="TEXT")] = None
+    """With a traceback that contains this text."""
+
+    since: Annotated[str | None, option("--since", metavar="TIME|DURATION")] = None
+    """That ended (were submitted, when they have not ended) at this time or later: a time, or 1h for an hour ago."""
+
+    until: Annotated[str | None, option("--until", metavar="TIME|DURATION")] = None
+    """The same, before this time."""
+
+    older_than: Annotated[str | None, option("--older-than", metavar="DURATION")] = None
+    """The same, longer ago than this."""
+
+    all_: Annotated[bool, option("--all")] = False
+    """All there are, up to --limit; without it something must be said."""
+
+    limit: Annotated[int, option("--limit", metavar="N")] = 1000
+    """Select so many at most [1000]."""
+
+    def wanted(self, states: Sequence[str] = ()) -> TaskFilter:
+        """The filter as a value.
+
+        Raises:
+            InvalidInput: a time or a number makes no sense.
+        """
+        from orchestrator.tasks.selecting import TaskFilter
+
+        if not 1 <= self.limit <= 1_000_000:
+            raise InvalidInput(f"--limit {self.limit} must lie between 1 and 1000000")
+        return TaskFilter(
+            skill=self.skill,
+            agent=self.agent,
+            session=self.session,
+            tag=self.tag,
+            states=tuple(states),
+            reason=self.reason_contains,
+            error=self.error,
+            since=inputs.moment_or_ago("--since", self.since),
+            until=inputs.moment_or_ago("--until", self.until),
+            older_than=inputs.duration_s("--older-than", self.older_than),
+        )
+
+
+NO_FILTER: Final = Filtering()
+
+
+@dataclass(frozen=True, slots=True)
+class Selecting:
+    """A filter as it was typed, and how to act on what it means.
+
+    Attributes:
+        wanted: the filter.
+        among: states that make sense for what is done.
+        limit: select so many at most; None: all.
+        dry_run: only show what is meant.
+        yes: do not ask.
+    """
+
+    wanted: TaskFilter
+    among: Collection[TaskState]
+    limit: int | None
+    dry_run: bool
+    yes: bool
+
+
+def selecting(
+    ids: Sequence[str],
+    filtering: Filtering,
+    *,
+    among: Collection[TaskState],
+    states: Sequence[str] = (),
+    dry_run: bool = False,
+    yes: bool = False,
+) -> Selecting | None:
+    """The filter that was typed; None: ids were.
+
+    Args:
+        ids: what was typed in its place.
+        filtering: the options.
+        among: states that are meant when none is typed.
+        states: those that were typed.
+        dry_run: only show what is meant.
+        yes: do not ask.
+
+    Raises:
+        InvalidInput: both were, or neither.
+    """
+    wanted = filtering.wanted(states)
+    filtered = not wanted.empty or filtering.all_
+    if ids and filtered:
+        raise InvalidInput("give ids or a filter, not both")
+    if not ids and not filtered:
+        raise InvalidInput("which tasks? give their ids (`orc tasks list -o id` has them), a filter, or --all")
+    if ids and dry_run:
+        raise InvalidInput("--dry-run shows what a filter means; ids mean themselves")
+    return Selecting(wanted, among, filtering.limit, dry_run, yes) if filtered else None
+
+
+def find(selecting: Selecting, common: Globals) -> Selection:
+    """Find what a filter means. Blocks."""
+    import anyio
+
+    return anyio.run(_find, selecting, common)
+
+
+async def _find(selecting: Selecting, common: Globals) -> Selection:
+    from orchestrator.services import open_services
+    from orchestrator.tasks.selecting import select
+
+    async with open_services(common.settings(), name="cli") as services:
+        return await select(services.store, selecting.wanted, among=selecting.among, limit=selecting.limit)
+
+
+def show_dry_run(found: Selection, selecting: Selecting, common: Globals) -> int:
+    """Print what would be acted on: the ids, and in other forms what is known of them."""
+    if common.output in {"table", "id"}:
+        output.write("".join(f"{id_}\n" for id_ in found.ids))
+    else:
+        output.show_list(common.output, [row(task) for task in found.tasks], (), key="id")
+    output.say(f"{_count(found)}; nothing was done; filter: {output.clean(selecting.wanted.words)}")
+    return DONE
+
+
+def row(task: TaskRecord) -> dict[str, Any]:
+    """What is known of a selected task, for a list."""
+    return {
+        "id": task.id,
+        "state": task.state,
+        "skill": task.skill,
+        "agent": task.agent,
+        "session": task.session,
+        "tags": task.tags,
+        "attempts": task.attempts,
+        "reason": task.reason,
+        "submitted_at": task.submitted_at,
+        "ended_at": task.ended_at,
+    }
+
+
+def describe_action(verb: str, found: Selection, selecting: Selecting) -> str:
+    """What is about to be done, for the question."""
+    return f"{verb} {_count(found)} (filter: {output.clean(selecting.wanted.words)})"
+
+
+def _count(found: Selection) -> str:
+    tasks = f"{len(found.tasks)} task{'' if len(found.tasks) == 1 else 's'}"
+    return f"{tasks}, the first of more that match" if found.more else tasks
+
+
+# ------------------------------------------------------------------------------------------------------------- the job
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """How a job stands. `word`: done, failed, refused, progress, or stored: nobody has begun."""
+
+    word: str
+    detail: str = ""
+    ends: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code when it came to this end."""
+        if self.word != "done":
+            return {"failed": FAILED, "refused": REFUSED}.get(self.word, TIMED_OUT)
+        return joint_exit_code(_CODES[end] for end, number in self.ends if number) if self.ends else DONE
+
+
+async def carry_out(command: Command, found: Selection, options: CommandOptions, common: Globals) -> int:
+    """Give a job to the supervisor, wait for its end, and print the outcome.
+
+    Returns:
+        The exit code: 0 done with all, 3 unknown, 4 refused, 5 not done in time, 6 some of each, 69 nobody is there to
+        do it: it is stored, and done when a supervisor starts.
+    """
+    from orchestrator.client.admin import Admin
+    from orchestrator.services import open_services
+
+    timeout_s = options.timeout_s()
+    async with open_services(common.settings(), name="cli") as services:
+        sent = await Admin(lambda: services).give(command, reason=options.reason, tasks=found.ids)
+        if options.no_wait:
+            _show(sent.id, command, JobState("stored"), common)
+            return DONE
+        output.hint(f"command {sent.id} is stored; Ctrl-C ends the waiting, not the command")
+        state = await _wait(services, sent, len(found.tasks), timeout_s)
+    _show(sent.id, command, state, common)
+    see = f"`orc control show {sent.id}` tells how far it is"
+    if state.word in {"done", "failed", "refused"}:
+        return state.exit_code
+    if state.detail == NOBODY:
+        output.say(
+            error_line(
+                f"nobody has carried out command {sent.id} yet: no supervisor leads; it is stored and will be done "
+                "when one starts (`orc up` or `orc supervisor run`)"
+            )
+        )
+        return NOBODY_ANSWERED
+    output.say(error_line(f"command {sent.id} is not done after {timeout_s:g} s; it goes on, {see}"))
+    return TIMED_OUT
+
+
+async def _wait(services: Services, sent: Sent, total: int, timeout_s: float | None) -> JobState:
+    import anyio
+
+    began_s = said_s = time.monotonic()
+    while True:
+        state = job_state(await sent.receipts(timeout=0))
+        if state.word in {"done", "failed", "refused"}:
+            return state
+        if await services.store.execute("GET", services.keys.leader) is None:
+            return replace(state, detail=NOBODY)
+        now_s = time.monotonic()
+        if timeout_s is not None and now_s - began_s >= timeout_s:
+            return state
+        if now_s - said_s >= SAY_EVERY_S and state.word == "progress":
+            said_s = now_s
+            output.hint(f"{state.detail} of {total} are done with")
+        await anyio.sleep(POLL_EVERY_S)
+
+
+def job_state(found: Receipts) -> JobState:
+    """How a job stands by its receipts."""
+    from orchestrator.control.outcomes import read_progress, read_words
+    from orchestrator.control.receipts import SUPERVISOR
+
+    for receipt in found.answered:
+        if receipt.sender == SUPERVISOR and receipt.word == "progress":
+            at, ends = read_progress(receipt.detail)
+            return JobState(receipt.word, str(at), tuple(ends.items()))
+        if receipt.sender == SUPERVISOR and receipt.word != "received":
+            ends = read_words(receipt.detail) if receipt.word == "done" else Counter()
+            return JobState(receipt.word, receipt.detail, tuple(ends.items()))
+    return JobState("stored")
+
+
+def _show(id_: str, command: Command, state: JobState, common: Globals) -> None:
+    if common.output == "table":
+        told = {"done": "done: ", "stored": "stored", "progress": "under way"}.get(state.word, f"{state.word}: ")
+        words = ", ".join(f"{number} {end}" for end, number in state.ends)
+        detail = (words or "nothing was selected") if state.word == "done" else words
+        if state.word in {"failed", "refused"}:
+            detail = state.detail
+        output.write(f"command {id_}: {output.clean(command.words)}\n{told}{output.clean(detail)}\n")
+        return
+    record: dict[str, Any] = {"id": id_, "kind": command.kind, "words": command.words, "state": state.word}
+    record["ends"] = dict(state.ends)
+    output.show_record(common.output, record, key="id")

@@ -1,0 +1,37 @@
+"""A wake-up that remembers names until somebody takes them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import anyio
+
+EVERYTHING: Final = "*"
+SCHEDULES: Final = "schedules"
+"""What `lua/includes/set_next_fire.lua` notifies when another schedule comes first."""
+REGISTRY: Final = "agents"
+"""What `lua/includes/recount.lua` notifies when agents or their skills change."""
+
+
+class Wakeup:
+    """Collects what has changed; one loop waits for it."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._notified = anyio.Event()
+
+    def notify(self, *names: str) -> None:
+        """Add names and wake the waiter."""
+        self._names.update(names)
+        self._notified.set()
+
+    async def wait(self, timeout_s: float | None) -> set[str]:
+        """Take all names; an empty set after `timeout_s` without a notification."""
+        if timeout_s is None:
+            await self._notified.wait()
+        elif not self._names:
+            with anyio.move_on_after(timeout_s):
+                await self._notified.wait()
+        self._notified = anyio.Event()
+        names, self._names = self._names, set()
+        return names

@@ -1,0 +1,185 @@
+"""Schedules as methods: what `orc.admin.schedules` is. Each change is made first, then recorded with who and why."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final, Unpack
+
+from msgspec.structs import replace
+
+from orchestrator.control.commands import RecordSchedule
+from orchestrator.control.sending import send
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
+from orchestrator.core.ids import TaskIds, check_name
+from orchestrator.core.log import get_logger
+from orchestrator.schedules import queries
+from orchestrator.schedules import store as schedule_store
+from orchestrator.schedules.model import NEVER, decode_plan
+from orchestrator.schedules.plans import build_plan, refusal, submission
+from orchestrator.schedules.timing import fires
+from orchestrator.tasks import scripts as tasks
+from orchestrator.tasks.scripts import ScheduledFire, UnusualRow
+from orchestrator.tasks.submission import SubmissionValidator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from orchestrator.schedules.model import Schedule, Stored
+    from orchestrator.schedules.plans import ScheduleOptions
+    from orchestrator.services import Services
+    from orchestrator.tasks.submission import Arguments, NamedSkill
+
+PREVIEW_MAX: Final = 1000
+_log = get_logger(__name__)
+
+
+class Schedules:
+    """Adds, changes and looks at schedules. A supervisor fires them.
+
+    Every method that changes something takes `reason` and `actor` (user and host of this process by default); it raises
+    `InvalidInput` for what is not possible, `NotFound` for a name that no schedule has, `StoreError` when Redis did not
+    do it.
+    """
+
+    def __init__(self, services: Callable[[], Services]) -> None:
+        self._services = services
+
+    async def add(
+        self,
+        name: str,
+        skill: str | NamedSkill,
+        args: Arguments = None,
+        *,
+        replace: bool = False,
+        reason: str = "",
+        actor: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> str:
+        """Add a schedule: "added", "replaced", or "same" when there is one that says the same.
+
+        Args:
+            name: of the schedule.
+            skill: what it submits: the name of a handler, or a `Skill`.
+            args: its arguments.
+            replace: take the place of one that says something else; it keeps its history, and stays paused if it is.
+            reason: why.
+            actor: who.
+            options: `cron` (five fields) with `zone` (UTC), or `every`; `overlap`, `catch_up`; and for its tasks
+                `agent`, `session`, `lane`, `priority`, `tags`, `timeout`, `max_attempts`, `result_ttl`.
+
+        Raises:
+            ScheduleExists: one of this name says something else, and `replace` is not set.
+        """
+        services = self._services()
+        check_name("schedule", name)
+        plan = build_plan(_validator(services), skill, args, **options)
+        done = await schedule_store.add(services.store, name, plan, replace=replace, retry_for_s=_retry_for_s(services))
+        if done is not schedule_store.AddStatus.SAME:
+            action = "add" if done is schedule_store.AddStatus.ADDED else "replace"
+            await self._record(action, name, f"{plan.skill}, {plan.when}", reason, actor)
+        return done.value
+
+    async def pause(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
+        """Let a schedule fire no more until `resume`; answers whether it did before."""
+        services = self._services()
+        done = await schedule_store.pause(
+            services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services)
+        )
+        if done:
+            await self._record("pause", name, "", reason, actor)
+        return done
+
+    async def resume(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
+        """Let a paused schedule fire again, from its next time on; answers whether it was paused."""
+        services = self._services()
+        done = await schedule_store.resume(
+            services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services)
+        )
+        if done:
+            await self._record("resume", name, "", reason, actor)
+        return done
+
+    async def delete(self, name: str, *, reason: str = "", actor: str | None = None) -> None:
+        """Delete a schedule; the tasks that it has submitted stay."""
+        services = self._services()
+        await schedule_store.delete(services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services))
+        await self._record("delete", name, "", reason, actor)
+
+    async def trigger(self, name: str, *, reason: str = "", actor: str | None = None) -> str:
+        """Submit the task of a schedule now, also of a paused one; answers its id. The fire times stay as they are.
+
+        Raises:
+            SubmitRefused: the task was not accepted.
+        """
+        services = self._services()
+        found = await self._stored(services, check_name("schedule", name))
+        row = _validator(services).row(submission(decode_plan(found.plan), key=None))
+        if not isinstance(row, UnusualRow):
+            row = UnusualRow(row.id, row.envelope)
+        queue = services.settings.queue
+        call = tasks.submit(
+            services.keys,
+            rows=[replace(row, fire=ScheduledFire(name, "", "", "", 0))],
+            max_tasks=queue.max_tasks,
+            max_wait_s=round(queue.max_wait_s),
+        )
+        (answer,) = await services.store.call(call, retry_for_s=_retry_for_s(services))
+        if answer.status == "stale":
+            raise await queries.unknown(services.store, name)
+        # A call that was repeated may find what it has stored itself.
+        if answer.status not in {"created", "duplicate"}:
+            raise refusal(answer, max_tasks=queue.max_tasks)
+        await self._record("trigger", name, f"task {row.id}", reason, actor)
+        return row.id
+
+    async def list(self) -> Sequence[Schedule]:
+        """All schedules, that which fires next in front, those that are paused last."""
+        services = self._services()
+        return await services.store.ask(lambda: queries.schedules(services.store), retry_for_s=_retry_for_s(services))
+
+    async def get(self, name: str) -> Schedule:
+        """One schedule."""
+        services = self._services()
+        check_name("schedule", name)
+        return await services.store.ask(
+            lambda: queries.schedule(services.store, name), retry_for_s=_retry_for_s(services)
+        )
+
+    async def next_fires(self, name: str, count: int = 5) -> Sequence[datetime]:
+        """The next fire times, in UTC; of a paused one those that it would have if it were resumed now."""
+        if not 1 <= count <= PREVIEW_MAX:
+            raise InvalidInput(f"count must lie between 1 and {PREVIEW_MAX}, not {count}")
+        services = self._services()
+        found = await self._stored(services, check_name("schedule", name))
+        now_ms = await services.store.ask(lambda: queries.server_ms(services.store), retry_for_s=_retry_for_s(services))
+        timing = decode_plan(found.plan).timing(found.anchor_ms)
+        waits = not found.paused and found.next != NEVER
+        first = [int(found.next)] if waits else []
+        later = fires(timing, max(now_ms, *first) if first else now_ms)
+        return [from_instant_ms(ms) for ms in itertools.islice(itertools.chain(first, later), count)]
+
+    async def _stored(self, services: Services, name: str) -> Stored:
+        found = await services.store.ask(
+            lambda: queries.stored(services.store, name), retry_for_s=_retry_for_s(services)
+        )
+        if found is None:
+            raise await queries.unknown(services.store, name)
+        return found
+
+    async def _record(self, action: Any, name: str, detail: str, reason: str, actor: str | None) -> None:
+        services = self._services()
+        command = RecordSchedule(action=action, schedule=name, detail=detail[:2000])
+        try:
+            await send(services.store, services.settings, command, actor=actor, reason=reason)
+        except (CommandRefused, StoreError) as failure:
+            _log.warning("schedule_change_not_recorded", schedule=name, action=action, error=str(failure))
+
+
+def _validator(services: Services) -> SubmissionValidator:
+    return SubmissionValidator(services.settings, ids=TaskIds(listens=False))
+
+
+def _retry_for_s(services: Services) -> float:
+    return services.settings.redis.command_timeout_s

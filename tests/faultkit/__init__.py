@@ -1,0 +1,1 @@
+"""Injects faults between a client and Redis, and checks the histories of faulty runs."""

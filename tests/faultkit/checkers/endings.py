@@ -1,0 +1,60 @@
+"""I2: exactly one confirmed end per task, the same for whoever was told, and no start granted after it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from tests.faultkit.checkers.check_result import CheckResult, check_result
+from tests.faultkit.checkers.history import CancelAnswered, EndNoted, EndSeen, History, RunStarted
+
+if TYPE_CHECKING:
+    from tests.faultkit.checkers.final_state import FinalState
+
+SLACK_MS: Final = 5
+"""A generation that was raised twice within a millisecond is ahead of the clock by as much."""
+
+
+def check_endings(history: History, final: FinalState) -> CheckResult:
+    """Hold every end that anybody saw against the stored one."""
+    told = history.of(EndSeen)
+    wrong: list[str] = []
+    for one in told:
+        task = final.tasks.get(one.task)
+        if task is None:
+            wrong.append(f"task {one.task} was seen to end as {one.state} and is gone")
+        elif task.state != one.state:
+            wrong.append(f"task {one.task} was seen to end as {one.state} and is {task.state}")
+        elif task.state == "succeeded" and task.result != one.result:
+            wrong.append(f"task {one.task} was seen with the result {one.result} and has {task.result}")
+    for cancel in history.of(CancelAnswered):
+        task = final.tasks.get(cancel.task)
+        if cancel.status == "ended" and task is not None and task.state != "cancelled":
+            wrong.append(f"task {cancel.task} was cancelled for good and is {task.state}")
+    wrong += _noted(history, final)
+    for begun in history.of(RunStarted):
+        task = final.tasks.get(begun.task)
+        if task is not None and task.ended_ms is not None and begun.granted_ms > task.ended_ms + SLACK_MS:
+            wrong.append(
+                f"task {begun.task} ended at {task.ended_ms} and its generation {begun.generation} was granted at "
+                f"{begun.granted_ms}"
+            )
+    return check_result("I2 one end, nothing after it", len(told), wrong)
+
+
+def _noted(history: History, final: FinalState) -> list[str]:
+    noted = defaultdict[str, list[str]](list)
+    seen = {(one.entry, one.task) for one in history.of(EndNoted)}
+    for one in history.of(EndNoted):
+        noted[one.task].append(one.state)
+    if not seen:
+        for id_, state in final.ends:
+            noted[id_].append(state)
+    wrong: list[str] = []
+    for id_, states in noted.items():
+        task = final.tasks.get(id_)
+        if len(states) > 1:
+            wrong.append(f"task {id_} ended {len(states)} times: {', '.join(states)}")
+        elif task is not None and [task.state] != states:
+            wrong.append(f"task {id_} ended as {states[0]} and is {task.state}")
+    return wrong

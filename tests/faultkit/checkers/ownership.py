@@ -1,0 +1,89 @@
+"""I4: effects only by the present owner of a task, each attempt executed once, each failure counted once."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Final
+
+from tests.faultkit.checkers.check_result import CheckResult, check_result
+from tests.faultkit.checkers.history import History, RunStarted
+
+if TYPE_CHECKING:
+    from tests.faultkit.checkers.final_state import FinalState, StoredTask
+
+_RUN: Final = re.compile(r"\brun=(\w+)")
+
+
+def check_ownership(history: History, final: FinalState) -> CheckResult:
+    """Hold stored results and failures against the attempts that began.
+
+    A result that is a JSON object with `run` names the execution that made it, a failure whose text has `run=…` too.
+    """
+    begun = history.of(RunStarted)
+    runs = {one.run: one for one in begun}
+    by_task = defaultdict[str, list[RunStarted]](list)
+    for one in begun:
+        by_task[one.task].append(one)
+    counted = Counter((one.task, one.generation) for one in begun)
+    wrong = [
+        f"task {task}: the attempt of generation {generation} was executed {count} times"
+        for (task, generation), count in counted.items()
+        if count > 1
+    ]
+    for one in begun:
+        stored = final.tasks.get(one.task)
+        if stored is not None and int(one.generation) > stored.generation:
+            wrong.append(f"task {one.task} is of generation {stored.generation}, but {one.generation} was executed")
+    for task in final.tasks.values():
+        wrong += _result(task, runs, by_task[task.id])
+        wrong += _failures(task, runs)
+    return check_result("I4 effects only by the owner", len(begun), wrong)
+
+
+def _result(task: StoredTask, runs: dict[str, RunStarted], begun: list[RunStarted]) -> list[str]:
+    if task.state != "succeeded":
+        return []
+    if not any(int(one.generation) == task.generation for one in begun):
+        return [f"task {task.id} succeeded in generation {task.generation}, which nobody executed"]
+    run = _run_of(task)
+    if run is None:
+        return []
+    owner = runs.get(run)
+    if owner is None or owner.task != task.id:
+        return [f"task {task.id} has a result of run {run}, which was none of its own"]
+    if int(owner.generation) != task.generation:
+        whose = f"generation {owner.generation} (worker {owner.worker})"
+        return [f"task {task.id} has the result of {whose}, and is of generation {task.generation}"]
+    return []
+
+
+def _run_of(task: StoredTask) -> str | None:
+    try:
+        value = json.loads(task.result or "null")
+    except ValueError:
+        return None
+    run = value.get("run") if isinstance(value, dict) else None
+    return run if isinstance(run, str) else None
+
+
+def _failures(task: StoredTask, runs: dict[str, RunStarted]) -> list[str]:
+    wrong: list[str] = []
+    if task.fails != len(task.errors):
+        wrong.append(f"task {task.id} counts {task.fails} failures and has the texts of {sorted(task.errors)}")
+    seen = set[str]()
+    for attempt, text in task.errors.items():
+        found = _RUN.search(text)
+        if found is None:
+            continue
+        run = found[1]
+        if run in seen:
+            wrong.append(f"task {task.id} counts the failure of run {run} more than once")
+        seen.add(run)
+        owner = runs.get(run)
+        if owner is None or owner.task != task.id:
+            wrong.append(f"task {task.id} has a failure of run {run}, which was none of its own")
+        elif owner.attempt != attempt:
+            wrong.append(f"task {task.id} has the failure of attempt {owner.attempt} as that of attempt {attempt}")
+    return wrong

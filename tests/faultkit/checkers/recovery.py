@@ -1,0 +1,51 @@
+"""I9: after faults have healed there is progress within the bound, and what died restarts within its own."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from tests.faultkit.checkers.check_result import CheckResult, check_result
+from tests.faultkit.checkers.history import FaultsEnded, History, RunEnded, RunStarted, SubmitAccepted
+
+if TYPE_CHECKING:
+    from tests.faultkit.checkers.final_state import FinalState
+    from tests.faultkit.checkers.rules import Rules
+
+
+def check_recovery(history: History, final: FinalState, rules: Rules) -> CheckResult:
+    """Judge every moment at which everything had healed."""
+    accepted_ms: dict[str, int] = {}
+    for at_ms, one in history.lines_of(SubmitAccepted):
+        accepted_ms.setdefault(one.task, at_ms)
+    by_task = defaultdict[str, list[RunStarted]](list)
+    for begun in history.of(RunStarted):
+        by_task[begun.task].append(begun)
+    stopped = {one.run for one in history.of(RunEnded)}
+    healed = [one.server_ms for one in history.of(FaultsEnded)]
+    wrong: list[str] = []
+    for healed_ms in healed:
+        for id_, at_ms in accepted_ms.items():
+            task = final.tasks.get(id_)
+            if task is None or task.ended_ms is None or at_ms > healed_ms or task.ended_ms <= healed_ms:
+                continue
+            took_ms = task.ended_ms - healed_ms
+            if took_ms > rules.bounds.drained_ms:
+                wrong.append(f"task {id_} ({task.op}) ended only {took_ms} ms after everything had healed")
+            restarted_ms = _restarted_ms(by_task[id_], stopped, healed_ms, task.ended_ms)
+            if restarted_ms - healed_ms > rules.bounds.restarted_ms:
+                wrong.append(
+                    f"task {id_} ({task.op}), whose worker had died, began again only {restarted_ms - healed_ms} ms "
+                    "after everything had healed"
+                )
+    return check_result("I9 recovery within the bounds", len(healed), wrong)
+
+
+def _restarted_ms(attempts: list[RunStarted], stopped: set[str], healed_ms: int, ended_ms: int) -> int:
+    """When an orphan of before the healing went on; the moment of healing if there was none."""
+    attempts = sorted(attempts, key=lambda one: one.granted_ms)
+    before = [one for one in attempts if one.granted_ms <= healed_ms]
+    after = [one for one in attempts if one.granted_ms > healed_ms]
+    if not before or before[-1].run in stopped:
+        return healed_ms
+    return min([ended_ms, *(one.granted_ms for one in after)])

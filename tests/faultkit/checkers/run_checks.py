@@ -1,0 +1,73 @@
+"""Runs all checkers, and refuses to call a run good in which one of them had nothing to judge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tests.faultkit.checkers.dead_letters import check_dead_letters
+from tests.faultkit.checkers.endings import check_endings
+from tests.faultkit.checkers.keyspace import check_keys
+from tests.faultkit.checkers.lanes import check_lanes
+from tests.faultkit.checkers.leases import check_leases
+from tests.faultkit.checkers.order import check_order
+from tests.faultkit.checkers.output import check_output
+from tests.faultkit.checkers.ownership import check_ownership
+from tests.faultkit.checkers.rates import check_rates
+from tests.faultkit.checkers.recovery import check_recovery
+from tests.faultkit.checkers.stops import check_stops
+from tests.faultkit.checkers.total import check_total
+
+if TYPE_CHECKING:
+    from tests.faultkit.checkers.check_result import CheckResult
+    from tests.faultkit.checkers.final_state import FinalState
+    from tests.faultkit.checkers.history import History
+    from tests.faultkit.checkers.rules import Rules
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """What all checkers found."""
+
+    findings: tuple[CheckResult, ...]
+
+    @property
+    def violations(self) -> list[str]:
+        """A sentence each, with the promise before it."""
+        return [f"{one.invariant}: {text}" for one in self.findings for text in one.violations]
+
+    @property
+    def unchecked(self) -> list[str]:
+        """Promises of which the run shows nothing."""
+        return [one.invariant for one in self.findings if not one.checked]
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything was judged and nothing was found."""
+        return not self.violations and not self.unchecked
+
+    def __str__(self) -> str:
+        rows = [
+            f"{one.invariant:<40} {one.checked:>7} judged, {len(one.violations)} violations" for one in self.findings
+        ]
+        return "\n".join(rows)
+
+
+def run_checks(history: History, final: FinalState, rules: Rules) -> CheckReport:
+    """Judge a run that has drained."""
+    return CheckReport(
+        (
+            check_total(history, final, rules),
+            check_endings(history, final),
+            check_output(history, final, rules),
+            check_ownership(history, final),
+            check_rates(history, rules),
+            check_order(history, final, rules),
+            check_leases(history),
+            check_stops(history),
+            check_recovery(history, final, rules),
+            check_keys(final, rules),
+            check_dead_letters(final, rules),
+            check_lanes(history, final, rules),
+        )
+    )
