@@ -59,8 +59,6 @@ if TYPE_CHECKING:
     from orchestrator.locks.named import Locks as Locks
     from orchestrator.schedules.api import Schedules as Schedules
     from orchestrator.schedules.model import Schedule as Schedule
-    from orchestrator.tasks.causes import Cause as Cause
-    from orchestrator.tasks.causes import Why as Why
     from orchestrator.tasks.model import AnswerStatus as AnswerStatus
     from orchestrator.tasks.model import CancelStatus as CancelStatus
     from orchestrator.tasks.model import OutputChunk as OutputChunk
@@ -68,11 +66,13 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Question as Question
     from orchestrator.tasks.model import RequeueStatus as RequeueStatus
     from orchestrator.tasks.model import TaskEvent as TaskEvent
-    from orchestrator.tasks.model import TaskInfo as TaskInfo
     from orchestrator.tasks.model import TaskState as TaskState
-    from orchestrator.tasks.model import TaskStatus as TaskStatus
     from orchestrator.tasks.selecting import TaskFilter as TaskFilter
     from orchestrator.tasks.submission import Submission as Submission
+    from orchestrator.why.model import Cause as Cause
+    from orchestrator.why.model import TaskInfo as TaskInfo
+    from orchestrator.why.model import TaskStatus as TaskStatus
+    from orchestrator.why.model import Why as Why
     from orchestrator.workspace.model import DELETE as DELETE
     from orchestrator.workspace.model import AgentEntry as AgentEntry
     from orchestrator.workspace.model import Appended as Appended
@@ -192,7 +192,7 @@ _HOMES = {
     "Board": "orchestrator.boards.boards",
     "BoardView": "orchestrator.boards.boards",
     "CancelStatus": "orchestrator.tasks.model",
-    "Cause": "orchestrator.tasks.causes",
+    "Cause": "orchestrator.why.model",
     "Change": "orchestrator.workspace.model",
     "ConfigChange": "orchestrator.client.shared_config",
     "Counted": "orchestrator.workspace.model",
@@ -228,11 +228,11 @@ _HOMES = {
     "TaskEvent": "orchestrator.tasks.model",
     "TaskFilter": "orchestrator.tasks.selecting",
     "TaskHandle": "orchestrator.client.handle",
-    "TaskInfo": "orchestrator.tasks.model",
+    "TaskInfo": "orchestrator.why.model",
     "TaskState": "orchestrator.tasks.model",
-    "TaskStatus": "orchestrator.tasks.model",
+    "TaskStatus": "orchestrator.why.model",
     "Versioned": "orchestrator.workspace.model",
-    "Why": "orchestrator.tasks.causes",
+    "Why": "orchestrator.why.model",
     "Workspace": "orchestrator.workspace.workspace",
     "WorkspaceEvent": "orchestrator.workspace.model",
     "WorkspaceView": "orchestrator.workspace.workspace",

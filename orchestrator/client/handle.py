@@ -15,6 +15,7 @@ from orchestrator.tasks import queries, scripts
 from orchestrator.tasks.model import CancelStatus, RequeueStatus, TaskState
 from orchestrator.tasks.output import as_chunk, as_event, check_place
 from orchestrator.tasks.queries import TaskOutcome
+from orchestrator.why import lookup
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     from orchestrator.client.replies import Replies
     from orchestrator.core.durations import Duration
     from orchestrator.services import Services
-    from orchestrator.tasks.model import AnswerStatus, OutputChunk, TaskEvent, TaskInfo, TaskStatus
+    from orchestrator.tasks.model import AnswerStatus, OutputChunk, TaskEvent
     from orchestrator.tasks.output import Place
+    from orchestrator.why.model import TaskInfo, TaskStatus
 
 T_co = TypeVar("T_co", covariant=True)
 M = TypeVar("M")
@@ -143,7 +145,7 @@ class TaskHandle(Generic[T_co]):
             NotFound: no such task, or its retention has passed.
         """
         store = self._services.store
-        return await store.ask(lambda: queries.status(store, self.id), retry_for_s=self._retry_for_s)
+        return await store.ask(lambda: lookup.status(store, self.id), retry_for_s=self._retry_for_s)
 
     async def info(self) -> TaskInfo:
         """Everything that is known of it.
@@ -152,7 +154,7 @@ class TaskHandle(Generic[T_co]):
             NotFound: no such task, or its retention has passed.
         """
         store = self._services.store
-        return await store.ask(lambda: queries.info(store, self.id), retry_for_s=self._retry_for_s)
+        return await store.ask(lambda: lookup.info(store, self.id), retry_for_s=self._retry_for_s)
 
     def output(self, after: str | None = None) -> AsyncGenerator[OutputChunk]:
         """Read the partial output of the task live; ends when the task has ended and all was read.

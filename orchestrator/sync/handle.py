@@ -11,16 +11,9 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle as AsyncTaskHandle
     from orchestrator.core.durations import Duration
     from orchestrator.sync.loop_thread import LoopThread
-    from orchestrator.tasks.model import (
-        AnswerStatus,
-        CancelStatus,
-        OutputChunk,
-        RequeueStatus,
-        TaskEvent,
-        TaskInfo,
-        TaskStatus,
-    )
+    from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, RequeueStatus, TaskEvent
     from orchestrator.tasks.queries import TaskOutcome
+    from orchestrator.why.model import TaskInfo, TaskStatus
 
 T_co = TypeVar("T_co", covariant=True)
 M = TypeVar("M")

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-import anyio
-import msgspec
-
-from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import NotFound, ServerUnavailable, StoreError
-from orchestrator.tasks import scripts
-from orchestrator.tasks.findings import VERSION, lane_name
+from orchestrator.core.errors import ServerUnavailable, StoreError
 from orchestrator.tasks.inbox import GROUP
-from orchestrator.tasks.model import (
-    STATE_OF_LETTER,
-    Envelope,
-    TaskInfo,
-    TaskState,
-    TaskStatus,
-    decode_envelope,
-)
-from orchestrator.tasks.output import read_progress
-from orchestrator.tasks.questions import read_questions
-from orchestrator.tasks.reasons import explain
-from orchestrator.tasks.records import read_records
+from orchestrator.tasks.model import STATE_OF_LETTER, TaskState
+from orchestrator.tasks.records import lane_name, numbered, read_records, record_fields, text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime
 
     from orchestrator.store.store import Store
-    from orchestrator.tasks.findings import Findings
-    from orchestrator.tasks.model import Progress
-
-LOOKS: Final = 3
-"""A task that changes between two reads is read again, so often at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +47,7 @@ async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, TaskOutcome | 
         if state is None:
             found[id_] = TaskOutcome(None)
         elif state != b"assigned" and TaskState(state.decode()).final:
-            found[id_] = TaskOutcome(TaskState(state.decode()), result, _text(reason))
+            found[id_] = TaskOutcome(TaskState(state.decode()), result, text(reason))
             if fails:
                 failed.append(id_)
     records = await store.pipeline([("HGETALL", store.keys.task(id_)) for id_ in failed])
@@ -78,83 +56,8 @@ async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, TaskOutcome | 
             raise record
         outcome = found[id_]
         if isinstance(outcome, TaskOutcome):
-            found[id_] = replace(outcome, errors=_numbered(_fields(record), "error:"))
+            found[id_] = replace(outcome, errors=numbered(record_fields(record), "error:"))
     return found
-
-
-async def status(store: Store, id_: str) -> TaskStatus:
-    """The state of one task and what it waits for, in one round trip.
-
-    Raises:
-        NotFound: no such task, or its retention has passed.
-    """
-    found = await _find(store, id_)
-    why = explain(found)
-    return TaskStatus(found.state, why.text, why, _progress(found.progress, found.generation))
-
-
-async def info(store: Store, id_: str) -> TaskInfo:
-    """Everything about one task.
-
-    Raises:
-        NotFound: no such task, or its retention has passed.
-    """
-    found, record = await _find_with_record(store, id_)
-    envelope, state = _envelope(record["env"]), found.state
-    has_begun = state in {TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING}
-    runs = has_begun or state is TaskState.SUCCEEDED
-    has_agent = "at" in record and (state.final or has_begun)
-    return TaskInfo(
-        id=id_,
-        state=state,
-        why=explain(found).text,
-        skill=envelope.skill,
-        agent=record["at"].decode().split(" ")[0] if has_agent else None,
-        worker=found.worker.id if found.worker else None,
-        priority=envelope.priority,
-        session=envelope.session,
-        tags=envelope.tags,
-        key=envelope.key,
-        parent=envelope.parent,
-        lane=lane_name(record["lane"]) if "lane" in record else None,
-        attempts=found.fails + found.deaths + runs,
-        submitted_at=_submitted_at(id_),
-        due_at=None if found.due_ms is None else from_instant_ms(found.due_ms),
-        ended_at=None if found.ended_ms is None else from_instant_ms(found.ended_ms),
-        reason=_text(record.get("reason")),
-        args=envelope.args,
-        result=record.get("result"),
-        errors=_numbered(record, "error:"),
-        deaths=_numbered(record, "death:"),
-        requeues=_numbered(record, "requeue:"),
-        progress=_progress(record.get("progress"), int(record["gen"])),
-        questions=read_questions(record),
-        once=tuple(name.removeprefix("once:") for name in record if name.startswith("once:")),
-    )
-
-
-async def _find_with_record(store: Store, id_: str) -> tuple[Findings, dict[str, bytes]]:
-    """What is found of a task and its record, of one moment unless it changes all the time."""
-    looks_left = LOOKS
-    while True:
-        looks_left -= 1
-        found = await _find(store, id_)
-        record = _fields(await store.execute("HGETALL", store.keys.task(id_)))
-        if "state" not in record:
-            raise _unknown(id_)
-        if not looks_left or found.version == tuple(record.get(name) for name in VERSION):
-            return found, record
-
-
-async def _find(store: Store, id_: str) -> Findings:
-    found = await store.call(scripts.why(store.keys, id_=id_))
-    if found is None:
-        raise _unknown(id_)
-    return found
-
-
-def _unknown(id_: str) -> NotFound:
-    return NotFound(f"task {id_} does not exist, or its retention has passed")
 
 
 async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
@@ -218,14 +121,6 @@ async def dead(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     return [(id_.decode(), TaskState.DEAD) for id_ in ids]
 
 
-def _envelope(data: bytes) -> Envelope:
-    """An envelope to be shown: one that was damaged must not hide the other tasks of a list."""
-    try:
-        return decode_envelope(data)
-    except msgspec.DecodeError:
-        return Envelope(skill="(unreadable)", args=b"")
-
-
 @dataclass(frozen=True, slots=True)
 class TaskRow:
     """A task as a list shows it."""
@@ -280,40 +175,12 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
     return rows
 
 
-def _progress(stored: bytes | None, generation: int) -> Progress | None:
-    """What the attempt of this generation reported last; what an earlier one did is no progress any more."""
-    made, _, data = (stored or b"0").partition(b" ")
-    return read_progress(data) if int(made) == generation else None
-
-
-def _submitted_at(id_: str) -> datetime:
-    return from_instant_ms(int(id_.replace("-", "")[:12], 16))
-
-
 async def queue_lengths(store: Store) -> dict[str, int]:
     """Tasks in each queue that is not empty, in `scheduled` and in `awaiting_input`."""
     queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
     places = [*[store.keys.queue(queue) for queue in queues], store.keys.scheduled, store.keys.asking]
     counts = await store.pipeline([("ZCARD", place) for place in places])
     return dict(zip([*queues, "scheduled", "awaiting_input"], counts, strict=True))
-
-
-async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, TaskStatus]]:
-    """The first task of each of these queues (`scheduled` and `awaiting_input` are two), and what it waits for."""
-    others = {"scheduled": store.keys.scheduled, "awaiting_input": store.keys.asking}
-    keys = [others.get(queue) or store.keys.queue(queue) for queue in queues]
-    firsts = await store.pipeline([("ZRANGE", key, 0, 0) for key in keys])
-    found: dict[str, tuple[str, TaskStatus]] = {}
-
-    async def look(queue: str, id_: str) -> None:
-        with suppress(NotFound):  # it was dropped at this moment
-            found[queue] = id_, await status(store, id_)
-
-    async with anyio.create_task_group() as looks:
-        for queue, first in zip(queues, firsts, strict=True):
-            if isinstance(first, list) and first:
-                looks.start_soon(look, queue, first[0].decode())
-    return found
 
 
 async def any_ready(store: Store) -> bool:
@@ -324,21 +191,9 @@ async def any_ready(store: Store) -> bool:
 async def counters(store: Store) -> dict[str, int]:
     """The pool's counters since the beginning: submitted, assigned, succeeded, dead, retried, ..."""
     return {
-        name: int(count) for name, count in _fields(await store.execute("HGETALL", store.keys.stats("TOTAL"))).items()
+        name: int(count)
+        for name, count in record_fields(await store.execute("HGETALL", store.keys.stats("TOTAL"))).items()
     }
-
-
-def _fields(reply: list[Any]) -> dict[str, bytes]:
-    return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
-
-
-def _numbered(record: dict[str, bytes], prefix: str) -> tuple[str, ...]:
-    numbers = sorted(int(name.removeprefix(prefix)) for name in record if name.startswith(prefix))
-    return tuple(_text(record[f"{prefix}{number}"]) for number in numbers)
-
-
-def _text(value: bytes | None) -> str:
-    return (value or b"").decode(errors="replace")
 
 
 async def envelope_bytes(store: Store, id_: str) -> bytes | None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import InvalidInput, StoreError
+from orchestrator.core.ids import decode_foreign
 from orchestrator.tasks.model import Envelope, TaskState, decode_envelope
 
 if TYPE_CHECKING:
@@ -93,9 +94,9 @@ async def _with_errors(store: Store, records: Mapping[str, TaskRecord]) -> dict[
 
 def _record(id_: str, known: TaskState | None, reply: Sequence[Any]) -> TaskRecord:
     state, env, queue, at, reason, ended, fails, deaths, lane, cancel = reply
-    envelope = _envelope(env)
-    place = _text(queue) or f"skill:{envelope.skill}"
-    held_by = _text(at).partition(" ")[0] or None
+    envelope = readable_envelope(env)
+    place = text(queue) or f"skill:{envelope.skill}"
+    held_by = text(at).partition(" ")[0] or None
     stored = TaskState(state.decode())
     if known is TaskState.RUNNING and cancel is not None:
         known = TaskState.CANCELLING
@@ -108,16 +109,16 @@ def _record(id_: str, known: TaskState | None, reply: Sequence[Any]) -> TaskReco
         session=envelope.session,
         tags=envelope.tags,
         queue=place,
-        reason=_text(reason),
+        reason=text(reason),
         attempts=_count(fails) + _count(deaths),
         submitted_at=from_instant_ms(int(id_.replace("-", "")[:12], 16)),
         ended_at=None if ended is None else from_instant_ms(int(ended)),
-        lane=None if lane is None else _text(lane),
+        lane=None if lane is None else text(lane),
     )
 
 
-def _envelope(data: bytes | None) -> Envelope:
-    """The envelope, one without a word in it if it was damaged: it must not hide the other tasks."""
+def readable_envelope(data: bytes | None) -> Envelope:
+    """Decode an envelope to show it; a damaged one becomes `(unreadable)`, so that it does not hide the other tasks."""
     try:
         return decode_envelope(data or b"")
     except msgspec.DecodeError:
@@ -128,5 +129,25 @@ def _count(value: bytes | None) -> int:
     return int(value) if value is not None and value.isdigit() else 0
 
 
-def _text(value: bytes | None) -> str:
+def record_fields(reply: list[Any]) -> dict[str, bytes]:
+    """The fields of a record by name, from the reply of HGETALL."""
+    return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
+
+
+def numbered(record: dict[str, bytes], prefix: str) -> tuple[str, ...]:
+    """The texts of the fields `PREFIX1`, `PREFIX2` ..., in order."""
+    numbers = sorted(int(name.removeprefix(prefix)) for name in record if name.startswith(prefix))
+    return tuple(text(record[f"{prefix}{number}"]) for number in numbers)
+
+
+def text(value: bytes | None) -> str:
+    """A stored text; empty when the field is missing."""
     return (value or b"").decode(errors="replace")
+
+
+def lane_name(stored: bytes) -> str:
+    """The name of a lane, as it was given."""
+    try:
+        return decode_foreign(text(stored))
+    except InvalidInput:
+        return text(stored)

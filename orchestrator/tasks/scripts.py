@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
-from orchestrator.tasks.findings import parse_findings
 from orchestrator.tasks.model import (
     AnswerStatus,
     Assigned,
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from orchestrator.store.keys import PoolKeys
-    from orchestrator.tasks.findings import Findings
 
 
 class ScheduledFire(msgspec.Struct, frozen=True, array_like=True):
@@ -193,12 +191,6 @@ def watch(keys: PoolKeys, *, ids: Sequence[str]) -> Call[list[tuple[WatchStatus,
         return [(WatchStatus(status), last) for status, last in zip(texts[::2], texts[1::2], strict=True)]
 
     return Call("tasks/watch", {"pool": keys.root, "rows": pack_rows([(id_,) for id_ in ids])}, parse)
-
-
-def why(keys: PoolKeys, *, id_: str, limit: int = 100, now_us: str = "") -> Call[Findings | None]:
-    """Find what a task waits for, looking at `limit` agents at most; None: the task is unknown. Changes nothing."""
-    args: Arguments = {"pool": keys.root, "id": id_, "limit": limit, "now_arg": now_us}
-    return Call("tasks/why", args, lambda reply: parse_findings(id_, reply))
 
 
 def cancel(

@@ -10,8 +10,9 @@ import anyio
 
 from orchestrator.agents.queries import skills_by_agent
 from orchestrator.core.errors import NotFound
-from orchestrator.tasks import queries, scripts
+from orchestrator.tasks import scripts
 from orchestrator.tasks.model import TaskState
+from orchestrator.why import lookup
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -122,7 +123,7 @@ class Drain:
 
     async def _why(self, task: Submitted) -> str:
         try:
-            found = await queries.info(self._pool.services.store, task.id)
+            found = await lookup.info(self._pool.services.store, task.id)
         except NotFound:
             return ""
         return f": {found.why or found.state}"

@@ -22,10 +22,10 @@ from orchestrator.schedules.api import Schedules
 from orchestrator.schedules.plans import fire_row
 from orchestrator.schedules.scheduler import Scheduler
 from orchestrator.services import open_services
-from orchestrator.tasks import queries
 from orchestrator.testing import scripts as kit
 from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from orchestrator.why import lookup
 from tests.fault.test_every_step import label, label_of
 from tests.faultkit.proxy import FaultProxy
 from tests.helpers.forked_actors import ForkedActors
@@ -87,7 +87,7 @@ async def look(services: Services) -> Fired:
         found.counts[each.name] = Counter({word: count for word in words if (count := getattr(each, word))})
         found.times[each.name], found.states[each.name] = [], Counter()
     for key in await services.store.execute("KEYS", services.keys.task("*")):
-        info = await queries.info(services.store, key.decode().rpartition(":")[2])
+        info = await lookup.info(services.store, key.decode().rpartition(":")[2])
         _, name, at_ms = (info.key or "").split(":")
         found.times[name].append(int(at_ms))
         found.states[name][info.state.value] += 1

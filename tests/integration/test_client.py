@@ -26,9 +26,9 @@ from orchestrator.core.errors import (
     TaskFailed,
 )
 from orchestrator.core.ids import new_task_id
-from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import CancelStatus, TaskState
 from orchestrator.tasks.submission import Submission
+from orchestrator.why.model import Cause
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for

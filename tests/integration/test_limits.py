@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from orchestrator.core.errors import ConfigError
-from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.submission import Submission
+from orchestrator.why.model import Cause
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext

@@ -14,9 +14,9 @@ from orchestrator.core.errors import TaskExpired
 from orchestrator.core.wakeups import Wakeup
 from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.doorbell import Doorbell
-from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.submission import Submission
+from orchestrator.why.model import Cause
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext

@@ -16,6 +16,7 @@ from orchestrator.core.errors import TaskCancelled, TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.submission import Submission
+from orchestrator.why import lookup
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.waiting import wait_for
 from workers import Agent, Snooze, TaskContext
@@ -497,10 +498,10 @@ async def test_looking_is_one_round_trip(team: LocalTeam) -> None:
 
     store.execute = counted  # type: ignore[method-assign]
     try:
-        await queries.status(store, handles[1].id)
+        await lookup.status(store, handles[1].id)
         assert sent == ["EVALSHA"]
         sent.clear()
-        await queries.info(store, handles[1].id)
+        await lookup.info(store, handles[1].id)
         assert sent == ["EVALSHA", "HGETALL"]
     finally:
         store.execute = execute  # type: ignore[method-assign]

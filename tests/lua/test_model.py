@@ -22,11 +22,11 @@ from hypothesis.stateful import (
 )
 
 from orchestrator.core.rates import Rate
-from orchestrator.tasks.causes import Cause
 from orchestrator.tasks.model import Assigned, DeleteStatus, RequeueStatus, TaskState, Verdict, VerdictKind
 from orchestrator.tasks.questions import pack_question
-from orchestrator.tasks.reasons import explain
 from orchestrator.tasks.states import STEPS
+from orchestrator.why.explanation import explain
+from orchestrator.why.model import Cause
 from tests.lua.keyspace import without_lifetime
 from tests.lua.model import ASKED, FINAL, Agent, Limit, Model, Task
 from tests.lua.pool import LEASE_MS, START_US, USUAL_TTL_S, Pool, Team, chunk, rank, row

@@ -87,11 +87,11 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
     """
     from orchestrator.core.ids import check_task_id
     from orchestrator.services import open_services
-    from orchestrator.tasks import queries
+    from orchestrator.why import lookup
 
     check_task_id(task)
     async with open_services(common.settings(), name="cli") as services:
-        info = await queries.info(services.store, task)
+        info = await lookup.info(services.store, task)
     if info.state != "dead":
         raise NotFound(f"task {task} is no dead letter, it is {info.state}; `orc tasks show {task}` shows it")
     names = (
@@ -193,9 +193,9 @@ async def export(
     from orchestrator.cli.commands.task_bulk import checked
     from orchestrator.cli.terminal.failures import DONE, NOT_FOUND, joint_exit_code
     from orchestrator.services import open_services
-    from orchestrator.tasks.exporting import export_task
     from orchestrator.tasks.model import TaskState
     from orchestrator.tasks.selecting import select
+    from orchestrator.why.lookup import export_task
 
     chosen = selecting(tasks, filtering, among={TaskState.DEAD})
     ids = checked(tasks)

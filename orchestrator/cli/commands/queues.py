@@ -68,13 +68,14 @@ async def queue_rows(services: Services) -> list[dict[str, Any]]:
     """Queues with their lengths, the live agents that serve them, and what their first tasks wait for."""
     from orchestrator.agents import queries as agents
     from orchestrator.tasks import queries as tasks
+    from orchestrator.why import lookup
 
     now = await read_desired_state(services)
     lengths = {queue: count for queue, count in (await tasks.queue_lengths(services.store)).items() if count}
     ordered = [slot.partition(":queue:")[2] for slot in now.active if ":queue:" in slot]
     lengths |= {queue: 0 for queue in ordered if queue not in lengths}
     known = await agents.agents(services.store)
-    heads = await tasks.heads(services.store, [queue for queue, count in lengths.items() if count][:HEADS])
+    heads = await lookup.heads(services.store, [queue for queue, count in lengths.items() if count][:HEADS])
 
     def row(queue: str, count: int) -> dict[str, Any]:
         head, status = heads.get(queue, (None, None))

@@ -70,11 +70,11 @@ async def why(task: Annotated[str, positional("ID")], /, *, common: Globals = DE
     """
     from orchestrator.core.ids import check_task_id
     from orchestrator.services import open_services
-    from orchestrator.tasks import queries
+    from orchestrator.why import lookup
 
     check_task_id(task)
     async with open_services(common.settings(), name="cli") as services:
-        found = await queries.status(services.store, task)
+        found = await lookup.status(services.store, task)
     if common.output == "table":
         output.write(f"{output.clean(f'{found.state}: {found.why}')}\n")
         return

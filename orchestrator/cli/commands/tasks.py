@@ -13,7 +13,7 @@ from orchestrator.core.errors import InvalidInput, NotFound, TaskError
 
 if TYPE_CHECKING:
     from orchestrator.cli.terminal.waiting import Ended
-    from orchestrator.tasks.model import TaskInfo
+    from orchestrator.why.model import TaskInfo
 
 OnBusy = Literal["enqueue", "reject", "interrupt", "replace"]
 State = Literal[
@@ -308,11 +308,11 @@ task_answer.add_to(commands)
 async def _info(task: str, common: Globals) -> TaskInfo:
     from orchestrator.core.ids import check_task_id
     from orchestrator.services import open_services
-    from orchestrator.tasks import queries
+    from orchestrator.why import lookup
 
     check_task_id(task)
     async with open_services(common.settings(), name="cli") as services:
-        return await queries.info(services.store, task)
+        return await lookup.info(services.store, task)
 
 
 def _say_submitted(task: str, common: Globals) -> None:

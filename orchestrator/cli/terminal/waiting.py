@@ -13,7 +13,7 @@ import anyio
 from orchestrator.cli.terminal.failures import DONE, FAILED, NOT_FOUND, TIMED_OUT
 from orchestrator.cli.terminal.output import hint, say
 from orchestrator.core.errors import NotFound, OrchestratorError, ServerUnavailable, StoreError, TaskError
-from orchestrator.tasks.causes import Cause
+from orchestrator.why.model import Cause
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence

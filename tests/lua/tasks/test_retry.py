@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.tasks.model import FinishStatus, RequeueStatus, TaskState, VerdictKind, WatchStatus
-from orchestrator.tasks.reasons import explain
+from orchestrator.why.explanation import explain
 from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, Team, chunk, row
 
 if TYPE_CHECKING:

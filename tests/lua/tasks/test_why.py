@@ -9,12 +9,12 @@ import pytest
 from orchestrator.agents.model import SkillTerms
 from orchestrator.core.rates import Rate
 from orchestrator.store.calls import opaque
-from orchestrator.tasks.findings import SkillOffers
 from orchestrator.tasks.model import Envelope, TaskState, VerdictKind, encode_envelope
+from orchestrator.why.facts import SkillOffers
 from tests.lua.pool import LEASE_MS, START_US, Team, row
 
 if TYPE_CHECKING:
-    from orchestrator.tasks.findings import AgentFacts, Findings
+    from orchestrator.why.facts import AgentFacts, Findings
     from tests.lua.pool import Pool
 
 pytestmark = pytest.mark.both_servers

@@ -10,9 +10,9 @@ import pytest
 
 from orchestrator import Cause
 from orchestrator.core.rates import Rate
-from orchestrator.tasks.findings import AgentFacts, Findings, LimitFacts, SkillOffers, WorkerFacts
 from orchestrator.tasks.model import TaskState
-from orchestrator.tasks.reasons import explain
+from orchestrator.why.explanation import explain
+from orchestrator.why.facts import AgentFacts, Findings, LimitFacts, SkillOffers, WorkerFacts
 
 NOW_MS = 1_800_000_000_000
 NOON_MS = NOW_MS - NOW_MS % 86_400_000 + 43_200_000

@@ -1,4 +1,4 @@
-"""What `lua/tasks/why.lua` finds of a task: plain facts of one moment. What they mean is said in `reasons.py`."""
+"""What `lua/tasks/why.lua` finds of a task: plain facts of one moment. What they mean is said in `explanation.py`."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import DecodeError
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.ids import decode_foreign
 from orchestrator.core.issued import read_slot_value
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.questions import read_question
+from orchestrator.tasks.records import lane_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from orchestrator.tasks.model import Question
+
 
 VERSION: Final = ("state", "gen", "at", "cancel")
 """The fields of a record that change with every step of its life."""
@@ -266,14 +267,6 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
 def _lane(place: Sequence[Any]) -> LaneFacts:
     rank, owner, state, name = place
     return LaneFacts(lane_name(name), rank, _text(owner), None if state is None else TaskState(state.decode()))
-
-
-def lane_name(stored: bytes) -> str:
-    """The name of a lane, as it was given."""
-    try:
-        return decode_foreign(_text(stored))
-    except InvalidInput:
-        return _text(stored)
 
 
 def _active_commands(reply: Sequence[bytes]) -> dict[str, ActiveCommandFacts]:

@@ -6,15 +6,15 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.tasks.causes import Cause, Why
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.questions import encode_value
+from orchestrator.why.model import Cause, Why
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from orchestrator.tasks.findings import ActiveCommandFacts, AgentFacts, Findings, WorkerFacts
+    from orchestrator.why.facts import ActiveCommandFacts, AgentFacts, Findings, WorkerFacts
 
 START_ONE: Final = "start one with `orc worker run`"
 

@@ -1,11 +1,14 @@
-"""What a task may wait for, and the value that says so. Pure; `reasons.py` finds out which it is."""
+"""What a task may wait for, and the value that says so. Pure; `explanation.py` finds out which it is."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orchestrator.tasks.model import Progress, Question, TaskState
 
 
 class Cause(StrEnum):
@@ -96,3 +99,59 @@ class Why:
     number: int | None = None
     question: str | None = None
     options: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """State of a task, what it waits for, and how far it has come.
+
+    Attributes:
+        why: what it waits for, in words.
+        detail: the same for programs.
+    """
+
+    state: TaskState
+    why: str
+    detail: Why
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskInfo:
+    """Everything that is known of one task.
+
+    Attributes:
+        attempts: executions that failed or died so far, plus the present or successful one.
+        progress: what the present or last attempt reported last.
+        errors: traceback text of each failed attempt, oldest first.
+        deaths: evidence of each death: when, which worker, how.
+        questions: what it has asked people, in order, and what they answered.
+        once: names of what `ctx.once` did and will not do again.
+        requeues: each time it was let run again after its end: when (ms), the state that it had ended in, who and why.
+    """
+
+    id: str
+    state: TaskState
+    why: str
+    skill: str
+    agent: str | None
+    worker: str | None
+    priority: int
+    session: str | None
+    tags: tuple[str, ...]
+    key: str | None
+    parent: str | None
+    attempts: int
+    submitted_at: datetime
+    due_at: datetime | None = None
+    ended_at: datetime | None = None
+    reason: str = ""
+    args: bytes = field(default=b"", repr=False)
+    result: bytes | None = field(default=None, repr=False)
+    errors: tuple[str, ...] = field(default=(), repr=False)
+    deaths: tuple[str, ...] = ()
+    requeues: tuple[str, ...] = ()
+    progress: Progress | None = None
+    lane: str | None = None
+    questions: tuple[Question, ...] = ()
+    once: tuple[str, ...] = ()
