@@ -9,7 +9,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos check fmt bench bench-peers lock clean
+.PHONY: help setup demo test chaos check generate fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/basedpyright --project tests/typing --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+
+generate: $(STAMP) ## write the generated code anew: the methods of orc.admin
+	$(BIN)/python -m tools.admin_methods
 
 fmt: $(STAMP) ## format and apply safe fixes
 	$(BIN)/ruff format .

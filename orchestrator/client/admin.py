@@ -82,6 +82,8 @@ class Admin:
 
         return Schedules(self._services)
 
+    # Generated from orchestrator/control/commands.py by `make generate`; do not edit.
+
     async def stop(
         self,
         *,
@@ -93,19 +95,22 @@ class Admin:
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
-        """Start nothing more: of an agent, a session, a skill, or at all. It holds until `start`, whatever restarts.
+        """Stop starting tasks until `start`: everywhere, or of one agent, session or skill. Restarts do not end a stop.
+
+        By default running tasks finish, and new tasks are accepted and wait.
 
         Args:
             agent: only this agent.
             session: only tasks of this session.
             skill: only tasks of this skill.
-            now: interrupt what runs; it goes back to its queue, no attempt is counted.
-            refuse: refuse new tasks too (`Stopped`); otherwise they are accepted and wait.
-            reason: why.
-            actor: who.
+            now: interrupt running tasks; they return to their queues and no attempt is counted.
+            refuse: reject new tasks (`Stopped`).
+            reason: kept with the command.
+            actor: user and host of this process by default.
         """
-        values = {"agent": agent, "session": session, "skill": skill, "now": now, "refuse": refuse}
-        return await self._give("stop", values, reason, actor)
+        return await self._give(
+            "stop", {"agent": agent, "session": session, "skill": skill, "now": now, "refuse": refuse}, reason, actor
+        )
 
     async def start(
         self,
@@ -116,77 +121,97 @@ class Admin:
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
-        """End the stop of the same scope."""
+        """End the stop of the same scope. Stops of other scopes stay active.
+
+        Args:
+            agent: only this agent.
+            session: only tasks of this session.
+            skill: only tasks of this skill.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+        """
         return await self._give("start", {"agent": agent, "session": session, "skill": skill}, reason, actor)
 
     async def pause_agent(self, agent: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Give an agent nothing more; what it has been given, it does."""
+        """Stop giving tasks to an agent until it is resumed. It finishes the tasks that it has; new tasks wait."""
         return await self._give("pause-agent", {"agent": agent}, reason, actor)
 
     async def resume_agent(self, agent: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """End the pause of an agent."""
+        """Resume an agent that is paused."""
         return await self._give("resume-agent", {"agent": agent}, reason, actor)
 
     async def pause_queue(self, queue: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Take nothing more out of a queue (`skill:NAME` or `agent:NAME`); new tasks are accepted and wait."""
+        """Stop taking tasks from a queue (`skill:NAME` or `agent:NAME`) until it is resumed. New tasks wait."""
         return await self._give("pause-queue", {"queue": queue}, reason, actor)
 
     async def drain_queue(self, queue: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Refuse new tasks for a queue (`Stopped`); what waits in it is worked off."""
+        """Reject new tasks for a queue (`Stopped`) until it is resumed. Waiting tasks still run."""
         return await self._give("drain-queue", {"queue": queue}, reason, actor)
 
     async def resume_queue(self, queue: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """End the pause and the drain of a queue."""
+        """Resume a queue that is paused or drained."""
         return await self._give("resume-queue", {"queue": queue}, reason, actor)
 
     async def set_limit(self, limit: str, rate: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Give a limit (an agent's own is called `@NAME`) another rate, as "10/min", from the next start on."""
+        """Change the rate of a limit until it is reset, also across restarts. It applies from the next start on.
+
+        Args:
+            limit: name of the limit; @AGENT for an agent's own.
+            rate: starts per time, as 10/s, 10/min, 10/h or 10/d.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+        """
         return await self._give("set-limit", {"limit": limit, "rate": rate}, reason, actor)
 
     async def reset_limit(self, limit: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Let a limit have the rate again that agents or settings define."""
+        """Reset a limit to the rate that agents or settings define."""
         return await self._give("reset-limit", {"limit": limit}, reason, actor)
 
     async def drain_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Give a worker nothing more; it finishes what it has, and stays."""
+        """Stop giving tasks to a worker until it is resumed. It finishes the tasks that it has, and stays."""
         return await self._give("drain-worker", {"worker": worker}, reason, actor)
 
     async def resume_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """End the drain of a worker."""
+        """Resume a worker that drains."""
         return await self._give("resume-worker", {"worker": worker}, reason, actor)
 
     async def stop_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Let a worker finish what it has, as after SIGTERM, and end; its host starts no other in its place."""
+        """Let a worker finish its tasks and exit, as after SIGTERM. Its host does not replace it."""
         return await self._give("stop-worker", {"worker": worker}, reason, actor)
 
     async def set_log_level(self, level: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Let all supervisors and workers log from this level on: debug, info, warning or error."""
+        """Set the log level of every supervisor and worker until it is reset."""
         return await self._give("set-log-level", {"level": level}, reason, actor)
 
     async def reset_log_level(self, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Let every process log from the level on that its settings say."""
+        """Reset the log level of every process to the one in its settings."""
         return await self._give("reset-log-level", {}, reason, actor)
 
     async def publish_config(self, key: str, value: Any, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Let a configuration value be known to all programs, and to those that start later; `orc.config` reads it.
+        """Publish a configuration value to every program of the pool, also to those that start later.
+
+        Handlers read it with `ctx.config`, other programs with `orc.config`. It is not a setting of orchestrator.toml.
 
         Args:
-            key: a name, as `routing.editor`.
-            value: any JSON value, at most 8192 characters of it.
-            reason: why.
-            actor: who.
+            key: name of the value, as routing.model.
+            value: JSON value.
+            reason: kept with the command.
+            actor: user and host of this process by default.
         """
-        settings = self._services().settings
-        text = encode_json(f"config {key!r}", value, max_bytes=32_768, max_depth=settings.queue.max_depth).decode()
-        return await self._give("publish-config", {"key": key, "value": text}, reason, actor)
+        return await self._give("publish-config", {"key": key, "value": self._json("value", value)}, reason, actor)
 
     async def withdraw_config(self, key: str, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Let a configuration value be known no more."""
+        """Withdraw a published configuration value."""
         return await self._give("withdraw-config", {"key": key}, reason, actor)
 
     async def renew_epoch(self, *, reason: str = "", actor: str | None = None) -> Sent:
-        """Refuse from now on what was signed before, as after a restore from a backup that has forgotten commands."""
+        """Reject every command that was signed before now. Active commands stay active.
+
+        Needed after a restore from a backup, because Redis has then forgotten which commands it has accepted since.
+        """
         return await self._give("renew-epoch", {}, reason, actor)
+
+    # End of the generated methods.
 
     async def retry(
         self,
@@ -256,8 +281,11 @@ class Admin:
         return found.ids, tasks.words, found.more
 
     async def _give(self, kind: str, values: dict[str, Any], reason: str, actor: str | None) -> Sent:
-        command = make_command(kind, {name: value for name, value in values.items() if value is not False})
-        return await self.give(command, reason=reason, actor=actor)
+        return await self.give(make_command(kind, values), reason=reason, actor=actor)
+
+    def _json(self, name: str, value: Any) -> str:
+        max_depth = self._services().settings.queue.max_depth
+        return encode_json(name, value, max_bytes=32_768, max_depth=max_depth).decode()
 
     async def give(
         self, command: Command, *, reason: str = "", actor: str | None = None, tasks: Sequence[str] = ()

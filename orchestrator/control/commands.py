@@ -1,14 +1,16 @@
-"""Every command that an operator can give, as data: one model per kind, told apart by `kind`.
+"""Declares every control command: fields, effect on the desired state, and place on the command line.
 
-The command line, `orc.admin` and the JSON schema are made from these; whoever obeys matches on them. A command changes
-what is active (`changes`), or it is a job for the supervisor (`job`), or it only records what was done (neither).
+`orc.admin`, the command line, the JSON schema and the table of commands are made from these declarations. A command
+changes the desired state (`slots`), is a job for the supervisor (`job`), or records an action (neither).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence  # noqa: TC003 - pydantic reads annotations
+from collections.abc import Mapping, Sequence
+from functools import cache, reduce
 from hashlib import sha256
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias, get_args
+from operator import or_
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -24,12 +26,15 @@ class DesiredChange(NamedTuple):
 
     Attributes:
         slot: field of the hash `desired`, as `stop:agent:editor`.
-        mark: second letter of its value: `r` refuses new tasks, `n` interrupts what runs, `b` does both, `s` ends the
-            process, `-` none of it; empty: the slot is emptied, what was active ends.
+        mark: second letter of its value: `r` rejects new tasks, `n` interrupts running tasks, `b` does both, `s` ends
+            the process, `-` does none of these; empty: clears the slot, so that its command ends.
     """
 
     slot: str
     mark: str
+
+
+# --------------------------------------------------------------------------------------------------------------- fields
 
 
 def _name(kind: str) -> AfterValidator:
@@ -50,7 +55,6 @@ def _check_queue(value: str) -> str:
 
 
 def _check_limit(value: str) -> str:
-    # The own limit of an agent is called `@AGENT`.
     check_name("limit", value.removeprefix("@"))
     return value
 
@@ -68,48 +72,86 @@ def _check_rate(value: str) -> str:
     return value
 
 
-AgentName: TypeAlias = Annotated[str, _name("agent")]
+AgentName: TypeAlias = Annotated[
+    str, _name("agent"), Field(description="Name of the agent; it need not be running yet.")
+]
 SkillName: TypeAlias = Annotated[str, _name("skill")]
-WorkerName: TypeAlias = Annotated[str, _name("worker")]
-LimitName: TypeAlias = Annotated[str, AfterValidator(_check_limit)]
+WorkerName: TypeAlias = Annotated[str, _name("worker"), Field(description="Id of the worker.")]
+LimitName: TypeAlias = Annotated[
+    str, AfterValidator(_check_limit), Field(description="Name of the limit; @AGENT for an agent's own.")
+]
 ScheduleName: TypeAlias = Annotated[str, _name("schedule")]
 SessionId: TypeAlias = Annotated[str, AfterValidator(_check_session)]
-QueueName: TypeAlias = Annotated[str, AfterValidator(_check_queue)]
-RateText: TypeAlias = Annotated[str, AfterValidator(_check_rate)]
+QueueName: TypeAlias = Annotated[str, AfterValidator(_check_queue), Field(description="skill:NAME or agent:NAME.")]
+RateText: TypeAlias = Annotated[
+    str, AfterValidator(_check_rate), Field(description="Starts per time, as 10/s, 10/min, 10/h or 10/d.")
+]
 TaskId: TypeAlias = Annotated[str, AfterValidator(check_task_id)]
-ConfigKey: TypeAlias = Annotated[str, _name("config key")]
-JsonText: TypeAlias = Annotated[str, AfterValidator(_check_json)]
+ConfigKey: TypeAlias = Annotated[str, _name("config key"), Field(description="Name of the value, as routing.model.")]
+JsonText: TypeAlias = Annotated[
+    str, AfterValidator(_check_json), Field(max_length=8192, description="JSON value, at most 8192 characters.")
+]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
-class _Command(BaseModel):
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+# ------------------------------------------------------------------------------------------------------------- commands
+
+KINDS: Final[dict[str, type[Command]]] = {}
+"""Each command by its kind."""
+
+
+class Command(BaseModel):
+    """Base of all commands. The docstring of a subclass is its help text and that of its `orc.admin` method."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        frozen=True, extra="forbid", hide_input_in_errors=True, defer_build=True
+    )
+
+    slots: ClassVar[Mapping[str, str]] = {}
+    """Slots of the desired state that the command changes, as a format of itself, and the mark that each gets."""
+
+    verb: ClassVar[str] = ""
+    """Words on the command line, as `queues pause`; empty: it has no place there and no method of its own."""
+
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Arguments on the command line, for its help."""
+
+    confirm: ClassVar[str] = ""
+    """What the command line asks for confirmation of; empty: it does not ask."""
+
+    drains: ClassVar[bool] = False
+    """Whether running tasks delay its completion; the command line then offers `--wait`."""
 
     job: ClassVar[bool] = False
-    """Whether the supervisor carries it out, on the tasks that were selected for it."""
+    """Whether the supervisor applies it to the tasks that were selected for it."""
 
-    audience: ClassVar[Literal["everybody", "supervisor", "worker", "nobody"]] = "supervisor"
-    """Who is to answer: every worker and the supervisor, that one alone, the worker that it names, or nobody."""
+    audience: ClassVar[Literal["all", "supervisor", "worker", "none"]] = "supervisor"
+    """Which processes send a receipt: supervisor and workers, the supervisor, the worker it names, or none."""
 
     kind: str
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Register the command under its kind."""
+        kind = cls.model_fields["kind"].default
+        if isinstance(kind, str):
+            KINDS[kind] = cls
 
     @property
     def changes(self) -> tuple[DesiredChange, ...]:
         """The changes of the desired state."""
-        return ()
+        return tuple(DesiredChange(slot.format(self), mark) for slot, mark in self.slots.items())
 
     @property
     def words(self) -> str:
-        """The command on one line, for people: `stop agent=editor now`."""
-        said = self.model_dump(mode="json", exclude={"kind", "digest"}, exclude_defaults=True)
-        parts = [name if value is True else f"{name}={value}" for name, value in said.items()]
+        """The command on one line: `stop agent=editor now`."""
+        values = self.model_dump(mode="json", exclude={"kind", "digest"}, exclude_defaults=True)
+        parts = [name if value is True else f"{name}={value}" for name, value in values.items()]
         return " ".join([self.kind, *parts])
 
 
-class _Scoped(_Command):
-    """What holds for everything, or for one agent, session or skill."""
-
-    audience = "everybody"
+class _Scoped(Command):
+    audience = "all"
 
     agent: AgentName | None = Field(default=None, description="Only this agent.")
     session: SessionId | None = Field(default=None, description="Only tasks of this session.")
@@ -123,7 +165,7 @@ class _Scoped(_Command):
 
     @property
     def scope(self) -> str:
-        """What it holds for, as it stands in a slot: `all`, `agent:A`, `session:S` or `skill:S`."""
+        """The scope as slots spell it: `all`, `agent:A`, `session:S` or `skill:S`."""
         for kind in ("agent", "session", "skill"):
             if (name := getattr(self, kind)) is not None:
                 return f"{kind}:{name}"
@@ -131,246 +173,243 @@ class _Scoped(_Command):
 
 
 class Stop(_Scoped):
-    """Start nothing more, until `start`. What runs goes on, unless it is interrupted."""
+    """Stop starting tasks until `start`: everywhere, or of one agent, session or skill. Restarts do not end a stop.
+
+    By default running tasks finish, and new tasks are accepted and wait.
+    """
+
+    slots = {"stop:{.scope}": "-"}
+    verb = "stop"
+    drains = True
 
     kind: Literal["stop"] = "stop"
     now: bool = Field(
-        default=False, description="Interrupt what runs; it goes back to its queue, no attempt is counted."
+        default=False, description="Interrupt running tasks; they return to their queues and no attempt is counted."
     )
-    refuse: bool = Field(default=False, description="Refuse new tasks too; otherwise they are accepted and wait.")
+    refuse: bool = Field(default=False, description="Reject new tasks (`Stopped`).")
 
     @property
     def changes(self) -> tuple[DesiredChange, ...]:
-        """Fill the slot of its scope."""
+        """Fills the slot of its scope; the mark tells `now` and `refuse`."""
         mark = {(False, False): "-", (True, False): "n", (False, True): "r", (True, True): "b"}[self.now, self.refuse]
         return (DesiredChange(f"stop:{self.scope}", mark),)
 
 
 class Start(_Scoped):
-    """End the stop of the same scope."""
+    """End the stop of the same scope. Stops of other scopes stay active."""
+
+    slots = {"stop:{.scope}": ""}
+    verb = "start"
 
     kind: Literal["start"] = "start"
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Empty the slot of its scope."""
-        return (DesiredChange(f"stop:{self.scope}", ""),)
 
+class PauseAgent(Command):
+    """Stop giving tasks to an agent until it is resumed. It finishes the tasks that it has; new tasks wait."""
 
-class PauseAgent(_Command):
-    """Give an agent nothing more. What it has been given, it does."""
+    slots = {"pause:agent:{.agent}": "-"}
+    verb = "agents pause"
+    examples = ('editor --reason "too many errors"',)
 
     kind: Literal["pause-agent"] = "pause-agent"
     agent: AgentName
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Fill its slot."""
-        return (DesiredChange(f"pause:agent:{self.agent}", "-"),)
 
+class ResumeAgent(Command):
+    """Resume an agent that is paused."""
 
-class ResumeAgent(_Command):
-    """End the pause of an agent."""
+    slots = {"pause:agent:{.agent}": ""}
+    verb = "agents resume"
+    examples = ("editor",)
 
     kind: Literal["resume-agent"] = "resume-agent"
     agent: AgentName
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Empty its slot."""
-        return (DesiredChange(f"pause:agent:{self.agent}", ""),)
 
+class PauseQueue(Command):
+    """Stop taking tasks from a queue (`skill:NAME` or `agent:NAME`) until it is resumed. New tasks wait."""
 
-class PauseQueue(_Command):
-    """Take nothing more out of a queue. New tasks are accepted and wait."""
+    slots = {"pause:queue:{.queue}": "-"}
+    verb = "queues pause"
+    examples = ('skill:summarize --reason "the model is down"', "agent:editor")
 
     kind: Literal["pause-queue"] = "pause-queue"
     queue: QueueName
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Fill its slot."""
-        return (DesiredChange(f"pause:queue:{self.queue}", "-"),)
 
+class DrainQueue(Command):
+    """Reject new tasks for a queue (`Stopped`) until it is resumed. Waiting tasks still run."""
 
-class DrainQueue(_Command):
-    """Refuse new tasks for a queue; what waits in it is worked off."""
+    slots = {"drain:queue:{.queue}": "r"}
+    verb = "queues drain"
+    examples = ("skill:summarize",)
 
     kind: Literal["drain-queue"] = "drain-queue"
     queue: QueueName
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Fill its slot."""
-        return (DesiredChange(f"drain:queue:{self.queue}", "r"),)
 
+class ResumeQueue(Command):
+    """Resume a queue that is paused or drained."""
 
-class ResumeQueue(_Command):
-    """End the pause and the drain of a queue."""
+    slots = {"pause:queue:{.queue}": "", "drain:queue:{.queue}": ""}
+    verb = "queues resume"
+    examples = ("skill:summarize",)
 
     kind: Literal["resume-queue"] = "resume-queue"
     queue: QueueName
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Empty both slots."""
-        return (DesiredChange(f"pause:queue:{self.queue}", ""), DesiredChange(f"drain:queue:{self.queue}", ""))
 
+class SetLimit(Command):
+    """Change the rate of a limit until it is reset, also across restarts. It applies from the next start on."""
 
-class SetLimit(_Command):
-    """Give a limit another rate, from the next start on."""
+    slots = {"limit:{.limit}": "-"}
+    verb = "limits set"
+    examples = ('model:gpt 30/min --reason "half of the quota"',)
 
     kind: Literal["set-limit"] = "set-limit"
     limit: LimitName
     rate: RateText
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Fill its slot; `append` puts the rate over the one that agents or settings define."""
-        return (DesiredChange(f"limit:{self.limit}", "-"),)
 
+class ResetLimit(Command):
+    """Reset a limit to the rate that agents or settings define."""
 
-class ResetLimit(_Command):
-    """Let a limit have the rate again that agents or settings define."""
+    slots = {"limit:{.limit}": ""}
+    verb = "limits reset"
+    examples = ("model:gpt",)
 
     kind: Literal["reset-limit"] = "reset-limit"
     limit: LimitName
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Empty its slot."""
-        return (DesiredChange(f"limit:{self.limit}", ""),)
 
+class DrainWorker(Command):
+    """Stop giving tasks to a worker until it is resumed. It finishes the tasks that it has, and stays."""
 
-class DrainWorker(_Command):
-    """Give a worker nothing more; it finishes what it has, and stays."""
-
+    slots = {"drain:worker:{.worker}": "-"}
+    verb = "workers drain"
+    examples = ('host-7:4711 --reason "new version"', "host-7:4711 --wait --timeout 10m")
+    drains = True
     audience = "worker"
 
     kind: Literal["drain-worker"] = "drain-worker"
     worker: WorkerName
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Fill its slot."""
-        return (DesiredChange(f"drain:worker:{self.worker}", "-"),)
 
+class ResumeWorker(Command):
+    """Resume a worker that drains."""
 
-class ResumeWorker(_Command):
-    """End the drain of a worker."""
-
+    slots = {"drain:worker:{.worker}": ""}
+    verb = "workers resume"
+    examples = ("host-7:4711",)
     audience = "worker"
 
     kind: Literal["resume-worker"] = "resume-worker"
     worker: WorkerName
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Empty its slot."""
-        return (DesiredChange(f"drain:worker:{self.worker}", ""),)
 
+class StopWorker(Command):
+    """Let a worker finish its tasks and exit, as after SIGTERM. Its host does not replace it."""
 
-class StopWorker(_Command):
-    """Let a worker finish what it has, as after SIGTERM, and end; its host starts no other in its place."""
-
+    slots = {"drain:worker:{.worker}": "s"}
+    verb = "workers stop"
+    examples = ('host-7:4711 --reason "this machine is slow"',)
+    drains = True
     audience = "worker"
 
     kind: Literal["stop-worker"] = "stop-worker"
     worker: WorkerName
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Fill the slot of its drain."""
-        return (DesiredChange(f"drain:worker:{self.worker}", "s"),)
 
+class SetLogLevel(Command):
+    """Set the log level of every supervisor and worker until it is reset."""
 
-class SetLogLevel(_Command):
-    """Let all supervisors and workers log from this level on."""
-
-    audience = "everybody"
+    slots = {"log:level": "-"}
+    verb = "control log-level"
+    examples = ('debug --reason "looking for the leak"',)
+    audience = "all"
 
     kind: Literal["set-log-level"] = "set-log-level"
-    level: LogLevel
-
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Fill the slot."""
-        return (DesiredChange("log:level", "-"),)
+    level: LogLevel = Field(description="debug, info, warning or error.")
 
 
-class ResetLogLevel(_Command):
-    """Let every process log from the level on that its settings say."""
+class ResetLogLevel(Command):
+    """Reset the log level of every process to the one in its settings."""
 
-    audience = "everybody"
+    slots = {"log:level": ""}
+    verb = "control log-level --reset"
+    audience = "all"
 
     kind: Literal["reset-log-level"] = "reset-log-level"
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Empty the slot."""
-        return (DesiredChange("log:level", ""),)
 
+class PublishConfig(Command):
+    """Publish a configuration value to every program of the pool, also to those that start later.
 
-class PublishConfig(_Command):
-    """Let a configuration value be known to all programs: what handlers read with `ctx.config`."""
+    Handlers read it with `ctx.config`, other programs with `orc.config`. It is not a setting of orchestrator.toml.
+    """
 
-    audience = "everybody"
+    slots = {"config:{.key}": "-"}
+    verb = "config publish"
+    examples = (
+        "routing.model large",
+        """batch '{"size": 20}' --reason "a slow disk\"""",
+        "prompts @prompts.json",
+    )
+    audience = "all"
 
     kind: Literal["publish-config"] = "publish-config"
     key: ConfigKey
-    value: JsonText = Field(max_length=8192, description="As JSON text.")
-
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Fill its slot."""
-        return (DesiredChange(f"config:{self.key}", "-"),)
+    value: JsonText
 
 
-class WithdrawConfig(_Command):
-    """Let a configuration value be known no more."""
+class WithdrawConfig(Command):
+    """Withdraw a published configuration value."""
 
-    audience = "everybody"
+    slots = {"config:{.key}": ""}
+    verb = "config withdraw"
+    examples = ("routing.model",)
+    audience = "all"
 
     kind: Literal["withdraw-config"] = "withdraw-config"
     key: ConfigKey
 
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Empty its slot."""
-        return (DesiredChange(f"config:{self.key}", ""),)
 
+class RenewEpoch(Command):
+    """Reject every command that was signed before now. Active commands stay active.
 
-class RenewEpoch(_Command):
-    """Refuse from now on what was signed before, as after a restore from a backup that has forgotten commands."""
+    Needed after a restore from a backup, because Redis has then forgotten which commands it has accepted since.
+    """
+
+    slots = {"epoch": "+"}
+    verb = "control renew"
+    examples = ('--reason "restored from the backup of Monday"', "--yes")
+    confirm = "reject every command that was signed before now"
 
     kind: Literal["renew-epoch"] = "renew-epoch"
-
-    @property
-    def changes(self) -> tuple[DesiredChange, ...]:
-        """Raise the epoch."""
-        return (DesiredChange("epoch", "+"),)
 
 
 # ----------------------------------------------------------------------------------------------------------------- jobs
 
 
-class Job(_Command):
-    """Something done to tasks that were selected before; `changes` keeps it in `desired` until it is done."""
+class Job(Command):
+    """Applies an action to selected tasks; stays in `desired` until it is done."""
 
     job: ClassVar[bool] = True
 
     count: int = Field(ge=0, description="How many tasks were selected.")
-    filter: str = Field(default="", max_length=2000, description="How they were selected, in words.")
+    filter: str = Field(default="", max_length=2000, description="How they were selected, for display.")
     digest: str = Field(
-        default="", max_length=64, description="SHA-256 of their ids, one a line: the signature covers them."
+        default="",
+        max_length=64,
+        description="SHA-256 of their ids, one per line, so that the signature covers the selection.",
     )
 
     def selecting(self, tasks: Sequence[str]) -> Self:
-        """The command for these tasks."""
+        """Return the command for these tasks."""
         return self.model_copy(update={"count": len(tasks), "digest": _digest(tasks)})
 
     def means(self, tasks: Sequence[str]) -> bool:
-        """Whether these are the tasks that it was given for."""
+        """Return whether the command was given for these tasks."""
         return self.digest == _digest(tasks)
 
 
@@ -385,19 +424,19 @@ class CancelTasks(Job):
 
 
 class RetryTasks(Job):
-    """Let the selected dead letters run again."""
+    """Retry the selected dead letters."""
 
     kind: Literal["retry-tasks"] = "retry-tasks"
 
 
 class DeleteTasks(Job):
-    """Delete the selected tasks, which have ended, for good."""
+    """Delete the selected tasks, which have ended, permanently."""
 
     kind: Literal["delete-tasks"] = "delete-tasks"
 
 
 class PurgeQueue(Job):
-    """Cancel all that waited in a queue when it was asked for."""
+    """Cancel every task that was waiting in a queue when the command was given."""
 
     kind: Literal["purge-queue"] = "purge-queue"
     queue: QueueName
@@ -406,14 +445,12 @@ class PurgeQueue(Job):
 # -------------------------------------------------------------------------------------------------------------- records
 
 
-class _Record(_Command):
-    """Something that the one who asked has done already; it is kept with who and why."""
-
-    audience = "nobody"
+class _Record(Command):
+    audience = "none"
 
 
 class RecordTasks(_Record):
-    """Tasks named by their ids were cancelled, requeued or deleted."""
+    """Records that tasks were cancelled, retried or deleted by their ids."""
 
     kind: Literal["tasks"] = "tasks"
     action: Literal["cancel", "retry", "delete"]
@@ -421,90 +458,64 @@ class RecordTasks(_Record):
 
 
 class RecordAnswer(_Record):
-    """A task that waited for a person was answered."""
+    """Records the answer to a task that waited for a person."""
 
     kind: Literal["answer"] = "answer"
     task: TaskId
-    question: int = Field(ge=1, description="Which of its questions, counted from 1.")
+    question: int = Field(ge=1, description="Number of the question, from 1.")
 
 
 class RecordSchedule(_Record):
-    """A schedule was changed or triggered."""
+    """Records a change or a trigger of a schedule."""
 
     kind: Literal["schedule"] = "schedule"
     action: Literal["add", "replace", "pause", "resume", "trigger", "delete"]
     schedule: ScheduleName
-    detail: str = Field(default="", max_length=2000, description="What it says from now on, in words.")
+    detail: str = Field(default="", max_length=2000, description="Its new definition, for display.")
 
 
 class RecordLock(_Record):
-    """A lock was taken from its holder."""
+    """Records that a lock was taken from its holder."""
 
     kind: Literal["release-lock"] = "release-lock"
     lock: str = Field(min_length=1, max_length=1000)
     holder: str = Field(default="", max_length=1000)
 
 
-Command: TypeAlias = Annotated[
-    Stop
-    | Start
-    | PauseAgent
-    | ResumeAgent
-    | PauseQueue
-    | DrainQueue
-    | ResumeQueue
-    | SetLimit
-    | ResetLimit
-    | DrainWorker
-    | ResumeWorker
-    | StopWorker
-    | SetLogLevel
-    | ResetLogLevel
-    | PublishConfig
-    | WithdrawConfig
-    | RenewEpoch
-    | CancelTasks
-    | RetryTasks
-    | DeleteTasks
-    | PurgeQueue
-    | RecordTasks
-    | RecordAnswer
-    | RecordSchedule
-    | RecordLock,
-    Field(discriminator="kind"),
-]
+# ------------------------------------------------------------------------------------------------------------- encoding
 
-_adapter: Final[TypeAdapter[Command]] = TypeAdapter(Command)
-_models: Final[tuple[type[_Command], ...]] = get_args(get_args(Command)[0])
-KINDS: Final[Mapping[str, type[_Command]]] = {model.model_fields["kind"].default: model for model in _models}
-"""Every kind of command, with its model."""
+
+@cache
+def _adapter() -> TypeAdapter[Command]:
+    union: Any = Annotated[reduce(or_, KINDS.values()), Field(discriminator="kind")]
+    return TypeAdapter(union)
 
 
 def encode_command(command: Command) -> bytes:
-    """The command as JSON: its kind and what was said, not the defaults."""
+    """Encode a command as JSON: its kind and the fields that differ from their defaults."""
     return msgspec.json.encode({"kind": command.kind, **command.model_dump(mode="json", exclude_defaults=True)})
 
 
 def decode_command(data: bytes) -> Command:
-    """Read a command.
+    """Decode a command.
 
     Raises:
-        InvalidInput: it is none that this version knows, or does not say what it must.
+        InvalidInput: this version does not know the kind, or a field is missing or invalid.
     """
     try:
-        return _adapter.validate_json(data)
+        return _adapter().validate_json(data)
     except ValidationError as invalid:
         raise InvalidInput(f"not a command: {_first(invalid)}") from None
 
 
 def make_command(kind: str, values: Mapping[str, Any]) -> Command:
-    """Make a command from what a person typed.
+    """Create a command from user input; a value of None counts as missing.
 
     Raises:
-        InvalidInput: it does not fit; the message says what and why.
+        InvalidInput: a value is invalid; the message names the field.
     """
     try:
-        return _adapter.validate_python(
+        return _adapter().validate_python(
             {"kind": kind, **{key: value for key, value in values.items() if value is not None}}
         )
     except ValidationError as invalid:
@@ -519,7 +530,7 @@ def _first(invalid: ValidationError) -> str:
 
 
 def commands_schema() -> dict[str, Any]:
-    """The JSON schema of all commands."""
-    schema = _adapter.json_schema()
+    """Return the JSON schema of all commands."""
+    schema = _adapter().json_schema()
     schema["title"] = "Control commands"
     return schema

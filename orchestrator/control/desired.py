@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.control.commands import Command, LogLevel, SetLogLevel, decode_command
+from orchestrator.control.commands import KINDS, Command, LogLevel, SetLogLevel, decode_command
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.issued import Issued, SlotValue, read_slot_value
 
@@ -27,8 +27,10 @@ KEPT_SLOTS: Final = 20_000
 """Of so many slots it is remembered what they say: all of them are read after each change of one."""
 COUNTED_DIGITS: Final = 15
 """As in `lua/includes/count_desired.lua`: nobody counts further than that."""
-_SORTS: Final = ("stop:", "pause:", "drain:", "limit:", "log:", CONFIG, "do:", VERIFIED)
-"""Slots that mean something to this version and to the gates in its scripts."""
+_SORTS: Final = tuple(
+    {slot.partition(":")[0] + ":" for kind in KINDS.values() for slot in kind.slots} | {"do:", VERIFIED}
+)
+"""Prefixes of the slots that this version knows."""
 _INTERRUPTS: Final = frozenset("nb")
 
 

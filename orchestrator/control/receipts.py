@@ -96,7 +96,7 @@ async def poll(store: Store, id_: str, command: Command, *, at: datetime) -> Rec
     live = {name.decode(errors="replace") for name in workers}
     busy = [one.sender for one in answered if not one.final and (one.sender == SUPERVISOR or one.sender in live)]
     asked: set[str] = set()
-    if command.audience == "everybody":
+    if command.audience == "all":
         asked = live
     elif command.audience == "worker":
         asked = live & {getattr(command, "worker", "")}
@@ -104,7 +104,7 @@ async def poll(store: Store, id_: str, command: Command, *, at: datetime) -> Rec
     # After that time receipts are forgotten, and nobody can tell who did not answer.
     if datetime.now(UTC) - at < KEPT:
         missing = await _there_at(store, sorted(asked - received), at)
-        awaits_supervisor = command.audience in {"everybody", "supervisor"} and (command.job or leader is not None)
+        awaits_supervisor = command.audience in {"all", "supervisor"} and (command.job or leader is not None)
         missing += [SUPERVISOR] if awaits_supervisor and SUPERVISOR not in received else []
     return Receipts(answered, tuple(missing), tuple(busy))
 

@@ -36,7 +36,7 @@ HOLDING: Final = ("stop:session:", "stop:skill:")
 REFUSED_BYTES: Final = 4096
 """So much is recorded of what is refused: it may be anything."""
 
-_OURS: Final = frozenset({"everybody", "supervisor"})
+_OURS: Final = frozenset({"all", "supervisor"})
 """Commands that the supervisor answers."""
 
 _log = get_logger(__name__)

@@ -14,6 +14,7 @@ from orchestrator.client import admin
 from orchestrator.schedules import api
 from orchestrator.tasks.submission import SubmitOptions
 from tests.docs.pages import section
+from tools.commands_table import commands_table
 
 RENAMED: Final = {"aclose": "close"}
 FOR_OTHERS: Final = {
@@ -86,6 +87,6 @@ def test_type_checkers_see_the_options() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_names_it(name: str) -> None:
-    """Every public member stands in the section of the package."""
-    words = set(re.findall(r"\w+", " ".join(section("docs/api.md", "`orchestrator.sync`"))))
+    """The section of the package or the generated table of commands has every public member."""
+    words = set(re.findall(r"\w+", " ".join([*section("docs/api.md", "`orchestrator.sync`"), commands_table()])))
     assert {name, *members(getattr(sync, name))} - words == set()

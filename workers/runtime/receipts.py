@@ -105,7 +105,7 @@ class CommandReceipts:
     def _is_for_us(self, command: Command) -> bool:
         if command.audience == "worker":
             return getattr(command, "worker", None) == self._worker
-        return command.audience == "everybody"
+        return command.audience == "all"
 
     def _active_ids(self) -> set[str]:
         """The commands that stand now."""
