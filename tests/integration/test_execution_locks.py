@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -21,7 +22,7 @@ from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, Retry, TaskContext
-from workers.runtime.dead_worker import free_locks
+from workers.runtime.dead_worker import give_back
 
 if TYPE_CHECKING:
     import redis
@@ -251,6 +252,27 @@ async def test_lapsed_lock_that_nobody_had_goes_on(team: LocalTeam, redis_client
     assert not await (await team.orc.submit("work", {"others": True}, session="s")).result(TIMEOUT_S)
 
 
+async def test_an_attempt_without_its_task_gets_no_lock(team: LocalTeam) -> None:
+    """After it takes the lock the attempt asks whether it owns its task; if not, it is fenced and the lock is free."""
+    store, renewer = team.services.store, LockRenewer()
+
+    async def owns() -> bool:
+        return False
+
+    owner = LockOwner(
+        task=(await team.orc.submit("work")).id, generation="7", agent="ed", session="s", lease_ms=5000, owns=owns,
+        on_lost=lambda _: None, may_renew=lambda: True,
+    )  # fmt: skip
+    locks = ExecutionLocks(
+        owner, mode="task", prefix=team.services.keys.prefix, store=store, waiter=LockWaiter(store), renewer=renewer
+    )
+    with pytest.raises(Fenced):
+        await locks.session.proof()
+    assert locks.lost
+    assert await store.call(scripts.peek(session(team))) == []
+    assert renewer.due_in_s() is None
+
+
 @pytest.mark.parametrize("owned", [True, False])
 async def test_lapsed_lock_is_renewed_for_an_owner_only(team: LocalTeam, *, owned: bool) -> None:
     """A lock whose time is over is taken again behind the leases, for the owner of the task; who lost it stays out."""
@@ -343,7 +365,7 @@ async def test_blocked_loop_without_a_heartbeat(team: LocalTeam) -> None:
 
 
 async def test_dead_worker_holds_nobody_up(team: LocalTeam) -> None:
-    """What a worker that died had locked is free when its tasks are given back."""
+    """The host gives back the entries of a worker that died: the locks of its attempts are free."""
     keys = session(team)
     agent = Agent("ed")
     running = anyio.Event()
@@ -353,12 +375,13 @@ async def test_dead_worker_holds_nobody_up(team: LocalTeam) -> None:
         running.set()
         await anyio.sleep_forever()
 
-    await team.work(agent)
-    handle = await team.orc.submit("work", session="s")
+    worker = await team.work(agent)
+    await team.orc.submit("work", session="s")
     await running.wait()
-    (lock,) = await team.orc.locks("session:s").list()
-    generation = lock.holder.rpartition(" ")[2]
+    assert len(await team.orc.locks("session:s").list()) == 1
+    await team.orc.admin.stop(reason="so that the task does not take its lock again")
     store = SyncStore(team.services.endpoint, team.services.keys, name="host")
-    await anyio.to_thread.run_sync(free_locks, store, "ed", [(handle.id, generation)])
+    give = partial(give_back, store, agents=[agent], worker=worker.id, how="killed", dead_ttl_s=60)
+    assert await anyio.to_thread.run_sync(give) == 1
     store.close()
     assert await team.services.store.call(scripts.peek(keys)) == []

@@ -9,17 +9,21 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import ConfigError
+from orchestrator.tasks import scripts
 from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.queries import counters
 from orchestrator.tasks.submission import Submission
 from orchestrator.why.model import Cause
-from tests.helpers.local_team import TIMEOUT_S
+from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext
 from workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle
+    from orchestrator.core.settings import Settings
     from tests.helpers.local_team import LocalTeam
 
 
@@ -235,3 +239,21 @@ async def test_fifty_workers_keep_one_limit(team: LocalTeam) -> None:
         group.cancel_scope.cancel()
     assert len(watch.seen) == len(starts_us) == 150
     watch.assert_kept(20, 200_000)
+
+
+async def test_an_old_grant_is_given_back(settings: Settings) -> None:
+    """A worker gives back a limited entry that is older than 1 s, with its slot; the next grant is a start."""
+    starts_us: list[int] = []
+    async with run_local_team(settings, supervised=False) as team:
+        store, keys = team.services.store, team.services.keys
+        agent = make_agent(team, "metered", starts_us, rate=(1, timedelta(seconds=60)))
+        known = registry.register(keys, worker="absent", spec=agent.spec({}), slots=1, backlog=0, about={}, alive_s=60)
+        await store.call(known)
+        handle = await team.orc.submit("work")
+        assert (await store.call(scripts.assign(keys, agent="metered", limit=1))).count == 1
+        await anyio.sleep(1.1)
+        await team.work(agent)
+        await team.start_supervisor()
+        assert await handle.result(TIMEOUT_S) == "metered"
+        assert (await counters(store))["given_back"] == 1
+        assert len(await _grants_us(team, "@metered")) == len(starts_us) == 1

@@ -178,6 +178,11 @@ def test_a_lost_group_is_made_again(pool: Pool) -> None:
     pool.execute("XGROUP", "DESTROY", pool.keys.inbox("ed"), "workers")
     assert pool.recover() == (1, False)
     assert pool.queue() == [waiting]
+    pool.register()
+    pool.assign()
+    pool.execute("XGROUP", "DESTROY", pool.keys.inbox("ed"), "workers")
+    assert pool.recover() == (0, False)
+    assert [delivery.task_id for delivery in pool.read()] == [waiting]
 
 
 def test_bounded(pool: Pool) -> None:
