@@ -1,4 +1,4 @@
-"""Keeps tasks that have a death behind them apart, so that one of them does not take the others' lives (rule 8).
+"""Limits how many tasks that crashed a worker may share a process (protocol rule 8).
 
 One at a time in a process, and of each depth: a parent that waits for its children leaves room for them, or both would
 wait for ever when they died together.

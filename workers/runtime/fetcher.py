@@ -1,7 +1,7 @@
 """Brings work in: reads the inbox for as many entries as there are free slots, and adopts in between.
 
 Ordering that matters: after every read or adopt whose outcome was not seen, the worker asks for its own lost entries
-before it reads on (protocol rule 9); an entry is started only if the link to Redis is fresh (rule 13).
+before it reads on (protocol rule 9); an entry is started only if the link to Redis is fresh (protocol rule 13).
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Fetcher:
                 self._slots.start(held)
 
     async def _still_ours(self, deliveries: list[Delivery], *, age_s: float) -> list[Delivery]:
-        """Drop what is somebody else's by now: the process may have slept with the answer in its socket (rule 13)."""
+        """Drop the entries of a late answer that another worker has by now (protocol rule 13)."""
         if age_s <= self._lease_s / 2:
             return deliveries
         rows = [(one.entry, one.task_id, one.generation) for one in deliveries]

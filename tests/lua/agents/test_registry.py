@@ -68,7 +68,7 @@ class TestRegister:
         assert pool.assign().count == 0
 
     def test_limits(self, pool: Pool) -> None:
-        """An agent with a limit has no backlog, whatever its worker wishes, so that a grant is a start (rule 14)."""
+        """An agent with a limit has no backlog, so that a grant is a start (protocol rule 14)."""
         team = Team(rate=Rate(3, 1_000_000), limits=("model:x",), known_limits=(("model:x", Rate(9, 60_000_000)),))
         pool.register(team=team, backlog=1)
         assert pool.agent().items() >= {"limits": "@ed model:x", "backlog": "0"}.items()

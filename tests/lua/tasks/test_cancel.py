@@ -92,7 +92,7 @@ def test_leaves_a_note(pool: Pool) -> None:
 
 
 def test_ends_what_lies_unread(pool: Pool) -> None:
-    """A task that no worker has read yet ends at once; its entry and its limit slots are free again (rule 14)."""
+    """A task that no worker has read ends at once and returns its entry and its limit slots (protocol rule 14)."""
     pool.register(team=Team(rate=Rate(2, 60_000_000)))
     read, unread = pool.put(row(), row(reply="c1"))
     pool.assign()

@@ -79,7 +79,7 @@ def test_repeat(pool: Pool) -> None:
 
 
 def test_a_late_submit_is_no_new_task(pool: Pool) -> None:
-    """A submit that is repeated, its answer was lost, after the task was deleted does not run it again (rule 22)."""
+    """A submit that is repeated after the task was deleted creates no new task (protocol rule 22)."""
     task = row()
     pool.register()
     pool.put(task)
