@@ -1,13 +1,7 @@
-"""Sends submits: those of many callers together, those of one caller in chunks.
-
-While one call is under way the next batch grows, so nobody waits for a timer. A lone submit is sent by its own caller;
-only those that arrive while a call is under way go through `run`.
-"""
+"""Sends submits: those of concurrent callers in shared calls, those of one `submit_many` in chunks."""
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from contextlib import asynccontextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Final
@@ -15,92 +9,38 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from orchestrator.core.errors import OrchestratorError, ServerUnavailable, StoreError
-from orchestrator.store.calls import pack_rows
+from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.core.group_commit import GroupCommit, split_to_fit
 from orchestrator.tasks import scripts
 from orchestrator.tasks.scripts import UnusualRow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+    from typing import Any
 
     from anyio.abc import TaskGroup
 
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
 
-BATCH_ROWS: Final = 500
 CHUNK_ROWS: Final = 250
-"""Of many, the first chunk leaves the sooner, and the server is done with one about when the next is there."""
-BATCH_BYTES: Final = 4 * 1024 * 1024
-"""One call never carries more than this, so that it holds the server for milliseconds only."""
+"""Small enough that the first chunk leaves early: the server finishes one about when the next one arrives."""
 
 
 class Batcher:
-    """Sends submit rows in batches, in the order they came."""
+    """Sends submit rows in batches, in the order in which they arrive."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._max_tasks = services.settings.queue.max_tasks
         self._max_wait_s = round(services.settings.queue.max_wait_s)
         self._retry_for_s = services.settings.redis.command_timeout_s
-        self._pending: deque[tuple[SubmitRow, asyncio.Future[SubmitAnswer]]] = deque()
-        self._busy = False
-        self._wake = anyio.Event()
+        self._commits: GroupCommit[SubmitRow, SubmitAnswer] = GroupCommit("client", self.send, size=_size)
+        self.run, self.close = self._commits.run, self._commits.close
 
-    async def add(self, row: SubmitRow) -> SubmitAnswer:
-        """Send one row, alone or with others."""
-        if self._busy:
-            answer: asyncio.Future[SubmitAnswer] = asyncio.get_running_loop().create_future()
-            self._pending.append((row, answer))
-            return await answer
-        self._busy = True
-        try:
-            return (await self.send([row]))[0]
-        finally:
-            # While others wait, the lead goes to `run`: whoever submits in a loop would take it again and again.
-            self._busy = bool(self._pending)
-            if self._pending:
-                self._wake.set()
-
-    async def run(self) -> None:
-        """Send what piled up behind a call, until cancelled."""
-        while True:
-            await self._wake.wait()
-            self._wake = anyio.Event()
-            while self._pending:
-                await self._send_pending()
-            self._busy = False
-
-    def _take_pending(self) -> list[tuple[SubmitRow, asyncio.Future[SubmitAnswer]]]:
-        batch: list[tuple[SubmitRow, asyncio.Future[SubmitAnswer]]] = []
-        while self._pending and len(batch) < BATCH_ROWS:
-            row, answer = self._pending.popleft()
-            if not answer.done():  # else its caller was cancelled before anything was sent
-                batch.append((row, answer))
-        if batch:
-            size = len(next(_split_to_fit([row for row, _ in batch])))
-            self._pending.extendleft(reversed(batch[size:]))
-            del batch[size:]
-        return batch
-
-    async def _send_pending(self) -> None:
-        batch = self._take_pending()
-        try:
-            answers = await self.send([row for row, _ in batch]) if batch else []
-        except OrchestratorError as failure:
-            for _, answer in batch:
-                if not answer.done():
-                    answer.set_exception(failure)
-        except BaseException:
-            lost = ServerUnavailable("the client was closed before the submit was answered", outcome_unknown=True)
-            for _, answer in batch:
-                if not answer.done():
-                    answer.set_exception(lost)
-            raise
-        else:
-            for (_, answer), given in zip(batch, answers, strict=True):
-                if not answer.done():
-                    answer.set_result(given)
+    def add(self, row: SubmitRow) -> Coroutine[Any, Any, SubmitAnswer]:
+        """Send one row, alone or in a batch; see `GroupCommit.add`."""
+        return self._commits.add(row)
 
     async def send(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
         """Send up to 500 rows now. Repeated while Redis does not answer: a row that arrived before is no new task."""
@@ -121,13 +61,6 @@ class Batcher:
         async with anyio.create_task_group() as group:
             yield Sending(self, group)
 
-    def close(self) -> None:
-        """Let nobody wait for a batcher that has stopped."""
-        while self._pending:
-            _, answer = self._pending.popleft()
-            if not answer.done():
-                answer.set_exception(OrchestratorError("the client was closed before the task was sent"))
-
 
 class Sending:
     """Chunks of rows on their way, two at a time, so that the server has the next one when it is done with one."""
@@ -140,7 +73,7 @@ class Sending:
 
     async def send(self, rows: Sequence[SubmitRow]) -> None:
         """Send the next chunk when there is room; not at all once one has failed."""
-        for part in _split_to_fit(rows):
+        for part in split_to_fit(rows, _size):
             # Two on their way may overtake each other, so what has an order goes alone.
             room = 2 if any(isinstance(row, UnusualRow) and row.lane for row in part) else 1
             for _ in range(room):
@@ -171,14 +104,8 @@ class Sending:
         return chain.from_iterable(self._outcomes)
 
 
-def _split_to_fit(rows: Sequence[SubmitRow]) -> Iterator[Sequence[SubmitRow]]:
-    """Cut what would be too much for one call."""
-    if len(rows) > 1 and len(pack_rows(rows)) > BATCH_BYTES:
-        middle = len(rows) // 2
-        yield from _split_to_fit(rows[:middle])
-        yield from _split_to_fit(rows[middle:])
-    else:
-        yield rows
+def _size(row: SubmitRow) -> int:
+    return len(row.envelope)
 
 
 def unanswered(failure: BaseException | None, ids: Sequence[str]) -> ServerUnavailable:

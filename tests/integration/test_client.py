@@ -225,6 +225,7 @@ async def test_a_reply_may_overtake_the_answer_to_the_submit(team: LocalTeam, mo
         group.start_soon(_result_or_cancelled, waits)  # keeps the reader of replies awake
         await anyio.wait_all_tasks_blocked()
         monkeypatch.setattr(batcher, "send", answer_late)
+        monkeypatch.setattr(batcher._commits, "_send", answer_late)
         handle = await team.orc.submit("double", {"x": 3})
         assert await handle.result(timeout=1) == 6
         (handle,) = await team.orc.submit_many([Submission("double", {"x": 4})])

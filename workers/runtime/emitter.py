@@ -6,13 +6,10 @@ its attempt, so a call that is sent twice adds nothing twice.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
-import anyio
-
-from orchestrator.core.errors import Fenced, InvalidInput, OrchestratorError, ServerFull, ServerUnavailable
+from orchestrator.core.errors import Fenced, InvalidInput, ServerFull
+from orchestrator.core.group_commit import GroupCommit
 from orchestrator.core.log import get_logger
 from orchestrator.core.payload import encode_json
 from orchestrator.tasks import scripts
@@ -26,10 +23,8 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks.model import Delivery, Progress
 
-BATCH_ROWS: Final = 500
-BATCH_BYTES: Final = 4 * 1024 * 1024
 WAITING_BYTES: Final = 16 * 1024 * 1024
-"""What waits behind a call; whoever would add more waits for room first."""
+"""Queued behind a call; an attempt that would add more waits for room first."""
 
 _log = get_logger(__name__)
 
@@ -42,10 +37,10 @@ class Emitter:
         self._max_chunks = services.settings.output.max_chunks
         self._max_bytes, self._max_depth = services.settings.output.max_chunk_bytes, services.settings.queue.max_depth
         self._retry_for_s = services.settings.redis.command_timeout_s
-        self._waiting: deque[tuple[EmitRow, asyncio.Future[EmitStatus]]] = deque()
-        self._waiting_bytes = 0
-        self._busy = self._closed = False
-        self._wake, self._room = anyio.Event(), anyio.Event()
+        self._commits: GroupCommit[EmitRow, EmitStatus] = GroupCommit(
+            "worker", self._call, size=lambda row: len(row.data), max_waiting_bytes=WAITING_BYTES
+        )
+        self.run, self.wait_for_room = self._commits.run, self._commits.wait_for_room
 
     def attempt(self, delivery: Delivery) -> AttemptOutput:
         """What the handler of one attempt emits through."""
@@ -59,76 +54,9 @@ class Emitter:
         """
         return encode_json(what, value, max_bytes=self._max_bytes, max_depth=self._max_depth)
 
-    async def wait_for_room(self) -> None:
-        """Hold back whoever would add to a long queue, as in an outage."""
-        while self._waiting_bytes >= WAITING_BYTES and not self._closed:
-            self._room = anyio.Event()
-            await self._room.wait()
-
     async def send(self, row: EmitRow) -> EmitStatus:
-        """Send one row, alone or with others."""
-        if self._closed:
-            raise OrchestratorError("the worker has stopped; nothing can be emitted any more")
-        if self._busy:
-            answer: asyncio.Future[EmitStatus] = asyncio.get_running_loop().create_future()
-            self._waiting.append((row, answer))
-            self._waiting_bytes += len(row.data)
-            return await answer
-        self._busy = True
-        try:
-            return (await self._call([row]))[0]
-        finally:
-            self._busy = bool(self._waiting)
-            if self._waiting:
-                self._wake.set()
-
-    async def run(self) -> None:
-        """Send what piled up behind a call, until cancelled."""
-        try:
-            while True:
-                await self._wake.wait()
-                self._wake = anyio.Event()
-                while self._waiting:
-                    await self._send_waiting()
-                self._busy = False
-        finally:
-            self._closed = True
-            while self._waiting:
-                self._fail(self._take(BATCH_ROWS), OrchestratorError("the worker stopped before this was sent"))
-            self._room.set()
-
-    async def _send_waiting(self) -> None:
-        batch = self._take(BATCH_ROWS)
-        try:
-            statuses = await self._call([row for row, _ in batch]) if batch else []
-        except OrchestratorError as failure:
-            self._fail(batch, failure)
-        except BaseException:
-            self._fail(batch, ServerUnavailable("the worker stopped before this was answered", outcome_unknown=True))
-            raise
-        else:
-            for (_, answer), status in zip(batch, statuses, strict=True):
-                if not answer.done():
-                    answer.set_result(status)
-
-    def _take(self, limit: int) -> list[tuple[EmitRow, asyncio.Future[EmitStatus]]]:
-        batch: list[tuple[EmitRow, asyncio.Future[EmitStatus]]] = []
-        size = 0
-        while self._waiting and len(batch) < limit and size < BATCH_BYTES:
-            row, answer = self._waiting.popleft()
-            self._waiting_bytes -= len(row.data)
-            if not answer.done():  # else its handler was cancelled before anything was sent
-                batch.append((row, answer))
-                size += len(row.data)
-        if self._waiting_bytes < WAITING_BYTES:
-            self._room.set()
-        return batch
-
-    @staticmethod
-    def _fail(batch: Sequence[tuple[EmitRow, asyncio.Future[EmitStatus]]], failure: Exception) -> None:
-        for _, answer in batch:
-            if not answer.done():
-                answer.set_exception(failure)
+        """Send one row, alone or in a batch; see `GroupCommit.add`."""
+        return await self._commits.add(row)
 
     async def _call(self, rows: Sequence[EmitRow]) -> list[EmitStatus]:
         call = scripts.emit(self._services.keys, rows=rows, max_chunks=self._max_chunks)

@@ -1,0 +1,163 @@
+"""Group commit: concurrent callers share calls to Redis. While one call is in flight, the next batch grows.
+
+A lone row is sent by its own caller. Only rows that arrive during a call go through `run`, so no row waits for a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+import anyio
+from anyio.lowlevel import checkpoint
+
+from orchestrator.core.errors import OrchestratorError, ServerUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+MAX_ROWS: Final = 500
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Bounds of one call, so that it occupies the server for milliseconds only."""
+
+Row = TypeVar("Row")
+Answer = TypeVar("Answer")
+
+
+class GroupCommit(Generic[Row, Answer]):
+    """Sends rows in batches, in the order in which they arrive.
+
+    Args:
+        owner: named in errors: `client` or `worker`.
+        send: sends one batch and returns one answer per row.
+        size: returns the bytes that a row adds to a call.
+        max_waiting_bytes: `wait_for_room` blocks while at least this much waits behind a call.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        send: Callable[[Sequence[Row]], Awaitable[Sequence[Answer]]],
+        *,
+        size: Callable[[Row], int],
+        max_waiting_bytes: int = MAX_BYTES,
+    ) -> None:
+        self._owner, self._send, self._size, self._max_waiting_bytes = owner, send, size, max_waiting_bytes
+        self._waiting: deque[tuple[Row, asyncio.Future[Answer] | None]] = deque()
+        self._waiting_bytes = 0
+        self._busy = self._closed = False
+        self._wake, self._room = anyio.Event(), anyio.Event()
+
+    async def add(self, row: Row) -> Answer:
+        """Send one row, alone or in a batch, and return its answer.
+
+        Raises:
+            OrchestratorError: what `send` raised; or the row was not sent because its owner has closed.
+            ServerUnavailable: its owner has closed before Redis answered.
+        """
+        if self._closed:
+            raise self._unsent()
+        if self._busy:
+            answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            self._waiting.append((row, answer))
+            self._waiting_bytes += self._size(row)
+            return await answer
+        self._busy = True
+        try:
+            return (await self._send([row]))[0]
+        finally:
+            # `run` takes over while rows wait: a caller that submits in a loop would send for all the others.
+            self._busy = bool(self._waiting)
+            if self._waiting:
+                self._wake.set()
+
+    def put(self, row: Row) -> None:
+        """Queue a row whose answer `send` handles itself; `send` must not fail."""
+        self._waiting.append((row, None))
+        self._waiting_bytes += self._size(row)
+        if not self._busy:
+            self._busy = True
+            self._wake.set()
+
+    async def wait_for_room(self) -> None:
+        """Wait while too many bytes are queued, as in an outage."""
+        while self._waiting_bytes >= self._max_waiting_bytes and not self._closed:
+            self._room = anyio.Event()
+            await self._room.wait()
+
+    async def run(self) -> None:
+        """Send queued rows until cancelled."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake = anyio.Event()
+                # One turn of the event loop: rows that arrive in the same turn share a call.
+                await checkpoint()
+                while self._waiting:
+                    await self._send_waiting()
+                self._busy = False
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Refuse new rows, and fail those that wait."""
+        self._closed = True
+        while self._waiting:
+            self._fail(self._take(), self._unsent())
+        self._room.set()
+
+    async def _send_waiting(self) -> None:
+        batch = self._take()
+        if not batch:
+            return
+        try:
+            answers = await self._send([row for row, _ in batch])
+        except OrchestratorError as failure:
+            self._fail(batch, failure)
+        except BaseException:
+            lost = f"the {self._owner} was closed before Redis answered"
+            self._fail(batch, ServerUnavailable(lost, outcome_unknown=True))
+            raise
+        else:
+            for (_, answer), given in zip(batch, answers, strict=True):
+                if answer is not None and not answer.done():
+                    answer.set_result(given)
+
+    def _take(self) -> list[tuple[Row, asyncio.Future[Answer] | None]]:
+        batch: list[tuple[Row, asyncio.Future[Answer] | None]] = []
+        total = 0
+        while self._waiting and len(batch) < MAX_ROWS:
+            row, answer = self._waiting[0]
+            size = self._size(row)
+            if batch and total + size > MAX_BYTES:
+                break
+            self._waiting.popleft()
+            self._waiting_bytes -= size
+            if answer is None or not answer.done():  # else its caller was cancelled
+                batch.append((row, answer))
+                total += size
+        if self._waiting_bytes < self._max_waiting_bytes:
+            self._room.set()
+        return batch
+
+    @staticmethod
+    def _fail(batch: Sequence[tuple[Row, asyncio.Future[Answer] | None]], failure: Exception) -> None:
+        for _, answer in batch:
+            if answer is not None and not answer.done():
+                answer.set_exception(failure)
+
+    def _unsent(self) -> OrchestratorError:
+        return OrchestratorError(f"the {self._owner} was closed before this was sent")
+
+
+def split_to_fit(rows: Sequence[Row], size: Callable[[Row], int]) -> Iterator[Sequence[Row]]:
+    """Cut rows into parts of at most `MAX_BYTES`; a larger row is a part of its own."""
+    start = total = 0
+    for end, row in enumerate(rows):
+        added = size(row)
+        if end > start and total + added > MAX_BYTES:
+            yield rows[start:end]
+            start, total = end, 0
+        total += added
+    yield rows[start:]
