@@ -8,8 +8,6 @@ dropped when it comes. docs/adr/0002 has the measurements.
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
@@ -22,16 +20,17 @@ from redis.retry import Retry
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.store.failures import translate
+from orchestrator.store.wire import Wire, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import asyncio
+    from collections.abc import Callable, Sequence
 
     from redis.asyncio.connection import AbstractConnection as AsyncConnection
 
     from orchestrator.store.calls import Argument
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
-_NOTHING = object()
 
 
 def check_url(url: str) -> str:
@@ -95,96 +94,31 @@ def transport_of(connection: AsyncConnection) -> asyncio.Transport:
     return writer.transport  # type: ignore[return-value]
 
 
-class _Exchange:
-    """Commands that were sent together and the replies that they wait for."""
-
-    __slots__ = ("expected", "future", "replies", "sent_s")
-
-    def __init__(self, expected: int, sent_s: float, future: asyncio.Future[list[Any]]) -> None:
-        self.expected, self.sent_s, self.future = expected, sent_s, future
-        self.replies: list[Any] = []
-
-
-class _ReplyProtocol(asyncio.Protocol):
-    """One open connection: writes packed commands, hands replies to their exchanges in order."""
-
-    def __init__(self, transport: asyncio.Transport, *, reply_timeout_s: float) -> None:
-        self._transport, self._reply_timeout_s = transport, reply_timeout_s
-        self._loop = asyncio.get_running_loop()
-        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
-        self._open: deque[_Exchange] = deque()
-        self._watchdog: asyncio.TimerHandle | None = None
-        self.lost: Exception | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether nothing can be sent any more: the loop tells of a loss one turn after the transport has closed."""
-        return self.lost is not None or self._transport.is_closing()
-
-    def send(self, packed: bytes, expected: int) -> asyncio.Future[list[Any]]:
-        """Write packed commands; the future gets their `expected` replies."""
-        exchange = _Exchange(expected, self._loop.time(), self._loop.create_future())
-        self._open.append(exchange)
-        self._transport.write(packed)
-        if self._watchdog is None:
-            self._watchdog = self._loop.call_later(self._reply_timeout_s, self._watch)
-        return exchange.future
-
-    def _watch(self) -> None:
-        # One timer for the oldest exchange, in place of one for each.
-        self._watchdog = None
-        if not self._open:
-            return
-        overdue_s = self._loop.time() - self._open[0].sent_s - self._reply_timeout_s
-        if overdue_s >= 0:
-            self.close(TimeoutError(f"none after {self._reply_timeout_s:g} s"))
-        else:
-            self._watchdog = self._loop.call_later(-overdue_s, self._watch)
-
-    def data_received(self, data: bytes) -> None:
-        """Match replies to exchanges."""
-        self._reader.feed(data)
-        try:
-            while (reply := self._reader.gets()) is not _NOTHING:
-                exchange = self._open[0]
-                exchange.replies.append(reply)
-                if len(exchange.replies) == exchange.expected:
-                    self._open.popleft()
-                    if not exchange.future.done():
-                        exchange.future.set_result(exchange.replies)
-        except (hiredis.ProtocolError, IndexError) as malformed:
-            self.close(ConnectionError(f"the answer is not Redis' protocol: {malformed}"))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what is still expected."""
-        self.close(exc or ConnectionError("the server closed the connection"))
-
-    def close(self, why: Exception) -> None:
-        """Close the connection; whoever still waits gets `why`."""
-        if self.lost is not None:
-            return
-        self.lost = why
-        self._transport.abort()
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            self._watchdog = None
-        while self._open:
-            future = self._open.popleft().future
-            if not future.done():
-                future.set_exception(why)
-
-
 class Link:
     """One asyncio connection, opened on first use and again after a loss; many callers may share it."""
 
-    def __init__(self, url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        connect_timeout_s: float,
+        read_timeout_s: float,
+        name: str,
+        published: Callable[[str, str], None] | None = None,
+        ended: Callable[[], None] | None = None,
+    ) -> None:
         self._pool = make_pool(url, connect_timeout_s=connect_timeout_s, name=name)
-        self._reply_timeout_s = read_timeout_s
+        self._reply_timeout_s, self._published, self._ended = read_timeout_s, published, ended
         self._connection: AsyncConnection | None = None
-        self._protocol: _ReplyProtocol | None = None
+        self._wire: Wire | None = None
         self._opening = anyio.Lock(fast_acquire=True)
         self._attempts = 0
         self._refusal: Exception | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection that takes commands."""
+        return self._wire is not None and not self._wire.is_closed
 
     async def execute(self, *command: Argument) -> Any:
         """Send one command and return its raw reply.
@@ -205,10 +139,10 @@ class Link:
         Raises:
             StoreError: it could not be sent.
         """
-        protocol = self._protocol
-        if protocol is None or protocol.is_closed:
-            protocol = await self._open(command[0])
-        return protocol.send(pack(command), 1)
+        wire = self._wire
+        if wire is None or wire.is_closed:
+            wire = await self._open(command[0])
+        return wire.send(pack(command), 1)
 
     async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Send commands together and return their replies; an error reply stands in its place as a `StoreError`."""
@@ -219,19 +153,19 @@ class Link:
         return [_to_reply_or_error(str(command[0]), reply) for command, reply in zip(commands, replies, strict=True)]
 
     async def _exchange(self, packed: bytes, expected: int, *, what: Argument) -> list[Any]:
-        protocol = self._protocol
-        if protocol is None or protocol.is_closed:
-            protocol = await self._open(what)
+        wire = self._wire
+        if wire is None or wire.is_closed:
+            wire = await self._open(what)
         try:
-            return await protocol.send(packed, expected)
+            return await wire.send(packed, expected)
         except (OSError, RedisError) as error:
             raise translate(error, what=str(what), sent=True) from error
 
-    async def _open(self, what: Argument) -> _ReplyProtocol:
+    async def _open(self, what: Argument) -> Wire:
         attempt = self._attempts
         async with self._opening:
-            if self._protocol is not None and not self._protocol.is_closed:
-                return self._protocol
+            if self._wire is not None and not self._wire.is_closed:
+                return self._wire
             if self._attempts > attempt and self._refusal is not None:
                 # Somebody tried while we waited: a crowd must not queue for one connection time-out each.
                 raise translate(self._refusal, what=str(what), sent=False) from self._refusal
@@ -244,15 +178,17 @@ class Link:
                 raise translate(error, what=str(what), sent=False) from error
             transport = transport_of(connection)
             self._connection = connection
-            self._protocol = _ReplyProtocol(transport, reply_timeout_s=self._reply_timeout_s)
-            transport.set_protocol(self._protocol)
-            return self._protocol
+            self._wire = Wire(
+                transport, reply_timeout_s=self._reply_timeout_s, published=self._published, ended=self._ended
+            )
+            transport.set_protocol(self._wire)
+            return self._wire
 
     async def close(self) -> None:
         """Close the connection; a later command opens it again."""
-        if self._protocol is not None:
-            self._protocol.close(ConnectionError("the connection was closed"))
-            self._protocol = None
+        if self._wire is not None:
+            self._wire.close(ConnectionError("the connection was closed"))
+            self._wire = None
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with anyio.CancelScope(shield=True):
@@ -321,12 +257,6 @@ class SyncLink:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def pack(command: Sequence[Argument]) -> bytes:
-    """A command as Redis reads it."""
-    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub wants one type for all
-    return packed
 
 
 def _to_reply_or_error(what: str, reply: Any) -> Any:

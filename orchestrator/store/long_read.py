@@ -12,7 +12,8 @@ from redis.exceptions import RedisError
 
 from orchestrator.core.errors import ServerUnavailable
 from orchestrator.store.failures import ReplyTooLarge, translate
-from orchestrator.store.links import make_sync_pool, pack
+from orchestrator.store.links import make_sync_pool
+from orchestrator.store.wire import pack
 
 if TYPE_CHECKING:
     import socket

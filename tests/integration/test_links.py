@@ -31,9 +31,9 @@ def test_a_connection_that_has_just_closed_is_opened_again(redis_server: RedisSe
     async def work() -> None:
         link = Link(redis_server.url, connect_timeout_s=5, read_timeout_s=5, name="test")
         assert await link.execute("PING") == b"PONG"
-        assert link._protocol is not None
-        link._protocol._transport.abort()
-        assert link._protocol.lost is None, "the loss has been told of: this shows nothing"
+        assert link._wire is not None
+        link._wire._transport.abort()
+        assert link._wire.lost is None, "the loss has been told of: this shows nothing"
         assert await link.execute("PING") == b"PONG"
         await link.close()
 
@@ -51,8 +51,8 @@ def test_hints_are_subscribed_to_again(redis_server: RedisServer, *, uvloop: boo
             received=lambda *_: None, ended=lambda: ends.append("ended"),
         )  # fmt: skip
         await hints.subscribe(["one"])
-        assert hints._protocol is not None
-        hints._protocol._transport.abort()
+        assert hints._link._wire is not None
+        hints._link._wire._transport.abort()
         await hints.subscribe(["two"])
         await hints.check()
         assert ends == ["ended"]

@@ -1,0 +1,125 @@
+"""Speaks the Redis protocol over one open connection, with hiredis on both sides.
+
+Commands of many callers travel together, and replies are matched in order. A caller that is cancelled leaves nothing
+behind that could answer another: its reply is dropped when it arrives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import hiredis
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from orchestrator.store.calls import Argument
+
+_NOTHING = object()
+
+
+def pack(command: Sequence[Argument]) -> bytes:
+    """Encode one command."""
+    packed: bytes = hiredis.pack_command(tuple(command))  # type: ignore[arg-type]  # its stub wants one type for all
+    return packed
+
+
+class _Exchange:
+    """Commands that were sent together, and their replies."""
+
+    __slots__ = ("expected", "future", "replies", "sent_s")
+
+    def __init__(self, expected: int, sent_s: float, future: asyncio.Future[list[Any]]) -> None:
+        self.expected, self.sent_s, self.future = expected, sent_s, future
+        self.replies: list[Any] = []
+
+
+class Wire(asyncio.Protocol):
+    """One open connection.
+
+    Args:
+        transport: of the connection, after the login.
+        reply_timeout_s: the connection is closed when a reply takes longer.
+        published: called with channel and message of each message to a sharded channel.
+        ended: called once when the connection has ended.
+    """
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        *,
+        reply_timeout_s: float,
+        published: Callable[[str, str], None] | None = None,
+        ended: Callable[[], None] | None = None,
+    ) -> None:
+        self._transport, self._reply_timeout_s = transport, reply_timeout_s
+        self._published, self._ended = published, ended
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._open: deque[_Exchange] = deque()
+        self._watchdog: asyncio.TimerHandle | None = None
+        self.lost: Exception | None = None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it takes no more commands; the event loop reports a loss one turn after the transport closes."""
+        return self.lost is not None or self._transport.is_closing()
+
+    def send(self, packed: bytes, expected: int) -> asyncio.Future[list[Any]]:
+        """Write packed commands; the future gets their `expected` replies."""
+        exchange = _Exchange(expected, self._loop.time(), self._loop.create_future())
+        self._open.append(exchange)
+        self._transport.write(packed)
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(self._reply_timeout_s, self._watch)
+        return exchange.future
+
+    def _watch(self) -> None:
+        # One timer for the oldest exchange, in place of one for each.
+        self._watchdog = None
+        if not self._open:
+            return
+        overdue_s = self._loop.time() - self._open[0].sent_s - self._reply_timeout_s
+        if overdue_s >= 0:
+            self.close(TimeoutError(f"none after {self._reply_timeout_s:g} s"))
+        else:
+            self._watchdog = self._loop.call_later(-overdue_s, self._watch)
+
+    def data_received(self, data: bytes) -> None:
+        """Match replies to exchanges, and pass published messages on."""
+        self._reader.feed(data)
+        try:
+            while (reply := self._reader.gets()) is not _NOTHING:
+                if self._published is not None and isinstance(reply, list) and reply[0] == b"smessage":
+                    self._published(reply[1].decode(), reply[2].decode())
+                    continue
+                exchange = self._open[0]
+                exchange.replies.append(reply)
+                if len(exchange.replies) == exchange.expected:
+                    self._open.popleft()
+                    if not exchange.future.done():
+                        exchange.future.set_result(exchange.replies)
+        except (hiredis.ProtocolError, IndexError) as malformed:
+            self.close(ConnectionError(f"the answer is not Redis' protocol: {malformed}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the exchanges that are still open."""
+        self.close(exc or ConnectionError("the server closed the connection"))
+
+    def close(self, why: Exception) -> None:
+        """Close the connection; open exchanges fail with `why`."""
+        if self.lost is not None:
+            return
+        self.lost = why
+        self._transport.abort()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+        while self._open:
+            future = self._open.popleft().future
+            if not future.done():
+                future.set_exception(why)
+        if self._ended is not None:
+            self._ended()
