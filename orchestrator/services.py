@@ -85,7 +85,7 @@ async def open_services(settings: Settings, *, name: str) -> AsyncIterator[Servi
         name: shown in the server's client list.
 
     Raises:
-        StoreError: Redis does not answer, or its data is newer than this program.
+        StoreError: Redis does not answer, or another version of this program wrote its data.
     """
     keys = pool_keys(settings)
     with reach_server(settings) as where:

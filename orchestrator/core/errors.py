@@ -8,7 +8,7 @@ OrchestratorError
 │   ├── ServerUnavailable          no answer, or "try again later" (exit 69)
 │   ├── ServerFull                 out of memory, or a disk that is full: refused, nothing was stored (exit 75)
 │   ├── ServerRefused              Redis says no and will say no again: rights, a wrong type, a bug (exit 1)
-│   └── FormatMismatch             the data was written by a newer program (exit 78)
+│   └── FormatMismatch             another version wrote the data (exit 78)
 ├── Fenced                         this attempt no longer owns its task (exit 1)
 ├── LockError                      a lock was not got, or not kept
 │   ├── LockBusy                   somebody else has it (exit 75)
@@ -105,7 +105,7 @@ class ServerRefused(StoreError):
 
 
 class FormatMismatch(StoreError):
-    """The data in Redis was written by a newer version of this program."""
+    """Another version of this program wrote the data in Redis, in a format that this one does not read."""
 
     exit_code = 78
 

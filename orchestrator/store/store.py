@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DATA_FORMAT = 1
-"""Version of what is stored. Raised when an older program could no longer read it."""
+DATA_FORMAT = 2
+"""Version of the stored data. It rises whenever another version could misread what this one writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +177,10 @@ class Store:
         await self._ask_again(load)
 
     async def check_format(self) -> None:
-        """Refuse to work on data that a newer program wrote; claim an empty pool for this format.
+        """Refuse data of another format; claim an empty pool for this one.
 
         Raises:
-            FormatMismatch: the data is newer than this program.
+            FormatMismatch: another version of this program wrote the data.
         """
 
         async def ask() -> bytes | None:
@@ -191,7 +191,8 @@ class Store:
                 stored = await self.execute("GET", self.keys.format)
             return stored
 
-        check_format(await self._ask_again(ask))
+        if mismatch := format_mismatch(await self._ask_again(ask), self.keys):
+            raise FormatMismatch("; ".join(mismatch))
 
     async def _ask_again(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Repeat what a broken connection interrupted; a server that cannot be reached at all is an error at once."""
@@ -310,13 +311,15 @@ class SyncStore:
         self._link.close()
 
 
-def check_format(stored: bytes | None) -> None:
-    """Compare a stored format version with ours.
-
-    Raises:
-        FormatMismatch: it is newer.
-    """
-    if stored is not None and int(stored) > DATA_FORMAT:
-        raise FormatMismatch(
-            f"the data in Redis has format {int(stored)}, this program knows {DATA_FORMAT}; install the newer version"
+def format_mismatch(stored: bytes | None, keys: PoolKeys) -> tuple[str, str] | None:
+    """Compare the stored format with `DATA_FORMAT`; returns what differs and what to do, None if they are equal."""
+    text = (stored or b"").decode(errors="replace")
+    if stored is None or text == str(DATA_FORMAT):
+        return None
+    found = f"the data in pool {keys.pool!r} has format {text}, and this version reads format {DATA_FORMAT} only"
+    if text.isdecimal() and int(text) < DATA_FORMAT:
+        return found, (
+            "run the version that wrote it until the pool has no open tasks, stop it, then delete the key "
+            f"{keys.format}; or use another prefix"
         )
+    return found, "install the version that wrote it: `pip install -U redis-orchestrator`"

@@ -9,6 +9,7 @@ import pytest
 import orchestrator
 from orchestrator import ConfigError, FormatMismatch, InvalidInput, Orchestrator, ServerUnavailable
 from orchestrator.services import open_services, resolve_settings
+from orchestrator.store.store import DATA_FORMAT
 from orchestrator.supervisor.daemon import run_supervisor
 from orchestrator.testing.servers import RedisServer
 from tests.helpers.local_team import TIMEOUT_S, local_settings
@@ -58,12 +59,16 @@ async def test_a_client_that_could_not_open_opens_later() -> None:
         await orc.aclose()
 
 
-async def test_newer_data_is_left_alone(team: LocalTeam) -> None:
-    """A program that is older than the data refuses to touch it."""
+async def test_data_of_another_format_is_left_alone(team: LocalTeam) -> None:
+    """A program refuses data of a newer or an older format, names both formats, and says what to do."""
     store, keys = team.services.store, team.services.keys
-    await store.execute("SET", keys.format, 99)
-    with pytest.raises(FormatMismatch, match="format 99"):
-        await team.client()
+    for stored, advice in ((99, "install the version that wrote it"), (1, "until the pool has no open tasks")):
+        await store.execute("SET", keys.format, stored)
+        with pytest.raises(FormatMismatch, match=rf"has format {stored}, .*format {DATA_FORMAT} only; .*{advice}"):
+            await team.client()
+        assert await store.execute("GET", keys.format) == str(stored).encode()
+    await store.execute("DEL", keys.format)
+    await team.client()
 
 
 @pytest.mark.parametrize("pool", ["default", "mail"])

@@ -14,7 +14,7 @@ from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
 from orchestrator.services import pool_keys
 from orchestrator.store.script_files import ScriptFile, all_scripts
-from orchestrator.store.store import Endpoint, Store
+from orchestrator.store.store import DATA_FORMAT, Endpoint, Store
 from orchestrator.tasks import queries
 from tests.helpers.doctor_runs import find_problems, run_doctor, run_fix
 from tests.helpers.local_team import local_settings, run_local_team
@@ -203,14 +203,15 @@ async def test_scripts_are_switched_off(
     assert "script|load" in found["rights"].found
 
 
-async def test_newer_data(redis_client: redis.Redis, settings: Settings) -> None:
-    """Data of a newer version is a problem, and the pool is left unread."""
+@pytest.mark.parametrize(("stored", "fix"), [("99", "install the version"), ("1", "until the pool has no open tasks")])
+async def test_data_of_another_format(redis_client: redis.Redis, settings: Settings, stored: str, fix: str) -> None:
+    """Data of a newer or an older version is a problem, and the pool is left unread."""
     keys = pool_keys(settings)
-    redis_client.set(keys.format, "99")
+    redis_client.set(keys.format, stored)
     redis_client.set(keys.leader, "somebody", ex=60)
     found = await run_doctor(settings)
     assert found["format"].severity is Severity.PROBLEM
-    assert "newer version" in found["format"].fix
+    assert fix in found["format"].fix
     assert "supervisor" not in found
-    redis_client.set(keys.format, "1")
+    redis_client.set(keys.format, DATA_FORMAT)
     assert await find_problems(settings) == {}
