@@ -8,9 +8,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING, Final
 
-from orchestrator.control.commands import KINDS, Command, JsonText
+from orchestrator.control.commands import JSON, KINDS, Command
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 TARGET: Final = Path(__file__).parents[1] / "orchestrator" / "client" / "admin.py"
 BEGIN: Final = "    # Generated from orchestrator/control/commands.py by `make generate`; do not edit.\n"
 END: Final = "    # End of the generated methods.\n"
-JSON: Final = get_args(JsonText)[1:]
 
 
 def rendered(source: str) -> str:
@@ -58,7 +57,7 @@ def _value(name: str, field: FieldInfo) -> str:
 
 
 def _is_json(field: FieldInfo) -> bool:
-    return JSON[0] in field.metadata
+    return JSON in field.metadata
 
 
 def _docstring(model: type[Command], fields: dict[str, FieldInfo]) -> str:

@@ -104,7 +104,7 @@ class Admin:
             session: only tasks of this session.
             skill: only tasks of this skill.
             now: interrupt running tasks; they return to their queues and no attempt is counted.
-            refuse: reject new tasks (`Stopped`).
+            refuse: reject new tasks with the error `Stopped`.
             reason: kept with the command.
             actor: user and host of this process by default.
         """

@@ -88,9 +88,8 @@ RateText: TypeAlias = Annotated[
 ]
 TaskId: TypeAlias = Annotated[str, AfterValidator(check_task_id)]
 ConfigKey: TypeAlias = Annotated[str, _name("config key"), Field(description="Name of the value, as routing.model.")]
-JsonText: TypeAlias = Annotated[
-    str, AfterValidator(_check_json), Field(max_length=8192, description="JSON value, at most 8192 characters.")
-]
+JSON: Final = AfterValidator(_check_json)
+JsonText: TypeAlias = Annotated[str, JSON, Field(max_length=8192, description="JSON value, at most 8192 characters.")]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
@@ -180,13 +179,19 @@ class Stop(_Scoped):
 
     slots = {"stop:{.scope}": "-"}
     verb = "stop"
+    examples = (
+        '--reason "the model answers nonsense"',
+        "--agent editor --now",
+        "--session 101 --refuse",
+        "--wait --timeout 2m",
+    )
     drains = True
 
     kind: Literal["stop"] = "stop"
     now: bool = Field(
         default=False, description="Interrupt running tasks; they return to their queues and no attempt is counted."
     )
-    refuse: bool = Field(default=False, description="Reject new tasks (`Stopped`).")
+    refuse: bool = Field(default=False, description="Reject new tasks with the error `Stopped`.")
 
     @property
     def changes(self) -> tuple[DesiredChange, ...]:
@@ -200,6 +205,7 @@ class Start(_Scoped):
 
     slots = {"stop:{.scope}": ""}
     verb = "start"
+    examples = ("", "--agent editor")
 
     kind: Literal["start"] = "start"
 

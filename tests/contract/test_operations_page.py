@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from orchestrator.control.commands import KINDS
 from tests.unit.cli.test_commands import COMMANDS
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
@@ -22,9 +23,10 @@ STEERING: Final = [
 
 
 def examples() -> list[str]:
-    """What the page says to type, in sentences and in blocks."""
+    """What the page and the help of the declared commands say to type."""
     blocks = re.findall(r"^\$ (orc .*)$", PAGE, flags=re.MULTILINE)
-    return [*re.findall(r"`(orc [^`]+)`", PAGE), *blocks]
+    helped = [f"orc {model.verb} {typed}" for model in KINDS.values() for typed in model.examples]
+    return [*re.findall(r"`(orc [^`]+)`", PAGE), *blocks, *helped]
 
 
 @pytest.mark.parametrize("command", sorted(STEERING))

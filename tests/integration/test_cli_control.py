@@ -233,7 +233,7 @@ async def test_hints(orc: Orc, worker: Worker) -> None:
     """An unknown agent, a start of nothing, and other stops that still hold are said."""
     done = await orc("stop", "--agent", "nobody")
     assert done.code == 0
-    assert done.err == ("no agent 'nobody' is known now (known are: ed); the command holds for it when it comes\n")
+    assert done.err == ("no agent 'nobody' is known now (known: ed); the command applies when it registers\n")
     done = await orc("start")
     assert done.code == 0
     assert done.err.splitlines() == [
@@ -427,7 +427,7 @@ async def test_limits(team: LocalTeam, orc: Orc) -> None:
     assert (row["rate"], row["active_commands"]) == ("100/s", [])
     unknown = await orc("limits", "set", "model:y", "3/h")
     assert unknown.code == 0
-    assert unknown.err.startswith("no agent is bound by a limit 'model:y' now")
+    assert unknown.err.startswith("no known agent has the limit 'model:y'")
 
 
 async def test_queues_pause_and_resume(team: LocalTeam, orc: Orc, worker: Worker) -> None:
@@ -453,7 +453,7 @@ async def test_queues_drain(team: LocalTeam, orc: Orc, worker: Worker) -> None:
     await waiting.result(TIMEOUT_S)
     unknown = await orc("queues", "drain", "skill:nobody")
     assert unknown.code == 0
-    assert unknown.err.startswith("nothing waits in skill:nobody and no agent that is known takes from it")
+    assert unknown.err.startswith("queue skill:nobody is empty and no known agent serves it")
     assert (await orc("queues", "resume", "skill:work")).code == 0
     await runs(team)
 
@@ -471,12 +471,12 @@ async def test_workers_show(team: LocalTeam, orc: Orc, worker: Worker) -> None:
     unknown = await orc("workers", "show", "nobody")
     assert (unknown.code, unknown.err) == (
         3,
-        "error: no live worker is called 'nobody' — `orc workers list` shows them\n",
+        "error: no live worker has the id 'nobody' — `orc workers list` shows them\n",
     )
     await deaf(team, f"{prefix}:other")
     several = await orc("workers", "drain", prefix)
     assert several.code == 2
-    assert several.err.startswith("error: several workers are called so: ")
+    assert several.err.startswith("error: 2 workers match ")
     assert (await orc("workers", "show", worker.id)).code == 0
 
 

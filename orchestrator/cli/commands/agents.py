@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.active_commands import active_commands, in_words, read_desired_state
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, send_and_show
+from orchestrator.cli.terminal.declared import add_declared
 from orchestrator.cli.terminal.failures import CommandAborted
 from orchestrator.cli.terminal.inputs import day, duration_s
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.cli.terminal.targets import known_agent
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from orchestrator.agents.model import AgentInfo
     from orchestrator.control.desired import Desired
-    from orchestrator.services import Services
 
 commands = Commands(
     "agents",
@@ -148,52 +149,6 @@ async def top(
 
 
 @commands.command(
-    "pause",
-    examples="""
-        orc agents pause editor --reason "too many errors"
-    """,
-)
-async def pause(
-    agent: Annotated[str, positional("AGENT")],
-    /,
-    *,
-    options: CommandOptions = USUAL,
-    common: Globals = DEFAULTS,
-) -> int:
-    """Give an agent nothing more, until `orc agents resume`. What it has been given, it does; new tasks wait.
-
-    Args:
-        agent: Its name; one that is not known now is paused when it comes.
-        options: How to ask.
-        common: Global options.
-    """
-    return await _give("pause-agent", {"agent": agent}, options, common)
-
-
-@commands.command(
-    "resume",
-    examples="""
-        orc agents resume editor
-    """,
-)
-async def resume(
-    agent: Annotated[str, positional("AGENT")],
-    /,
-    *,
-    options: CommandOptions = USUAL,
-    common: Globals = DEFAULTS,
-) -> int:
-    """End the pause of an agent.
-
-    Args:
-        agent: Its name.
-        options: How to ask.
-        common: Global options.
-    """
-    return await _give("resume-agent", {"agent": agent}, options, common)
-
-
-@commands.command(
     "limit",
     examples="""
         orc agents limit editor 10/min
@@ -234,22 +189,4 @@ async def limit(
         return await send_and_show(services, command, options, common)
 
 
-async def known_agent(services: Services, name: str) -> AgentInfo | None:
-    """The agent of this name; if there is none, that is said."""
-    from orchestrator.agents import queries
-
-    known = {found.name: found for found in await queries.agents(services.store)}
-    if name not in known:
-        names = ", ".join(sorted(known)) or "none"
-        output.say(f"no agent {name!r} is known now (known are: {names}); the command holds for it when it comes")
-    return known.get(name)
-
-
-async def _give(kind: str, values: dict[str, Any], options: CommandOptions, common: Globals) -> int:
-    from orchestrator.control.commands import make_command
-    from orchestrator.services import open_services
-
-    command = make_command(kind, values)
-    async with open_services(common.settings(), name="cli") as services:
-        await known_agent(services, values["agent"])
-        return await send_and_show(services, command, options, common)
+add_declared(commands, "agents")

@@ -6,8 +6,7 @@ from pathlib import Path  # noqa: TC003 - read when arguments are parsed
 from typing import Annotated, Any
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, send_and_show
-from orchestrator.cli.terminal.inputs import value as read_value
+from orchestrator.cli.terminal.declared import add_declared
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option, positional
 
@@ -89,60 +88,6 @@ def schema(*, of_commands: Annotated[bool, option("--commands")] = False, common
 
 
 @commands.command(
-    "publish",
-    examples="""
-        orc config publish routing.model large
-        orc config publish batch '{"size": 20}' --reason "a slow disk"
-        orc config publish prompts @prompts.json
-    """,
-)
-async def publish(
-    key: Annotated[str, positional("KEY")],
-    value: Annotated[str, positional("VALUE")],
-    /,
-    *,
-    options: CommandOptions = USUAL,
-    common: Globals = DEFAULTS,
-) -> int:
-    """Let a value be known to all programs of the pool, also to those that start later: `ctx.config.get(KEY)`.
-
-    Not a setting of orchestrator.toml: what it means is up to the agents. It is stored before anybody hears of it.
-
-    Args:
-        key: A name, as routing.model.
-        value: JSON when it parses, otherwise text; @FILE and @- say where it stands.
-        options: How to ask.
-        common: Global options.
-    """
-    from orchestrator.control.commands import make_command
-    from orchestrator.core.payload import encode_json
-
-    text = encode_json(f"config {key!r}", read_value(value), max_bytes=32_768, max_depth=64).decode()
-    return await _give(make_command("publish-config", {"key": key, "value": text}), options, common)
-
-
-@commands.command(
-    "withdraw",
-    examples="""
-        orc config withdraw routing.model
-    """,
-)
-async def withdraw(
-    key: Annotated[str, positional("KEY")], /, *, options: CommandOptions = USUAL, common: Globals = DEFAULTS
-) -> int:
-    """Let a published value be known no more.
-
-    Args:
-        key: Its name.
-        options: How to ask.
-        common: Global options.
-    """
-    from orchestrator.control.commands import make_command
-
-    return await _give(make_command("withdraw-config", {"key": key}), options, common)
-
-
-@commands.command(
     "published",
     examples="""
         orc config published
@@ -163,8 +108,4 @@ async def published(*, common: Globals = DEFAULTS) -> None:
     output.show_list(common.output, rows, ("key", "value"), key="key", empty="nothing is published")
 
 
-async def _give(command: Any, options: CommandOptions, common: Globals) -> int:
-    from orchestrator.services import open_services
-
-    async with open_services(common.settings(), name="cli") as services:
-        return await send_and_show(services, command, options, common)
+add_declared(commands, "config")

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, receipt_rows, receipt_table, send_and_show
-from orchestrator.cli.terminal.confirm import ask
+from orchestrator.cli.terminal.command_options import receipt_rows, receipt_table
+from orchestrator.cli.terminal.declared import add_declared
 from orchestrator.cli.terminal.inputs import duration_s
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option, positional
@@ -124,76 +124,10 @@ async def show(command: Annotated[str, positional("ID")], /, *, common: Globals 
         output.write("\n" + receipt_table(rows))
 
 
-@commands.command(
-    "renew",
-    examples="""
-        orc control renew --reason "restored from the backup of Monday"
-        orc control renew --yes
-    """,
-)
-def renew(
-    *,
-    yes: Annotated[bool, option("--yes")] = False,
-    options: CommandOptions = USUAL,
-    common: Globals = DEFAULTS,
-) -> int:
-    """Refuse from now on every command that was signed before, as after a restore from a backup. Asks first.
-
-    What is active stays active.
-
-    Args:
-        yes: Do not ask.
-        options: How to ask.
-        common: Global options.
-    """
-    # No coroutine, so that Ctrl-C ends the question.
-    import anyio
-
-    from orchestrator.control.commands import RenewEpoch
-
-    ask("refuse every command that was signed before now", yes=yes)
-    return anyio.run(_give, RenewEpoch(), options, common)
-
-
-@commands.command(
-    "log-level",
-    examples="""
-        orc control log-level debug --reason "looking for the leak"
-        orc control log-level --reset
-    """,
-)
-async def log_level(
-    level: Annotated[str | None, positional("LEVEL")] = None,
-    /,
-    *,
-    reset: Annotated[bool, option("--reset")] = False,
-    options: CommandOptions = USUAL,
-    common: Globals = DEFAULTS,
-) -> int:
-    """Let every supervisor and worker log from this level on: debug, info, warning or error.
-
-    Args:
-        level: The level.
-        reset: Let each log again from the level on that its settings say.
-        options: How to ask.
-        common: Global options.
-    """
-    from orchestrator.control.commands import make_command
-
-    if reset == (level is not None):
-        raise InvalidInput("which level? give debug, info, warning or error; or --reset")
-    command = make_command("reset-log-level", {}) if reset else make_command("set-log-level", {"level": level})
-    return await _give(command, options, common)
-
-
-async def _give(command: Any, options: CommandOptions, common: Globals) -> int:
-    from orchestrator.services import open_services
-
-    async with open_services(common.settings(), name="cli") as services:
-        return await send_and_show(services, command, options, common)
-
-
 def _signer(services: Services) -> Signer:
     from orchestrator.control.signing import signer_of
 
     return signer_of(services.settings, place=services.keys.root)
+
+
+add_declared(commands, "control")

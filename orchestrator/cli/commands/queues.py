@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.cli.commands import queue_purge
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.active_commands import active_commands, in_words, read_desired_state
-from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, send_and_show
+from orchestrator.cli.terminal.declared import add_declared
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands, positional
+from orchestrator.cli.terminal.parsing import Commands
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -88,94 +88,5 @@ async def queue_rows(services: Services) -> list[dict[str, Any]]:
     return [row(queue, count) for queue, count in lengths.items()]
 
 
-@commands.command(
-    "pause",
-    examples="""
-        orc queues pause skill:summarize --reason "the model is down"
-        orc queues pause agent:editor
-    """,
-)
-async def pause(
-    queue: Annotated[str, positional("QUEUE")],
-    /,
-    *,
-    options: CommandOptions = USUAL,
-    common: Globals = DEFAULTS,
-) -> int:
-    """Take nothing more out of a queue, until `orc queues resume`. New tasks are accepted and wait.
-
-    Args:
-        queue: skill:NAME or agent:NAME.
-        options: How to ask.
-        common: Global options.
-    """
-    return await _give("pause-queue", queue, options, common)
-
-
-@commands.command(
-    "drain",
-    examples="""
-        orc queues drain skill:summarize
-    """,
-)
-async def drain(
-    queue: Annotated[str, positional("QUEUE")],
-    /,
-    *,
-    options: CommandOptions = USUAL,
-    common: Globals = DEFAULTS,
-) -> int:
-    """Refuse new tasks for a queue, until `orc queues resume`. What waits in it is worked off.
-
-    Args:
-        queue: skill:NAME or agent:NAME.
-        options: How to ask.
-        common: Global options.
-    """
-    return await _give("drain-queue", queue, options, common)
-
-
-@commands.command(
-    "resume",
-    examples="""
-        orc queues resume skill:summarize
-    """,
-)
-async def resume(
-    queue: Annotated[str, positional("QUEUE")],
-    /,
-    *,
-    options: CommandOptions = USUAL,
-    common: Globals = DEFAULTS,
-) -> int:
-    """End the pause and the drain of a queue.
-
-    Args:
-        queue: skill:NAME or agent:NAME.
-        options: How to ask.
-        common: Global options.
-    """
-    return await _give("resume-queue", queue, options, common)
-
-
-async def _give(kind: str, queue: str, options: CommandOptions, common: Globals) -> int:
-    from orchestrator.control.commands import make_command
-    from orchestrator.services import open_services
-
-    command = make_command(kind, {"queue": queue})
-    async with open_services(common.settings(), name="cli") as services:
-        await _say_unknown(services, queue)
-        return await send_and_show(services, command, options, common)
-
-
-async def _say_unknown(services: Services, queue: str) -> None:
-    from orchestrator.agents import queries as agents
-    from orchestrator.tasks import queries as tasks
-
-    known = await agents.agents(services.store)
-    names = {f"agent:{agent.name}" for agent in known} | {f"skill:{skill}" for agent in known for skill in agent.skills}
-    if queue not in names and queue not in await tasks.queue_lengths(services.store):
-        output.say(f"nothing waits in {queue} and no agent that is known takes from it; the command holds all the same")
-
-
+add_declared(commands, "queues")
 queue_purge.add_to(commands)

@@ -21,17 +21,18 @@ C = TypeVar("C", bound=type)
 _GLOBAL: Final = Group("Global options", sort_key=100)
 
 
-def option(*names: str, metavar: str | None = None, many: bool = False, show: bool = True) -> Parameter:
-    """Describe an option by its names; `many`: it may be given several times."""
+def option(*names: str, metavar: str | None = None, many: bool = False, help: str = "") -> Parameter:  # noqa: A002
+    """Describe an option; `many`: it may be repeated; without `help` the docstring describes it."""
     # Lists get no `--empty-…`, flags no `--no-…`: both only fill the help.
-    if many:
-        return Parameter(name=names, metavar=metavar, negative_iterable=(), show_default=False, show=show)
-    return Parameter(name=names or None, metavar=metavar, negative=(), show=show)
+    negative: dict[str, Any] = {"negative_iterable": (), "show_default": False} if many else {"negative": ()}
+    described: dict[str, Any] = {"help": help} if help else {}
+    return Parameter(name=names or None, metavar=metavar, **negative, **described)
 
 
-def positional(metavar: str) -> Parameter:
-    """Describe an argument that is given by its place; it has no `--name`."""
-    return Parameter(metavar=metavar, negative=())
+def positional(metavar: str, *, help: str = "") -> Parameter:  # noqa: A002
+    """Describe an argument that is given by its position; without `help` the docstring describes it."""
+    described: dict[str, Any] = {"help": help} if help else {}
+    return Parameter(metavar=metavar, negative=(), **described)
 
 
 def option_group(title: str) -> Callable[[C], C]:
