@@ -9,6 +9,7 @@ from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.locks.fenced_writer import CallerRow
     from orchestrator.store.keys import ScopeKeys
 
 
@@ -21,21 +22,25 @@ class FieldRow(NamedTuple):
 
 
 class Changed(NamedTuple):
-    """What was answered: ok and duplicate with the new numbers, or fenced, full, number with what stands in the way."""
+    """Reply: `ok` or `duplicate` with the new numbers; else why nothing was changed, with the field or lock value."""
 
     status: str
-    rest: tuple[str, ...]
+    rest: tuple[bytes, ...]
 
 
-def change(
-    keys: ScopeKeys, *, op: str, rows: Sequence[FieldRow], most: int, lock: str = "", token: str = ""
-) -> Call[Changed]:
+def change(keys: ScopeKeys, *, caller: CallerRow, rows: Sequence[FieldRow], most: int) -> Call[Changed]:
     """Change fields of an agent's state: all or none."""
 
     def parse(reply: list[bytes]) -> Changed:
-        status, *rest = (part.decode() for part in reply)
-        return Changed(status, tuple(rest))
+        status, *rest = reply
+        return Changed(status.decode(), tuple(rest))
 
-    packed = pack_rows([(row.field, row.mode, opaque(row.value)) for row in rows])
-    args: Arguments = {"scope": keys.root, "op": op, "lock": lock, "token": token, "rows": packed, "most": most}
+    args: Arguments = {
+        "scope": keys.root,
+        "op": caller.op,
+        "lock": caller.lock,
+        "token": caller.token,
+        "rows": pack_rows([(row.field, row.mode, opaque(row.value)) for row in rows]),
+        "most": most,
+    }
     return Call("agent_state/change", args, parse)

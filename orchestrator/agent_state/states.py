@@ -1,97 +1,114 @@
-"""`Agents`: the states of all agents, for any client. `AgentState`: that of one agent, under an attempt's right."""
+"""Reads and changes agent state: `Agents` for any client, `AgentState` for an attempt, under its lock."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.agent_state.writer import AgentStateWriter
+from orchestrator.agent_state import scripts
+from orchestrator.agent_state.scripts import FieldRow
 from orchestrator.core.durations import Duration, from_instant_ms, to_ms
-from orchestrator.core.errors import InvalidInput, StoreError
-from orchestrator.core.ids import check_text
+from orchestrator.core.errors import InvalidInput
+from orchestrator.core.ids import check_name, check_text
 from orchestrator.core.payload import decode_json
+from orchestrator.locks.fenced_writer import FencedWriter
+from orchestrator.store.keys import ScopeKeys
+from orchestrator.store.scoped import ScopedStore, read_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from orchestrator.agent_state.writer import AgentStateBackend
+    from orchestrator.core.settings import Settings
     from orchestrator.locks.model import WriteGuard
+    from orchestrator.store.calls import Argument
+    from orchestrator.store.store import Store
 
 MAX_AGENTS: Final = 500
+MAX_FIELDS: Final = 200
+MAX_VALUE_BYTES: Final = 64 * 1024
+_MAX_STEP: Final = 2**53 - 1
+
+
+def agent_scope(store: Store, settings: Settings, agent: str) -> ScopedStore:
+    """Bind a store to the scope of one agent.
+
+    Raises:
+        InvalidInput: not an agent name.
+    """
+    return ScopedStore(store, ScopeKeys(settings.prefix, "agent", check_name("agent", agent)), settings)
 
 
 class Agents:
-    """What agents say of themselves, and which of them live: `orc.agents`.
+    """Reads and changes the states of all agents, and lists the active ones: `orc.agents`.
 
-    A change made here is made by no attempt, so no lock is asked for; of two at once, the later one stands. States are
-    shared by the pools of one prefix, and kept for seven days after the last change.
+    Changes made here take no lock; the last of two concurrent changes wins. All pools of one prefix share the states.
+    A state expires seven days after its last change.
     """
 
-    __slots__ = ("_backend", "_writer")
+    __slots__ = ("_settings", "_store")
 
-    def __init__(self, backend: AgentStateBackend) -> None:
-        self._backend, self._writer = backend, AgentStateWriter(backend)
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
 
     async def state(self, agent: str, *fields: str) -> dict[str, Any]:
-        """The state of one agent: these fields, all if none is named. Missing ones are left out.
+        """Return these fields of an agent's state, or all fields. Missing fields are left out.
 
         Raises:
-            InvalidInput, StoreError: a name that cannot be; no answer.
+            InvalidInput, StoreError: not a name; no reply.
         """
         return (await self.states([agent], *fields))[agent]
 
     async def states(self, agents: Iterable[str], *fields: str) -> dict[str, dict[str, Any]]:
-        """The states of up to 500 agents, in one round trip; see `state`."""
+        """Return the states of up to 500 agents, in one round trip; see `state`."""
         names = list(dict.fromkeys(agents))
         if len(names) > MAX_AGENTS:
             raise InvalidInput(f"{len(names)} agents are too many for one call; ask for {MAX_AGENTS} at a time")
         for field in fields:
             check_text("field", field)
-        keys = [self._backend.keys(name).key("state") for name in names]
-        commands = [("HMGET", key, *fields) if fields else ("HGETALL", key) for key in keys]
-        replies = await self._read(commands)
-        return {name: _fields(reply, fields) for name, reply in zip(names, replies, strict=True)}
+        keys = [self._scope(name).keys.key("state") for name in names]
+        replies = await self._read([("HMGET", key, *fields) if fields else ("HGETALL", key) for key in keys])
+        return {name: _parse_fields(reply, fields) for name, reply in zip(names, replies, strict=True)}
 
     async def set_state(self, agent: str, fields: Mapping[str, Any], *, op_id: str | None = None) -> None:
-        """Write fields of an agent's state, all at once; others stay as they are.
+        """Write fields of an agent's state, all or none. Other fields stay.
 
         Args:
-            agent: its name.
-            fields: any JSON values, at most 64 KiB each; an agent has up to 200 fields.
-            op_id: name of the change; within ten minutes the same one is made once.
+            agent: name of the agent.
+            fields: JSON values of at most 64 KiB each; an agent has up to 200 fields.
+            op_id: id of the change; repeated within ten minutes, the change is made once.
 
         Raises:
-            InvalidInput: a name or value that cannot be, or too many fields; nothing was changed.
-            StoreError: Redis did not do it; repeated with the same `op_id` it is not done twice.
+            InvalidInput: an invalid name or value, or too many fields; nothing was changed.
+            StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
         """
-        await self._writer.set(agent, fields, op_id)
+        await _Writer(self._scope(agent)).set(fields, op_id)
 
     async def bump(self, agent: str, field: str, by: int = 1, *, op_id: str | None = None) -> int:
-        """Add to a field that holds a whole number, and return what it holds then. Exact, whoever else does so.
+        """Add to a field that holds a whole number, and return the sum. Concurrent calls all count.
 
         Args:
-            agent: its name.
-            field: one that is missing counts as 0.
-            by: how much; less than 0 takes away.
-            op_id: see `set_state`; a repeat returns what the first call did.
+            agent: name of the agent.
+            field: name of the field; a missing one counts as 0.
+            by: number to add; may be negative.
+            op_id: as in `set_state`; a repeat returns the first result.
 
         Raises:
-            InvalidInput, StoreError: see `set_state`; also when the field holds something else.
+            InvalidInput, StoreError: as `set_state`; also when the field holds another value.
         """
-        return await self._writer.bump(agent, field, by, op_id)
+        return await _Writer(self._scope(agent)).bump(field, by, op_id)
 
     async def active(self, within: Duration = 30) -> dict[str, datetime]:
-        """The agents of this pool of which a worker gave a sign of life lately, with when; the latest one first.
+        """Return the time of the last heartbeat of each active agent of this pool, the latest first.
 
         Args:
-            within: seconds or timedelta, by the server's clock. Workers send a heartbeat every `worker.heartbeat_s`.
+            within: maximum age of the heartbeat, seconds or timedelta. Workers send one every `worker.heartbeat_s`.
 
         Raises:
-            InvalidInput, StoreError: that is no duration; no answer.
+            InvalidInput, StoreError: not a duration; no reply.
         """
         within_ms = to_ms("within", within)
-        agents = self._backend.store.keys.agents
-        (seconds, micros), flat = await self._read([("TIME",), ("ZRANGE", agents, 0, -1, "REV", "WITHSCORES")])
+        commands = [("TIME",), ("ZRANGE", self._store.keys.agents, 0, -1, "REV", "WITHSCORES")]
+        (seconds, micros), flat = await self._read(commands)
         since_ms = int(seconds) * 1000 + int(micros) // 1000 - within_ms
         heartbeats = zip(flat[::2], (int(float(score)) for score in flat[1::2]), strict=True)
         return {
@@ -100,44 +117,42 @@ class Agents:
             if heartbeat_ms >= since_ms
         }
 
-    async def _read(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        async def read() -> list[Any]:
-            replies = await self._backend.store.pipeline(commands)
-            for reply in replies:
-                if isinstance(reply, StoreError):
-                    raise reply
-            return replies
+    async def _read(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        retry_for_s = self._settings.redis.command_timeout_s
+        return await read_many(self._store, commands, retry_for_s=retry_for_s) if commands else []
 
-        return await self._backend.store.ask(read, retry_for_s=self._backend.retry_for_s) if commands else []
+    def _scope(self, agent: str) -> ScopedStore:
+        return agent_scope(self._store, self._settings, agent)
 
 
 class AgentState:
-    """What the agent of an attempt says of itself: `ctx.agent_state`.
+    """Reads and changes the state of an attempt's agent: `ctx.agent_state`.
 
-    Each change presents the attempt's right to change what its agent remembers, taken at the first one: an attempt that
-    has lost its task changes nothing any more. Other tasks of the same agent may change it at the same time.
+    The first change takes the attempt's lock on its agent, and every change presents it, so that an attempt that lost
+    its task changes nothing. Other tasks of the same agent may change the state at the same time.
 
     Attributes:
-        agent: whose it is.
+        agent: name of the agent.
     """
 
     __slots__ = ("_writer", "agent")
 
-    def __init__(self, backend: AgentStateBackend, agent: str, guard: WriteGuard) -> None:
-        self.agent: str = agent
-        self._writer = AgentStateWriter(backend, guard)
+    def __init__(self, scope: ScopedStore, guard: WriteGuard) -> None:
+        self.agent: str = scope.keys.id
+        self._writer = _Writer(scope, guard)
 
     async def get(self, *fields: str) -> dict[str, Any]:
-        """These fields, all if none is named; missing ones are left out."""
-        return await Agents(self._writer.backend).state(self.agent, *fields)
+        """Return these fields, or all fields. Missing fields are left out."""
+        scope = self._writer.scope
+        return await Agents(scope.store, scope.settings).state(self.agent, *fields)
 
     async def set(self, fields: Mapping[str, Any], *, op_id: str | None = None) -> None:
         """Write fields; see `Agents.set_state`.
 
         Raises:
-            Fenced: the task was taken away from this attempt; nothing was changed.
+            Fenced: the attempt no longer owns its task; nothing was changed.
         """
-        await self._writer.set(self.agent, fields, op_id)
+        await self._writer.set(fields, op_id)
 
     async def bump(self, field: str, by: int = 1, *, op_id: str | None = None) -> int:
         """Add to a whole number; see `Agents.bump`.
@@ -145,10 +160,50 @@ class AgentState:
         Raises:
             Fenced: as `set`.
         """
-        return await self._writer.bump(self.agent, field, by, op_id)
+        return await self._writer.bump(field, by, op_id)
 
 
-def _fields(reply: Sequence[bytes | None], fields: Sequence[str]) -> dict[str, Any]:
+class _Writer(FencedWriter):
+    """Changes fields of one agent's state."""
+
+    def __init__(self, scope: ScopedStore, guard: WriteGuard | None = None) -> None:
+        super().__init__(scope, guard, max_value_bytes=MAX_VALUE_BYTES)
+
+    async def set(self, fields: Mapping[str, Any], op_id: str | None) -> None:
+        if not 1 <= len(fields) <= MAX_FIELDS:
+            raise InvalidInput(f"{len(fields)} fields cannot be written at once; give 1 to {MAX_FIELDS}")
+        rows = [
+            FieldRow(check_text("field", field), "set", self.encode(f"field {field!r}", value))
+            for field, value in fields.items()
+        ]
+        await self._change(rows, op_id)
+
+    async def bump(self, field: str, by: int, op_id: str | None) -> int:
+        if not isinstance(by, int) or isinstance(by, bool) or not -_MAX_STEP <= by <= _MAX_STEP:
+            raise InvalidInput(f"by must be a whole number up to 2^53, not {by!r:.80}")
+        numbers = await self._change([FieldRow(check_text("field", field), "bump", str(by).encode())], op_id)
+        if len(numbers) != 1 or not numbers[0]:
+            raise InvalidInput(
+                f"op_id {op_id!r} names another change of agent {self.scope.keys.id!r}, which has been made; "
+                "nothing was changed"
+            )
+        return int(numbers[0])
+
+    async def _change(self, rows: Sequence[FieldRow], op_id: str | None) -> tuple[bytes, ...]:
+        keys = self.scope.keys
+        reply = await self.send(lambda caller: scripts.change(keys, caller=caller, rows=rows, most=MAX_FIELDS), op_id)
+        match reply.status:
+            case "full":
+                raise InvalidInput(f"agent {keys.id!r} would have more than {MAX_FIELDS} fields; nothing was changed")
+            case "number":
+                raise InvalidInput(
+                    f"field {reply.rest[0].decode()!r} of agent {keys.id!r} holds no whole number, "
+                    "or the sum is above 2^53"
+                )
+        return reply.rest
+
+
+def _parse_fields(reply: Sequence[bytes | None], fields: Sequence[str]) -> dict[str, Any]:
     if fields:
         return {name: decode_json(value) for name, value in zip(fields, reply, strict=True) if value is not None}
     pairs = zip(reply[::2], reply[1::2], strict=True)

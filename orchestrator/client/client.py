@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast, overload
 import anyio
 
 from orchestrator.agent_state.states import Agents
-from orchestrator.agent_state.writer import AgentStateBackend
 from orchestrator.boards.boards import Board, BoardView
 from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
 from orchestrator.client.completion import as_completed
@@ -48,7 +47,7 @@ from orchestrator.tasks.submission import (
     TypedSkill,
 )
 from orchestrator.workspace.workspace import WorkspaceView
-from orchestrator.workspace.writer import make_backend
+from orchestrator.workspace.writer import session_scope
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
@@ -384,7 +383,7 @@ class Orchestrator:
     def agents(self) -> Agents:
         """What agents say of themselves, and which of them live."""
         services = self._here()
-        return Agents(AgentStateBackend(services.store, services.settings))
+        return Agents(services.store, services.settings)
 
     @property
     def config(self) -> SharedConfig:
@@ -425,9 +424,8 @@ class Orchestrator:
             InvalidInput: that is no session.
         """
         services = self._here()
-        return WorkspaceView(
-            make_backend(services.store, session, services.settings), locks=self.locks(f"session:{session}")
-        )
+        scope = session_scope(services.store, services.settings, session)
+        return WorkspaceView(scope, locks=self.locks(f"session:{session}"))
 
     def task(self, id_: str) -> TaskHandle[Any]:
         """A handle for a known id.

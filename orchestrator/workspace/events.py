@@ -17,8 +17,7 @@ from orchestrator.workspace.queries import EVENTS, entry_time
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from orchestrator.store.keys import ScopeKeys
-    from orchestrator.store.store import Store
+    from orchestrator.store.scoped import ScopedStore
 
 _PAGE: Final = 500
 _PLACE: Final = re.compile(r"\d{1,20}-\d{1,20}")
@@ -119,11 +118,11 @@ _CHANGES: Final = {
 
 
 async def read_events(
-    store: Store, keys: ScopeKeys, *, after: str = BEGINNING, until: str | None = None
+    scope: ScopedStore, *, after: str = BEGINNING, until: str | None = None
 ) -> AsyncGenerator[WorkspaceEvent]:
     """Give the events that are there behind `after`, up to `until` if given, and end."""
     while True:
-        page = await store.execute("XRANGE", keys.key(EVENTS), f"({after}", until or "+", "COUNT", _PAGE)
+        page = await scope.read("XRANGE", scope.keys.key(EVENTS), f"({after}", until or "+", "COUNT", _PAGE)
         for entry, fields in page:
             yield parse_event(entry, fields)
         if len(page) < _PAGE:

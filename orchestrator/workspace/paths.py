@@ -71,19 +71,13 @@ async def increment(writer: WorkspaceWriter, path: str, by: int, op_id: str | No
 
 def _named_another(writer: WorkspaceWriter, op_id: str | None) -> InvalidInput:
     return InvalidInput(
-        f"op_id {op_id!r} names another change of session {writer.backend.keys.id!r}, which has been made; nothing was "
+        f"op_id {op_id!r} names another change of session {writer.scope.keys.id!r}, which has been made; nothing was "
         "changed: name each change apart, as f'{ctx.task_id}/step'"
     )
 
 
 async def _send(writer: WorkspaceWriter, rows: list[PathRow], op_id: str | None, owner: str) -> ChangeReply:
-    backend = writer.backend
-    return await writer.send(
-        lambda caller: scripts.patch(
-            backend.keys, caller=caller, workspace_limits=backend.workspace_limits, rows=rows, owner=owner
-        ),
-        op_id,
-    )
+    return await writer.change(lambda change: scripts.patch(change, rows=rows, owner=owner), op_id)
 
 
 def check_path(writer: WorkspaceWriter, path: str) -> str:
@@ -92,7 +86,7 @@ def check_path(writer: WorkspaceWriter, path: str) -> str:
     Raises:
         InvalidInput: see `check_text`; beside a JSON document also what its module cannot name.
     """
-    if writer.backend.settings.json_projection and isinstance(path, str) and ('"' in path or "\\" in path):
+    if writer.settings.json_projection and isinstance(path, str) and ('"' in path or "\\" in path):
         raise InvalidInput(
             f"path {path!r:.80} has a double quote or a backslash, which workspace.json_projection forbids"
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import StoreError
 from orchestrator.core.ids import decode_foreign, encode_foreign
 from orchestrator.core.payload import decode_json
 from orchestrator.workspace import scripts
@@ -16,8 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from orchestrator.store.calls import Argument
-    from orchestrator.store.keys import ScopeKeys
-    from orchestrator.store.store import Store
+    from orchestrator.store.scoped import ScopedStore
 
 DOCUMENT: Final = "ws:doc"
 EVENTS: Final = "ws:ev"
@@ -48,53 +46,53 @@ def inbox_part(agent: str) -> str:
     return f"inbox:{agent}"
 
 
-async def read_paths(store: Store, keys: ScopeKeys, part: str, paths: Sequence[str]) -> dict[str, Versioned]:
+async def read_paths(scope: ScopedStore, part: str, paths: Sequence[str]) -> dict[str, Versioned]:
     """What paths of the document or of a scratch hold; all of them when none is named. Missing ones are left out."""
-    key = keys.key(part)
+    key = scope.keys.key(part)
     if paths:
-        found = zip(paths, await store.execute("HMGET", key, *paths), strict=True)
+        found = zip(paths, await scope.read("HMGET", key, *paths), strict=True)
         return {path: _versioned(stored) for path, stored in found if stored is not None}
-    return _paths(await store.execute("HGETALL", key))
+    return _paths(await scope.read("HGETALL", key))
 
 
-async def read_last(store: Store, keys: ScopeKeys, log: str, count: int) -> list[LogEntry]:
+async def read_last(scope: ScopedStore, log: str, count: int) -> list[LogEntry]:
     """The last entries of a log, the oldest first."""
-    return [_log_entry(entry) for entry in await store.execute("LRANGE", keys.key(log_part(log)), -count, -1)]
+    return [_log_entry(entry) for entry in await scope.read("LRANGE", scope.keys.key(log_part(log)), -count, -1)]
 
 
-async def read_after(store: Store, keys: ScopeKeys, log: str, after: int, count: int) -> list[LogEntry]:
+async def read_after(scope: ScopedStore, log: str, after: int, count: int) -> list[LogEntry]:
     """Entries of a log behind a number, the oldest first."""
-    call = scripts.tail(keys, log=encode_foreign("log", log), after=after, limit=count)
-    return [_log_entry(entry) for entry in await store.call(call)]
+    call = scripts.tail(scope.keys, log=encode_foreign("log", log), after=after, limit=count)
+    return [_log_entry(entry) for entry in await scope.call(call)]
 
 
-async def read_members(store: Store, keys: ScopeKeys, name: str) -> frozenset[str]:
+async def read_members(scope: ScopedStore, name: str) -> frozenset[str]:
     """Members of a set."""
-    return _members(await store.execute("SMEMBERS", keys.key(set_part(name))))
+    return _members(await scope.read("SMEMBERS", scope.keys.key(set_part(name))))
 
 
-async def read_states(store: Store, keys: ScopeKeys, ids: Sequence[str]) -> dict[str, StateEntry]:
+async def read_states(scope: ScopedStore, ids: Sequence[str]) -> dict[str, StateEntry]:
     """Where state machines stand; all of them when none is named."""
-    key = keys.key(_STATES)
+    key = scope.keys.key(_STATES)
     if ids:
-        found = zip(ids, await store.execute("HMGET", key, *ids), strict=True)
+        found = zip(ids, await scope.read("HMGET", key, *ids), strict=True)
         return {id_: _state(stored) for id_, stored in found if stored is not None}
-    return _states(await store.execute("HGETALL", key))
+    return _states(await scope.read("HGETALL", key))
 
 
-async def read_agents(store: Store, keys: ScopeKeys) -> list[AgentEntry]:
+async def read_agents(scope: ScopedStore) -> list[AgentEntry]:
     """Who is in the session now."""
-    found = await store.call(scripts.present(keys))
+    found = await scope.call(scripts.present(scope.keys))
     return [AgentEntry(name, decode_json(text), left_ms / 1000) for name, left_ms, text in found]
 
 
-async def read_directives(store: Store, keys: ScopeKeys, agent: str, after: str, count: int) -> list[Directive]:
+async def read_directives(scope: ScopedStore, agent: str, after: str, count: int) -> list[Directive]:
     """Directives that wait for an agent, behind an id."""
-    found = await store.execute("XRANGE", keys.key(inbox_part(agent)), f"({after}", "+", "COUNT", count)
-    return [directive(entry, fields) for entry, fields in found]
+    found = await scope.read("XRANGE", scope.keys.key(inbox_part(agent)), f"({after}", "+", "COUNT", count)
+    return [parse_directive(entry, fields) for entry, fields in found]
 
 
-def directive(entry: bytes, flat: Sequence[bytes]) -> Directive:
+def parse_directive(entry: bytes, flat: Sequence[bytes]) -> Directive:
     """Read one entry of an inbox."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     id_ = entry.decode()
@@ -106,30 +104,25 @@ def entry_time(entry: str) -> datetime:
     return from_instant_ms(int(entry.partition("-")[0]))
 
 
-async def read_snapshot(store: Store, keys: ScopeKeys) -> Snapshot:
+async def read_snapshot(scope: ScopedStore) -> Snapshot:
     """All that is shared, at one moment."""
     parts: list[str] = []
     while True:
         # Logs and sets are known by name only after a look; one that is new when all is read begins another round.
         commands: list[Sequence[Argument]] = [
             ("MULTI",),
-            ("HGET", keys.key(_META), "rev"),
-            ("HKEYS", keys.key(_PARTS)),
-            ("HGETALL", keys.key(DOCUMENT)),
-            ("HGETALL", keys.key(_STATES)),
-            ("XREVRANGE", keys.key(EVENTS), "+", "-", "COUNT", 1),
+            ("HGET", scope.keys.key(_META), "rev"),
+            ("HKEYS", scope.keys.key(_PARTS)),
+            ("HGETALL", scope.keys.key(DOCUMENT)),
+            ("HGETALL", scope.keys.key(_STATES)),
+            ("XREVRANGE", scope.keys.key(EVENTS), "+", "-", "COUNT", 1),
             *[
-                ("LRANGE", keys.key(part), 0, -1) if part.startswith(_LOG) else ("SMEMBERS", keys.key(part))
+                ("LRANGE", scope.keys.key(part), 0, -1) if part.startswith(_LOG) else ("SMEMBERS", scope.keys.key(part))
                 for part in parts
             ],
             ("EXEC",),
         ]
-        replies = await store.pipeline(commands)
-        for reply in replies:
-            # What EXEC answers is a list itself.
-            for part in reply if isinstance(reply, list) else (reply,):
-                if isinstance(part, StoreError):
-                    raise part
+        replies = await scope.read_many(commands)
         revision, names, paths, states, events, *contents = replies[-1]
         shared = sorted(name.decode() for name in names if name.startswith((_LOG.encode(), _SET.encode())))
         if shared == parts:

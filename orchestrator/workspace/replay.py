@@ -12,8 +12,7 @@ from orchestrator.workspace.queries import read_snapshot
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from orchestrator.store.keys import ScopeKeys
-    from orchestrator.store.store import Store
+    from orchestrator.store.scoped import ScopedStore
     from orchestrator.workspace.model import Change, WorkspaceEvent
 
 
@@ -95,12 +94,12 @@ def replayed(events: Iterable[WorkspaceEvent]) -> tuple[Snapshot, bool]:
     return made.snapshot(), made.complete
 
 
-async def replay(store: Store, keys: ScopeKeys, *, until: str | None) -> Replay:
+async def replay(scope: ScopedStore, *, until: str | None) -> Replay:
     """Apply all events, up to `until` if given; compare with what is stored if not."""
-    stored = await read_snapshot(store, keys) if until is None else None
+    stored = await read_snapshot(scope) if until is None else None
     # Up to what was read, not to the last one: others go on writing.
     made, complete = replayed(
-        [event async for event in read_events(store, keys, until=until if stored is None else stored.event)]
+        [event async for event in read_events(scope, until=until if stored is None else stored.event)]
     )
     return Replay(made, complete, () if stored is None else tuple(_differences(made, stored)))
 

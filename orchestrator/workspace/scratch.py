@@ -31,10 +31,7 @@ class Scratch:
 
     async def get(self, *paths: str) -> dict[str, Versioned]:
         """What these paths hold, all of them if none is named; missing ones are left out."""
-        backend = self._writer.backend
-        return await backend.store.ask(
-            lambda: read_paths(backend.store, backend.keys, self._part, paths), retry_for_s=backend.retry_for_s
-        )
+        return await read_paths(self._writer.scope, self._part, paths)
 
     async def list(self) -> list[str]:
         """The names of all paths."""

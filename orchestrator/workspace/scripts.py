@@ -1,32 +1,19 @@
-"""One typed wrapper per script in `lua/workspace/`: values in, a `Call` out, a `ChangeReply` back."""
+"""One typed wrapper per script in `lua/workspace/`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
+from orchestrator.store.calls import Argument, Arguments, Call, opaque, pack_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from orchestrator.core.settings import WorkspaceSettings
+    from orchestrator.locks.fenced_writer import CallerRow
     from orchestrator.store.keys import ScopeKeys
-
-
-class CallerRow(NamedTuple):
-    """Who makes a change.
-
-    Attributes:
-        op: id of the change; the same one again changes nothing.
-        lock: suffix of the lock under which it is made.
-        value: what that lock must hold.
-        agent: in whose name; may be empty.
-    """
-
-    op: str
-    lock: str
-    value: str
-    agent: str
 
 
 class PathRow(NamedTuple):
@@ -40,208 +27,113 @@ class PathRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """The arguments that every change of a workspace begins with."""
+
+    keys: ScopeKeys
+    caller: CallerRow
+    limits: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeReply:
-    """What a change was answered: `ok` or `duplicate` with a revision and more, or why it was refused."""
+    """Reply to a change: `ok` or `duplicate` with the revision and the results, or why nothing was changed."""
 
     status: str
     revision: int
     rest: tuple[Any, ...]
 
 
-def _answer(reply: list[Any]) -> ChangeReply:
-    status = reply[0].decode()
-    if status in {"ok", "duplicate"}:
-        return ChangeReply(status, reply[1], tuple(reply[2:]))
-    return ChangeReply(status, 0, tuple(reply[1:]))
+@cache
+def pack_limits(settings: WorkspaceSettings) -> bytes:
+    """Pack the lifetimes and caps of workspaces."""
+    return pack_rows(
+        [
+            (
+                round(settings.ttl_s * 1000),
+                round(settings.life_s * 1000),
+                round(settings.dedup_s * 1000),
+                settings.max_dedup,
+                settings.max_items,
+                settings.max_bytes,
+                settings.max_events,
+                settings.max_event_bytes,
+                settings.max_parts,
+                int(settings.json_projection),
+            )
+        ]
+    )
 
 
-def _head(keys: ScopeKeys, caller: CallerRow, workspace_limits: bytes) -> dict[str, str | bytes | int]:
-    return {"scope": keys.root, "caller": pack_rows([caller]), "limits": workspace_limits}
-
-
-def patch(
-    keys: ScopeKeys,
-    *,
-    caller: CallerRow,
-    workspace_limits: bytes,
-    rows: Sequence[PathRow],
-    owner: str = "",
-    now_us: str = "",
-) -> Call[ChangeReply]:
+def patch(change: Change, *, rows: Sequence[PathRow], owner: str = "") -> Call[ChangeReply]:
     """Change up to 500 paths of the document, or of the scratch of `owner`: all or none."""
     packed = pack_rows([(row.path, row.mode, opaque(row.value), row.condition, row.number) for row in rows])
-    args: Arguments = {**_head(keys, caller, workspace_limits), "rows": packed, "owner": owner, "now_arg": now_us}
-    return Call("workspace/patch", args, _answer)
+    return _call("patch", change, rows=packed, owner=owner)
 
 
-def append(
-    keys: ScopeKeys,
-    *,
-    caller: CallerRow,
-    workspace_limits: bytes,
-    log: str,
-    texts: Sequence[bytes],
-    cap: int,
-    now_us: str = "",
-) -> Call[ChangeReply]:
-    """Append up to 500 JSON texts to a log (its encoded name); `cap` is at least as many."""
-    rows = pack_rows([(opaque(text),) for text in texts])
-    args: Arguments = {
-        **_head(keys, caller, workspace_limits),
-        "name": log,
-        "rows": rows,
-        "cap": cap,
-        "now_arg": now_us,
-    }
-    return Call("workspace/append", args, _answer)
+def append(change: Change, *, log: str, texts: Sequence[bytes], cap: int) -> Call[ChangeReply]:
+    """Append up to 500 JSON texts to a log (its encoded name); `cap` is at least their number."""
+    return _call("append", change, name=log, rows=pack_rows([(opaque(text),) for text in texts]), cap=cap)
 
 
-def members(
-    keys: ScopeKeys,
-    *,
-    caller: CallerRow,
-    workspace_limits: bytes,
-    name: str,
-    mode: str,
-    changed: Sequence[str],
-    now_us: str = "",
-) -> Call[ChangeReply]:
-    """Add up to 500 members to a set (its encoded name), or remove them: `mode` is add or remove."""
-    args: Arguments = {
-        **_head(keys, caller, workspace_limits),
-        "name": name,
-        "mode": mode,
-        "rows": pack_rows([(member,) for member in changed]),
-        "now_arg": now_us,
-    }
-    return Call("workspace/members", args, _answer)
+def members(change: Change, *, name: str, mode: str, changed: Sequence[str]) -> Call[ChangeReply]:
+    """Add up to 500 members to a set (its encoded name), or remove them; `mode` is add or remove."""
+    return _call("members", change, name=name, mode=mode, rows=pack_rows([(member,) for member in changed]))
 
 
-def transition(
-    keys: ScopeKeys,
-    *,
-    caller: CallerRow,
-    workspace_limits: bytes,
-    id_: str,
-    to: str,
-    text: bytes,
-    expect: Sequence[str] | None,
-    now_us: str = "",
-) -> Call[ChangeReply]:
-    """Move a state machine; `expect`: None any state, nothing in it: it may not be there yet."""
-    args: Arguments = {
-        **_head(keys, caller, workspace_limits),
-        "id": id_,
-        "to": to,
-        "text": text,
-        "expects": "any" if expect is None else "one" if expect else "absent",
-        "rows": pack_rows([(state,) for state in expect or ()]),
-        "now_arg": now_us,
-    }
-    return Call("workspace/transition", args, _answer)
+def transition(change: Change, *, id_: str, to: str, text: bytes, expect: Sequence[str] | None) -> Call[ChangeReply]:
+    """Move a state machine; `expect` None: from any state; empty: only if it does not exist."""
+    expects = "any" if expect is None else "one" if expect else "absent"
+    rows = pack_rows([(state,) for state in expect or ()])
+    return _call("transition", change, id=id_, to=to, text=text, expects=expects, rows=rows)
 
 
-def publish(
-    keys: ScopeKeys,
-    *,
-    caller: CallerRow,
-    workspace_limits: bytes,
-    owner: str,
-    entry: str,
-    target: str,
-    name: str,
-    cap: int,
-    now_us: str = "",
-) -> Call[ChangeReply]:
+def publish(change: Change, *, owner: str, entry: str, target: str, name: str, cap: int) -> Call[ChangeReply]:
     """Move a scratch entry into the document (`target` path) or to the end of a log (`target` log, encoded name)."""
-    args: Arguments = {
-        **_head(keys, caller, workspace_limits),
-        "owner": owner,
-        "entry": entry,
-        "target": target,
-        "name": name,
-        "cap": cap,
-        "now_arg": now_us,
-    }
-    return Call("workspace/publish", args, _answer)
+    return _call("publish", change, owner=owner, entry=entry, target=target, name=name, cap=cap)
 
 
-def join(
-    keys: ScopeKeys,
-    *,
-    caller: CallerRow,
-    workspace_limits: bytes,
-    member: str,
-    text: bytes,
-    lease_ms: int,
-    now_us: str = "",
-) -> Call[ChangeReply]:
-    """Enter an agent into the directory; a lease of 0 takes it out."""
-    args: Arguments = {
-        **_head(keys, caller, workspace_limits),
-        "member": member,
-        "text": text,
-        "lease_ms": lease_ms,
-        "now_arg": now_us,
-    }
-    return Call("workspace/join", args, _answer)
+def join(change: Change, *, member: str, text: bytes, lease_ms: int) -> Call[ChangeReply]:
+    """Add an agent to the directory; a lease of 0 removes it."""
+    return _call("join", change, member=member, text=text, lease_ms=lease_ms)
 
 
-def present(keys: ScopeKeys, *, limit: int = 500, now_us: str = "") -> Call[list[tuple[str, int, bytes]]]:
-    """Who is in the directory now: name, ms left, JSON."""
+def present(keys: ScopeKeys, *, limit: int = 500) -> Call[list[tuple[str, int, bytes]]]:
+    """List the agents in the directory: name, ms left, JSON."""
 
     def parse(reply: list[Any]) -> list[tuple[str, int, bytes]]:
         return [(name.decode(), left, text) for name, left, text in zip(*[iter(reply)] * 3, strict=True)]
 
-    return Call("workspace/present", {"scope": keys.root, "limit": limit, "now_arg": now_us}, parse)
+    return Call("workspace/present", {"scope": keys.root, "limit": limit, "now_arg": ""}, parse)
 
 
 def tail(keys: ScopeKeys, *, log: str, after: int, limit: int) -> Call[list[bytes]]:
-    """Entries of a log (its encoded name) behind a number, the oldest first."""
-    args: Arguments = {"scope": keys.root, "name": log, "after": after, "limit": limit}
-    return Call("workspace/tail", args, _entries)
+    """Read the entries of a log (its encoded name) after a number, the oldest first."""
+    return Call("workspace/tail", {"scope": keys.root, "name": log, "after": after, "limit": limit}, list)
 
 
-def direct(
-    keys: ScopeKeys,
-    *,
-    caller: CallerRow,
-    workspace_limits: bytes,
-    to: str,
-    word: str,
-    text: bytes,
-    most: int,
-    now_us: str = "",
-) -> Call[ChangeReply]:
-    """Leave a directive for an agent."""
-    args: Arguments = {
-        **_head(keys, caller, workspace_limits),
-        "to": to,
-        "word": word,
-        "text": text,
-        "most": most,
-        "now_arg": now_us,
-    }
-    return Call("workspace/direct", args, _answer)
+def direct(change: Change, *, to: str, word: str, text: bytes, most: int) -> Call[ChangeReply]:
+    """Add a directive to an agent's inbox."""
+    return _call("direct", change, to=to, word=word, text=text, most=most)
 
 
-def acknowledge(
-    keys: ScopeKeys, *, caller: CallerRow, workspace_limits: bytes, to: str, entries: Sequence[str], now_us: str = ""
-) -> Call[ChangeReply]:
-    """Remove up to 500 directives that an agent has carried out."""
-    args: Arguments = {
-        **_head(keys, caller, workspace_limits),
-        "to": to,
-        "rows": pack_rows([(entry,) for entry in entries]),
-        "now_arg": now_us,
-    }
-    return Call("workspace/acknowledge", args, _answer)
+def acknowledge(change: Change, *, to: str, entries: Sequence[str]) -> Call[ChangeReply]:
+    """Remove up to 500 directives from an agent's inbox."""
+    return _call("acknowledge", change, to=to, rows=pack_rows([(entry,) for entry in entries]))
 
 
-def clear(keys: ScopeKeys, *, caller: CallerRow, workspace_limits: bytes, now_us: str = "") -> Call[ChangeReply]:
+def clear(change: Change) -> Call[ChangeReply]:
     """Empty a workspace; its events stay."""
-    return Call("workspace/clear", {**_head(keys, caller, workspace_limits), "now_arg": now_us}, _answer)
+    return _call("clear", change)
 
 
-def _entries(reply: list[bytes]) -> list[bytes]:
-    return reply
+def _call(verb: str, change: Change, **args: Argument) -> Call[ChangeReply]:
+    head: Arguments = {"scope": change.keys.root, "caller": pack_rows([change.caller]), "limits": change.limits}
+    return Call(f"workspace/{verb}", {**head, **args, "now_arg": ""}, _parse)
+
+
+def _parse(reply: list[Any]) -> ChangeReply:
+    status = reply[0].decode()
+    if status in {"ok", "duplicate"}:
+        return ChangeReply(status, reply[1], tuple(reply[2:]))
+    return ChangeReply(status, 0, tuple(reply[1:]))

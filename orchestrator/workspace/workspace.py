@@ -6,8 +6,10 @@ twice.
 
 from __future__ import annotations
 
+import secrets
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from orchestrator.core.durations import Duration, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, NotFound, StateConflict
@@ -15,7 +17,6 @@ from orchestrator.core.ids import check_name, check_text, encode_foreign
 from orchestrator.store.following import BEGINNING, END, follow_stream
 from orchestrator.workspace import queries, scripts
 from orchestrator.workspace.events import check_event_id, parse_event, read_events
-from orchestrator.workspace.export import export_document
 from orchestrator.workspace.model import Appended, Applied, Counted
 from orchestrator.workspace.paths import change_paths, check_path, increment
 from orchestrator.workspace.replay import replay
@@ -23,10 +24,11 @@ from orchestrator.workspace.scratch import Scratch
 from orchestrator.workspace.writer import MAX_DIRECTIVE_BYTES, MAX_INBOX, WorkspaceWriter, check_rows
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping
 
     from orchestrator.locks.model import WriteGuard
     from orchestrator.locks.named import Locks
+    from orchestrator.store.scoped import ScopedStore
     from orchestrator.workspace.model import (
         AgentEntry,
         Delete,
@@ -40,10 +42,6 @@ if TYPE_CHECKING:
         Versioned,
         WorkspaceEvent,
     )
-    from orchestrator.workspace.scripts import ChangeReply
-    from orchestrator.workspace.writer import WorkspaceBackend
-
-T = TypeVar("T")
 
 
 class WorkspaceView:
@@ -53,24 +51,20 @@ class WorkspaceView:
         session: whose it is.
     """
 
-    __slots__ = ("_backend", "_locks", "session")
+    __slots__ = ("_locks", "_scope", "session")
 
-    def __init__(self, backend: WorkspaceBackend, *, locks: Locks | None = None) -> None:
-        self._backend, self._locks = backend, locks
-        self.session: str = backend.keys.id
+    def __init__(self, scope: ScopedStore, *, locks: Locks | None = None) -> None:
+        self._scope, self._locks = scope, locks
+        self.session: str = scope.keys.id
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.session!r})"
-
-    async def _ask(self, read: Callable[[], Awaitable[T]]) -> T:
-        return await self._backend.store.ask(read, retry_for_s=self._backend.retry_for_s)
 
     # ------------------------------------------------------------------------------------------------------- read
 
     async def get(self, *paths: str) -> dict[str, Versioned]:
         """What these paths of the document hold, all of them if none is named; missing ones are left out."""
-        backend = self._backend
-        return await self._ask(lambda: queries.read_paths(backend.store, backend.keys, queries.DOCUMENT, paths))
+        return await queries.read_paths(self._scope, queries.DOCUMENT, paths)
 
     async def log(self, log: str, *, last: int = 100, after: int | None = None) -> list[LogEntry]:
         """Entries of a log, the oldest first.
@@ -85,30 +79,25 @@ class WorkspaceView:
         """
         if not 1 <= last <= 10_000 or (after is not None and after < 0):
             raise InvalidInput(f"last={last!r} must lie between 1 and 10000, after={after!r} not below 0")
-        backend = self._backend
         if after is None:
-            return await self._ask(lambda: queries.read_last(backend.store, backend.keys, log, last))
-        return await self._ask(lambda: queries.read_after(backend.store, backend.keys, log, after, last))
+            return await queries.read_last(self._scope, log, last)
+        return await queries.read_after(self._scope, log, after, last)
 
     async def members(self, set_: str) -> frozenset[str]:
         """Members of a set; none if there is no such set."""
-        backend = self._backend
-        return await self._ask(lambda: queries.read_members(backend.store, backend.keys, set_))
+        return await queries.read_members(self._scope, set_)
 
     async def states(self, *ids: str) -> dict[str, StateEntry]:
         """Where these state machines stand, all of them if none is named; missing ones are left out."""
-        backend = self._backend
-        return await self._ask(lambda: queries.read_states(backend.store, backend.keys, ids))
+        return await queries.read_states(self._scope, ids)
 
     async def agents(self) -> list[AgentEntry]:
         """Who is in the session now: joined, with a lease that has not run out."""
-        backend = self._backend
-        return await self._ask(lambda: queries.read_agents(backend.store, backend.keys))
+        return await queries.read_agents(self._scope)
 
     async def snapshot(self) -> Snapshot:
         """All that is shared, at one moment, and the event after which it was."""
-        backend = self._backend
-        return await self._ask(lambda: queries.read_snapshot(backend.store, backend.keys))
+        return await queries.read_snapshot(self._scope)
 
     def events(self, after: str = END, *, block: Duration | None = None) -> AsyncGenerator[WorkspaceEvent]:
         """What is changed, in order, as it happens: `async for event in workspace.events():`.
@@ -126,13 +115,14 @@ class WorkspaceView:
         return self._events(check_event_id(after), block_s)
 
     async def _events(self, after: str, block_s: float | None) -> AsyncGenerator[WorkspaceEvent]:
-        store, keys = self._backend.store, self._backend.keys
+        scope = self._scope
         if block_s == 0:
             if after != END:
-                async for event in read_events(store, keys, after=after):
+                async for event in read_events(scope, after=after):
                     yield event
             return
-        entries = follow_stream(store, keys.key(queries.EVENTS), after=after, idle_s=block_s, name="events")
+        key = scope.keys.key(queries.EVENTS)
+        entries = follow_stream(scope.store, key, after=after, idle_s=block_s, name="events")
         async with aclosing(entries):
             async for entry, fields in entries:
                 yield parse_event(entry, fields)
@@ -148,11 +138,24 @@ class WorkspaceView:
         """
         if until is not None and check_event_id(until) == END:
             raise InvalidInput("a replay ends at an event or, without until=, at the last one")
-        return await replay(self._backend.store, self._backend.keys, until=until)
+        return await replay(self._scope, until=until)
 
     async def export(self) -> dict[str, Json]:
         """All that is shared as one JSON value, with versions, authors, and who is in the session."""
-        return export_document(self.session, await self.snapshot(), await self.agents())
+        snapshot, agents = await self.snapshot(), await self.agents()
+        return {
+            "session": self.session,
+            "revision": snapshot.revision,
+            "event": snapshot.event,
+            "paths": {path: asdict(value) for path, value in sorted(snapshot.paths.items())},
+            "logs": {
+                log: [asdict(entry) | {"at": entry.at.isoformat()} for entry in entries]
+                for log, entries in sorted(snapshot.logs.items())
+            },
+            "sets": {name: sorted(members) for name, members in sorted(snapshot.sets.items())},
+            "states": {id_: asdict(entry) for id_, entry in sorted(snapshot.states.items())},
+            "agents": [asdict(entry) for entry in agents],
+        }
 
     # ----------------------------------------------------------------------------------------------------- change
 
@@ -163,7 +166,7 @@ class WorkspaceView:
             lock: a lease of this session; once it is lost, nothing can be changed any more.
             agent: in whose name.
         """
-        return Workspace(self._backend, guard=lock, agent=agent, locks=self._locks)
+        return Workspace(self._scope, guard=lock, agent=agent, locks=self._locks)
 
     @asynccontextmanager
     async def edit(self, *, agent: str = "", ttl: Duration = 30.0) -> AsyncIterator[Workspace]:
@@ -182,7 +185,7 @@ class WorkspaceView:
         if self._locks is None:
             raise InvalidInput("this handle has no locks to edit under; use the workspace of a client, or `under`")
         # A name of its own, so that editors do not wait for each other.
-        async with self._locks.hold(f"edit:{WorkspaceWriter.new_stem()}", ttl=ttl) as lease:
+        async with self._locks.hold(f"edit:{secrets.token_urlsafe(9)}", ttl=ttl) as lease:
             yield self.under(lease, agent=agent)
 
 
@@ -200,9 +203,9 @@ class Workspace(WorkspaceView):
 
     __slots__ = ("_writer", "agent")
 
-    def __init__(self, backend: WorkspaceBackend, *, guard: WriteGuard, agent: str, locks: Locks | None = None) -> None:
-        super().__init__(backend, locks=locks)
-        self._writer = WorkspaceWriter(backend, guard, agent=agent)
+    def __init__(self, scope: ScopedStore, *, guard: WriteGuard, agent: str, locks: Locks | None = None) -> None:
+        super().__init__(scope, locks=locks)
+        self._writer = WorkspaceWriter(scope, guard, agent=agent)
         self.agent: str = agent
 
     @property
@@ -293,11 +296,9 @@ class Workspace(WorkspaceView):
         texts = [self._writer.encode(f"item of log {log!r}", item) for item in items]
         check_rows("items", len(texts), sum(map(len, texts)))
         kept = self._cap(cap, len(texts))
-        answer = await self._send(
-            lambda caller: scripts.append(
-                self._backend.keys,
-                caller=caller,
-                workspace_limits=self._backend.workspace_limits,
+        answer = await self._writer.change(
+            lambda change: scripts.append(
+                change,
                 log=name,
                 texts=texts,
                 cap=kept,
@@ -308,7 +309,7 @@ class Workspace(WorkspaceView):
         return Appended(last, answer.revision, answer.status == "duplicate", last - len(texts) + 1, dropped)
 
     def _cap(self, cap: int | None, items: int) -> int:
-        most = self._backend.settings.max_log
+        most = self._writer.settings.max_log
         kept = most if cap is None else cap
         if not max(1, items) <= kept <= most:
             raise InvalidInput(
@@ -336,11 +337,9 @@ class Workspace(WorkspaceView):
         name = encode_foreign("set", set_)
         changed = list(dict.fromkeys(check_text("member", member) for member in members))
         check_rows("members", len(changed))
-        answer = await self._send(
-            lambda caller: scripts.members(
-                self._backend.keys,
-                caller=caller,
-                workspace_limits=self._backend.workspace_limits,
+        answer = await self._writer.change(
+            lambda change: scripts.members(
+                change,
                 name=name,
                 mode=mode,
                 changed=changed,
@@ -378,11 +377,9 @@ class Workspace(WorkspaceView):
         check_name("state", to)
         expected = None if expect is None else [expect] if isinstance(expect, str) else list(expect)
         text = self._writer.encode(f"data of {task_id!r}", data)
-        answer = await self._send(
-            lambda caller: scripts.transition(
-                self._backend.keys,
-                caller=caller,
-                workspace_limits=self._backend.workspace_limits,
+        answer = await self._writer.change(
+            lambda change: scripts.transition(
+                change,
                 id_=task_id,
                 to=to,
                 text=text,
@@ -419,16 +416,14 @@ class Workspace(WorkspaceView):
             target, name = "path", check_path(self._writer, key if as_path is None else as_path)
         else:
             target, name = "log", encode_foreign("log", to_log)
-        answer = await self._send(
-            lambda caller: scripts.publish(
-                self._backend.keys,
-                caller=caller,
-                workspace_limits=self._backend.workspace_limits,
+        answer = await self._writer.change(
+            lambda change: scripts.publish(
+                change,
                 owner=owner,
                 entry=key,
                 target=target,
                 name=name,
-                cap=self._backend.settings.max_log,
+                cap=self._writer.settings.max_log,
             ),
             op_id,
         )
@@ -461,11 +456,9 @@ class Workspace(WorkspaceView):
 
     async def _enter(self, text: bytes, lease_ms: int) -> None:
         member = self._named("an entry of the directory").agent
-        await self._send(
-            lambda caller: scripts.join(
-                self._backend.keys,
-                caller=caller,
-                workspace_limits=self._backend.workspace_limits,
+        await self._writer.change(
+            lambda change: scripts.join(
+                change,
                 member=member,
                 text=text,
                 lease_ms=lease_ms,
@@ -489,11 +482,9 @@ class Workspace(WorkspaceView):
             raise InvalidInput(
                 f"directive {kind} has {len(text)} bytes of at most {MAX_DIRECTIVE_BYTES}; set a path and name it here"
             )
-        answer = await self._send(
-            lambda caller: scripts.direct(
-                self._backend.keys,
-                caller=caller,
-                workspace_limits=self._backend.workspace_limits,
+        answer = await self._writer.change(
+            lambda change: scripts.direct(
+                change,
                 to=agent,
                 word=kind,
                 text=text,
@@ -519,16 +510,16 @@ class Workspace(WorkspaceView):
         return self._directives(agent, None if block is None else to_seconds("block", block))
 
     async def _directives(self, agent: str, block_s: float | None) -> AsyncGenerator[Directive]:
-        store, keys = self._backend.store, self._backend.keys
+        scope = self._scope
         if block_s == 0:
-            for told in await self._ask(lambda: queries.read_directives(store, keys, agent, BEGINNING, MAX_INBOX)):
-                yield told
+            for directive in await queries.read_directives(scope, agent, BEGINNING, MAX_INBOX):
+                yield directive
             return
-        key = keys.key(queries.inbox_part(agent))
-        entries = follow_stream(store, key, after=BEGINNING, idle_s=block_s, name="directives")
+        key = scope.keys.key(queries.inbox_part(agent))
+        entries = follow_stream(scope.store, key, after=BEGINNING, idle_s=block_s, name="directives")
         async with aclosing(entries):
             async for entry, fields in entries:
-                yield queries.directive(entry, fields)
+                yield queries.parse_directive(entry, fields)
 
     async def acknowledge(self, *directives: Directive) -> None:
         """Say that the agent has carried out what it was told; nobody is told again.
@@ -538,11 +529,9 @@ class Workspace(WorkspaceView):
         """
         agent = self._named("directives").agent
         check_rows("directives", len(directives))
-        await self._send(
-            lambda caller: scripts.acknowledge(
-                self._backend.keys,
-                caller=caller,
-                workspace_limits=self._backend.workspace_limits,
+        await self._writer.change(
+            lambda change: scripts.acknowledge(
+                change,
                 to=agent,
                 entries=[directive.id for directive in directives],
             ),
@@ -556,13 +545,5 @@ class Workspace(WorkspaceView):
 
         Events stay as long as they would have, and with them what they tell; versions go on.
         """
-        answer = await self._send(
-            lambda caller: scripts.clear(
-                self._backend.keys, caller=caller, workspace_limits=self._backend.workspace_limits
-            ),
-            op_id,
-        )
+        answer = await self._writer.change(scripts.clear, op_id)
         return answer.revision
-
-    async def _send(self, make: Callable[[scripts.CallerRow], Any], op_id: str | None) -> ChangeReply:
-        return await self._writer.send(make, op_id)

@@ -1,108 +1,65 @@
-"""Sends one change of a workspace: names it, shows the lock, gets a lapsed lock back once, says why it was refused."""
+"""Sends the changes of one workspace handle, and checks their sizes."""
 
 from __future__ import annotations
 
-import itertools
-import secrets
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from orchestrator.core.errors import InvalidInput, OrchestratorError, WorkspaceFull
-from orchestrator.core.ids import check_name, check_text
-from orchestrator.core.payload import encode_json
+from orchestrator.core.errors import InvalidInput, WorkspaceFull
+from orchestrator.locks.fenced_writer import FencedWriter
 from orchestrator.store.keys import ScopeKeys
-from orchestrator.workspace.limits import pack_limits
-from orchestrator.workspace.scripts import CallerRow, ChangeReply
+from orchestrator.store.scoped import ScopedStore
+from orchestrator.workspace.scripts import Change, pack_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.core.settings import Settings, WorkspaceSettings
+    from orchestrator.core.settings import Settings
     from orchestrator.locks.model import WriteGuard
     from orchestrator.store.calls import Call
     from orchestrator.store.store import Store
+    from orchestrator.workspace.scripts import ChangeReply
 
 MAX_ROWS: Final = 500
-"""What one change may touch: a script is one step, and others wait for it."""
+"""Rows in one change: the server runs nothing else while a script runs."""
 MAX_CALL_BYTES: Final = 4 * 1024 * 1024
 MAX_INBOX: Final = 1000
 MAX_DIRECTIVE_BYTES: Final = 16 * 1024
-_TRIES: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class WorkspaceBackend:
-    """Where a workspace lies and what its changes are bound by; shared by all handles of a process."""
-
-    store: Store
-    keys: ScopeKeys
-    settings: WorkspaceSettings
-    max_depth: int
-    retry_for_s: float
-    workspace_limits: bytes
-
-
-def make_backend(store: Store, session: str, settings: Settings) -> WorkspaceBackend:
-    """The place of one session's workspace.
+def session_scope(store: Store, settings: Settings, session: str) -> ScopedStore:
+    """Bind a store to the scope of one session.
 
     Raises:
-        InvalidInput: an id that no key can hold.
+        InvalidInput: not a session id.
     """
-    return WorkspaceBackend(
-        store,
-        ScopeKeys(settings.prefix, "session", session),
-        settings.workspace,
-        settings.queue.max_depth,
-        settings.redis.command_timeout_s,
-        pack_limits(settings.workspace),
-    )
+    return ScopedStore(store, ScopeKeys(settings.prefix, "session", session), settings)
 
 
-class WorkspaceWriter:
-    """The changes of one handle: under one lock, in the name of one agent."""
+class WorkspaceWriter(FencedWriter):
+    """Makes the changes of one handle, under one lock and in the name of one agent."""
 
-    __slots__ = ("_guard", "_numbers", "_stem", "agent", "backend")
+    __slots__ = ("_limits", "settings")
 
-    def __init__(self, backend: WorkspaceBackend, guard: WriteGuard, *, agent: str) -> None:
-        self.backend, self.agent = backend, check_name("agent", agent) if agent else ""
-        self._guard = guard
-        self._stem, self._numbers = self.new_stem(), itertools.count()
+    def __init__(self, scope: ScopedStore, guard: WriteGuard, *, agent: str) -> None:
+        self.settings = scope.settings.workspace
+        super().__init__(scope, guard, agent=agent, max_value_bytes=self.settings.max_value_bytes)
+        self._limits = pack_limits(self.settings)
 
-    @staticmethod
-    def new_stem() -> str:
-        """The random part of names that are given here."""
-        return secrets.token_urlsafe(9)
-
-    async def send(self, make: Callable[[CallerRow], Call[ChangeReply]], op_id: str | None) -> ChangeReply:
-        """Make a change, whose refusals for other reasons than the lock or a cap are left to the caller.
+    async def change(self, make_call: Callable[[Change], Call[ChangeReply]], op_id: str | None) -> ChangeReply:
+        """Make a change. The caller handles every status but `fenced` and `full`.
 
         Raises:
-            Fenced, LockLost: somebody else has the lock by now.
+            Fenced, LockLost: another owner has the lock.
             WorkspaceFull: a cap was reached.
-            StoreError: Redis did not do it; repeated with the same `op_id` it is not done twice.
+            StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
         """
-        # A name is given also when the caller gave none: the store repeats a call whose answer was lost.
-        op = f"{self._stem}{next(self._numbers)}" if op_id is None else f"={check_text('op_id', op_id)}"
-        proof = await self._guard.proof()
-        for _ in range(_TRIES):
-            if proof.keys != self.backend.keys:
-                raise InvalidInput(
-                    f"this lock is of {proof.keys.kind} {proof.keys.id!r}, the workspace of session "
-                    f"{self.backend.keys.id!r}; a lock guards its own scope alone"
-                )
-            call = make(CallerRow(op, proof.lock, proof.value, self.agent))
-            answer = await self.backend.store.call(call, retry_for_s=self.backend.retry_for_s)
-            if answer.status != "fenced":
-                break
-            proof = await self._guard.reacquire(proof, answer.rest[0].decode())
-        else:
-            raise OrchestratorError(f"the lock of session {self.backend.keys.id!r} lapses faster than it can be used")
-        if answer.status == "full":
-            raise self._full(answer.rest[0].decode())
-        return answer
+        reply = await self.send(lambda caller: make_call(Change(self.scope.keys, caller, self._limits)), op_id)
+        if reply.status == "full":
+            raise self._full(reply.rest[0].decode())
+        return reply
 
     def _full(self, what: str) -> WorkspaceFull:
-        settings = self.backend.settings
+        settings = self.settings
         name, cap = {
             "items": ("workspace.max_items", settings.max_items),
             "bytes": ("workspace.max_bytes", settings.max_bytes),
@@ -110,25 +67,14 @@ class WorkspaceWriter:
             "agents": ("workspace.max_parts", settings.max_parts),
             "inbox": ("the cap of waiting directives", MAX_INBOX),
         }[what]
-        return WorkspaceFull(self.backend.keys.id, what, name, cap)
-
-    def encode(self, what: str, value: Any) -> bytes:
-        """Make JSON of a value.
-
-        Raises:
-            InvalidInput: JSON cannot hold it, or it is too large.
-        """
-        data = value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-        return encode_json(
-            what, data, max_bytes=self.backend.settings.max_value_bytes, max_depth=self.backend.max_depth
-        )
+        return WorkspaceFull(self.scope.keys.id, what, name, cap)
 
 
 def check_rows(what: str, count: int, sizes: int = 0) -> None:
-    """See that one change is not too much for one step of the server.
+    """Limit the work of one change.
 
     Raises:
-        InvalidInput: nothing at all, more than 500 rows, or more than 4 MiB.
+        InvalidInput: no rows, more than 500 rows, or more than 4 MiB.
     """
     if count == 0:
         raise InvalidInput(f"no {what} given; nothing would be changed")

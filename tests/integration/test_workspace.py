@@ -303,9 +303,9 @@ async def test_replay_and_snapshot(ws: Workspace) -> None:
     assert (again.complete, again.differs) == (True, ())
     earlier = await ws.replay(until=middle)
     assert {path: held.value for path, held in earlier.snapshot.paths.items()} == {"a": [], "b": {"c": 1.0}}
-    backend = ws._backend
-    await backend.store.execute("HSET", backend.keys.key("ws:doc"), "b", "9 eve 1")
-    await backend.store.execute("SADD", backend.keys.key("ws:set:s"), "z")
+    scope = ws._scope
+    await scope.store.execute("HSET", scope.keys.key("ws:doc"), "b", "9 eve 1")
+    await scope.store.execute("SADD", scope.keys.key("ws:set:s"), "z")
     assert (await ws.replay()).differs == ("path:b", "set:s")
     assert (await ws.snapshot()).sets == {"s": {"y", "z"}}
     exported = await ws.export()

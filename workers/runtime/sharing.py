@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.agent_state.states import AgentState
-from orchestrator.agent_state.writer import AgentStateBackend
+from orchestrator.agent_state.states import AgentState, agent_scope
 from orchestrator.client.shared_config import SharedConfig
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.limits.limits import Limits
 from orchestrator.workspace.workspace import Workspace
-from orchestrator.workspace.writer import make_backend
+from orchestrator.workspace.writer import session_scope
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -28,7 +27,7 @@ def attempt_workspace(context: TaskContext, services: Services) -> Workspace:
         raise OrchestratorError(f"task {context.task_id} belongs to no session, so it shares nothing; use session=")
     locks = context.opened_locks()
     return Workspace(
-        make_backend(services.store, context.session, services.settings),
+        session_scope(services.store, services.settings, context.session),
         guard=locks.execution.session,
         agent=context.agent,
         locks=locks.named,
@@ -52,8 +51,8 @@ class Shared:
     @property
     def agent_state(self) -> AgentState:
         """What the agent says of itself, under the attempt's right to change what its agent remembers."""
-        backend = AgentStateBackend(self._services.store, self._services.settings)
-        return AgentState(backend, self._context.agent, self._context.opened_locks().execution.agent)
+        scope = agent_scope(self._services.store, self._services.settings, self._context.agent)
+        return AgentState(scope, self._context.opened_locks().execution.agent)
 
     @property
     def config(self) -> SharedConfig:

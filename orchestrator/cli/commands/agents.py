@@ -51,7 +51,6 @@ async def list_(
         common: Global options.
     """
     from orchestrator.agent_state.states import Agents
-    from orchestrator.agent_state.writer import AgentStateBackend
     from orchestrator.agents import queries
     from orchestrator.services import open_services
 
@@ -59,7 +58,7 @@ async def list_(
     async with open_services(common.settings(), name="cli") as services:
         found = await queries.agents(services.store)
         if within_s is not None:
-            living = await Agents(AgentStateBackend(services.store, services.settings)).active(within_s)
+            living = await Agents(services.store, services.settings).active(within_s)
             found = [agent for agent in found if agent.name in living]
         now = await read_desired_state(services)
     rows = [with_active_commands(agent, now) for agent in found]

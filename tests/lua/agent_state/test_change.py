@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.agent_state import scripts
 from orchestrator.agent_state.scripts import FieldRow
+from orchestrator.locks.fenced_writer import CallerRow
 from tests.lua.scope import Scope, task_id
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class Agent(Scope):
     ) -> Changed:
         """Run the script."""
         self._ops += 1
-        call = scripts.change(self.keys, op=op or f"o{self._ops}", rows=rows, most=most, lock=shown[0], token=shown[1])
-        return self.call(call)
+        caller = CallerRow(op or f"o{self._ops}", *shown, agent="ed")
+        return self.call(scripts.change(self.keys, caller=caller, rows=rows, most=most))
 
     def fields(self) -> dict[str, object]:
         """The state."""
@@ -64,9 +65,9 @@ def agent(redis_server: RedisServer, prefix: str) -> Iterator[Agent]:
 
 def test_fields(agent: Agent) -> None:
     """Rows are written together; other fields stay; a sum is told; the state lives for a week after the last change."""
-    assert agent.change(put("status", "busy"), put("task", None), bump("done", 2)) == ("ok", ("", "", "2"))
+    assert agent.change(put("status", "busy"), put("task", None), bump("done", 2)) == ("ok", (b"", b"", b"2"))
     agent.store.execute("PEXPIRE", agent.keys.key("state"), 1000)
-    assert agent.change(bump("done", -2), put("task", [1.0, {}])) == ("ok", ("0", ""))
+    assert agent.change(bump("done", -2), put("task", [1.0, {}])) == ("ok", (b"0", b""))
     assert agent.fields() == {"status": "busy", "task": [1.0, {}], "done": 0}
     assert WEEK_MS - 10_000 < agent.left_ms("state") <= WEEK_MS
 
@@ -80,24 +81,24 @@ def test_bytes_stay(agent: Agent) -> None:
 
 def test_sent_twice(agent: Agent) -> None:
     """A repeat changes nothing, and is answered as the first call was, whatever came in between."""
-    assert agent.change(bump("n", 5), op="mine") == ("ok", ("5",))
+    assert agent.change(bump("n", 5), op="mine") == ("ok", (b"5",))
     agent.change(put("n", 100))
     before = agent.snapshot()
-    assert agent.change(bump("n", 5), op="mine") == ("duplicate", ("5",))
+    assert agent.change(bump("n", 5), op="mine") == ("duplicate", (b"5",))
     assert agent.snapshot() == before
 
 
 @pytest.mark.parametrize(
     ("rows", "answer"),
     [
-        ([put("new", 1), bump("text", 1)], ("number", ("text",))),
-        ([put("new", 1), bump("float", 1)], ("number", ("float",))),
-        ([put("new", 1), bump("most", 1)], ("number", ("most",))),
-        ([put("new", 1), bump("beyond", -1)], ("number", ("beyond",))),
+        ([put("new", 1), bump("text", 1)], ("number", (b"text",))),
+        ([put("new", 1), bump("float", 1)], ("number", (b"float",))),
+        ([put("new", 1), bump("most", 1)], ("number", (b"most",))),
+        ([put("new", 1), bump("beyond", -1)], ("number", (b"beyond",))),
         ([put("text", "x"), put("new", 1)], ("full", ())),
     ],
 )
-def test_refused(agent: Agent, rows: list[FieldRow], answer: tuple[str, tuple[str, ...]]) -> None:
+def test_refused(agent: Agent, rows: list[FieldRow], answer: tuple[str, tuple[bytes, ...]]) -> None:
     """What is no whole number, a sum that would not be exact, or a field too many: none of the rows is written."""
     agent.change(put("text", "a"), put("float", 1.5), put("most", MOST), put("beyond", MOST + 2))
     before = agent.snapshot()
@@ -114,9 +115,9 @@ def test_the_lock_that_is_shown(agent: Agent) -> None:
     assert agent.change(put("by", "old"), shown=(lock, old)).status == "ok"
     new = agent.claim(lock, task, "11").value
     before = agent.snapshot()
-    assert agent.change(put("by", "late"), shown=(lock, old)) == ("fenced", (new,))
+    assert agent.change(put("by", "late"), shown=(lock, old)) == ("fenced", (new.encode(),))
     agent.lapse(lock)
-    assert agent.change(put("by", "late"), shown=(lock, new)) == ("fenced", ("",))
+    assert agent.change(put("by", "late"), shown=(lock, new)) == ("fenced", (b"",))
     assert agent.fields() == {"by": "old"}
     assert before[agent.keys.key("state")] == agent.snapshot()[agent.keys.key("state")]
     assert agent.change(put("by", "anybody")).status == "ok"
@@ -142,12 +143,12 @@ def test_as_a_dictionary(agent: Agent, calls: list[tuple[FieldRow, bool]]) -> No
         held = model.get(row.field, 0)
         if row.mode == "set":
             model[row.field] = json.loads(row.value)
-            assert tuple(answer) == ("ok", ("",))
+            assert tuple(answer) == ("ok", (b"",))
         elif isinstance(held, int) and abs(held + int(row.value)) <= MOST:
             model[row.field] = held + int(row.value)
-            assert tuple(answer) == ("ok", (str(model[row.field]),))
+            assert tuple(answer) == ("ok", (str(model[row.field]).encode(),))
         else:
-            assert tuple(answer) == ("number", (row.field,))
+            assert tuple(answer) == ("number", (row.field.encode(),))
         if twice and answer.status == "ok":
             assert agent.change(row, op=op) == ("duplicate", answer.rest)
     assert agent.fields() == model

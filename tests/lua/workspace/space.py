@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from orchestrator.core.settings import WorkspaceSettings
+from orchestrator.locks.fenced_writer import CallerRow
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.store.store import Endpoint, SyncStore
 from orchestrator.workspace import scripts
 from orchestrator.workspace.events import parse_event
-from orchestrator.workspace.limits import pack_limits
 from tests.lua.keyspace import names
 
 if TYPE_CHECKING:
@@ -68,10 +68,11 @@ class Space:
             call = replace(call, args={**call.args, "now_arg": str(self.now_us)})
         return self.store.call(call)
 
-    def _head(self, op: str | None, who: Writer) -> dict[str, Any]:
+    def change(self, op: str | None = None, who: Writer = Writer()) -> scripts.Change:
+        """The head of a change."""
         op = f"auto{next(self._ops)}" if op is None else op
-        caller = scripts.CallerRow(op, who.lock, who.value, who.agent)
-        return {"caller": caller, "workspace_limits": pack_limits(self.settings)}
+        caller = CallerRow(op, who.lock, who.value, who.agent)
+        return scripts.Change(self.keys, caller, scripts.pack_limits(self.settings))
 
     # Changes ----------------------------------------------------------------------------------------------------------
 
@@ -81,19 +82,19 @@ class Space:
         """Rows: (path, mode, value, condition, number), the later ones may be left out."""
         usual = ("", "set", b"1", "any", 0)
         filled = [scripts.PathRow(*row, *usual[len(row) :]) for row in rows]
-        return self.call(scripts.patch(self.keys, **self._head(op, who), rows=filled, owner=owner))
+        return self.call(scripts.patch(self.change(op, who), rows=filled, owner=owner))
 
     def append(
         self, log: str, *texts: bytes, cap: int = 100, op: str | None = None, who: Writer = Writer()
     ) -> ChangeReply:
         """Append JSON texts to a log."""
-        return self.call(scripts.append(self.keys, **self._head(op, who), log=log, texts=texts, cap=cap))
+        return self.call(scripts.append(self.change(op, who), log=log, texts=texts, cap=cap))
 
     def members(
         self, name: str, mode: str, *changed: str, op: str | None = None, who: Writer = Writer()
     ) -> ChangeReply:
         """Add to a set or remove from it."""
-        return self.call(scripts.members(self.keys, **self._head(op, who), name=name, mode=mode, changed=changed))
+        return self.call(scripts.members(self.change(op, who), name=name, mode=mode, changed=changed))
 
     def transition(
         self,
@@ -106,8 +107,7 @@ class Space:
         who: Writer = Writer(),
     ) -> ChangeReply:
         """Move a state machine."""
-        head = self._head(op, who)
-        return self.call(scripts.transition(self.keys, **head, id_=id_, to=to, text=text, expect=expect))
+        return self.call(scripts.transition(self.change(op, who), id_=id_, to=to, text=text, expect=expect))
 
     def publish(
         self,
@@ -122,32 +122,29 @@ class Space:
     ) -> ChangeReply:
         """Move a scratch entry into the document or a log."""
         target, name = ("log", log) if log else ("path", path or entry)
-        head = self._head(op, who)
         return self.call(
-            scripts.publish(self.keys, **head, owner=owner, entry=entry, target=target, name=name, cap=cap)
+            scripts.publish(self.change(op, who), owner=owner, entry=entry, target=target, name=name, cap=cap)
         )
 
     def join(
         self, member: str, lease_ms: int, text: bytes = b"null", *, op: str | None = None, who: Writer = Writer()
     ) -> ChangeReply:
         """Enter an agent into the directory, or take it out."""
-        head = self._head(op, who)
-        return self.call(scripts.join(self.keys, **head, member=member, text=text, lease_ms=lease_ms))
+        return self.call(scripts.join(self.change(op, who), member=member, text=text, lease_ms=lease_ms))
 
     def direct(
         self, to: str, word: str = "STOP", *, most: int = 10, op: str | None = None, who: Writer = Writer()
     ) -> ChangeReply:
         """Leave a directive."""
-        head = self._head(op, who)
-        return self.call(scripts.direct(self.keys, **head, to=to, word=word, text=b"[]", most=most))
+        return self.call(scripts.direct(self.change(op, who), to=to, word=word, text=b"[]", most=most))
 
     def acknowledge(self, to: str, *entries: str, op: str | None = None, who: Writer = Writer()) -> ChangeReply:
         """Remove directives."""
-        return self.call(scripts.acknowledge(self.keys, **self._head(op, who), to=to, entries=entries))
+        return self.call(scripts.acknowledge(self.change(op, who), to=to, entries=entries))
 
     def clear(self, *, op: str | None = None, who: Writer = Writer()) -> ChangeReply:
         """Empty the workspace."""
-        return self.call(scripts.clear(self.keys, **self._head(op, who)))
+        return self.call(scripts.clear(self.change(op, who)))
 
     # The truth --------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from orchestrator.store.script_files import all_scripts
 from orchestrator.testing.servers import RedisServer, find_binary_of_line
 from orchestrator.testing.waiting import wait_until
 from orchestrator.workspace import scripts
-from tests.lua.workspace.space import Space, Writer
+from tests.lua.workspace.space import Space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,5 +123,5 @@ def test_foreign_slots_are_refused(cluster: RedisServer) -> None:
 
 
 def _append_args(space: Space) -> list[Argument]:
-    call = scripts.append(space.keys, **space._head("o", Writer()), log="l", texts=[b"1"], cap=1)
+    call = scripts.append(space.change("o"), log="l", texts=[b"1"], cap=1)
     return list(call.command()[4:])

@@ -1,0 +1,85 @@
+"""Binds a store to one scope of shared state, and names the changes made there."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from orchestrator.core.errors import StoreError
+from orchestrator.core.ids import check_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from orchestrator.core.settings import Settings
+    from orchestrator.store.calls import Argument, Call
+    from orchestrator.store.keys import ScopeKeys
+    from orchestrator.store.store import Store
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedStore:
+    """Runs the reads and scripts of one scope; repeats them while Redis does not answer."""
+
+    store: Store
+    keys: ScopeKeys
+    settings: Settings
+
+    @property
+    def retry_for_s(self) -> float:
+        """How long to repeat a call that Redis does not answer."""
+        return self.settings.redis.command_timeout_s
+
+    async def call(self, call: Call[T]) -> T:
+        """Run a script, which must be safe to send twice."""
+        return await self.store.call(call, retry_for_s=self.retry_for_s)
+
+    async def read(self, *command: Argument) -> Any:
+        """Run a command that only reads."""
+        return await self.store.ask(lambda: self.store.execute(*command), retry_for_s=self.retry_for_s)
+
+    async def read_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
+        """Run commands that only read; see the function `read_many`."""
+        return await read_many(self.store, commands, retry_for_s=self.retry_for_s)
+
+
+async def read_many(store: Store, commands: Sequence[Sequence[Argument]], *, retry_for_s: float) -> list[Any]:
+    """Run commands that only read in one round trip, repeated while Redis does not answer.
+
+    Raises:
+        StoreError: one of them failed.
+    """
+
+    async def read() -> list[Any]:
+        replies = await store.pipeline(commands)
+        for reply in replies:
+            # EXEC replies with a list.
+            for part in reply if isinstance(reply, list) else (reply,):
+                if isinstance(part, StoreError):
+                    raise part
+        return replies
+
+    return await store.ask(read, retry_for_s=retry_for_s)
+
+
+class OpIds:
+    """Op ids for the calls of one handle. A script makes a change once per op id."""
+
+    __slots__ = ("_numbers", "_stem")
+
+    def __init__(self) -> None:
+        self._stem, self._numbers = secrets.token_urlsafe(9), itertools.count()
+
+    def take(self, op_id: str | None) -> str:
+        """Return the caller's op id as scripts store it, or a new one.
+
+        A call without an op id needs one too, because the store repeats a call whose reply was lost.
+
+        Raises:
+            InvalidInput: `op_id` is not printable text of up to 256 bytes.
+        """
+        return f"{self._stem}{next(self._numbers)}" if op_id is None else f"={check_text('op_id', op_id)}"
