@@ -121,7 +121,7 @@ def verify(
             [(row.slot, opaque(row.value), *row[2:5], None if row.again is None else opaque(row.again)) for row in rows]
         ),
         "seq": seq,
-        "sessions": "" if sessions is None else sessions,
+        "sessions": "" if sessions is None else str(sessions),
     }
     return Call("control/verify", args, int)
 
