@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.boards import scripts
-from orchestrator.core.errors import InvalidInput, StoreError
+from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_text
+from orchestrator.store.scoped import OpIds, read_many
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,15 +78,8 @@ class BoardView:
         """
         check_text("member", member)
         key = await self._today()
-
-        async def read() -> tuple[int | None, bytes | None]:
-            place, score = await self._store.pipeline([("ZREVRANK", key, member), ("ZSCORE", key, member)])
-            for reply in (place, score):
-                if isinstance(reply, StoreError):
-                    raise reply
-            return place, score
-
-        place, score = await self._store.ask(read, retry_for_s=self._retry_for_s)
+        commands = [("ZREVRANK", key, member), ("ZSCORE", key, member)]
+        place, score = await read_many(self._store, commands, retry_for_s=self._retry_for_s)
         return None if place is None or score is None else Standing(place + 1, member, int(float(score)))
 
     async def _today(self) -> str:
@@ -99,11 +92,11 @@ class BoardView:
 class Board(BoardView):
     """A board of one's own, by its name, shared by all programs with the same prefix."""
 
-    __slots__ = ("_keys",)
+    __slots__ = ("_keys", "_op_ids")
 
     def __init__(self, store: Store, keys: ScopeKeys, *, date_: date | None, retry_for_s: float) -> None:
         super().__init__(store, lambda day: keys.key(f"day:{day}"), date_=date_, retry_for_s=retry_for_s)
-        self._keys = keys
+        self._keys, self._op_ids = keys, OpIds()
 
     async def add(self, member: str, by: int = 1, *, op_id: str | None = None) -> int:
         """Add to what a member has today, whatever the date of this view, and return what it has then.
@@ -119,8 +112,9 @@ class Board(BoardView):
         """
         if not isinstance(by, int) or isinstance(by, bool) or not 0 < abs(by) <= MAX_STEP:
             raise InvalidInput(f"by must be a whole number other than 0, up to {MAX_STEP}, not {by!r:.80}")
-        op = secrets.token_urlsafe(9) if op_id is None else f"={check_text('op_id', op_id)}"
-        call = scripts.add(self._keys, op=op, member=check_text("member", member), by=by, most=MAX_MEMBERS)
+        call = scripts.add(
+            self._keys, op=self._op_ids.take(op_id), member=check_text("member", member), by=by, most=MAX_MEMBERS
+        )
         added = await self._store.call(call, retry_for_s=self._retry_for_s)
         if added.status == "full":
             raise InvalidInput(f"board {self._keys.id!r} has {MAX_MEMBERS} members today; nothing was counted")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +9,7 @@ from orchestrator.core.durations import Duration, to_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.limits import scripts
 from orchestrator.store.keys import ScopeKeys
+from orchestrator.store.scoped import OpIds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,10 +47,11 @@ class Decision:
 class Limits:
     """Limits by name, shared by all programs with the same prefix."""
 
-    __slots__ = ("_prefix", "_retry_for_s", "_store")
+    __slots__ = ("_op_ids", "_prefix", "_retry_for_s", "_store")
 
     def __init__(self, store: Store, *, prefix: str, retry_for_s: float) -> None:
         self._store, self._prefix, self._retry_for_s = store, prefix, retry_for_s
+        self._op_ids = OpIds()
 
     async def check(
         self,
@@ -88,11 +89,9 @@ class Limits:
         window_ms = to_ms("window", window)
         if window_ms == 0:
             raise InvalidInput("a window of 0 s holds nothing; give seconds or a timedelta")
-        if op_id is not None and not 1 <= len(op_id) <= 200:
-            raise InvalidInput("op_id is refused; give a text of 1 to 200 characters")
         call = scripts.check(
             ScopeKeys(self._prefix, "limit", name),
-            op=secrets.token_urlsafe(12) if op_id is None else f"={op_id}",
+            op=self._op_ids.take(op_id),
             most=limit,
             window_us=window_ms * 1000,
             cost=cost,
