@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).resolve().parent
 _RESULTS = _HERE / "results"
-_DOCS_PAGE = _HERE.parent / "docs" / "performance.md"
+_DOCS_PAGE = _HERE.parent / "docs" / "internals" / "performance.md"
 
 
 def main() -> int:
@@ -96,7 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--unix-socket", action="store_true", help="reach Redis over a unix socket instead of loopback TCP"
     )
-    parser.add_argument("--write-docs", action="store_true", help="put the figures into docs/performance.md")
+    parser.add_argument("--write-docs", action="store_true", help="put the figures into docs/internals/performance.md")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Orders that are shipped by tasks, enqueued in the transaction that stores the order: docs/outbox.md explains it.
+"""Ships orders by tasks that are enqueued in the transaction that stores the order: see docs/guides/outbox.md.
 
 Run `orc up outbox:agent` in one terminal and `python outbox.py` in another.
 """

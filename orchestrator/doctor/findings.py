@@ -1,4 +1,4 @@
-"""What a check answers, and the table of everything that checks look at; docs/doctor.md shows the same table."""
+"""What a check answers, and the table of everything that checks look at."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a walk can find: the table of codes, and one finding; docs/repair.md shows the same table."""
+"""What a walk can find: the table of codes, and one finding."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """When a schedule fires: cron expressions in a time zone, and intervals. Pure; instants are milliseconds since 1970.
 
-Around a clock change of the zone the rules are those of Debian's cron, see docs/schedules.md.
+Around a clock change of the zone the rules are those of Debian's cron, see docs/guides/schedules.md.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ def _parse(expression: str, name: str, part: str, alone: str) -> None:
     try:
         CronSim(alone, _EPOCH)
     except (CronSimError, ValueError, AssertionError):
-        raise InvalidInput(f"cron {expression!r}: {name} {part!r} is not possible; see docs/schedules.md") from None
+        raise InvalidInput(
+            f"cron {expression!r}: {name} {part!r} is not possible; see docs/guides/schedules.md"
+        ) from None
 
 
 def check_every(every_ms: int) -> int:

@@ -3,7 +3,7 @@
 redis-py opens the connection (URL, TLS, login); its own retries are off. From then on the asyncio link speaks the
 protocol itself, with hiredis on both sides: commands of many callers travel over one connection, and replies are
 matched in order. So a caller that is cancelled leaves nothing behind that could answer another one: its reply is
-dropped when it comes. docs/adr/0002 has the measurements.
+dropped when it comes. docs/internals/adr/0002 has the measurements.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Every step that a task's stored state can take, as data: what is not in this table does not happen.
 
-The scripts take the steps; tests hold them against the table, and docs/reliability.md is drawn from it.
+The scripts take the steps; tests hold them against the table, and docs/internals/reliability.md is drawn from it.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Cause(StrEnum):
-    """What a task waits for; docs/results.md says what to do about each."""
+    """What a task waits for; docs/guides/results.md says what to do about each."""
 
     SCHEDULED = "scheduled"
     RETRYING = "retrying"

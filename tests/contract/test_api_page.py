@@ -1,4 +1,4 @@
-"""`docs/api.md` names what the packages for users export: every name, method, field and parameter."""
+"""`docs/reference/api.md` names what the packages for users export: every name, method, field and parameter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import workers.testing
 from tests.docs.pages import section
 from tools.commands_table import commands_table
 
-PAGE: Final = "docs/api.md"
+PAGE: Final = "docs/reference/api.md"
 PACKAGES: Final = {"orchestrator": orchestrator, "workers": workers, "workers.testing": workers.testing}
 MADE_FOR_USERS: Final = {
     "Admin", "AgentState", "Agents", "Board", "BoardView", "CallNext", "Crash", "Lease", "Limits", "LockInfo",

@@ -1,4 +1,4 @@
-"""docs/data-model.md and lua/README.md list what the code has. Fields of records: tests/lua/test_records.py."""
+"""docs/internals/data-model.md and lua/README.md list what the code has. Records: tests/lua/test_records.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/data-model.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/internals/data-model.md").read_text(encoding="utf-8")
 
 
 def key_table(kinds: Sequence[KeyKind]) -> str:
@@ -33,7 +33,7 @@ def test_keys() -> None:
     """The page shows the tables of keys of the code; if not, the message holds the right one."""
     for kinds in (POOL_KEYS, SCOPE_KEYS):
         table = key_table(kinds)
-        assert table in PAGE, f"put this into docs/data-model.md:\n\n{table}\n"
+        assert table in PAGE, f"put this into docs/internals/data-model.md:\n\n{table}\n"
 
 
 def test_script_table() -> None:

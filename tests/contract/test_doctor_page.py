@@ -1,4 +1,4 @@
-"""`docs/doctor.md` lists every code of `orc doctor`. Run this file as a script to write its table anew."""
+"""`docs/guides/doctor.md` lists every code of `orc doctor`. Run this file as a script to write its table anew."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from orchestrator.doctor.findings import TOPICS
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "doctor.md"
+PAGE: Final = ROOT / "docs" / "guides" / "doctor.md"
 BEGIN: Final = "<!-- codes: begin -->\n"
 END: Final = "<!-- codes: end -->\n"
 

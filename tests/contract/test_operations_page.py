@@ -1,4 +1,4 @@
-"""`docs/operations.md` shows each command that steers with an example that the command line takes."""
+"""`docs/guides/operations.md` shows each command that steers with an example that the command line takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from orchestrator.control.commands import KINDS
 from tests.unit.cli.test_commands import COMMANDS
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+PAGE: Final = (Path(__file__).parents[2] / "docs" / "guides" / "operations.md").read_text(encoding="utf-8")
 GROUPS: Final = {"control", "agents", "limits", "workers", "queues", "dead", "schedules"}
 STEERING: Final = [
     *[" ".join(words) for words in COMMANDS if words[0] in GROUPS and len(words) > 1 and words[1] != "top"],
@@ -34,4 +34,4 @@ def test_shown(command: str) -> None:
     """There is an example of it."""
     words = ["orc", *command.split()]
     shown = [shlex.split(each.replace("…", "")) for each in examples()]
-    assert [each for each in shown if each[: len(words)] == words], f"show `orc {command}` in docs/operations.md"
+    assert [each for each in shown if each[: len(words)] == words], f"show `orc {command}` in docs/guides/operations.md"

@@ -1,4 +1,4 @@
-"""`docs/repair.md` lists every code of a walk. Run this file as a script to write its table anew."""
+"""`docs/guides/repair.md` lists every code of a walk. Run this file as a script to write its table anew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orchestrator.repair.findings import DAMAGE_KINDS
 from orchestrator.store.script_files import all_scripts
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs" / "repair.md"
+PAGE: Final = ROOT / "docs" / "guides" / "repair.md"
 BEGIN: Final = "<!-- codes: begin -->\n"
 END: Final = "<!-- codes: end -->\n"
 SCRIPTS: Final = ("tasks/repair", "tasks/check_inbox", "tasks/check_keys", "agents/repair", "schedules/repair")

@@ -1,4 +1,4 @@
-"""docs/requirements.md has a line for every wish of the sources, and names only places and tests that exist."""
+"""docs/internals/requirements.md has a line for every wish, and names only places and tests that exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[2]
-TEXT: Final = (ROOT / "docs/requirements.md").read_text(encoding="utf-8")
+TEXT: Final = (ROOT / "docs/internals/requirements.md").read_text(encoding="utf-8")
 ROWS: Final = [
     [cell.strip() for cell in line.strip("|").split(" | ")]
     for line in TEXT.splitlines()
@@ -58,7 +58,7 @@ def test_line(row: list[str]) -> None:
     for path in paths:
         assert (ROOT / path).exists(), path
     for page in pages:
-        assert (ROOT / "docs" / page).resolve().exists(), page
+        assert (ROOT / "docs/internals" / page).resolve().exists(), page
     named = re.findall(r"`([\w/]+\.py)::([\w:]+)`", proof)
     assert len(named) == proof.count("::") - sum(name.count("::") for _, name in named)
     for file, name in named:

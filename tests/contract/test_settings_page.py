@@ -1,4 +1,4 @@
-"""`docs/configuration.md` lists the settings of the model. Run this file as a script to write its table anew."""
+"""`docs/guides/configuration.md` lists the settings of the model. Run this file as a script to write its table anew."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from orchestrator.core.settings import Leaf, leaves
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "configuration.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "guides" / "configuration.md"
 BEGIN: Final = "<!-- settings: begin -->\n"
 END: Final = "<!-- settings: end -->\n"
 

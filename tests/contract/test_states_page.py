@@ -1,4 +1,4 @@
-"""docs/reliability.md shows the table of a task's steps. Run this file as a script to write the page anew."""
+"""docs/internals/reliability.md shows the table of a task's steps. Run this file as a script to write the page anew."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orchestrator.tasks.states import STEPS, Step
 if TYPE_CHECKING:
     from orchestrator.tasks.model import StoredState
 
-PAGE: Final = Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "internals" / "reliability.md"
 BEGIN: Final = "<!-- steps: begin -->"
 END: Final = "<!-- steps: end -->"
 

@@ -1,4 +1,4 @@
-"""`orchestrator.sync` has what the asyncio client has, with the same arguments, and `docs/api.md` names it."""
+"""`orchestrator.sync` has what the asyncio client has, with the same arguments, and the API page names it."""
 
 from __future__ import annotations
 
@@ -88,5 +88,7 @@ def test_type_checkers_see_the_options() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_names_it(name: str) -> None:
     """The section of the package or the generated table of commands has every public member."""
-    words = set(re.findall(r"\w+", " ".join([*section("docs/api.md", "`orchestrator.sync`"), commands_table()])))
+    words = set(
+        re.findall(r"\w+", " ".join([*section("docs/reference/api.md", "`orchestrator.sync`"), commands_table()]))
+    )
     assert {name, *members(getattr(sync, name))} - words == set()

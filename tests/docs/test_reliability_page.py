@@ -1,4 +1,4 @@
-"""docs/reliability.md names tests and files: all of them are there."""
+"""docs/internals/reliability.md names tests and files: all of them are there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "internals" / "reliability.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("named", sorted(set(re.findall(r"`(tests/[\w/]+\.py(?:::\w+)*)`", PAGE))))

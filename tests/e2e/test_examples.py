@@ -95,5 +95,5 @@ def test_readme_shows_the_example() -> None:
     """The ten lines of the README and of the quickstart are those of the example."""
     example = (EXAMPLES / "my_agents.py").read_text(encoding="utf-8").split("\n\n", 1)[1]
     assert len(example.splitlines()) == 10
-    for page in ("README.md", "docs/quickstart.md"):
+    for page in ("README.md", "docs/tutorial/quickstart.md"):
         assert f"```python\n{example}```\n" in (EXAMPLES.parent / page).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Handlers that misbehave: each ends in the state that docs/agents.md promises, and the worker process goes on."""
+"""Handlers that misbehave: each ends in the state that agents.md promises, and the worker process goes on."""
 
 from __future__ import annotations
 

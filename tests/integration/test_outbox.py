@@ -216,7 +216,7 @@ def test_what_is_refused_now_is_sent_later(shop: Shop, orc: Orchestrator) -> Non
 def test_the_page_shows_the_example() -> None:
     """Every function and the table on the page are those of the example."""
     example = EXAMPLE.read_text(encoding="utf-8")
-    shown = [block.text for block in blocks("docs/outbox.md") if block.language == "python"]
+    shown = [block.text for block in blocks("docs/guides/outbox.md") if block.language == "python"]
     parts = [ast.get_source_segment(text, node) for text in shown for node in ast.parse(text).body]
     known = [part for part in parts if part and part.startswith(("def ", "SCHEMA", "KEPT", "@agent", "async def"))]
     assert len(known) >= 5

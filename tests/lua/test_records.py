@@ -1,4 +1,4 @@
-"""docs/data-model.md explains every field that real records have, and no field that none ever has."""
+"""docs/internals/data-model.md explains every field that real records have, and no field that none ever has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.lua.scenario import play
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
 
-PAGE = (Path(__file__).parents[2] / "docs/data-model.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/internals/data-model.md").read_text(encoding="utf-8")
 
 
 def section(title: str) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FOLDERS = ("orchestrator", "workers", "lua", "docs", "examples", "config")
 PAGES = ("README.md", "CONTRIBUTING.md")
 SUFFIXES = frozenset({".py", ".lua", ".md", ".toml"})
-HISTORY = ("docs/adr/",)
+HISTORY = ("docs/internals/adr/",)
 """Decision records are history: they quote the terms of their time."""
 
 _WORDS = [(re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE), instead) for pattern, instead in WORDS.items()]

@@ -10,7 +10,7 @@ from orchestrator.cli.app import main
 from orchestrator.control.commands import KINDS
 from tools.commands_table import commands_table
 
-MANUAL = Path(__file__).parents[3] / "docs" / "cli.md"
+MANUAL = Path(__file__).parents[3] / "docs" / "guides" / "cli.md"
 
 COMMANDS = (
     ["demo"],
