@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.processes import ChildFailedError
 from benchmarks.raw.team import RawTeam
-from benchmarks.server_cost import ServerCost, ServerReading, cost_between, read_server
+from benchmarks.server_cost import Drain, ServerReading, cost_between, read_server
 from benchmarks.systems import all_systems
 from orchestrator.core.event_loop import run_loop
 
@@ -27,26 +27,6 @@ _STALL_S = 20.0
 # They fill buffers, tables and caches whose size does not grow with the queue.
 _FIRST_TASKS = 1000
 WITHOUT_RESULTS = "raw without results"
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """What one pass showed; each total belongs to another number of tasks.
-
-    Attributes:
-        tasks: all of them; what `drain_cost` is for.
-        loaded_tasks: those after the first ones; what `load_cost` is for.
-        timed_tasks: those after the ramp; what the processor time of the processes is for.
-    """
-
-    tasks: int
-    loaded_tasks: int
-    timed_tasks: int
-    rate_per_s: float
-    load_cost: ServerCost
-    drain_cost: ServerCost
-    worker_cpu_s: float
-    helper_cpu_s: float
 
 
 @dataclass(frozen=True, slots=True)

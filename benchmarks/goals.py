@@ -66,11 +66,6 @@ def rival(comparison: Comparison, on_record: OnRecord) -> Rival:
     return harder(measured, carried_over, key=lambda one: one.value)
 
 
-def at_least(bound: float) -> Goal:
-    """A plain lower bound."""
-    return Goal(f"≥ {bound:g}", bound, at_most=False)
-
-
 def at_most(bound: float) -> Goal:
     """A plain upper bound."""
     return Goal(f"≤ {bound:g}", bound, at_most=True)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-    from benchmarks.drains import Drain
-    from benchmarks.peers.peer import InstalledPeer
+    from benchmarks.peer import InstalledPeer
     from benchmarks.server import Server
+    from benchmarks.server_cost import Drain
     from benchmarks.sizes import Sizes
 
 K = TypeVar("K", bound="str | tuple[str, str]")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from benchmarks.comparison import Comparison
     from benchmarks.figures import Failure, Figure
-    from benchmarks.peers.peer import InstalledPeer, MissingPeer
+    from benchmarks.peer import InstalledPeer, MissingPeer
 
 _SHARED_STATE = frozenset({"shared state", "locks", "limits by name", "delivery"})
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-import orchestrator.store
+import orchestrator.embedded
 from orchestrator.embedded.server_binary import find_server_binary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SETTINGS = Path(orchestrator.store.__file__).with_name("redis.conf")
+_SETTINGS = Path(orchestrator.embedded.__file__).with_name("redis.conf")
 _START_TIMEOUT_S = 10.0
 
 

@@ -121,3 +121,23 @@ def _connect(url: str) -> socket.socket:
         connection.connect(parts.path)
         return connection
     return socket.create_connection((parts.hostname, parts.port))
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What one pass showed; each total belongs to another number of tasks.
+
+    Attributes:
+        tasks: all of them; what `drain_cost` is for.
+        loaded_tasks: those after the first ones; what `load_cost` is for.
+        timed_tasks: those after the ramp; what the processor time of the processes is for.
+    """
+
+    tasks: int
+    loaded_tasks: int
+    timed_tasks: int
+    rate_per_s: float
+    load_cost: ServerCost
+    drain_cost: ServerCost
+    worker_cpu_s: float
+    helper_cpu_s: float

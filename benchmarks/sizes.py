@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from benchmarks.traffic import AT_ONCE, MANY, ONE_BY_ONE
-
+ONE_BY_ONE, AT_ONCE, MANY = "one by one", "100 at once", "1000 in a call"
 # A drain counts the first thousand tasks apart, and the rest must still be a queue.
 _FEWEST_DRAINED = 1_500
 

@@ -10,12 +10,13 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.sizes import AT_ONCE, MANY, ONE_BY_ONE
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from benchmarks.team import Client
 
-ONE_BY_ONE, AT_ONCE, MANY = "one by one", "100 at once", "1000 in a call"
 _WARM_UP = 20
 # Long enough for every process to be back in its blocking read.
 _BREATH_S = 0.005

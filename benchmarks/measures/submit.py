@@ -17,8 +17,8 @@ from benchmarks.goals import (
     at_least_raw,
     rival,
 )
+from benchmarks.sizes import AT_ONCE, MANY, ONE_BY_ONE
 from benchmarks.systems import all_systems
-from benchmarks.traffic import AT_ONCE, MANY, ONE_BY_ONE
 from benchmarks.traffic_runs import submit_rate
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.peers.peer import InstalledPeer, MissingPeer
+from benchmarks.peer import InstalledPeer, MissingPeer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from benchmarks.peers.peer import Peer
+    from benchmarks.peer import Peer
 
 _ENVIRONMENTS = Path(__file__).resolve().parent.parent.parent / "build" / "peers"
 _INSTALL_TIMEOUT_S = 300.0

@@ -2,10 +2,61 @@
 
 from __future__ import annotations
 
-from benchmarks.peers.ardiq import ARDIQ
-from benchmarks.peers.arq import ARQ
-from benchmarks.peers.dramatiq import DRAMATIQ
-from benchmarks.peers.saq import SAQ
-from benchmarks.peers.streaq import STREAQ
+from benchmarks.peer import Peer
 
-PEERS = {peer.name: peer for peer in (ARDIQ, ARQ, SAQ, DRAMATIQ, STREAQ)}
+_PEERS = (
+    Peer(
+        name="ardiq",
+        # One process: `ardiq run`. Its own log lines are a few at the start; --quiet leaves out the banner.
+        worker=("ardiq", "run", "benchmarks.peers.ardiq_app:app", "--quiet"),
+        app="benchmarks.peers.ardiq_app",
+        # Finished entries are deleted.
+        remaining=lambda meter: int(meter.xlen("ardiq:default:queues:default")),
+        has_bulk=True,
+        pythons=("python3.12", "python3.13"),
+        drain_share=0.6,
+        submit_share=1.0,
+        trip_share=0.7,
+    ),
+    Peer(
+        name="arq",
+        # --custom-log-dict (its command line's help) replaces a logging set-up that writes two lines a task.
+        worker=(
+            "arq",
+            "benchmarks.peers.arq_app.WorkerSettings",
+            "--custom-log-dict",
+            "benchmarks.peers.arq_app.QUIET",
+        ),
+        app="benchmarks.peers.arq_app",
+        # A job stays in the queue until it is finished.
+        remaining=lambda meter: int(meter.zcard("arq:queue")),
+    ),
+    Peer(
+        name="saq",
+        worker=("saq", "benchmarks.peers.saq_app.settings"),
+        app="benchmarks.peers.saq_app",
+        # Of all jobs that are neither finished nor given up.
+        remaining=lambda meter: int(meter.zcard("saq:default:incomplete")),
+        drain_share=0.06,
+    ),
+    Peer(
+        name="dramatiq",
+        # A hundred slots are a hundred threads, beside a master process. An idle consumer backs off from 5 ms on, and
+        # has no interval to set for throughput.
+        worker=("dramatiq", "benchmarks.peers.dramatiq_app", "--processes", "1", "--threads", "100"),
+        app="benchmarks.peers.dramatiq_app",
+        # A message stays in the hash until it is acknowledged.
+        remaining=lambda meter: int(meter.hlen("dramatiq:default.msgs")),
+    ),
+    Peer(
+        name="streaq",
+        worker=("streaq", "run", "benchmarks.peers.streaq_app:worker"),
+        app="benchmarks.peers.streaq_app",
+        # Finished entries are deleted.
+        remaining=lambda meter: int(meter.xlen("streaq:default:queues:normal")),
+        has_bulk=True,
+        drain_share=0.04,
+        trip_share=0.2,
+    ),
+)
+PEERS = {peer.name: peer for peer in _PEERS}

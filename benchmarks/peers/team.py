@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
 
     from benchmarks.harness import Bench
-    from benchmarks.peers.peer import InstalledPeer
+    from benchmarks.peer import InstalledPeer
     from benchmarks.sizes import Sizes
 
 _PASS_TIMEOUT_S = 60.0

@@ -12,12 +12,11 @@ import pytest
 from benchmarks.drains import drain
 from benchmarks.harness import Bench
 from benchmarks.payload import STARTS_FILE_VARIABLE
-from benchmarks.peers.peer import InstalledPeer, Peer
+from benchmarks.peer import InstalledPeer, Peer
 from benchmarks.peers.team import PeerTeam
 from benchmarks.processes import ChildFailedError
 from benchmarks.server import running_server
-from benchmarks.sizes import QUICK
-from benchmarks.traffic import AT_ONCE
+from benchmarks.sizes import AT_ONCE, QUICK
 from benchmarks.traffic_runs import pick_up_waits_ms, round_trips_ms, submit_rate
 from tests.helpers import list_peer_app
 

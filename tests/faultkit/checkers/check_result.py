@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+SLACK_MS: Final = 5
+"""Allowed clock difference: a generation that is raised twice within a millisecond runs ahead of the clock."""
 
 
 @dataclass(frozen=True, slots=True)

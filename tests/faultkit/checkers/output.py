@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from tests.faultkit.checkers.check_result import CheckResult, check_result
+from tests.faultkit.checkers.check_result import SLACK_MS, CheckResult, check_result
 from tests.faultkit.checkers.history import EmitConfirmed, EmitStarted, History, RunStarted
 
 if TYPE_CHECKING:
@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
     from tests.faultkit.checkers.final_state import FinalState, StoredChunk
     from tests.faultkit.checkers.rules import Rules
-
-SLACK_MS: Final = 5
-"""A generation that was raised twice within a millisecond is ahead of the clock by as much."""
 
 
 def check_output(history: History, final: FinalState, rules: Rules) -> CheckResult:

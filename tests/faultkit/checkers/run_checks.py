@@ -5,17 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.faultkit.checkers.dead_letters import check_dead_letters
-from tests.faultkit.checkers.endings import check_endings
+from tests.faultkit.checkers.endings import check_dead_letters, check_endings
 from tests.faultkit.checkers.keyspace import check_keys
-from tests.faultkit.checkers.lanes import check_lanes
-from tests.faultkit.checkers.leases import check_leases
-from tests.faultkit.checkers.order import check_order
+from tests.faultkit.checkers.order import check_lanes, check_order
 from tests.faultkit.checkers.output import check_output
-from tests.faultkit.checkers.ownership import check_ownership
-from tests.faultkit.checkers.rates import check_rates
-from tests.faultkit.checkers.recovery import check_recovery
-from tests.faultkit.checkers.stops import check_stops
+from tests.faultkit.checkers.ownership import check_leases, check_ownership
+from tests.faultkit.checkers.timing import check_rates, check_recovery, check_stops
 from tests.faultkit.checkers.total import check_total
 
 if TYPE_CHECKING:

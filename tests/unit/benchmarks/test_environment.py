@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.peers import peer as peer_module
+from benchmarks import peer as peer_module
+from benchmarks.peer import Peer
 from benchmarks.peers.environment import PeerMissingError, environment_of, first_that_starts, install_all
-from benchmarks.peers.peer import Peer
 from benchmarks.peers.registry import PEERS
 
 if TYPE_CHECKING:

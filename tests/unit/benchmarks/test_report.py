@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.comparison import Comparison
 from benchmarks.figures import Failure, figure_of
-from benchmarks.peers.peer import InstalledPeer, MissingPeer
+from benchmarks.peer import InstalledPeer, MissingPeer
 from benchmarks.peers.registry import PEERS
 from benchmarks.report import Run, as_json, as_markdown, start_of_run, write_into_docs
 from benchmarks.sizes import QUICK

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-_REQUIREMENTS = Path(__file__).with_name("requirements")
+_REQUIREMENTS = Path(__file__).parent / "peers" / "requirements"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,18 @@
-"""I9: after faults have healed there is progress within the bound, and what died restarts within its own."""
+"""I5, I9, I13: starts stay within limits, resume within bounds after faults, and pause during stops."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tests.faultkit.checkers.check_result import CheckResult, check_result
-from tests.faultkit.checkers.history import FaultsEnded, History, RunEnded, RunStarted, SubmitAccepted
+from tests.faultkit.checkers.check_result import SLACK_MS, CheckResult, check_result
+from tests.faultkit.checkers.history import AllStopped, FaultsEnded, History, RunEnded, RunStarted, SubmitAccepted
 
 if TYPE_CHECKING:
     from tests.faultkit.checkers.final_state import FinalState
     from tests.faultkit.checkers.rules import Rules
+STOP_SLACK_MS: Final = 250
+"""An attempt that was let through just before the stop was heard writes its line a little later, on a busy machine."""
 
 
 def check_recovery(history: History, final: FinalState, rules: Rules) -> CheckResult:
@@ -49,3 +51,33 @@ def _restarted_ms(attempts: list[RunStarted], stopped: set[str], healed_ms: int,
     if not before or before[-1].run in stopped:
         return healed_ms
     return min([ended_ms, *(one.granted_ms for one in after)])
+
+
+def check_stops(history: History) -> CheckResult:
+    """Look at every stop that all live workers had acknowledged; all lines are written by clocks of one machine."""
+    halts = history.of(AllStopped)
+    wrong: list[str] = []
+    for at_ms, one in history.lines_of(RunStarted):
+        for halt in halts:
+            if halt.since_ms + STOP_SLACK_MS < at_ms < halt.until_ms:
+                late = f"{at_ms - halt.since_ms} ms after all had acknowledged command {halt.command}"
+                wrong.append(f"task {one.task} began on {one.worker} {late}")
+    return check_result("I13 a stop stops", len(halts), wrong)
+
+
+def check_rates(history: History, rules: Rules) -> CheckResult:
+    """Look at every window that ends with a start. What was granted and never began is not seen, so this is mild."""
+    starts = defaultdict[str, dict[tuple[str, str], int]](dict)
+    for one in history.of(RunStarted):
+        for limit in one.limits:
+            starts[limit][one.task, one.generation] = one.granted_ms
+    wrong: list[str] = []
+    for name, rule in rules.limits.items():
+        stamps = sorted(starts[name].values())
+        for first, last in zip(stamps, stamps[rule.starts :], strict=False):
+            if last - first < rule.window_ms - SLACK_MS:
+                wrong.append(
+                    f"limit {name}: {rule.starts + 1} starts from {first} to {last}, within {last - first} ms; "
+                    f"{rule.starts} are allowed in {rule.window_ms}"
+                )
+    return check_result("I5 limits in every window", sum(len(starts[name]) for name in rules.limits), wrong)
