@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, MutableMapping
-    from contextlib import AbstractContextManager
 
     from structlog.typing import Processor
 
@@ -41,10 +40,6 @@ class Logger:
     def bind(self, **values: object) -> Logger:
         """Give a logger that adds these keys to every event."""
         return Logger(self._logger, {**self._values, **values})
-
-    def is_enabled(self, level: Level) -> bool:
-        """Tell whether events of this level are written; ask before computing an expensive value."""
-        return self._logger.isEnabledFor(_LEVELS[level])
 
     def debug(self, event: str, /, **values: object) -> None:
         """Write what helps to follow one task."""
@@ -83,13 +78,6 @@ class Logger:
 def get_logger(name: str) -> Logger:
     """Give the logger of a module; call it with `__name__`."""
     return Logger(logging.getLogger(name), {})
-
-
-def log_context(**values: object) -> AbstractContextManager[None]:
-    """Add keys to everything that is logged inside, other libraries' lines included, in this task and its children."""
-    from structlog.contextvars import bound_contextvars  # loaded late: it takes a tenth of a second
-
-    return bound_contextvars(**values)
 
 
 def configure_logging(

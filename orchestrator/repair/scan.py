@@ -7,7 +7,7 @@ the pool is touched, and whatever cannot be read is noted and passed by.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import InvalidInput, ServerRefused
@@ -174,27 +174,26 @@ class PoolScan:
             ]
 
     async def _scan_index(self, key: _Key) -> AsyncIterator[list[RepairFinding]]:
-        cursor = b"0"
-        while True:
-            reply = await self._execute("ZSCAN", key.full, cursor, "COUNT", ROWS_AT_ONCE)
-            if reply is None:
-                return
-            cursor, listed = reply
-            self.places_seen += len(listed) // 2
-            async for found in self._check_tasks([(id_, key.suffix) for id_ in listed[::2]]):
+        async for listed in self._members("ZSCAN", key):
+            ids = listed[::2]
+            self.places_seen += len(ids)
+            async for found in self._check_tasks([(id_, key.suffix) for id_ in ids]):
                 yield found
-            if cursor == b"0":
-                return
 
     async def _scan_queues(self, key: _Key) -> AsyncIterator[list[RepairFinding]]:
-        cursor = b"0"
-        while True:
-            reply = await self._execute("SSCAN", key.full, cursor, "COUNT", ROWS_AT_ONCE)
-            if reply is None:
-                return
-            cursor, names = reply
+        async for names in self._members("SSCAN", key):
             async for found in self._check_tasks([(b"", b"queue:" + name) for name in names]):
                 yield found
+
+    async def _members(self, command: str, key: _Key) -> AsyncIterator[list[bytes]]:
+        """Read a set or a sorted set in steps; a key of another type has no members."""
+        cursor = b"0"
+        while True:
+            try:
+                cursor, listed = await self._store.execute(command, key.full, cursor, "COUNT", ROWS_AT_ONCE)
+            except ServerRefused:
+                return
+            yield listed
             if cursor == b"0":
                 return
 
@@ -236,16 +235,9 @@ class PoolScan:
     # Schedules -------------------------------------------------------------------------------------------------------
 
     async def _scan_schedules(self, key: _Key) -> AsyncIterator[list[RepairFinding]]:
-        cursor = b"0"
-        while True:
-            reply = await self._execute("ZSCAN", key.full, cursor, "COUNT", ROWS_AT_ONCE)
-            if reply is None:
-                return
-            cursor, listed = reply
+        async for listed in self._members("ZSCAN", key):
             async for found in self._check_schedules(listed[::2]):
                 yield found
-            if cursor == b"0":
-                return
 
     async def _check_schedules(self, names: Sequence[bytes]) -> AsyncIterator[list[RepairFinding]]:
         for first in range(0, len(names), ROWS_AT_ONCE):
@@ -255,18 +247,6 @@ class PoolScan:
                 RepairFinding(code, f"schedule {_text(batch[row])}", "", repaired=repaired)
                 for row, code, repaired in found
             ]
-
-    async def _execute(self, *command: Any) -> Any:
-        """The answer to a command; None when Redis refuses it, as of a key whose type is wrong."""
-        try:
-            return await self._store.execute(*command)
-        except ServerRefused:
-            return None
-
-
-async def scan_pool(store: Store, lifetimes: KeyLifetimes, *, repair: bool) -> list[RepairFinding]:
-    """Walk through the whole pool at once."""
-    return [finding async for found in PoolScan(store, lifetimes, repair=repair).steps() for finding in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator.repair.scan import KeyLifetimes, scan_pool
 from orchestrator.store.keys import PoolKeys, kind_of
 from orchestrator.supervisor import reconciler
 from orchestrator.tasks.queries import counters
@@ -20,6 +19,7 @@ from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
+from tests.helpers.pool_scans import scan_pool
 from workers import Agent, Retry, Snooze, TaskContext
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ LOST = [
 
 async def scan(team: LocalTeam, *, repair: bool = True) -> list[RepairFinding]:
     """One whole walk without rests."""
-    return await scan_pool(team.services.store, KeyLifetimes.of(team.settings), repair=repair)
+    return await scan_pool(team.services.store, team.settings, repair=repair)
 
 
 def codes(found: list[RepairFinding]) -> Counter[str]:

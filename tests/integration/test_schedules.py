@@ -20,6 +20,7 @@ from orchestrator.schedules.timing import Every, check_cron
 from orchestrator.testing import scripts as kit
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
+from tests.helpers.pool_scans import scan_pool
 from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
@@ -477,13 +478,11 @@ async def test_changes_are_recorded(manual: ManualSupervisor) -> None:
 
 async def test_lost_places(manual: ManualSupervisor) -> None:
     """A walk lists schedules again whose place was lost."""
-    from orchestrator.repair.scan import KeyLifetimes, scan_pool
-
     for name in ("a", "b"):
         await manual.schedules.add(name, "nobody", every=60)
     await manual.services.store.execute("DEL", manual.services.keys.schedules)
     await manual.services.store.execute("ZADD", manual.services.keys.schedules, 5, "gone")
-    found = await scan_pool(manual.services.store, KeyLifetimes.of(manual.team.settings), repair=True)
+    found = await scan_pool(manual.services.store, manual.team.settings)
     assert sorted(finding.code for finding in found) == ["gone-schedule", "lost-schedule", "lost-schedule"]
     await manual.wait(60)
     await manual.fire()

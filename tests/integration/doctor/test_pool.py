@@ -13,12 +13,12 @@ from orchestrator.agents.model import AgentSpec
 from orchestrator.doctor import leftovers
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
-from orchestrator.repair.scan import KeyLifetimes, scan_pool
 from orchestrator.services import open_services
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.doctor_runs import find_problems, run_doctor
 from tests.helpers.local_team import local_settings, run_local_team
+from tests.helpers.pool_scans import scan_pool
 from workers import Agent
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ async def test_a_lease_that_ran_out_long_ago(team: LocalTeam, store: Store, sett
 
 async def repair(team: LocalTeam) -> None:
     """Do what the fix says."""
-    await scan_pool(team.services.store, KeyLifetimes.of(team.settings), repair=True)
+    await scan_pool(team.services.store, team.settings)
 
 
 @pytest.mark.parametrize("where", ["queue", "scheduled"])
