@@ -1,4 +1,4 @@
-"""Looks at the server as a whole: does it answer and how fast, which version, which role, may it evict, has it room."""
+"""Checks the server: latency, version, role, eviction, memory, persistence and connections."""
 
 from __future__ import annotations
 
@@ -127,3 +127,71 @@ async def check_clients(context: CheckContext) -> list[DoctorFinding]:
             warning("redis-clients", found, f"`redis-cli CONFIG SET maxclients {most * 2}`, and `ulimit -n` above it")
         ]
     return [ok("redis-clients", found if most else f"{connected} connections in use")]
+
+
+async def check_aof(context: CheckContext) -> list[DoctorFinding]:
+    """Whether what was accepted outlives the server."""
+    if context.info.version == "?":
+        return [ok("redis-aof", "unknown: INFO is not allowed")]
+    if not context.info.append_only:
+        found = "no append-only file: what was accepted is lost when Redis stops"
+        return [warning("redis-aof", found, "`redis-cli CONFIG SET appendonly yes`, and the same line in redis.conf")]
+    return [ok("redis-aof", f"append-only file, {context.info.aof_bytes / 2**20:.1f} MiB")]
+
+
+async def check_fsync(context: CheckContext) -> list[DoctorFinding]:
+    """How much a loss of power costs."""
+    match context.config.get("appendfsync"):
+        case None:
+            return [ok("redis-fsync", "unknown: CONFIG GET is not allowed")]
+        case "no" if context.info.append_only:
+            found = "appendfsync no: a loss of power costs up to half a minute of accepted tasks"
+            fix = "`redis-cli CONFIG SET appendfsync everysec`, and the same line in redis.conf"
+            return [warning("redis-fsync", found, fix)]
+        case "always":
+            return [ok("redis-fsync", "appendfsync always: a loss of power costs nothing that was answered")]
+        case other if context.info.append_only:
+            return [ok("redis-fsync", f"appendfsync {other}: a loss of power costs about a second")]
+    return [ok("redis-fsync", "nothing is appended")]
+
+
+async def check_disk(context: CheckContext) -> list[DoctorFinding]:
+    """Whether the last writes to the disk went well."""
+    info = context.info
+    failed = [
+        name
+        for name, status in (
+            ("the last write to the append-only file", info.aof_write),
+            ("the last rewrite of the append-only file", info.aof_rewrite),
+            ("the last snapshot", info.snapshot),
+        )
+        if status == "err"
+    ]
+    if failed:
+        again = "`redis-cli BGSAVE`" if info.snapshot == "err" else "`redis-cli BGREWRITEAOF`"
+        fix = f"see the log of Redis, free some space on its disk, then {again}"
+        return [problem("redis-disk", f"{' and '.join(failed)} failed; Redis may refuse all writes", fix)]
+    return [ok("redis-disk", "the last writes to the disk went well")]
+
+
+async def check_timeout(context: CheckContext) -> list[DoctorFinding]:
+    """Whether idle connections are closed."""
+    timeout_s = context.config.get("timeout")
+    if timeout_s is None:
+        return [ok("redis-timeout", "unknown: CONFIG GET is not allowed")]
+    if timeout_s != "0":
+        found = f"connections that are idle for {timeout_s} s are closed; processes at rest connect again and again"
+        return [warning("redis-timeout", found, "`redis-cli CONFIG SET timeout 0`, and the same line in redis.conf")]
+    return [ok("redis-timeout", "idle connections are left alone")]
+
+
+async def check_keepalive(context: CheckContext) -> list[DoctorFinding]:
+    """Whether the server notices clients that vanished."""
+    keepalive_s = context.config.get("tcp-keepalive")
+    if keepalive_s is None:
+        return [ok("redis-keepalive", "unknown: CONFIG GET is not allowed")]
+    if keepalive_s == "0":
+        found = "tcp-keepalive 0: a client that vanished from the network keeps its connection for ever"
+        fix = "`redis-cli CONFIG SET tcp-keepalive 300`, and the same line in redis.conf"
+        return [warning("redis-keepalive", found, fix)]
+    return [ok("redis-keepalive", f"vanished clients are noticed after {keepalive_s} s")]

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack, overload
 
 import anyio
 
-from orchestrator.core.durations import to_seconds
-from orchestrator.core.errors import OrchestratorError, TaskFailed
+from orchestrator.core.durations import to_ms, to_seconds
+from orchestrator.core.errors import InvalidInput, OrchestratorError, TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.testing.draining import Drain
 from orchestrator.testing.event_loop import check_event_loop
 from orchestrator.testing.servers import RedisServer
-from orchestrator.testing.spans import span_ms
 from orchestrator.testing.submitted import (
     Submitted,
     check_not_submitted,
@@ -35,7 +36,6 @@ from workers.testing.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import timedelta
     from types import TracebackType
 
     from orchestrator.client.client import Orchestrator
@@ -369,3 +369,36 @@ async def _left_running(before: frozenset[asyncio.Task[Any]]) -> tuple[str, ...]
         if not left or time.monotonic() >= deadline_s:
             return tuple(f"asyncio task {task.get_name()!r}: {task.get_coro()!r}" for task in left)
         await anyio.sleep(0.005)
+
+
+_UNITS: Final = {
+    "ms": "milliseconds", "s": "seconds", "min": "minutes", "m": "minutes", "h": "hours", "d": "days", "w": "weeks",
+}  # fmt: skip
+_PART: Final = re.compile(rf"\s*(\d+(?:\.\d+)?)\s*({'|'.join(_UNITS)})(?![a-z])")
+
+
+def span_ms(by: str | float | timedelta, **parts: float) -> int:
+    """Read a span as milliseconds.
+
+    Args:
+        by: as above.
+        parts: days, hours, minutes, seconds on top.
+
+    Raises:
+        InvalidInput: that is no span, it is negative, or it is nothing at all.
+    """
+    span = _read(by) if isinstance(by, str) else by
+    total_ms = to_ms("time to move", span) + to_ms("time to move", timedelta(**parts))
+    if total_ms == 0:
+        raise InvalidInput('say how far time moves: "1h", 90 (seconds), timedelta(hours=1), or hours=1')
+    return total_ms
+
+
+def _read(text: str) -> timedelta:
+    total, at = timedelta(), 0
+    while part := _PART.match(text, at):
+        total += timedelta(**{_UNITS[part[2]]: float(part[1])})
+        at = part.end()
+    if at == 0 or text[at:].strip():
+        raise InvalidInput(f'{text!r} is no span of time; write it as "90s", "10min", "1h 30min", "2d" or "1w"')
+    return total

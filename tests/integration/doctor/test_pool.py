@@ -92,7 +92,7 @@ async def test_a_pool_at_work_is_well(team: LocalTeam, settings: Settings) -> No
         await anyio.sleep(0.002)
 
     await team.work(agent)
-    handles = [await team.orc.submit("work", delay=0.001 * number) for number in range(200)]
+    handles = [await team.orc.submit("work", delay=0.005 * number) for number in range(200)]
     looks = 0
     async with anyio.create_task_group() as group:
         group.start_soon(_all_done, handles, group)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.doctor import scripts
+from orchestrator.doctor import compatibility
 from orchestrator.doctor.commands import CALLED, acl_name, used_commands
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
@@ -184,7 +184,7 @@ async def test_a_damaged_script(redis_server: RedisServer, settings: Settings, d
     scripts_ = dict(all_scripts())
     scripts_["tasks/submit"] = damage(scripts_["tasks/submit"])
     async with Store(Endpoint(redis_server.url), pool_keys(settings)) as store:
-        (found,) = await scripts.check_scripts(
+        (found,) = await compatibility.check_scripts(
             CheckContext(settings, store, await store.server_info(), {}), scripts=scripts_
         )
     assert found.severity is Severity.PROBLEM

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from orchestrator.doctor import clock, server
+from orchestrator.doctor import machine, server
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
 from orchestrator.doctor.runner import run_server_checks
@@ -278,7 +278,7 @@ async def test_a_server_that_falls_silent_on_the_way(redis_server: RedisServer, 
 )
 async def test_a_clock_that_is_wrong(context: CheckContext, ahead_s: float, severity: str) -> None:
     """The difference is measured to a few milliseconds, with its direction; the fix names the service."""
-    (found,) = await clock.check_clock(context, now_s=lambda: time.time() + ahead_s)
+    (found,) = await machine.check_clock(context, now_s=lambda: time.time() + ahead_s)
     assert found.severity.value == severity
     if ahead_s:
         assert f"{abs(ahead_s):.1f} s {'ahead of' if ahead_s > 0 else 'behind'}" in found.found
@@ -290,7 +290,7 @@ async def test_the_clock_is_measured_through_delay(redis_server: RedisServer, se
     async with FaultProxy(redis_server.url) as far:
         far.latency(20)
         async with Store(Endpoint(far.url), pool_keys(settings)) as store:
-            (found,) = await clock.check_clock(CheckContext(settings, store, read_info(""), {}))
+            (found,) = await machine.check_clock(CheckContext(settings, store, read_info(""), {}))
     assert found.severity is Severity.OK
     assert " ms " in found.found
     assert float(found.found.split()[3]) < 20

@@ -1,4 +1,4 @@
-"""Looks at whether the server runs our scripts, and reads them as we do. Nothing is loaded into it."""
+"""Checks the data format and that the server accepts every script, without loading any."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.core.errors import ServerRefused
 from orchestrator.doctor.findings import ok, problem
 from orchestrator.store.script_files import all_scripts
+from orchestrator.store.store import format_mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.doctor.context import CheckContext
     from orchestrator.doctor.findings import DoctorFinding
     from orchestrator.store.script_files import ScriptFile
+
 
 _PROBE: Final = """#!lua flags=no-writes
 local found = {}
@@ -23,6 +25,17 @@ for i = 1, #ARGV do
 end
 return found
 """
+
+
+async def check_data_format(context: CheckContext) -> list[DoctorFinding]:
+    """Report data that another version of this program wrote."""
+    stored: bytes | None = await context.store.execute("GET", context.store.keys.format)
+    if stored is None:
+        return [ok("format", f"nothing is stored in pool {context.store.keys.pool!r} yet")]
+    if mismatch := format_mismatch(stored, context.store.keys):
+        found, fix = mismatch
+        return [problem("format", found, fix)]
+    return [ok("format", f"format {stored.decode()}")]
 
 
 async def check_scripts(
