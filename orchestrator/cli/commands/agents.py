@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.active_commands import active_commands, in_words, read_desired_state
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, send_and_show
-from orchestrator.cli.terminal.declared import add_declared
+from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.failures import CommandAborted
 from orchestrator.cli.terminal.inputs import day, duration_s
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.cli.terminal.targets import known_agent
 from orchestrator.core.errors import InvalidInput
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.agents.model import AgentInfo
     from orchestrator.control.desired import Desired
 
-commands = Commands(
+commands = noun(
     "agents",
     "Look at the agents of the pool; pause, resume and limit them.",
     examples="""
@@ -186,6 +186,3 @@ async def limit(
             others = f"; of its other limits ({named_limits}) `orc limits set` changes the rate" if named_limits else ""
             raise CommandAborted(f"agent {agent!r} has no limit of its own; give it a rate where it is made{others}")
         return await send_and_show(services, command, options, common)
-
-
-add_declared(commands, "agents")

@@ -6,11 +6,11 @@ from pathlib import Path  # noqa: TC003 - read when arguments are parsed
 from typing import Annotated, Any
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.declared import add_declared
+from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.cli.terminal.parsing import option, positional
 
-commands = Commands(
+commands = noun(
     "config",
     "Show and check the settings; publish values that agents read while they run.",
     examples="""
@@ -106,6 +106,3 @@ async def published(*, common: Globals = DEFAULTS) -> None:
         found = await orc.config.all()
     rows = [{"key": key, "value": value} for key, value in sorted(found.items())]
     output.show_list(common.output, rows, ("key", "value"), key="key", empty="nothing is published")
-
-
-add_declared(commands, "config")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.command_options import receipt_rows, receipt_table
-from orchestrator.cli.terminal.declared import add_declared
+from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.inputs import duration_s
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.control.signing import Signer
     from orchestrator.services import Services
 
-commands = Commands(
+commands = noun(
     "control",
     "Look at the commands that were given.",
     examples="""
@@ -128,6 +128,3 @@ def _signer(services: Services) -> Signer:
     from orchestrator.control.signing import signer_of
 
     return signer_of(services.settings, place=services.keys.root)
-
-
-add_declared(commands, "control")

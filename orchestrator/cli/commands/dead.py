@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
+from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.cli.terminal.selections import NO_FILTER, Filtering, row, selecting
 from orchestrator.core.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-commands = Commands(
+commands = noun(
     "dead",
     "Look at dead letters, let them run again, export or delete them.",
     examples="""

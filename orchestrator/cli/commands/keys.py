@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.confirm import ask
+from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.failures import DONE, FAILED
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands, option
+from orchestrator.cli.terminal.parsing import option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from orchestrator.repair.findings import RepairFinding
 
-commands = Commands(
+commands = noun(
     "keys",
     "Look whether what is stored is whole, and what it takes.",
     examples="""

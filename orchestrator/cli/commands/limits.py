@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.active_commands import active_commands, in_words, read_desired_state
-from orchestrator.cli.terminal.declared import add_declared
+from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
 
-commands = Commands(
+commands = noun(
     "limits",
     "Look at the limits of starts; change their rates.",
     examples="""
@@ -74,6 +73,3 @@ async def _rows(services: Services) -> list[dict[str, Any]]:
         }
 
     return [row(name) for name in sorted(rates) if not name.startswith("=")]
-
-
-add_declared(commands, "limits")

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.confirm import ask
+from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.cli.terminal.parsing import option, positional
 
 if TYPE_CHECKING:
     from orchestrator.locks.model import LockInfo
     from orchestrator.locks.named import Locks
 
-commands = Commands(
+commands = noun(
     "locks",
     "Look at the locks of a session, an agent or the pool; release one.",
     examples="""

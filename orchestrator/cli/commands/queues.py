@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.cli.commands import queue_purge
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.active_commands import active_commands, in_words, read_desired_state
-from orchestrator.cli.terminal.declared import add_declared
+from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
 
-commands = Commands(
+commands = noun(
     "queues",
     "Look at what waits; pause, resume and drain queues.",
     examples="""
@@ -88,5 +87,4 @@ async def queue_rows(services: Services) -> list[dict[str, Any]]:
     return [row(queue, count) for queue, count in lengths.items()]
 
 
-add_declared(commands, "queues")
 queue_purge.add_to(commands)

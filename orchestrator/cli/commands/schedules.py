@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from orchestrator.cli.terminal import inputs, output
 from orchestrator.cli.terminal.confirm import ask
+from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.failures import DONE, joint_exit_code
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.core.errors import InvalidInput, NotFound, SubmitRefused
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     ScheduleAction = Callable[[Schedules, str], Awaitable[dict[str, Any]]]
 
-commands = Commands(
+commands = noun(
     "schedules",
     "Submit tasks at times of a calendar or at intervals.",
     examples="""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.active_commands import SHOWN, read_desired_state
-from orchestrator.cli.terminal.declared import declared, examples
+from orchestrator.cli.terminal.declared import declared, examples_of
 from orchestrator.cli.terminal.parsing import Commands
 from orchestrator.control.commands import Start, Stop
 
@@ -33,8 +33,8 @@ async def report_other_stops(services: Services, command: Command) -> AsyncItera
         output.say(f"still stopped: {named}; `orc start` with the same scope ends each")
 
 
-stop_commands = Commands("stop", examples=examples(Stop))
+stop_commands = Commands("stop", examples=examples_of(Stop))
 stop_commands.itself(declared(Stop))
-start_commands = Commands("start", examples=examples(Start))
+start_commands = Commands("start", examples=examples_of(Start))
 start_commands.itself(declared(Start, around=report_other_stops))
 stop_app, start_app = stop_commands.app, start_commands.app

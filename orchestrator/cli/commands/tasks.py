@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from orchestrator.cli.commands import task_answer, task_control
 from orchestrator.cli.terminal import inputs, output
+from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands, option, positional
+from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.core.errors import InvalidInput, NotFound, TaskError
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ State = Literal[
     "expired",
 ]
 
-commands = Commands(
+commands = noun(
     "tasks",
     "Submit tasks, look at them, wait for them, answer and cancel them.",
     examples="""

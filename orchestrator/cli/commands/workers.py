@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.active_commands import active_commands, in_words, read_desired_state
-from orchestrator.cli.terminal.declared import add_declared
+from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import Commands, positional
+from orchestrator.cli.terminal.parsing import positional
 from orchestrator.cli.terminal.targets import find_worker
 
 if TYPE_CHECKING:
     from orchestrator.agents.model import WorkerInfo
     from orchestrator.control.desired import Desired
 
-commands = Commands(
+commands = noun(
     "workers",
     "Look at the worker processes; drain and stop them.",
     examples="""
@@ -83,6 +83,3 @@ async def show(worker: Annotated[str, positional("WORKER")], /, *, common: Globa
 def with_active_commands(worker: WorkerInfo, now: Desired) -> dict[str, Any]:
     """What is known of a worker, with what it is told to do."""
     return {**asdict(worker), "active_commands": active_commands(now, f"drain:worker:{worker.id}")}
-
-
-add_declared(commands, "workers")

@@ -10,7 +10,7 @@ from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, sen
 from orchestrator.cli.terminal.confirm import ask
 from orchestrator.cli.terminal.inputs import value as read_value
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.cli.terminal.targets import resolve
 from orchestrator.control.commands import JSON, KINDS, Command, make_command
 from orchestrator.core.errors import InvalidInput
@@ -18,7 +18,6 @@ from orchestrator.core.errors import InvalidInput
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from orchestrator.cli.terminal.parsing import Commands
     from orchestrator.services import Services
 
     Around = Callable[[Services, Command], AbstractAsyncContextManager[None]]
@@ -29,15 +28,17 @@ EXIT_CODES = (
 JSON_HELP = "JSON when it parses, otherwise text; @FILE and @- read it from a file or standard input."
 
 
-def add_declared(commands: Commands, noun: str) -> None:
-    """Add a sub-command for each declared control command of this noun."""
+def noun(name: str, about: str, *, examples: str) -> Commands:
+    """Create a command with a sub-command for each declared control command of this noun."""
+    commands = Commands(name, about, examples=examples)
     for model in KINDS.values():
         words = model.verb.split()
-        if words[:1] == [noun] and len(words) == 2:
-            commands.command(words[1], examples=examples(model))(declared(model))
+        if words[:1] == [name] and len(words) == 2:
+            commands.command(words[1], examples=examples_of(model))(declared(model))
+    return commands
 
 
-def examples(model: type[Command]) -> str:
+def examples_of(model: type[Command]) -> str:
     """Return the examples of a declared command, one per line."""
     lines = [f"orc {model.verb} {typed}" for typed in model.examples]
     reset = _reset_of(model)
