@@ -48,14 +48,12 @@ async def list_(
 
     Args:
         within: Only those that gave a sign of life within so long, as 30s.
-        common: Global options.
     """
     from orchestrator.agent_state.states import Agents
     from orchestrator.agents import queries
-    from orchestrator.services import open_services
 
     within_s = duration_s("--within", within)
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         found = await queries.agents(services.store)
         if within_s is not None:
             living = await Agents(services.store, services.settings).active(within_s)
@@ -83,12 +81,10 @@ async def show(name: Annotated[str, positional("AGENT")], /, *, common: Globals 
 
     Args:
         name: Its name.
-        common: Global options.
     """
     from orchestrator.agents import queries
-    from orchestrator.services import open_services
 
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         agent = await queries.agent(services.store, name)
         now = await read_desired_state(services)
     record = with_active_commands(agent, now)
@@ -135,11 +131,8 @@ async def top(
     Args:
         date: The day, as 2026-11-20 [today].
         count: Show so many at most.
-        common: Global options.
     """
-    from orchestrator.client.client import Orchestrator
-
-    async with Orchestrator(settings=common.settings()) as orc:
+    async with common.client() as orc:
         found = await orc.board(date=day("--date", date)).top(count)
     output.show_list(
         common.output, [asdict(standing) for standing in found], ("place", "member", "count"), key="member",
@@ -169,17 +162,14 @@ async def limit(
         agent: Its name.
         rate: Starts per time, as 10/s, 10/min, 10/h or 10/d.
         reset: Let it have the rate again that the agent says.
-        options: How to ask.
-        common: Global options.
     """
     from orchestrator.control.commands import make_command
-    from orchestrator.services import open_services
 
     if reset == (rate is not None):
         raise InvalidInput("which rate? give one, as 10/min; or --reset")
     named = {"limit": f"@{agent}"}
     command = make_command("reset-limit", named) if reset else make_command("set-limit", {**named, "rate": rate})
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         known = await known_agent(services, agent)
         if known is not None and "rate" not in known.limits and not reset:
             named_limits = ", ".join(known.limits)

@@ -74,7 +74,6 @@ def bench(
     Args:
         processes: Worker processes (as many as there are processors, 4 at most).
         tasks: Tasks of each measurement (5000); a slow machine takes fewer.
-        common: Global options.
     """
     count = check_processes(min(4, os.cpu_count() or 1) if processes is None else processes)
     if not 100 <= tasks <= 1_000_000:

@@ -34,7 +34,6 @@ def show(*, sources: Annotated[bool, option("--sources")] = False, common: Globa
 
     Args:
         sources: Say where each value comes from.
-        common: Global options.
     """
     rows: list[dict[str, Any]] = []
     for row in common.loaded().rows():
@@ -57,7 +56,6 @@ def validate(file: Annotated[Path | None, positional("FILE")] = None, /, *, comm
 
     Args:
         file: A settings file.
-        common: Global options.
     """
     from dataclasses import replace
 
@@ -78,7 +76,6 @@ def schema(*, of_commands: Annotated[bool, option("--commands")] = False, common
 
     Args:
         of_commands: That of the control commands instead.
-        common: Global options.
     """
     from orchestrator.control.commands import commands_schema
     from orchestrator.core.settings import settings_schema
@@ -95,14 +92,8 @@ def schema(*, of_commands: Annotated[bool, option("--commands")] = False, common
     """,
 )
 async def published(*, common: Globals = DEFAULTS) -> None:
-    """List the values that are published.
-
-    Args:
-        common: Global options.
-    """
-    from orchestrator.client.client import Orchestrator
-
-    async with Orchestrator(settings=common.settings()) as orc:
+    """List the values that are published."""
+    async with common.client() as orc:
         found = await orc.config.all()
     rows = [{"key": key, "value": value} for key, value in sorted(found.items())]
     output.show_list(common.output, rows, ("key", "value"), key="key", empty="nothing is published")

@@ -55,13 +55,11 @@ async def list_(
         since: Only those of this time: 1h, 2d.
         refused: Only those that were refused.
         limit: At most this many [50].
-        common: Global options.
     """
     from datetime import UTC, datetime, timedelta
 
     from orchestrator.control.commands import KINDS
     from orchestrator.control.records import records
-    from orchestrator.services import open_services
 
     if limit < 1:
         raise InvalidInput(f"--limit must be at least 1, not {limit}")
@@ -77,7 +75,7 @@ async def list_(
             and (not refused or record.state == "refused")
         )
 
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         signer = _signer(services)
         found = await records(services.store, signer, limit=limit, since=start, wanted=wanted)
     rows = [asdict(record) for record in found]
@@ -103,13 +101,11 @@ async def show(command: Annotated[str, positional("ID")], /, *, common: Globals 
 
     Args:
         command: Its id.
-        common: Global options.
     """
     from orchestrator.control.receipts import Receipts, poll
     from orchestrator.control.records import find
-    from orchestrator.services import open_services
 
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         record, asked = await find(services.store, _signer(services), command)
         found = Receipts((), ())
         if asked is not None and not record.problem:

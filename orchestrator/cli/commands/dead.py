@@ -47,16 +47,13 @@ async def list_(
 
     Args:
         group: One line for those that failed alike: how many, the newest, an example.
-        filtering: Which.
-        common: Global options.
     """
-    from orchestrator.services import open_services
     from orchestrator.tasks.dead_letters import group_by_error
     from orchestrator.tasks.model import TaskState
     from orchestrator.tasks.selecting import select
 
     wanted = filtering.wanted()
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         found = await select(services.store, wanted, among={TaskState.DEAD}, limit=filtering.limit)
     columns: tuple[str, ...]
     if group is None:
@@ -84,14 +81,12 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
 
     Args:
         task: Its id.
-        common: Global options.
     """
     from orchestrator.core.ids import check_task_id
-    from orchestrator.services import open_services
     from orchestrator.why import lookup
 
     check_task_id(task)
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         info = await lookup.info(services.store, task)
     if info.state != "dead":
         raise NotFound(f"task {task} is no dead letter, it is {info.state}; `orc tasks show {task}` shows it")
@@ -159,9 +154,6 @@ def retry(
         tasks: Their ids.
         dry_run: Only print the ids that the filter means.
         yes: Do not ask.
-        filtering: Which, instead of ids.
-        options: How to ask.
-        common: Global options.
     """
     from orchestrator.cli.commands.task_bulk import retry_tasks
     from orchestrator.tasks.model import TaskState
@@ -188,12 +180,9 @@ async def export(
     Args:
         tasks: Their ids.
         to: A new file; standard output otherwise.
-        filtering: Which, instead of ids.
-        common: Global options.
     """
     from orchestrator.cli.commands.task_bulk import checked
     from orchestrator.cli.terminal.failures import DONE, NOT_FOUND, joint_exit_code
-    from orchestrator.services import open_services
     from orchestrator.tasks.model import TaskState
     from orchestrator.tasks.selecting import select
     from orchestrator.why.lookup import export_task
@@ -204,7 +193,7 @@ async def export(
         raise InvalidInput(f"{to} exists; name a file that does not")
     codes: list[int] = []
     lines: list[str] = []
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         if chosen is not None:
             found = await select(services.store, chosen.wanted, among=chosen.among, limit=chosen.limit)
             ids = found.ids
@@ -257,9 +246,6 @@ def delete(
         tasks: Their ids.
         dry_run: Only print the ids that the filter means.
         yes: Do not ask.
-        filtering: Which, instead of ids.
-        options: How to ask.
-        common: Global options.
     """
     from orchestrator.cli.commands.task_bulk import delete as delete_tasks
     from orchestrator.tasks.model import TaskState

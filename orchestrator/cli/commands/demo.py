@@ -80,7 +80,6 @@ def demo(
         path: A folder of Python source; by default that of the installed redis package.
         out: Where the report goes (orc-demo in the current folder).
         processes: Worker processes (3).
-        common: Global options.
     """
     check_processes(processes)
     root = _check_tree(path)

@@ -35,7 +35,6 @@ async def doctor(*, strict: Annotated[bool, option("--strict")] = False, common:
 
     Args:
         strict: Exit code 1 for warnings too.
-        common: Global options.
     """
     from anyio.to_thread import run_sync
 

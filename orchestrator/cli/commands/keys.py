@@ -57,7 +57,6 @@ def check(
     Args:
         repair: Repair what is found. Asks first.
         yes: Do not ask.
-        common: Global options.
     """
     # No coroutine, so that Ctrl-C ends the question.
     import anyio
@@ -98,15 +97,10 @@ async def _look_through(settings: Settings, *, repair: bool) -> list[RepairFindi
     """,
 )
 async def report(*, common: Globals = DEFAULTS) -> None:
-    """Count keys by kind, and estimate the memory they take from a sample of each; changes nothing.
-
-    Args:
-        common: Global options.
-    """
+    """Count keys by kind, and estimate the memory they take from a sample of each; changes nothing."""
     from orchestrator.repair.key_report import KeyReport
-    from orchestrator.services import open_services
 
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         counted = KeyReport(services.store)
         async with aclosing(counted.steps()) as steps:
             async for seen in steps:

@@ -36,13 +36,8 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
     """List the limits: the rate that counts, the one that agents or settings define, who is bound by it.
 
     An agent's own limit is called @AGENT.
-
-    Args:
-        common: Global options.
     """
-    from orchestrator.services import open_services
-
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         rows = await _rows(services)
     shown = (
         [{**row, "active_commands": in_words(row["active_commands"])} for row in rows]

@@ -45,11 +45,8 @@ async def list_(scope: Annotated[str, positional("SCOPE")] = "pool", /, *, commo
 
     Args:
         scope: session:ID, agent:NAME or pool [pool].
-        common: Global options.
     """
-    from orchestrator.client.client import Orchestrator
-
-    async with Orchestrator(settings=common.settings()) as orc:
+    async with common.client() as orc:
         rows = [_row(lock) for lock in await orc.locks(scope).list()]
     output.show_list(common.output, rows, COLUMNS, key="name", empty=f"nobody has a lock of {output.clean(scope)}")
 
@@ -81,7 +78,6 @@ def release(
         name: Its name, as `orc locks list` shows it.
         reason: Why; kept with the command.
         yes: Do not ask.
-        common: Global options.
     """
     # No coroutine, so that Ctrl-C ends the question.
     import anyio
@@ -93,10 +89,9 @@ async def _release(scope: str, name: str, reason: str, yes: bool, common: Global
     from anyio import to_thread
 
     from orchestrator.cli.terminal.failures import DONE, CommandAborted
-    from orchestrator.client.client import Orchestrator
     from orchestrator.control.commands import RecordLock
 
-    async with Orchestrator(settings=common.settings()) as orc:
+    async with common.client() as orc:
         locks = orc.locks(scope)
         lock = await _find(locks, name)
         action = f"release lock {output.clean(name)} of {output.clean(scope)}, held by {output.clean(lock.holder)}"

@@ -46,8 +46,6 @@ def purge(
         queue: skill:NAME or agent:NAME, as `orc queues list` shows it.
         dry_run: Only print the ids of what waits there.
         yes: Do not ask.
-        options: How to ask.
-        common: Global options.
     """
     # No coroutine, so that Ctrl-C ends the question.
     import anyio

@@ -41,13 +41,8 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
     """List the queues that are not empty, which live agents take from them, and what the first task of each waits for.
 
     Queues that are paused or drained are listed too, by whose order and why.
-
-    Args:
-        common: Global options.
     """
-    from orchestrator.services import open_services
-
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         rows = await queue_rows(services)
     shown = [queue_cells(row) for row in rows] if common.output == "table" else rows
     output.show_list(common.output, shown, queue_columns(rows), key="queue", empty="nothing waits")

@@ -32,11 +32,7 @@ app = commands.app
     """,
 )
 def run(*, common: Globals = DEFAULTS) -> None:
-    """Run the embedded Redis until SIGTERM or Ctrl-C; other commands find it by its data directory.
-
-    Args:
-        common: Global options.
-    """
+    """Run the embedded Redis until SIGTERM or Ctrl-C; other commands find it by its data directory."""
     from orchestrator.services import run_embedded
 
     def ready(held: Attachment) -> None:
@@ -55,11 +51,7 @@ def run(*, common: Globals = DEFAULTS) -> None:
     """,
 )
 def info(*, common: Globals = DEFAULTS) -> None:
-    """Describe the embedded Redis that runs near by.
-
-    Args:
-        common: Global options.
-    """
+    """Describe the embedded Redis that runs near by."""
     from orchestrator.services import describe_embedded
 
     common.name_data_dir()

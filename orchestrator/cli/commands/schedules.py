@@ -48,11 +48,7 @@ Reason = Annotated[str, option("--reason", metavar="TEXT")]
     """,
 )
 async def list_(*, common: Globals = DEFAULTS) -> None:
-    """List the schedules, that which fires next in front.
-
-    Args:
-        common: Global options.
-    """
+    """List the schedules, that which fires next in front."""
     async with _opened(common) as schedules:
         found = await schedules.list()
     output.show_list(common.output, [_row(each) for each in found], COLUMNS, key="name", empty="no schedule is known")
@@ -71,7 +67,6 @@ async def show(name: Names, /, *, common: Globals = DEFAULTS) -> None:
 
     Args:
         name: Its name.
-        common: Global options.
     """
     async with _opened(common) as schedules:
         found = await schedules.get(name)
@@ -101,7 +96,6 @@ async def next_(
     Args:
         name: Only of this one.
         count: How many [5].
-        common: Global options.
     """
     if not 1 <= count <= 1000:
         raise InvalidInput(f"--count {count} must lie between 1 and 1000")
@@ -173,7 +167,6 @@ async def add(
         result_ttl: How long an ended task is kept.
         replace: Take the place of one that says something else; it keeps its history.
         reason: Why; kept with the command.
-        common: Global options.
     """
     options: dict[str, Any] = {
         "cron": cron,
@@ -219,7 +212,6 @@ async def pause(*names: Names, reason: Reason = "", common: Globals = DEFAULTS) 
     Args:
         names: Their names.
         reason: Why; kept with the command.
-        common: Global options.
     """
 
     async def do(schedules: Schedules, name: str) -> dict[str, Any]:
@@ -244,7 +236,6 @@ async def resume(*names: Names, reason: Reason = "", common: Globals = DEFAULTS)
     Args:
         names: Their names.
         reason: Why; kept with the command.
-        common: Global options.
     """
 
     async def do(schedules: Schedules, name: str) -> dict[str, Any]:
@@ -271,7 +262,6 @@ async def trigger(*names: Names, reason: Reason = "", common: Globals = DEFAULTS
     Args:
         names: Their names.
         reason: Why; kept with the command.
-        common: Global options.
     """
 
     async def do(schedules: Schedules, name: str) -> dict[str, Any]:
@@ -303,7 +293,6 @@ def delete(
         names: Their names.
         yes: Do not ask.
         reason: Why; kept with the command.
-        common: Global options.
     """
     # No coroutine, so that Ctrl-C ends the question.
     import anyio
@@ -325,9 +314,8 @@ def delete(
 async def _opened(common: Globals) -> AsyncIterator[Schedules]:
     """The schedules of the pool, while its server is open."""
     from orchestrator.schedules.api import Schedules
-    from orchestrator.services import open_services
 
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         yield Schedules(lambda: services)
 
 

@@ -42,14 +42,8 @@ class Status:
 
 @commands.itself
 async def status(*, common: Globals = DEFAULTS) -> int:
-    """Show on one screen whether everything works.
-
-    Args:
-        common: Global options.
-    """
-    from orchestrator.services import open_services
-
-    async with open_services(common.settings(), name="cli") as services:
+    """Show on one screen whether everything works."""
+    async with common.services() as services:
         found = await _ask(services)
     if common.output == "table":
         _print_screen(found)

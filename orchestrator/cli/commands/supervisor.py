@@ -24,11 +24,7 @@ app = commands.app
     """,
 )
 def run(*, common: Globals = DEFAULTS) -> None:
-    """Assign tasks until SIGTERM or Ctrl-C. Several may run: one leads, the others stand by.
-
-    Args:
-        common: Global options.
-    """
+    """Assign tasks until SIGTERM or Ctrl-C. Several may run: one leads, the others stand by."""
     from orchestrator.core.event_loop import run_loop
     from orchestrator.core.log import configure_logging
     from orchestrator.supervisor.daemon import run_supervisor

@@ -46,13 +46,11 @@ async def answer(
         task: Its id.
         value: JSON when it parses, otherwise text.
         question: Which of its questions, counted from 1; by default the latest one.
-        common: Global options.
     """
     from orchestrator.core.ids import check_task_id
-    from orchestrator.services import open_services
 
     check_task_id(task)
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         given = await _answer(services, task, value, question)
     if common.output == "table":
         before = "had this answer already" if given.status == "already" else "was answered"

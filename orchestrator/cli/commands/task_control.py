@@ -66,14 +66,12 @@ async def why(task: Annotated[str, positional("ID")], /, *, common: Globals = DE
 
     Args:
         task: Its id.
-        common: Global options.
     """
     from orchestrator.core.ids import check_task_id
-    from orchestrator.services import open_services
     from orchestrator.why import lookup
 
     check_task_id(task)
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         found = await lookup.status(services.store, task)
     if common.output == "table":
         output.write(f"{output.clean(f'{found.state}: {found.why}')}\n")
@@ -111,8 +109,6 @@ def cancel(
         timeout: How long to wait.
         dry_run: Only print the ids that the filter means.
         yes: Do not ask.
-        filtering: Which, instead of ids.
-        common: Global options.
     """
     # No coroutine, so that Ctrl-C ends the question.
     import anyio
@@ -177,9 +173,6 @@ def retry(
         state: With a filter: only tasks in this state; may be repeated.
         dry_run: Only print the ids that the filter means.
         yes: Do not ask.
-        filtering: Which, instead of ids.
-        options: How to ask.
-        common: Global options.
     """
     from orchestrator.cli.commands.task_bulk import retry_tasks
     from orchestrator.tasks.model import TaskState
@@ -212,9 +205,6 @@ def delete(
         state: With a filter: only tasks in this state; may be repeated.
         dry_run: Only print the ids that the filter means.
         yes: Do not ask.
-        filtering: Which, instead of ids.
-        options: How to ask.
-        common: Global options.
     """
     from orchestrator.cli.commands.task_bulk import delete as delete_tasks
     from orchestrator.tasks.model import TaskState

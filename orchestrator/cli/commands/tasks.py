@@ -94,7 +94,6 @@ async def submit(
             those that have not begun).
         wait: Wait for the end; the exit code tells how it ended.
         timeout: How long to wait; the task goes on afterwards.
-        common: Global options.
     """
     # Everything that can be wrong on the command line is found before anything is loaded or sent.
     arguments = inputs.arguments(body, arg)
@@ -117,9 +116,8 @@ async def submit(
         "on_busy": on_busy,
     }
     from orchestrator.cli.terminal.waiting import wait_for_end, wait_through_outages
-    from orchestrator.client.client import Orchestrator
 
-    async with Orchestrator(settings=common.settings()) as orc:
+    async with common.client() as orc:
         handle = await orc.submit(skill, arguments, **wishes)
         if not wait:
             _say_submitted(handle.id, common)
@@ -149,15 +147,13 @@ async def list_(
     Args:
         state: Only tasks in this state; may be repeated.
         limit: At most so many (50).
-        common: Global options.
     """
     if not 1 <= limit <= 10_000:
         raise InvalidInput(f"--limit {limit} must lie between 1 and 10000")
-    from orchestrator.services import open_services
     from orchestrator.tasks import queries
     from orchestrator.tasks.model import TaskState
 
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         rows = await queries.listing(services.store, states={TaskState(one) for one in state}, limit=limit)
     columns = ("id", "state", "skill", "priority", "session", "submitted_at")
     output.show_list(common.output, [asdict(row) for row in rows], columns, key="id", empty="no tasks")
@@ -178,7 +174,6 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
 
     Args:
         task: Its id.
-        common: Global options.
     """
     found = await _info(task, common)
     record = asdict(found) | {"args": output.raw_json(found.args)}
@@ -201,7 +196,6 @@ async def result(task: Annotated[str, positional("ID")], /, *, common: Globals =
 
     Args:
         task: Its id.
-        common: Global options.
     """
     found = await _info(task, common)
     if found.state == "succeeded":
@@ -232,16 +226,14 @@ async def wait(
     Args:
         tasks: Their ids.
         timeout: How long to wait; the tasks go on afterwards.
-        common: Global options.
     """
     if not tasks:
         raise InvalidInput("which tasks? give their ids; `orc tasks list -o id` has them")
     timeout_s = inputs.duration_s("--timeout", timeout)
     from orchestrator.cli.terminal.failures import joint_exit_code
     from orchestrator.cli.terminal.waiting import wait_for_all, wait_through_outages
-    from orchestrator.client.client import Orchestrator
 
-    async with Orchestrator(settings=common.settings()) as orc:
+    async with common.client() as orc:
         handles = [orc.task(task) for task in dict.fromkeys(tasks)]
         async with wait_through_outages(orc, of=handles[0] if len(handles) == 1 else None):
             ends = await wait_for_all(handles, timeout_s)
@@ -276,15 +268,13 @@ async def watch(
     Args:
         task: Its id.
         after: Go on behind this event; -o jsonl and -o id show the ids of events.
-        common: Global options.
     """
     from orchestrator.cli.terminal.live import follow
     from orchestrator.cli.terminal.waiting import wait_through_outages
-    from orchestrator.client.client import Orchestrator
     from orchestrator.tasks.output import check_place
 
     check_place(after)
-    async with Orchestrator(settings=common.settings()) as orc:
+    async with common.client() as orc:
         handle = orc.task(task)
         status = await handle.status()
         why = f": {status.why}" if status.why else ""
@@ -308,11 +298,10 @@ task_answer.add_to(commands)
 
 async def _info(task: str, common: Globals) -> TaskInfo:
     from orchestrator.core.ids import check_task_id
-    from orchestrator.services import open_services
     from orchestrator.why import lookup
 
     check_task_id(task)
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         return await lookup.info(services.store, task)
 
 

@@ -53,7 +53,6 @@ def up(
         apps: Agents to run, such as my_agents:agent.
         processes: Worker processes (1).
         reload: Start the workers anew when their source changes; what runs is not lost.
-        common: Global options.
     """
     if reload and not apps:
         raise InvalidInput(

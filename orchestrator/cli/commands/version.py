@@ -23,11 +23,7 @@ app = commands.app
 
 @commands.itself
 def version(*, common: Globals = DEFAULTS) -> None:
-    """Show the version.
-
-    Args:
-        common: Global options.
-    """
+    """Show the version."""
     try:
         ours = version_of("redis-orchestrator")
     except PackageNotFoundError:  # run from a folder that was never installed

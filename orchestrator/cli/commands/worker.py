@@ -41,7 +41,6 @@ def run(
         agents: Where they are: a module (the current directory is searched last) and a name in it.
         processes: Worker processes (1).
         reload: Start them anew when their source changes.
-        common: Global options.
     """
     if not agents:
         raise InvalidInput("which agents? name them as MODULE:AGENT, for example `orc worker run my_agents:agent`")

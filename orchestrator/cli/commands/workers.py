@@ -37,15 +37,10 @@ app = commands.app
     """,
 )
 async def list_(*, common: Globals = DEFAULTS) -> None:
-    """List the worker processes that live: where they run, and their slots per agent (0: it drains).
-
-    Args:
-        common: Global options.
-    """
+    """List the worker processes that live: where they run, and their slots per agent (0: it drains)."""
     from orchestrator.agents import queries
-    from orchestrator.services import open_services
 
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         found = await queries.workers(services.store)
         now = await read_desired_state(services)
     rows = [with_active_commands(worker, now) for worker in found]
@@ -70,11 +65,8 @@ async def show(worker: Annotated[str, positional("WORKER")], /, *, common: Globa
 
     Args:
         worker: Its id, or as much of it as is needed to tell it from the others.
-        common: Global options.
     """
-    from orchestrator.services import open_services
-
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         record = with_active_commands(await find_worker(services, worker), await read_desired_state(services))
     shown = {**record, "active_commands": in_words(record["active_commands"])} if common.output == "table" else record
     output.show_record(common.output, shown, key="id", skip=("active_commands",))

@@ -42,11 +42,8 @@ async def get(session: Session, /, *paths: Annotated[str, positional("PATH")], c
     Args:
         session: Whose workspace.
         paths: Only these.
-        common: Global options.
     """
-    from orchestrator.client.client import Orchestrator
-
-    async with Orchestrator(settings=common.settings()) as orc:
+    async with common.client() as orc:
         found = await orc.workspace(session).get(*paths)
     if missing := [path for path in paths if path not in found]:
         raise NotFound(f"the workspace of session {session!r} holds nothing at {', '.join(map(repr, missing))}")
@@ -83,15 +80,13 @@ async def set_(
         value: JSON when it parses, otherwise text; a file; or standard input.
         delete: Delete the path.
         if_version: Only if the path has this version; 0: only if nothing is there.
-        common: Global options.
     """
     if delete == (value is not None):
         raise InvalidInput("give a value, or --delete")
     wanted = inputs.value(value) if value is not None else None
-    from orchestrator.client.client import Orchestrator
     from orchestrator.workspace.model import DELETE
 
-    async with Orchestrator(settings=common.settings()) as orc, orc.workspace(session).edit() as ws:
+    async with common.client() as orc, orc.workspace(session).edit() as ws:
         expected = None if if_version is None else {path: if_version}
         done = await ws.patch({path: DELETE if delete else wanted}, if_versions=expected)
     record = {"path": path, "version": done.version, "revision": done.revision}
@@ -121,13 +116,11 @@ async def log(
         name: The log.
         last: At most so many [100].
         after: The next ones behind the entry with this number.
-        common: Global options.
     """
     if not 1 <= last <= 10_000 or (after is not None and after < 0):
         raise InvalidInput("--last must lie between 1 and 10000, --after not below 0")
-    from orchestrator.client.client import Orchestrator
 
-    async with Orchestrator(settings=common.settings()) as orc:
+    async with common.client() as orc:
         entries = await orc.workspace(session).log(name, last=last, after=after)
     rows = [
         {"number": one.number, "at": one.at, "agent": one.agent, "value": output.user_json(one.value)}
@@ -157,14 +150,12 @@ async def events(
         session: Whose workspace.
         after: Go on behind this event; -o jsonl and -o id show the ids.
         follow: Go on until Ctrl-C.
-        common: Global options.
     """
-    from orchestrator.client.client import Orchestrator
     from orchestrator.workspace.events import check_event_id
 
     check_event_id(after)
     rows: list[dict[str, Any]] = []
-    async with Orchestrator(settings=common.settings()) as orc:
+    async with common.client() as orc:
         told = orc.workspace(session).events(after, block=None if follow else 0)
         async with aclosing(told):
             async for event in told:
@@ -194,11 +185,8 @@ async def export(session: Session, /, *, common: Globals = DEFAULTS) -> None:
 
     Args:
         session: Whose workspace.
-        common: Global options.
     """
-    from orchestrator.client.client import Orchestrator
-
-    async with Orchestrator(settings=common.settings()) as orc:
+    async with common.client() as orc:
         exported = await orc.workspace(session).export()
     if common.output == "id":
         output.write(f"{exported['event']}\n")

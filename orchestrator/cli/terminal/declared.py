@@ -134,9 +134,8 @@ async def _give(
     wait: bool,  # noqa: FBT001
     around: Around | None,
 ) -> int:
-    from orchestrator.services import open_services
 
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         command = await resolve(services, command)
         async with around(services, command) if around else nullcontext():
             return await send_and_show(services, command, options, common, until_done=wait)

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from orchestrator.cli.terminal.parsing import global_options, option
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
+    from orchestrator.client.client import Orchestrator
     from orchestrator.core.settings import LoadedSettings, Settings
+    from orchestrator.services import Services
 
 Form: TypeAlias = Literal["table", "json", "jsonl", "id"]
 
@@ -65,6 +69,18 @@ class Globals:
             given["logging.level"] = "debug"
             configure_logging("debug")
         return load_with_places(self.config, given)
+
+    def services(self) -> AbstractAsyncContextManager[Services]:
+        """Open the pool that these options name."""
+        from orchestrator.services import open_services
+
+        return open_services(self.settings(), name="cli")
+
+    def client(self) -> Orchestrator:
+        """Return a client of the pool that these options name; it opens as a context manager."""
+        from orchestrator.client.client import Orchestrator
+
+        return Orchestrator(settings=self.settings())
 
     def name_data_dir(self) -> None:
         """Let everything in this process and below look for the embedded server where `--data-dir` says."""

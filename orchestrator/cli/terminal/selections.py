@@ -178,10 +178,9 @@ def find(selecting: Selecting, common: Globals) -> Selection:
 
 
 async def _find(selecting: Selecting, common: Globals) -> Selection:
-    from orchestrator.services import open_services
     from orchestrator.tasks.selecting import select
 
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         return await select(services.store, selecting.wanted, among=selecting.among, limit=selecting.limit)
 
 
@@ -248,10 +247,9 @@ async def carry_out(command: Command, found: Selection, options: CommandOptions,
         do it: it is stored, and done when a supervisor starts.
     """
     from orchestrator.client.admin import Admin
-    from orchestrator.services import open_services
 
     timeout_s = options.timeout_s()
-    async with open_services(common.settings(), name="cli") as services:
+    async with common.services() as services:
         sent = await Admin(lambda: services).give(command, reason=options.reason, tasks=found.ids)
         if options.no_wait:
             _show(sent.id, command, JobState("stored"), common)
