@@ -23,24 +23,14 @@ if TYPE_CHECKING:
 commands = noun(
     "agents",
     "Look at the agents of the pool; pause, resume and limit them.",
-    examples="""
-        orc agents list
-        orc agents show editor -o json
-        orc agents pause editor --reason "too many errors"
-    """,
+    "orc agents list",
+    "orc agents show editor -o json",
+    'orc agents pause editor --reason "too many errors"',
 )
 app = commands.app
 
 
-@commands.command(
-    "list",
-    alias="ls",
-    examples="""
-        orc agents list
-        orc agents list --within 30s
-        orc agents list -o json
-    """,
-)
+@commands.command("list", "orc agents list", "orc agents list --within 30s", "orc agents list -o json")
 async def list_(
     *, within: Annotated[str | None, option("--within", metavar="DURATION")] = None, common: Globals = DEFAULTS
 ) -> None:
@@ -68,14 +58,7 @@ async def list_(
     output.show_list(common.output, shown, columns, key="name", empty=empty)
 
 
-@commands.command(
-    "show",
-    alias="get",
-    examples="""
-        orc agents show editor
-        orc agents show editor -o json
-    """,
-)
+@commands.command("show", "orc agents show editor", "orc agents show editor -o json")
 async def show(name: Annotated[str, positional("AGENT")], /, *, common: Globals = DEFAULTS) -> None:
     """Show one agent.
 
@@ -111,13 +94,7 @@ def agent_cells(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "workers": len(row["workers"]), "active_commands": in_words(row["active_commands"])}
 
 
-@commands.command(
-    "top",
-    examples="""
-        orc agents top
-        orc agents top --date 2026-11-20 -n 3 -o json
-    """,
-)
+@commands.command("top", "orc agents top", "orc agents top --date 2026-11-20 -n 3 -o json")
 async def top(
     *,
     date: Annotated[str | None, option("--date", metavar="DATE")] = None,
@@ -140,13 +117,7 @@ async def top(
     )  # fmt: skip
 
 
-@commands.command(
-    "limit",
-    examples="""
-        orc agents limit editor 10/min
-        orc agents limit editor --reset
-    """,
-)
+@commands.command("limit", "orc agents limit editor 10/min", "orc agents limit editor --reset")
 async def limit(
     agent: Annotated[str, positional("AGENT")],
     rate: Annotated[str | None, positional("RATE")] = None,

@@ -36,11 +36,9 @@ TIMEOUT_S: Final = 10.0
 commands = Commands(
     "bench",
     "Measure this machine and a server with tasks that do nothing; takes less than 20 s.",
-    examples="""
-        orc bench
-        orc bench --processes 4 -o json
-        orc bench --url redis://localhost:6379/0
-    """,
+    "orc bench",
+    "orc bench --processes 4 -o json",
+    "orc bench --url redis://localhost:6379/0",
 )
 app = commands.app
 

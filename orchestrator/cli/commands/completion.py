@@ -12,12 +12,10 @@ Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 commands = Commands(
     "completion",
     "Print what a shell must read to complete commands.",
-    examples="""
-        orc completion bash > ~/.local/share/bash-completion/completions/orc
-        orc completion zsh > "${fpath[1]}/_orc"
-        orc completion fish > ~/.config/fish/completions/orc.fish
-        source <(orc completion bash)
-    """,
+    "orc completion bash > ~/.local/share/bash-completion/completions/orc",
+    'orc completion zsh > "${fpath[1]}/_orc"',
+    "orc completion fish > ~/.config/fish/completions/orc.fish",
+    "source <(orc completion bash)",
 )
 app = commands.app
 

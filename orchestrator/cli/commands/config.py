@@ -13,22 +13,14 @@ from orchestrator.cli.terminal.parsing import option, positional
 commands = noun(
     "config",
     "Show and check the settings; publish values that agents read while they run.",
-    examples="""
-        orc config show --sources
-        orc config validate orchestrator.toml
-        orc config publish routing.model '"large"' --reason "the small one is down"
-    """,
+    "orc config show --sources",
+    "orc config validate orchestrator.toml",
+    'orc config publish routing.model \'"large"\' --reason "the small one is down"',
 )
 app = commands.app
 
 
-@commands.command(
-    "show",
-    examples="""
-        orc config show --sources
-        orc config show -o json
-    """,
-)
+@commands.command("show", "orc config show --sources", "orc config show -o json")
 def show(*, sources: Annotated[bool, option("--sources")] = False, common: Globals = DEFAULTS) -> None:
     """Show every setting with its value; secrets are masked.
 
@@ -44,13 +36,7 @@ def show(*, sources: Annotated[bool, option("--sources")] = False, common: Globa
     output.show_list(common.output, rows, columns, key="name")
 
 
-@commands.command(
-    "validate",
-    examples="""
-        orc config validate
-        orc config validate orchestrator.toml
-    """,
-)
+@commands.command("validate", "orc config validate", "orc config validate orchestrator.toml")
 def validate(file: Annotated[Path | None, positional("FILE")] = None, /, *, common: Globals = DEFAULTS) -> None:
     """Check the settings from all sources, with FILE in place of the usual file. Exit code 78: something is wrong.
 
@@ -65,11 +51,7 @@ def validate(file: Annotated[Path | None, positional("FILE")] = None, /, *, comm
 
 
 @commands.command(
-    "schema",
-    examples="""
-        orc config schema > orchestrator.schema.json
-        orc config schema --commands | jq '.oneOf | length'
-    """,
+    "schema", "orc config schema > orchestrator.schema.json", "orc config schema --commands | jq '.oneOf | length'"
 )
 def schema(*, of_commands: Annotated[bool, option("--commands")] = False, common: Globals = DEFAULTS) -> None:
     """Print the JSON schema of the settings, for editors and for other programs. It is JSON in every form of output.
@@ -84,13 +66,7 @@ def schema(*, of_commands: Annotated[bool, option("--commands")] = False, common
     output.write(output.json_text(found, indent=common.output != "jsonl"))
 
 
-@commands.command(
-    "published",
-    examples="""
-        orc config published
-        orc config published -o json
-    """,
-)
+@commands.command("published", "orc config published", "orc config published -o json")
 async def published(*, common: Globals = DEFAULTS) -> None:
     """List the values that are published."""
     async with common.client() as orc:

@@ -18,25 +18,12 @@ if TYPE_CHECKING:
     from orchestrator.control.signing import Signer
     from orchestrator.services import Services
 
-commands = noun(
-    "control",
-    "Look at the commands that were given.",
-    examples="""
-        orc control list
-        orc control show 0192f0c1-…
-    """,
-)
+commands = noun("control", "Look at the commands that were given.", "orc control list", "orc control show 0192f0c1-…")
 app = commands.app
 
 
 @commands.command(
-    "list",
-    alias="ls",
-    examples="""
-        orc control list
-        orc control list --actor ada@desk --since 1d
-        orc control list --refused -o json
-    """,
+    "list", "orc control list", "orc control list --actor ada@desk --since 1d", "orc control list --refused -o json"
 )
 async def list_(
     *,
@@ -88,14 +75,7 @@ async def list_(
     output.show_list(common.output, rows, columns, key="id", empty="no such command was given")
 
 
-@commands.command(
-    "show",
-    alias="get",
-    examples="""
-        orc control show 0192f0c1-…
-        orc control show 0192f0c1-… -o json
-    """,
-)
+@commands.command("show", "orc control show 0192f0c1-…", "orc control show 0192f0c1-… -o json")
 async def show(command: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
     """Show one command: who asked for it, why and when, whether it is active, who has answered and who has not.
 

@@ -20,22 +20,14 @@ if TYPE_CHECKING:
 commands = noun(
     "dead",
     "Look at dead letters, let them run again, export or delete them.",
-    examples="""
-        orc dead list --group error
-        orc dead retry --skill send --reason-contains TimeoutError --reason "the mail server is back"
-    """,
+    "orc dead list --group error",
+    'orc dead retry --skill send --reason-contains TimeoutError --reason "the mail server is back"',
 )
 app = commands.app
 
 
 @commands.command(
-    "list",
-    alias="ls",
-    examples="""
-        orc dead list
-        orc dead list --group error
-        orc dead list --agent mailer --since 1h -o id
-    """,
+    "list", "orc dead list", "orc dead list --group error", "orc dead list --agent mailer --since 1h -o id"
 )
 async def list_(
     *,
@@ -68,14 +60,7 @@ async def list_(
         output.say(f"these are the newest {filtering.limit}; --limit shows more")
 
 
-@commands.command(
-    "show",
-    alias="get",
-    examples="""
-        orc dead show 0192f0c1-…
-        orc dead show 0192f0c1-… -o json | jq -r '.errors[-1]'
-    """,
-)
+@commands.command("show", "orc dead show 0192f0c1-…", "orc dead show 0192f0c1-… -o json | jq -r '.errors[-1]'")
 async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
     """Show why a task is a dead letter: its reason, arguments, all attempts with tracebacks, deaths, requeues.
 
@@ -130,11 +115,9 @@ def _line(note: dict[str, Any]) -> str:
 
 @commands.command(
     "retry",
-    examples="""
-        orc dead retry 0192f0c1-… 0192f0c2-…
-        orc dead retry --skill send --error "Connection refused" --reason "it is back"
-        orc dead retry --all --dry-run
-    """,
+    "orc dead retry 0192f0c1-… 0192f0c2-…",
+    'orc dead retry --skill send --error "Connection refused" --reason "it is back"',
+    "orc dead retry --all --dry-run",
 )
 def retry(
     *tasks: Annotated[str, positional("ID")],
@@ -162,13 +145,7 @@ def retry(
     return retry_tasks(tasks, chosen, options, common)
 
 
-@commands.command(
-    "export",
-    examples="""
-        orc dead export --all > dead.jsonl
-        orc dead export --skill send --to send.jsonl
-    """,
-)
+@commands.command("export", "orc dead export --all > dead.jsonl", "orc dead export --skill send --to send.jsonl")
 async def export(
     *tasks: Annotated[str, positional("ID")],
     to: Annotated[Path | None, option("--to", metavar="FILE")] = None,
@@ -223,13 +200,7 @@ def _write(path: Path, lines: Sequence[str]) -> None:
         raise InvalidInput(f"{path} cannot be written: {failed.strerror}") from None
 
 
-@commands.command(
-    "delete",
-    examples="""
-        orc dead delete 0192f0c1-…
-        orc dead delete --older-than 7d --reason "nobody will look"
-    """,
-)
+@commands.command("delete", "orc dead delete 0192f0c1-…", 'orc dead delete --older-than 7d --reason "nobody will look"')
 def delete(
     *tasks: Annotated[str, positional("ID")],
     dry_run: Annotated[bool, option("--dry-run")] = False,

@@ -35,12 +35,7 @@ TIMEOUT_S: Final = 20.0
 """How long each part may take to end; a worker host kills its workers before that."""
 
 commands = Commands(
-    "demo",
-    "Watch a team of agents audit a tree of Python source.",
-    examples="""
-        orc demo
-        orc demo src --out audit
-    """,
+    "demo", "Watch a team of agents audit a tree of Python source.", "orc demo", "orc demo src --out audit"
 )
 app = commands.app
 

@@ -20,11 +20,9 @@ _COLOURS: Final = {"ok": "32", "warning": "33", "problem": "31"}
 commands = Commands(
     "doctor",
     "Find what is wrong with machine, settings, server and pool, and say what to do.",
-    examples="""
-        orc doctor
-        orc doctor --strict -o json
-        ORC_REDIS__URL=redis://localhost:6379/0 orc doctor
-    """,
+    "orc doctor",
+    "orc doctor --strict -o json",
+    "ORC_REDIS__URL=redis://localhost:6379/0 orc doctor",
 )
 app = commands.app
 

@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 commands = noun(
     "keys",
     "Look whether what is stored is whole, and what it takes.",
-    examples="""
-        orc keys check
-        orc keys check --repair
-        orc keys report
-    """,
+    "orc keys check",
+    "orc keys check --repair",
+    "orc keys report",
 )
 app = commands.app
 
@@ -35,14 +33,7 @@ SHOWN: Final = 5
 REPORTED: Final = ("kind", "keys", "bytes", "biggest_bytes", "biggest", "oldest")
 
 
-@commands.command(
-    "check",
-    examples="""
-        orc keys check
-        orc keys check -o json
-        orc keys check --repair --yes
-    """,
-)
+@commands.command("check", "orc keys check", "orc keys check -o json", "orc keys check --repair --yes")
 def check(
     *,
     repair: Annotated[bool, option("--repair")] = False,
@@ -89,13 +80,7 @@ async def _look_through(settings: Settings, *, repair: bool) -> list[RepairFindi
     return found
 
 
-@commands.command(
-    "report",
-    examples="""
-        orc keys report
-        orc keys report -o json
-    """,
-)
+@commands.command("report", "orc keys report", "orc keys report -o json")
 async def report(*, common: Globals = DEFAULTS) -> None:
     """Count keys by kind, and estimate the memory they take from a sample of each; changes nothing."""
     from orchestrator.repair.key_report import KeyReport

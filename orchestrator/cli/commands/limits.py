@@ -15,23 +15,14 @@ if TYPE_CHECKING:
 commands = noun(
     "limits",
     "Look at the limits of starts; change their rates.",
-    examples="""
-        orc limits list
-        orc limits set model:gpt 30/min --reason "half of the quota"
-        orc limits reset model:gpt
-    """,
+    "orc limits list",
+    'orc limits set model:gpt 30/min --reason "half of the quota"',
+    "orc limits reset model:gpt",
 )
 app = commands.app
 
 
-@commands.command(
-    "list",
-    alias="ls",
-    examples="""
-        orc limits list
-        orc limits list -o json
-    """,
-)
+@commands.command("list", "orc limits list", "orc limits list -o json")
 async def list_(*, common: Globals = DEFAULTS) -> None:
     """List the limits: the rate that counts, the one that agents or settings define, who is bound by it.
 

@@ -18,25 +18,15 @@ if TYPE_CHECKING:
 commands = noun(
     "locks",
     "Look at the locks of a session, an agent or the pool; release one.",
-    examples="""
-        orc locks list
-        orc locks list session:101
-    """,
+    "orc locks list",
+    "orc locks list session:101",
 )
 app = commands.app
 
 COLUMNS: Final = ("name", "holder", "fence", "left_ms", "waiting")
 
 
-@commands.command(
-    "list",
-    alias="ls",
-    examples="""
-        orc locks list
-        orc locks list session:101
-        orc locks list agent:editor -o json
-    """,
-)
+@commands.command("list", "orc locks list", "orc locks list session:101", "orc locks list agent:editor -o json")
 async def list_(scope: Annotated[str, positional("SCOPE")] = "pool", /, *, common: Globals = DEFAULTS) -> None:
     """List the locks of one scope that somebody has: by whom, until when, and how many wait.
 
@@ -53,10 +43,8 @@ async def list_(scope: Annotated[str, positional("SCOPE")] = "pool", /, *, commo
 
 @commands.command(
     "release",
-    examples="""
-        orc locks release session:101 report
-        orc locks release pool nightly --reason "its holder hangs" --yes
-    """,
+    "orc locks release session:101 report",
+    'orc locks release pool nightly --reason "its holder hangs" --yes',
 )
 def release(
     scope: Annotated[str, positional("SCOPE")],

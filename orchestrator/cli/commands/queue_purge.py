@@ -21,11 +21,7 @@ NAME_ABOVE: Final = 20
 def add_to(commands: Commands) -> None:
     """Add this command to those of `orc queues`."""
     commands.command(
-        "purge",
-        examples="""
-            orc queues purge skill:send --reason "test data"
-            orc queues purge agent:editor --dry-run
-        """,
+        "purge", 'orc queues purge skill:send --reason "test data"', "orc queues purge agent:editor --dry-run"
     )(purge)
 
 

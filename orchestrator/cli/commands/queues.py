@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 commands = noun(
     "queues",
     "Look at what waits; pause, resume and drain queues.",
-    examples="""
-        orc queues list
-        orc queues list -o json
-        orc queues pause skill:summarize --reason "the model is down"
-    """,
+    "orc queues list",
+    "orc queues list -o json",
+    'orc queues pause skill:summarize --reason "the model is down"',
 )
 app = commands.app
 
@@ -29,14 +27,7 @@ HEADS: Final = 100
 """Of so many queues the first task is looked at."""
 
 
-@commands.command(
-    "list",
-    alias="ls",
-    examples="""
-        orc queues list
-        orc queues list -o json
-    """,
-)
+@commands.command("list", "orc queues list", "orc queues list -o json")
 async def list_(*, common: Globals = DEFAULTS) -> None:
     """List the queues that are not empty, which live agents take from them, and what the first task of each waits for.
 

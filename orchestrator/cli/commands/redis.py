@@ -13,24 +13,11 @@ from orchestrator.cli.terminal.parsing import Commands
 if TYPE_CHECKING:
     from orchestrator.services import Attachment
 
-commands = Commands(
-    "redis",
-    "Run the embedded Redis alone; look at it.",
-    examples="""
-        orc redis run
-        orc redis info
-    """,
-)
+commands = Commands("redis", "Run the embedded Redis alone; look at it.", "orc redis run", "orc redis info")
 app = commands.app
 
 
-@commands.command(
-    "run",
-    examples="""
-        orc redis run
-        orc redis run --data-dir /var/lib/orchestrator
-    """,
-)
+@commands.command("run", "orc redis run", "orc redis run --data-dir /var/lib/orchestrator")
 def run(*, common: Globals = DEFAULTS) -> None:
     """Run the embedded Redis until SIGTERM or Ctrl-C; other commands find it by its data directory."""
     from orchestrator.services import run_embedded
@@ -43,13 +30,7 @@ def run(*, common: Globals = DEFAULTS) -> None:
     output.say("redis has stopped" if stopped else "redis goes on: others use it")
 
 
-@commands.command(
-    "info",
-    examples="""
-        orc redis info
-        orc redis info -o json
-    """,
-)
+@commands.command("info", "orc redis info", "orc redis info -o json")
 def info(*, common: Globals = DEFAULTS) -> None:
     """Describe the embedded Redis that runs near by."""
     from orchestrator.services import describe_embedded

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 commands = noun(
     "schedules",
     "Submit tasks at times of a calendar or at intervals.",
-    examples="""
-        orc schedules add nightly report --cron '30 2 * * *' --zone Europe/Berlin
-        orc schedules list
-        orc schedules next
-    """,
+    "orc schedules add nightly report --cron '30 2 * * *' --zone Europe/Berlin",
+    "orc schedules list",
+    "orc schedules next",
 )
 app = commands.app
 
@@ -39,14 +37,7 @@ Names = Annotated[str, positional("NAME")]
 Reason = Annotated[str, option("--reason", metavar="TEXT")]
 
 
-@commands.command(
-    "list",
-    alias="ls",
-    examples="""
-        orc schedules list
-        orc schedules list -o id | xargs orc schedules pause
-    """,
-)
+@commands.command("list", "orc schedules list", "orc schedules list -o id | xargs orc schedules pause")
 async def list_(*, common: Globals = DEFAULTS) -> None:
     """List the schedules, that which fires next in front."""
     async with _opened(common) as schedules:
@@ -54,14 +45,7 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
     output.show_list(common.output, [_row(each) for each in found], COLUMNS, key="name", empty="no schedule is known")
 
 
-@commands.command(
-    "show",
-    alias="get",
-    examples="""
-        orc schedules show nightly
-        orc schedules show nightly -o json | jq .next
-    """,
-)
+@commands.command("show", "orc schedules show nightly", "orc schedules show nightly -o json | jq .next")
 async def show(name: Names, /, *, common: Globals = DEFAULTS) -> None:
     """Show one schedule: what it submits, when, and what has become of its fire times.
 
@@ -75,13 +59,7 @@ async def show(name: Names, /, *, common: Globals = DEFAULTS) -> None:
     output.show_record(common.output, row, key="name", skip=(*optional, "last_error", "last_error_at"))
 
 
-@commands.command(
-    "next",
-    examples="""
-        orc schedules next
-        orc schedules next nightly -n 10
-    """,
-)
+@commands.command("next", "orc schedules next", "orc schedules next nightly -n 10")
 async def next_(
     name: Annotated[str | None, positional("NAME")] = None,
     /,
@@ -113,11 +91,9 @@ async def next_(
 
 @commands.command(
     "add",
-    examples="""
-        orc schedules add nightly report --cron '30 2 * * *' --zone Europe/Berlin -a scope=all
-        orc schedules add poll fetch --every 5m --overlap skip
-        orc schedules add nightly report @args.json --cron '0 3 * * MON-FRI' --replace
-    """,
+    "orc schedules add nightly report --cron '30 2 * * *' --zone Europe/Berlin -a scope=all",
+    "orc schedules add poll fetch --every 5m --overlap skip",
+    "orc schedules add nightly report @args.json --cron '0 3 * * MON-FRI' --replace",
 )
 async def add(
     name: Names,
@@ -199,10 +175,8 @@ async def add(
 
 @commands.command(
     "pause",
-    examples="""
-        orc schedules pause nightly --reason "the source is down"
-        orc schedules list -o id | xargs orc schedules pause
-    """,
+    'orc schedules pause nightly --reason "the source is down"',
+    "orc schedules list -o id | xargs orc schedules pause",
 )
 async def pause(*names: Names, reason: Reason = "", common: Globals = DEFAULTS) -> int:
     """Let schedules fire no more, until they are resumed. Tasks that they have submitted go on.
@@ -221,13 +195,7 @@ async def pause(*names: Names, reason: Reason = "", common: Globals = DEFAULTS) 
     return await _each(names, do, common)
 
 
-@commands.command(
-    "resume",
-    examples="""
-        orc schedules resume nightly
-        orc schedules list -o id | xargs orc schedules resume
-    """,
-)
+@commands.command("resume", "orc schedules resume nightly", "orc schedules list -o id | xargs orc schedules resume")
 async def resume(*names: Names, reason: Reason = "", common: Globals = DEFAULTS) -> int:
     """Let paused schedules fire again, from their next times on. What passed meanwhile is not made up for.
 
@@ -248,11 +216,7 @@ async def resume(*names: Names, reason: Reason = "", common: Globals = DEFAULTS)
 
 
 @commands.command(
-    "trigger",
-    examples="""
-        orc schedules trigger nightly
-        orc schedules trigger nightly -o id | xargs orc tasks wait
-    """,
+    "trigger", "orc schedules trigger nightly", "orc schedules trigger nightly -o id | xargs orc tasks wait"
 )
 async def trigger(*names: Names, reason: Reason = "", common: Globals = DEFAULTS) -> int:
     """Submit the tasks of schedules now, also of paused ones, and print their ids. The fire times stay as they are.
@@ -271,14 +235,7 @@ async def trigger(*names: Names, reason: Reason = "", common: Globals = DEFAULTS
     return await _each(names, do, common, key="task")
 
 
-@commands.command(
-    "delete",
-    alias="rm",
-    examples="""
-        orc schedules delete nightly
-        orc schedules delete nightly poll --yes
-    """,
-)
+@commands.command("delete", "orc schedules delete nightly", "orc schedules delete nightly poll --yes", alias="rm")
 def delete(
     *names: Names,
     yes: Annotated[bool, option("--yes")] = False,

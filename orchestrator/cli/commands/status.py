@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 commands = Commands(
     "status",
     "Show on one screen whether everything works. Exit code: 0 it does, 69 no Redis or no supervisor answers.",
-    examples="""
-        orc status
-        orc status -o json
-    """,
+    "orc status",
+    "orc status -o json",
 )
 app = commands.app
 

@@ -8,21 +8,13 @@ from orchestrator.cli.terminal.parsing import Commands
 commands = Commands(
     "supervisor",
     "Run the supervisor alone.",
-    examples="""
-        orc supervisor run
-        orc supervisor run --config /etc/orchestrator/orchestrator.toml
-    """,
+    "orc supervisor run",
+    "orc supervisor run --config /etc/orchestrator/orchestrator.toml",
 )
 app = commands.app
 
 
-@commands.command(
-    "run",
-    examples="""
-        orc supervisor run
-        ORC_REDIS__URL=redis://localhost:6379/0 orc supervisor run
-    """,
-)
+@commands.command("run", "orc supervisor run", "ORC_REDIS__URL=redis://localhost:6379/0 orc supervisor run")
 def run(*, common: Globals = DEFAULTS) -> None:
     """Assign tasks until SIGTERM or Ctrl-C. Several may run: one leads, the others stand by."""
     from orchestrator.core.event_loop import run_loop

@@ -21,11 +21,9 @@ def add_to(commands: Commands) -> None:
     """Add this command to those of `orc tasks`."""
     commands.command(
         "answer",
-        examples="""
-            orc tasks list --state awaiting_input
-            orc tasks answer 0192f0c1-… yes
-            orc tasks answer 0192f0c1-… '{"row": 7}' --question 2
-        """,
+        "orc tasks list --state awaiting_input",
+        "orc tasks answer 0192f0c1-… yes",
+        "orc tasks answer 0192f0c1-… '{\"row\": 7}' --question 2",
     )(answer)
 
 

@@ -29,36 +29,22 @@ Ended = Literal["succeeded", "dead", "cancelled", "expired"]
 
 def add_to(commands: Commands) -> None:
     """Add these commands to those of `orc tasks`."""
-    commands.command(
-        "why",
-        examples="""
-            orc tasks why 0192f0c1-…
-            orc tasks why 0192f0c1-… -o json | jq .cause
-        """,
-    )(why)
+    commands.command("why", "orc tasks why 0192f0c1-…", "orc tasks why 0192f0c1-… -o json | jq .cause")(why)
     commands.command(
         "cancel",
-        examples="""
-            orc tasks cancel 0192f0c1-… --reason "wrong input"
-            orc tasks cancel ID ID --wait --timeout 30s
-            orc tasks cancel --session 101 --older-than 1h
-        """,
+        'orc tasks cancel 0192f0c1-… --reason "wrong input"',
+        "orc tasks cancel ID ID --wait --timeout 30s",
+        "orc tasks cancel --session 101 --older-than 1h",
     )(cancel)
     commands.command(
         "retry",
-        examples="""
-            orc tasks retry 0192f0c1-… --reason "the disk has room again"
-            orc tasks retry --skill send --error "Connection refused"
-            orc tasks retry --state cancelled --session 101 --dry-run
-        """,
+        'orc tasks retry 0192f0c1-… --reason "the disk has room again"',
+        'orc tasks retry --skill send --error "Connection refused"',
+        "orc tasks retry --state cancelled --session 101 --dry-run",
     )(retry)
-    commands.command(
-        "delete",
-        examples="""
-            orc tasks delete 0192f0c1-…
-            orc tasks delete --state expired --older-than 1d
-        """,
-    )(delete)
+    commands.command("delete", "orc tasks delete 0192f0c1-…", "orc tasks delete --state expired --older-than 1d")(
+        delete
+    )
 
 
 async def why(task: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:

@@ -33,21 +33,17 @@ State = Literal[
 commands = noun(
     "tasks",
     "Submit tasks, look at them, wait for them, answer and cancel them.",
-    examples="""
-        orc tasks submit greet -a name=Ada --wait
-        orc tasks list --state dead
-    """,
+    "orc tasks submit greet -a name=Ada --wait",
+    "orc tasks list --state dead",
 )
 app = commands.app
 
 
 @commands.command(
     "submit",
-    examples="""
-        orc tasks submit greet -a name=Ada --wait
-        orc tasks submit summarize @body.json --priority high --key order-17
-        echo '{"text": "…"}' | orc tasks submit summarize - -o id
-    """,
+    "orc tasks submit greet -a name=Ada --wait",
+    "orc tasks submit summarize @body.json --priority high --key order-17",
+    'echo \'{"text": "…"}\' | orc tasks submit summarize - -o id',
 )
 async def submit(
     skill: Annotated[str, positional("SKILL")],
@@ -128,14 +124,7 @@ async def submit(
     return _tell_end(end, common, timeout)
 
 
-@commands.command(
-    "list",
-    alias="ls",
-    examples="""
-        orc tasks list
-        orc tasks list --state dead -o id
-    """,
-)
+@commands.command("list", "orc tasks list", "orc tasks list --state dead -o id")
 async def list_(
     *,
     state: Annotated[tuple[State, ...], option("--state", metavar="STATE", many=True)] = (),
@@ -161,14 +150,7 @@ async def list_(
         output.hint(f"these are the first {limit}; --limit shows more")
 
 
-@commands.command(
-    "show",
-    alias="get",
-    examples="""
-        orc tasks show 0192f0c1-…
-        orc tasks show 0192f0c1-… -o json
-    """,
-)
+@commands.command("show", "orc tasks show 0192f0c1-…", "orc tasks show 0192f0c1-… -o json")
 async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
     """Show everything that is known of a task: what it waits for, its attempts, errors and result.
 
@@ -184,13 +166,7 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
     output.show_record(common.output, record, key="id", skip=(*optional, "result", "progress", "questions", "once"))
 
 
-@commands.command(
-    "result",
-    examples="""
-        orc tasks result 0192f0c1-…
-        orc tasks result 0192f0c1-… | jq .text
-    """,
-)
+@commands.command("result", "orc tasks result 0192f0c1-…", "orc tasks result 0192f0c1-… | jq .text")
 async def result(task: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
     """Print the result of a task: the JSON that its handler returned, byte for byte.
 
@@ -209,13 +185,7 @@ async def result(task: Annotated[str, positional("ID")], /, *, common: Globals =
     raise TaskError(task, f"has no result, it is {found.state}: {found.reason}; `orc tasks show {task}` tells more")
 
 
-@commands.command(
-    "wait",
-    examples="""
-        orc tasks wait 0192f0c1-…
-        orc tasks wait ID ID ID --timeout 2m
-    """,
-)
+@commands.command("wait", "orc tasks wait 0192f0c1-…", "orc tasks wait ID ID ID --timeout 2m")
 async def wait(
     *tasks: Annotated[str, positional("ID")],
     timeout: Annotated[str | None, option("--timeout", metavar="DURATION")] = None,
@@ -250,11 +220,7 @@ async def wait(
 
 
 @commands.command(
-    "watch",
-    examples="""
-        orc tasks watch 0192f0c1-…
-        orc tasks watch 0192f0c1-… -o jsonl | jq 'select(.kind == "output").data'
-    """,
+    "watch", "orc tasks watch 0192f0c1-…", "orc tasks watch 0192f0c1-… -o jsonl | jq 'select(.kind == \"output\").data'"
 )
 async def watch(
     task: Annotated[str, positional("ID")],

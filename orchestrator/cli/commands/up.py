@@ -30,12 +30,10 @@ DRAIN_MARGIN_S: Final = 20.0
 commands = Commands(
     "up",
     "Run everything in one terminal: Redis, supervisor, workers.",
-    examples="""
-        orc up my_agents:agent
-        orc up my_agents:agent --processes 4
-        orc up my_agents:agent --reload
-        ORC_REDIS__URL=redis://localhost:6379/0 orc up my_agents:agent
-    """,
+    "orc up my_agents:agent",
+    "orc up my_agents:agent --processes 4",
+    "orc up my_agents:agent --reload",
+    "ORC_REDIS__URL=redis://localhost:6379/0 orc up my_agents:agent",
 )
 app = commands.app
 

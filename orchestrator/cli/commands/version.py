@@ -10,14 +10,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands
 
-commands = Commands(
-    "version",
-    "Show the version.",
-    examples="""
-        orc version
-        orc version -o json
-    """,
-)
+commands = Commands("version", "Show the version.", "orc version", "orc version -o json")
 app = commands.app
 
 

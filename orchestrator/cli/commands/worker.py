@@ -13,21 +13,17 @@ from orchestrator.core.errors import InvalidInput
 commands = Commands(
     "worker",
     "Run worker processes alone.",
-    examples="""
-        orc worker run my_agents:agent
-        orc worker run my_agents:agent my_agents:other --processes 4
-    """,
+    "orc worker run my_agents:agent",
+    "orc worker run my_agents:agent my_agents:other --processes 4",
 )
 app = commands.app
 
 
 @commands.command(
     "run",
-    examples="""
-        orc worker run my_agents:agent
-        orc worker run my_agents:agent --processes 4
-        orc worker run my_agents:agent --reload
-    """,
+    "orc worker run my_agents:agent",
+    "orc worker run my_agents:agent --processes 4",
+    "orc worker run my_agents:agent --reload",
 )
 def run(
     *agents: Annotated[str, positional("MODULE:AGENT")],

@@ -19,23 +19,14 @@ if TYPE_CHECKING:
 commands = noun(
     "workers",
     "Look at the worker processes; drain and stop them.",
-    examples="""
-        orc workers list
-        orc workers list -o json
-        orc workers drain host-7:4711 --wait
-    """,
+    "orc workers list",
+    "orc workers list -o json",
+    "orc workers drain host-7:4711 --wait",
 )
 app = commands.app
 
 
-@commands.command(
-    "list",
-    alias="ls",
-    examples="""
-        orc workers list
-        orc workers list -o id
-    """,
-)
+@commands.command("list", "orc workers list", "orc workers list -o id")
 async def list_(*, common: Globals = DEFAULTS) -> None:
     """List the worker processes that live: where they run, and their slots per agent (0: it drains)."""
     from orchestrator.agents import queries
@@ -52,14 +43,7 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
     output.show_list(common.output, rows, columns, key="id", empty=empty)
 
 
-@commands.command(
-    "show",
-    alias="get",
-    examples="""
-        orc workers show host-7:4711
-        orc workers show host-7:4711:9f0c1a2b -o json
-    """,
-)
+@commands.command("show", "orc workers show host-7:4711", "orc workers show host-7:4711:9f0c1a2b -o json")
 async def show(worker: Annotated[str, positional("WORKER")], /, *, common: Globals = DEFAULTS) -> None:
     """Show one worker process: where it runs, since when, its slots per agent, and whether it is to drain or to end.
 

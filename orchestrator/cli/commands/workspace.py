@@ -17,10 +17,8 @@ if TYPE_CHECKING:
 commands = noun(
     "workspace",
     "Look at what the agents of a session share; change it.",
-    examples="""
-        orc workspace get 101
-        orc workspace events 101 --follow
-    """,
+    "orc workspace get 101",
+    "orc workspace events 101 --follow",
 )
 app = commands.app
 
@@ -29,12 +27,7 @@ Session = Annotated[str, positional("SESSION")]
 
 
 @commands.command(
-    "get",
-    examples="""
-        orc workspace get 101
-        orc workspace get 101 title | jq .
-        orc workspace get 101 title outline -o json
-    """,
+    "get", "orc workspace get 101", "orc workspace get 101 title | jq .", "orc workspace get 101 title outline -o json"
 )
 async def get(session: Session, /, *paths: Annotated[str, positional("PATH")], common: Globals = DEFAULTS) -> None:
     """Show the document of a session; of one path its value alone, as JSON.
@@ -56,11 +49,9 @@ async def get(session: Session, /, *paths: Annotated[str, positional("PATH")], c
 
 @commands.command(
     "set",
-    examples="""
-        orc workspace set 101 title '"A better title"'
-        orc workspace set 101 outline @outline.json --if-version 3
-        orc workspace set 101 draft --delete
-    """,
+    "orc workspace set 101 title '\"A better title\"'",
+    "orc workspace set 101 outline @outline.json --if-version 3",
+    "orc workspace set 101 draft --delete",
 )
 async def set_(
     session: Session,
@@ -93,13 +84,7 @@ async def set_(
     output.show_record(common.output, record, key="version")
 
 
-@commands.command(
-    "log",
-    examples="""
-        orc workspace log 101 findings
-        orc workspace log 101 findings --after 40 -o jsonl
-    """,
-)
+@commands.command("log", "orc workspace log 101 findings", "orc workspace log 101 findings --after 40 -o jsonl")
 async def log(
     session: Session,
     name: Annotated[str, positional("LOG")],
@@ -129,13 +114,7 @@ async def log(
     output.show_list(common.output, rows, ("number", "at", "agent", "value"), key="number", empty="nothing is there")
 
 
-@commands.command(
-    "events",
-    examples="""
-        orc workspace events 101
-        orc workspace events 101 --follow -o jsonl
-    """,
-)
+@commands.command("events", "orc workspace events 101", "orc workspace events 101 --follow -o jsonl")
 async def events(
     session: Session,
     /,
@@ -174,11 +153,7 @@ async def events(
 
 
 @commands.command(
-    "export",
-    examples="""
-        orc workspace export 101 > session-101.json
-        orc workspace export 101 | jq '.paths.title.value'
-    """,
+    "export", "orc workspace export 101 > session-101.json", "orc workspace export 101 | jq '.paths.title.value'"
 )
 async def export(session: Session, /, *, common: Globals = DEFAULTS) -> None:
     """Print all that is shared, at one moment, as one JSON document: paths, logs, sets, states, and who is there.

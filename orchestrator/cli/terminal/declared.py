@@ -28,21 +28,20 @@ EXIT_CODES = (
 JSON_HELP = "JSON when it parses, otherwise text; @FILE and @- read it from a file or standard input."
 
 
-def noun(name: str, about: str, *, examples: str) -> Commands:
+def noun(name: str, about: str, *examples: str) -> Commands:
     """Create a command with a sub-command for each declared control command of this noun."""
-    commands = Commands(name, about, examples=examples)
+    commands = Commands(name, about, *examples)
     for model in KINDS.values():
         words = model.verb.split()
         if words[:1] == [name] and len(words) == 2:
-            commands.command(words[1], examples=examples_of(model))(declared(model))
+            commands.command(words[1], *examples_of(model))(declared(model))
     return commands
 
 
-def examples_of(model: type[Command]) -> str:
+def examples_of(model: type[Command]) -> list[str]:
     """Return the examples of a declared command, one per line."""
-    lines = [f"orc {model.verb} {typed}" for typed in model.examples]
     reset = _reset_of(model)
-    return "\n".join([*lines, *([f"orc {reset.verb}"] if reset else [])])
+    return [f"orc {model.verb} {typed}".rstrip() for typed in model.examples] + ([f"orc {reset.verb}"] if reset else [])
 
 
 def declared(model: type[Command], around: Around | None = None) -> Callable[..., int]:

@@ -1,4 +1,4 @@
-"""The options that every command takes, and the settings they lead to."""
+"""Options that every command takes, and arguments that several commands take."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - read when arguments are parsed
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from orchestrator.cli.terminal.parsing import global_options, option
+from orchestrator.cli.terminal.parsing import global_options, option, positional
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -19,10 +19,16 @@ if TYPE_CHECKING:
 Form: TypeAlias = Literal["table", "json", "jsonl", "id"]
 
 
+TaskId: TypeAlias = Annotated[str, positional("ID", help="Id of the task.")]
+DryRun: TypeAlias = Annotated[bool, option("--dry-run", help="Print the ids that match and change nothing.")]
+Yes: TypeAlias = Annotated[bool, option("--yes", help="Do not ask for confirmation.")]
+Reason: TypeAlias = Annotated[str, option("--reason", metavar="TEXT", help="Reason; kept with the command.")]
+
+
 @global_options
 @dataclass(frozen=True, slots=True)
 class Globals:
-    """What may be said with every command."""
+    """Options that every command takes."""
 
     output: Annotated[Form, option("--output", "-o", metavar="FORM")] = "table"
     """table for people; json, jsonl for programs; id for pipes."""
@@ -31,7 +37,7 @@ class Globals:
     """Settings file [ORC_CONFIG]."""
 
     url: Annotated[str | None, option("--url", metavar="URL")] = None
-    """Redis to use [ORC_REDIS__URL]. A password belongs in the variable: options are seen by everybody."""
+    """Redis server [ORC_REDIS__URL]. Put a password into the variable: every user of the machine can read options."""
 
     prefix: Annotated[str | None, option("--prefix", metavar="APP:ENV:TENANT")] = None
     """First part of every key [ORC_PREFIX]."""
@@ -43,21 +49,21 @@ class Globals:
     """Data directory of the embedded Redis [ORC_DATA_DIR]."""
 
     debug: Annotated[bool, option("--debug")] = False
-    """Log everything; show where an error came from."""
+    """Log at level debug; show the traceback of an error."""
 
     def settings(self, **overrides: object) -> Settings:
-        """Read the settings, with these options put over them.
+        """Read the settings; these options override them.
 
         Args:
-            overrides: further options; `__` stands for the dot (`worker__processes=2`).
+            overrides: more options, with `__` for the dot (`worker__processes=2`).
 
         Raises:
-            ConfigError: a setting is wrong or unknown.
+            ConfigError: a setting is invalid or unknown.
         """
         return self.loaded(**overrides).settings
 
     def loaded(self, **overrides: object) -> LoadedSettings:
-        """Read the settings and keep where each came from."""
+        """Read the settings with the source of each."""
         from orchestrator.core.settings import load_with_places
 
         self.name_data_dir()
@@ -83,12 +89,12 @@ class Globals:
         return Orchestrator(settings=self.settings())
 
     def name_data_dir(self) -> None:
-        """Let everything in this process and below look for the embedded server where `--data-dir` says."""
+        """Set the data directory of the embedded server for this process and its children."""
         if self.data_dir is not None:
             os.environ["ORC_DATA_DIR"] = str(self.data_dir.expanduser().absolute())
 
     def environ(self) -> dict[str, str]:
-        """The environment for a process of ours that must see the same settings."""
+        """Return the environment for a child process that must read the same settings."""
         self.name_data_dir()
         given = {"ORC_CONFIG": self.config and str(self.config.absolute()), "ORC_REDIS__URL": self.url}
         given |= {"ORC_PREFIX": self.prefix, "ORC_POOL": self.pool}

@@ -12,12 +12,13 @@ from cyclopts import App, CycloptsError, Group, Parameter, UnusedCliTokensError
 from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Commands", "global_options", "option", "option_group", "positional"]
 
 C = TypeVar("C", bound=type)
 
+_ALIASES: Final = {"list": "ls", "show": "get"}
 _GLOBAL: Final = Group("Global options", sort_key=100)
 
 
@@ -52,7 +53,7 @@ def global_options(values: C) -> C:
 class Commands:
     """A command with sub-commands, or the program itself."""
 
-    def __init__(self, name: str, about: str = "", *, examples: str = "") -> None:
+    def __init__(self, name: str, about: str = "", *examples: str) -> None:
         self.app = App(
             name=name,
             help=about,
@@ -69,9 +70,10 @@ class Commands:
         self.app.command(path, name=name, help=about, sort_key=len(list(self.app)))
 
     def command(
-        self, name: str, *, alias: str | None = None, examples: str = ""
+        self, name: str, *examples: str, alias: str | None = None
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Add a function as a sub-command; its docstring is its help, its alias is not shown."""
+        """Add a function as a sub-command; its docstring is its help. `ls` is an alias of `list`, `get` of `show`."""
+        alias = alias or _ALIASES.get(name)
 
         def add(function: Callable[..., Any]) -> Callable[..., Any]:
             self.app.command(function, name=name, help_epilogue=_examples(examples))
@@ -147,9 +149,8 @@ def globals_after_words(tokens: Sequence[str]) -> list[str]:
     return [*words, *moved, *rest]
 
 
-def _examples(text: str) -> str:
-    lines: Iterable[str] = (line.strip() for line in text.strip().splitlines())
-    return "\n".join(["Examples:", *(f"  {line}" for line in lines)]) if text else " "  # None would inherit
+def _examples(lines: Sequence[str]) -> str:
+    return "\n".join(["Examples:", *(f"  {line}" for line in lines)]) if lines else " "  # None would inherit
 
 
 def _sentence(message: str) -> str:
