@@ -6,7 +6,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.active_commands import active_commands, in_words, read_desired_state
+from orchestrator.cli.terminal.active_commands import (
+    active_commands,
+    read_desired_state,
+    show_affected,
+    show_affected_record,
+)
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, send_and_show
 from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.failures import CommandAborted
@@ -22,22 +27,24 @@ if TYPE_CHECKING:
 
 commands = noun(
     "agents",
-    "Look at the agents of the pool; pause, resume and limit them.",
+    "List agents; pause, resume and limit them.",
     "orc agents list",
     "orc agents show editor -o json",
     'orc agents pause editor --reason "too many errors"',
 )
 app = commands.app
 
+COLUMNS = ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills")
+
 
 @commands.command("list", "orc agents list", "orc agents list --within 30s", "orc agents list -o json")
 async def list_(
     *, within: Annotated[str | None, option("--within", metavar="DURATION")] = None, common: Globals = DEFAULTS
 ) -> None:
-    """List the agents that the pool knows, with their skills, slots and limits.
+    """List the agents of the pool, with their workers, slots, limits and skills.
 
     Args:
-        within: Only those that gave a sign of life within so long, as 30s.
+        within: Only agents with a heartbeat in this time, as 30s.
     """
     from orchestrator.agent_state.states import Agents
     from orchestrator.agents import queries
@@ -49,49 +56,30 @@ async def list_(
             living = await Agents(services.store, services.settings).active(within_s)
             found = [agent for agent in found if agent.name in living]
         now = await read_desired_state(services)
-    rows = [with_active_commands(agent, now) for agent in found]
-    shown = [agent_cells(row) for row in rows] if common.output == "table" else rows
-    columns = agent_columns(rows)
-    empty = "no agent is known; run some with `orc up MODULE:AGENT`"
+    rows = [_row(agent, now) for agent in found]
+    if common.output == "table":
+        rows = [{**row, "workers": len(row["workers"])} for row in rows]
+    empty = "no agents; start one with `orc up MODULE:AGENT`"
     if within_s is not None:
-        empty = f"no agent gave a sign of life within {within_s:g} s"
-    output.show_list(common.output, shown, columns, key="name", empty=empty)
+        empty = f"no agent with a heartbeat in the last {within_s:g} s"
+    show_affected(common.output, rows, COLUMNS, key="name", empty=empty)
 
 
 @commands.command("show", "orc agents show editor", "orc agents show editor -o json")
-async def show(name: Annotated[str, positional("AGENT")], /, *, common: Globals = DEFAULTS) -> None:
-    """Show one agent.
-
-    Args:
-        name: Its name.
-    """
+async def show(
+    name: Annotated[str, positional("AGENT", help="Name of the agent.")], /, *, common: Globals = DEFAULTS
+) -> None:
+    """Show one agent."""
     from orchestrator.agents import queries
 
     async with common.services() as services:
-        agent = await queries.agent(services.store, name)
-        now = await read_desired_state(services)
-    record = with_active_commands(agent, now)
-    shown = {**record, "active_commands": in_words(record["active_commands"])} if common.output == "table" else record
-    output.show_record(common.output, shown, key="name", skip=("active_commands",))
+        record = _row(await queries.agent(services.store, name), await read_desired_state(services))
+    show_affected_record(common.output, record, key="name")
 
 
-def with_active_commands(agent: AgentInfo, now: Desired) -> dict[str, Any]:
-    """What is known of an agent, with what holds it back."""
-    return {
-        **asdict(agent),
-        "active_commands": active_commands(now, "stop:all", f"stop:agent:{agent.name}", f"pause:agent:{agent.name}"),
-    }
-
-
-def agent_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """The columns of a table of agents; what holds them back only if something does."""
-    columns = ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills")
-    return (*columns, "active_commands") if any(row["active_commands"] for row in rows) else columns
-
-
-def agent_cells(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for a table."""
-    return {**row, "workers": len(row["workers"]), "active_commands": in_words(row["active_commands"])}
+def _row(agent: AgentInfo, now: Desired) -> dict[str, Any]:
+    slots = ("stop:all", f"stop:agent:{agent.name}", f"pause:agent:{agent.name}")
+    return {**asdict(agent), "active_commands": active_commands(now, *slots)}
 
 
 @commands.command("top", "orc agents top", "orc agents top --date 2026-11-20 -n 3 -o json")
@@ -101,19 +89,19 @@ async def top(
     count: Annotated[int, option("-n", metavar="N")] = 10,
     common: Globals = DEFAULTS,
 ) -> None:
-    """Show the agents that have done the most tasks on one day: those that ended with a result.
+    """Show the agents with the most succeeded tasks on one day.
 
-    Days are UTC, by the server's clock; eight of them are kept.
+    Days are in UTC, by the clock of Redis. The last eight days are kept.
 
     Args:
         date: The day, as 2026-11-20 [today].
-        count: Show so many at most.
+        count: How many agents [10].
     """
     async with common.client() as orc:
         found = await orc.board(date=day("--date", date)).top(count)
     output.show_list(
         common.output, [asdict(standing) for standing in found], ("place", "member", "count"), key="member",
-        empty="no task has ended with a result on this day",
+        empty="no task succeeded on this day",
     )  # fmt: skip
 
 
@@ -127,23 +115,23 @@ async def limit(
     options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Give an agent's own limit another rate, from the next start on. `orc limits` is for named limits.
+    """Change the rate of an agent's own limit. `orc limits set` changes named limits.
 
     Args:
-        agent: Its name.
+        agent: Name of the agent.
         rate: Starts per time, as 10/s, 10/min, 10/h or 10/d.
-        reset: Let it have the rate again that the agent says.
+        reset: Reset the limit to the rate that the agent defines.
     """
     from orchestrator.control.commands import make_command
 
     if reset == (rate is not None):
-        raise InvalidInput("which rate? give one, as 10/min; or --reset")
+        raise InvalidInput("give RATE, as 10/min, or --reset")
     named = {"limit": f"@{agent}"}
     command = make_command("reset-limit", named) if reset else make_command("set-limit", {**named, "rate": rate})
     async with common.services() as services:
         known = await known_agent(services, agent)
         if known is not None and "rate" not in known.limits and not reset:
             named_limits = ", ".join(known.limits)
-            others = f"; of its other limits ({named_limits}) `orc limits set` changes the rate" if named_limits else ""
-            raise CommandAborted(f"agent {agent!r} has no limit of its own; give it a rate where it is made{others}")
+            others = f", or change its limits ({named_limits}) with `orc limits set`" if named_limits else ""
+            raise CommandAborted(f"agent {agent!r} has no limit of its own; give it a rate in its declaration{others}")
         return await send_and_show(services, command, options, common)

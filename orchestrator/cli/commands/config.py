@@ -12,7 +12,7 @@ from orchestrator.cli.terminal.parsing import option, positional
 
 commands = noun(
     "config",
-    "Show and check the settings; publish values that agents read while they run.",
+    "Show and check the settings; publish configuration values.",
     "orc config show --sources",
     "orc config validate orchestrator.toml",
     'orc config publish routing.model \'"large"\' --reason "the small one is down"',
@@ -22,10 +22,10 @@ app = commands.app
 
 @commands.command("show", "orc config show --sources", "orc config show -o json")
 def show(*, sources: Annotated[bool, option("--sources")] = False, common: Globals = DEFAULTS) -> None:
-    """Show every setting with its value; secrets are masked.
+    """Show every setting with its value. Secrets are masked.
 
     Args:
-        sources: Say where each value comes from.
+        sources: Show the source of each value.
     """
     rows: list[dict[str, Any]] = []
     for row in common.loaded().rows():
@@ -38,26 +38,26 @@ def show(*, sources: Annotated[bool, option("--sources")] = False, common: Globa
 
 @commands.command("validate", "orc config validate", "orc config validate orchestrator.toml")
 def validate(file: Annotated[Path | None, positional("FILE")] = None, /, *, common: Globals = DEFAULTS) -> None:
-    """Check the settings from all sources, with FILE in place of the usual file. Exit code 78: something is wrong.
+    """Check the settings from all sources. Exit code 78: a setting is invalid.
 
     Args:
-        file: A settings file.
+        file: Settings file, in place of the usual one.
     """
     from dataclasses import replace
 
     loaded = replace(common, config=file or common.config).loaded()
     files = [place.removeprefix("file ") for place in loaded.places.values() if place.startswith("file ")]
-    output.say(f"the settings are fine ({', '.join(dict.fromkeys(files)) or 'no file'})")
+    output.say(f"the settings are valid ({', '.join(dict.fromkeys(files)) or 'no file'})")
 
 
 @commands.command(
     "schema", "orc config schema > orchestrator.schema.json", "orc config schema --commands | jq '.oneOf | length'"
 )
 def schema(*, of_commands: Annotated[bool, option("--commands")] = False, common: Globals = DEFAULTS) -> None:
-    """Print the JSON schema of the settings, for editors and for other programs. It is JSON in every form of output.
+    """Print the JSON schema of the settings, whatever -o says.
 
     Args:
-        of_commands: That of the control commands instead.
+        of_commands: Print the schema of the control commands instead.
     """
     from orchestrator.control.commands import commands_schema
     from orchestrator.core.settings import settings_schema
@@ -68,8 +68,8 @@ def schema(*, of_commands: Annotated[bool, option("--commands")] = False, common
 
 @commands.command("published", "orc config published", "orc config published -o json")
 async def published(*, common: Globals = DEFAULTS) -> None:
-    """List the values that are published."""
+    """List the published configuration values."""
     async with common.client() as orc:
         found = await orc.config.all()
     rows = [{"key": key, "value": value} for key, value in sorted(found.items())]
-    output.show_list(common.output, rows, ("key", "value"), key="key", empty="nothing is published")
+    output.show_list(common.output, rows, ("key", "value"), key="key", empty="no published values")

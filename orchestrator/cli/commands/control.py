@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from orchestrator.control.signing import Signer
     from orchestrator.services import Services
 
-commands = noun("control", "Look at the commands that were given.", "orc control list", "orc control show 0192f0c1-…")
+commands = noun(
+    "control",
+    "List the control commands that were given; set the log level.",
+    "orc control list",
+    "orc control show 0192f0c1-…",
+)
 app = commands.app
 
 
@@ -34,14 +39,14 @@ async def list_(
     limit: Annotated[int, option("--limit", metavar="N")] = 50,
     common: Globals = DEFAULTS,
 ) -> None:
-    """List the newest commands: who asked for what, when and why, and whether it is active. Also what was refused.
+    """List the newest control commands, with actor, reason and state. Refused commands are listed too.
 
     Args:
-        actor: Only those of this actor.
-        kind: Only those of this kind: stop, start, pause-agent, …
-        since: Only those of this time: 1h, 2d.
-        refused: Only those that were refused.
-        limit: At most this many [50].
+        actor: Only commands of this actor.
+        kind: Only commands of this kind: stop, start, pause-agent, …
+        since: Only commands from this time: 1h, 2d.
+        refused: Only refused commands.
+        limit: How many [50].
     """
     from datetime import UTC, datetime, timedelta
 
@@ -51,7 +56,7 @@ async def list_(
     if limit < 1:
         raise InvalidInput(f"--limit must be at least 1, not {limit}")
     if kind is not None and kind not in KINDS:
-        raise InvalidInput(f"no command is of kind {kind!r}; there are {', '.join(sorted(KINDS))}")
+        raise InvalidInput(f"no command has the kind {kind!r}; the kinds are {', '.join(sorted(KINDS))}")
     since_s = duration_s("--since", since)
     start = None if since_s is None else datetime.now(UTC) - timedelta(seconds=since_s)
 
@@ -72,16 +77,14 @@ async def list_(
             for row in rows
         ]
     columns = ("id", "at", "actor", "state", "command", "reason")
-    output.show_list(common.output, rows, columns, key="id", empty="no such command was given")
+    output.show_list(common.output, rows, columns, key="id", empty="no commands")
 
 
 @commands.command("show", "orc control show 0192f0c1-…", "orc control show 0192f0c1-… -o json")
-async def show(command: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
-    """Show one command: who asked for it, why and when, whether it is active, who has answered and who has not.
-
-    Args:
-        command: Its id.
-    """
+async def show(
+    command: Annotated[str, positional("ID", help="Id of the command.")], /, *, common: Globals = DEFAULTS
+) -> None:
+    """Show one control command, with its receipts and the processes that have not answered."""
     from orchestrator.control.receipts import Receipts, poll
     from orchestrator.control.records import find
 

@@ -1,11 +1,10 @@
-"""`orc limits`: list, set, reset."""
+"""`orc limits`: list; set and reset are declared control commands."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.active_commands import active_commands, in_words, read_desired_state
+from orchestrator.cli.terminal.active_commands import active_commands, read_desired_state, show_affected
 from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 
@@ -14,7 +13,7 @@ if TYPE_CHECKING:
 
 commands = noun(
     "limits",
-    "Look at the limits of starts; change their rates.",
+    "List rate limits; change their rates.",
     "orc limits list",
     'orc limits set model:gpt 30/min --reason "half of the quota"',
     "orc limits reset model:gpt",
@@ -24,19 +23,14 @@ app = commands.app
 
 @commands.command("list", "orc limits list", "orc limits list -o json")
 async def list_(*, common: Globals = DEFAULTS) -> None:
-    """List the limits: the rate that counts, the one that agents or settings define, who is bound by it.
+    """List the rate limits, with the rate that applies, the defined rate and the agents that have the limit.
 
-    An agent's own limit is called @AGENT.
+    @AGENT is an agent's own limit.
     """
     async with common.services() as services:
         rows = await _rows(services)
-    shown = (
-        [{**row, "active_commands": in_words(row["active_commands"])} for row in rows]
-        if common.output == "table"
-        else rows
-    )
-    columns = ("limit", "rate", "defined", "agents", "active_commands")
-    output.show_list(common.output, shown, columns, key="limit", empty="no limit is known")
+    columns = ("limit", "rate", "defined", "agents")
+    show_affected(common.output, rows, columns, key="limit", empty="no limits")
 
 
 async def _rows(services: Services) -> list[dict[str, Any]]:

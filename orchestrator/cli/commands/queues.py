@@ -1,21 +1,24 @@
-"""`orc queues`: list, pause, resume, drain; `queue_purge` adds purge."""
+"""`orc queues`: list, purge; pause, drain and resume are declared control commands."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from orchestrator.cli.commands import queue_purge
-from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.active_commands import active_commands, in_words, read_desired_state
+from orchestrator.cli.terminal.active_commands import active_commands, read_desired_state, show_affected
+from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
+from orchestrator.cli.terminal.confirm import ask, ask_for_name
 from orchestrator.cli.terminal.declared import noun
-from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.options import DEFAULTS, DryRun, Globals, Yes
+from orchestrator.cli.terminal.parsing import positional
+from orchestrator.cli.terminal.selections import Selecting, carry_out, find, show_dry_run
+from orchestrator.core.errors import InvalidInput
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
 
 commands = noun(
     "queues",
-    "Look at what waits; pause, resume and drain queues.",
+    "List queues; pause, drain, resume and purge them.",
     "orc queues list",
     "orc queues list -o json",
     'orc queues pause skill:summarize --reason "the model is down"',
@@ -24,33 +27,24 @@ app = commands.app
 
 COLUMNS: Final = ("queue", "tasks", "agents", "why")
 HEADS: Final = 100
-"""Of so many queues the first task is looked at."""
+"""Of how many queues `why` of the first task is read."""
+NAME_ABOVE: Final = 20
+"""Above this number of tasks, the confirmation of a purge is the name of the queue."""
 
 
 @commands.command("list", "orc queues list", "orc queues list -o json")
 async def list_(*, common: Globals = DEFAULTS) -> None:
-    """List the queues that are not empty, which live agents take from them, and what the first task of each waits for.
+    """List the queues that hold tasks, are paused or drained, with the agents that serve them.
 
-    Queues that are paused or drained are listed too, by whose order and why.
+    For the first task of each queue, `why` tells what it waits for.
     """
     async with common.services() as services:
         rows = await queue_rows(services)
-    shown = [queue_cells(row) for row in rows] if common.output == "table" else rows
-    output.show_list(common.output, shown, queue_columns(rows), key="queue", empty="nothing waits")
-
-
-def queue_columns(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """The columns of a table of queues; active commands only if there are some."""
-    return (*COLUMNS, "active_commands") if any(row["active_commands"] for row in rows) else COLUMNS
-
-
-def queue_cells(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for a table."""
-    return {**row, "active_commands": in_words(row["active_commands"])}
+    show_affected(common.output, rows, COLUMNS, key="queue", empty="no tasks wait")
 
 
 async def queue_rows(services: Services) -> list[dict[str, Any]]:
-    """Queues with their lengths, the live agents that serve them, and what their first tasks wait for."""
+    """Return a row for each queue: its length, the live agents that serve it, and what its first task waits for."""
     from orchestrator.agents import queries as agents
     from orchestrator.tasks import queries as tasks
     from orchestrator.why import lookup
@@ -73,4 +67,43 @@ async def queue_rows(services: Services) -> list[dict[str, Any]]:
     return [row(queue, count) for queue, count in lengths.items()]
 
 
-queue_purge.add_to(commands)
+@commands.command(
+    "purge", 'orc queues purge skill:send --reason "test data"', "orc queues purge agent:editor --dry-run"
+)
+def purge(
+    queue: Annotated[str, positional("QUEUE", help="skill:NAME or agent:NAME.")],
+    /,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    options: CommandOptions = USUAL,
+    common: Globals = DEFAULTS,
+) -> int:
+    """Cancel every task that waits in a queue now. Needs --reason; asks for confirmation.
+
+    Above 20 tasks, the confirmation is the name of the queue.
+
+    Exit code: 0 done, 4 not confirmed, 5 not done in time, 6 some tasks had left the queue, 69 no supervisor leads.
+    """
+    # Not a coroutine, so that Ctrl-C ends the question.
+    import anyio
+
+    from orchestrator.control.commands import PurgeQueue, make_command
+    from orchestrator.tasks.model import TaskState
+    from orchestrator.tasks.selecting import TaskFilter
+
+    make_command("purge-queue", {"queue": queue, "count": 0})
+    if not options.reason and not dry_run:
+        raise InvalidInput("give a reason with --reason; the tasks in the queue are cancelled")
+    chosen = Selecting(TaskFilter(queue=queue), {TaskState.READY}, None, dry_run=dry_run, yes=yes)
+    found = find(chosen, common)
+    if dry_run:
+        return show_dry_run(found, chosen, common)
+    many = len(found.tasks)
+    action = f"cancel {many} task{'' if many == 1 else 's'} that wait{'s' if many == 1 else ''} in {queue}"
+    if many > NAME_ABOVE:
+        ask_for_name(action, queue, yes=yes)
+    elif many:
+        ask(action, yes=yes)
+    command = PurgeQueue(queue=queue, count=many, filter=chosen.wanted.words)
+    return anyio.run(carry_out, command, found, options, common)
