@@ -34,7 +34,7 @@ class AnswerSource(Protocol):
         """
 
 
-class Pending(msgspec.Struct, frozen=True):
+class PendingQuestion(msgspec.Struct, frozen=True):
     """What the attempt ends with: a question as it is stored, and its deadline after so long or at that time."""
 
     number: int
@@ -53,7 +53,7 @@ class Asking:
     __slots__ = ("_answers", "_asks", "pending")
 
     def __init__(self, answers: AnswerSource) -> None:
-        self.pending: Pending | None = None
+        self.pending: PendingQuestion | None = None
         self._answers, self._asks = answers, 0
 
     async def ask(
@@ -88,7 +88,7 @@ class Asking:
 
 def _checked(
     number: int, question: str, options: Sequence[Any] | None, deadline: Duration | datetime | None, default: Any
-) -> Pending:
+) -> PendingQuestion:
     if not isinstance(question, str) or not question.strip():
         raise InvalidInput(f"a question must be a text that is not empty, not {question!r}")
     if isinstance(options, str) or (options is not None and not options):
@@ -105,4 +105,4 @@ def _checked(
         tuple(encode_value("an option", option) for option in options or ()),
         "" if default is NO_DEFAULT else encode_value("the default", default),
     )
-    return Pending(number, pack_question(wording), delay_ms, at_ms)
+    return PendingQuestion(number, pack_question(wording), delay_ms, at_ms)

@@ -22,11 +22,10 @@ from orchestrator.tasks.submission import (
     SubmitOptions,
     TypedSkill,
 )
-from workers.asking import NO_DEFAULT, AnswerSource, Asking
-from workers.once import OnceCalls, OnceResults
+from workers.asking import NO_DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from orchestrator.agent_state.states import AgentState
@@ -39,7 +38,8 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery, Envelope
     from orchestrator.workspace.scratch import Scratch
     from orchestrator.workspace.workspace import Workspace
-    from workers.asking import Pending
+    from workers.asking import Asking, PendingQuestion
+    from workers.once import OnceCalls
 
 T = TypeVar("T")
 
@@ -47,27 +47,51 @@ _log = get_logger("agent")
 
 
 class AttemptTimer(Protocol):
-    """What watches over the time of an attempt."""
+    """The time limits of an attempt."""
 
     def extend(self, seconds: float) -> None:
-        """Move the deadline."""
+        """Move the timeout."""
 
-    def sign(self) -> None:
-        """Note a sign of life."""
+    def record_sign(self) -> None:
+        """Restart the silence limit."""
 
 
 class Output(Protocol):
-    """Where the progress and the output of an attempt go."""
+    """Stores the progress and the output of an attempt."""
 
     async def progress(self, progress: Progress) -> None:
-        """Store how far it has come."""
+        """Store the progress."""
 
     async def emit(self, data: Any) -> None:
         """Store one chunk of output."""
 
 
-class Around(Protocol):
-    """What an attempt shares beyond its session."""
+class AttemptResources(Protocol):
+    """The parts of the worker that a context uses in the name of its attempt, each made at its first use.
+
+    Attributes:
+        cancelled: whether the attempt must end; set from any thread.
+        cancel_seen: whether the handler has read `cancelled` as True.
+        timer: None without time limits.
+        locks_in_use: the attempt's locks, once anything has asked for `locks`.
+    """
+
+    cancelled: bool
+    cancel_seen: bool
+    timer: AttemptTimer | None
+    locks_in_use: AttemptLocks | None
+
+    @property
+    def output(self) -> Output:
+        """Progress and output."""
+
+    @property
+    def locks(self) -> AttemptLocks:
+        """Execution locks and named locks."""
+
+    @property
+    def workspace(self) -> Workspace:
+        """The workspace of the session; OrchestratorError without a session."""
 
     @property
     def limits(self) -> Limits:
@@ -75,15 +99,26 @@ class Around(Protocol):
 
     @property
     def agent_state(self) -> AgentState:
-        """What the agent says of itself."""
+        """The state of the agent."""
 
     @property
     def config(self) -> SharedConfig:
-        """What operators have published."""
+        """Published configuration values."""
 
+    @property
+    def asking(self) -> Asking:
+        """Questions to people."""
 
-class TaskRecordAccess(AnswerSource, OnceResults, Protocol):
-    """What an attempt reads from the record of its task, and keeps there."""
+    @property
+    def question(self) -> PendingQuestion | None:
+        """The question that the attempt ends with, once it has asked."""
+
+    @property
+    def once(self) -> OnceCalls:
+        """Calls whose results the task keeps."""
+
+    async def client(self) -> Orchestrator:
+        """Open the client that submits child tasks."""
 
 
 class TaskContext:
@@ -102,9 +137,7 @@ class TaskContext:
     """
 
     __slots__ = (
-        "_around", "_asking", "_cancelled", "_children", "_client", "_depth", "_entry", "_generation",
-        "_limits", "_locks", "_logger", "_once", "_open_around", "_open_locks", "_open_output", "_open_record",
-        "_open_workspace", "_output", "_saw_cancelled", "_workspace", "agent", "attempt", "deadline",
+        "_children", "_delivery", "_depth", "_logger", "_resources", "agent", "attempt", "deadline",
         "idempotency_key", "session", "state", "tags", "task_id", "worker",
     )  # fmt: skip
 
@@ -112,16 +145,11 @@ class TaskContext:
         self,
         delivery: Delivery,
         envelope: Envelope,
+        resources: AttemptResources,
         *,
         worker: str,
-        deadline: datetime | None,
-        client: Callable[[], Awaitable[Orchestrator]],
+        deadline: datetime | None = None,
         state: Any = None,
-        output: Callable[[], Output] | None = None,
-        record: Callable[[], TaskRecordAccess] | None = None,
-        locks: Callable[[], AttemptLocks] | None = None,
-        workspace: Callable[[TaskContext], Workspace] | None = None,
-        around: Callable[[TaskContext], Around] | None = None,
     ) -> None:
         self.task_id: str = delivery.task_id
         self.idempotency_key: str = envelope.key or delivery.task_id
@@ -132,41 +160,17 @@ class TaskContext:
         self.tags: tuple[str, ...] = envelope.tags
         self.deadline: datetime | None = deadline
         self.state: Any = state
-        self._cancelled = False
-        self._saw_cancelled = False
-        self._limits: AttemptTimer | None = None
-        self._generation, self._entry, self._depth = delivery.generation, delivery.entry, envelope.depth
-        self._client, self._children = client, 0
-        # Most handlers emit nothing, so what emits is made when it is first needed.
-        self._open_output = output
-        self._output: Output | None = None
-        # As few lock anything, or ask anybody.
-        self._open_locks = locks
-        self._locks: AttemptLocks | None = None
-        self._open_workspace = workspace
-        self._workspace: Workspace | None = None
-        self._open_around = around
-        self._around: Around | None = None
-        self._open_record = record
-        self._asking: Asking | None = None
-        self._once: OnceCalls | None = None
+        self._delivery, self._depth, self._resources = delivery, envelope.depth, resources
+        self._children = 0
         self._logger: Any = None
 
     @property
     def cancelled(self) -> bool:
-        """True once somebody asked the task to stop, or it was taken away; also while the handler holds the loop."""
-        if self._cancelled:
-            self._saw_cancelled = True
-        return self._cancelled
-
-    @property
-    def saw_cancelled(self) -> bool:
-        """Whether the handler has read `cancelled` when it was True: then its end is that of its task."""
-        return self._saw_cancelled
-
-    def mark_cancelled(self) -> None:
-        """Let `cancelled` be True; from any thread."""
-        self._cancelled = True
+        """True once the attempt must end: cancelled, stopped, over its limits, or taken away. Works in threads too."""
+        if self._resources.cancelled:
+            self._resources.cancel_seen = True
+            return True
+        return False
 
     @property
     def log(self) -> Any:
@@ -182,25 +186,13 @@ class TaskContext:
         Show it to what is changed outside of Redis, and let that refuse a lower one than it has seen. None before the
         first use of shared state, unless the skill has `lock=`.
         """
-        return None if self._locks is None else self._locks.execution.fence
+        locks = self._resources.locks_in_use
+        return None if locks is None else locks.execution.fence
 
     @property
     def locks(self) -> Locks:
         """Named locks: of the session, or of the pool for a task without one. `locks.within(scope)` has others."""
-        return self.opened_locks().named
-
-    def opened_locks(self) -> AttemptLocks:
-        """The locks of the attempt; for what changes shared state in its name, and for worker code."""
-        if self._locks is None:
-            if self._open_locks is None:
-                raise OrchestratorError("this context was made without locks; give it locks=")
-            self._locks = self._open_locks()
-        return self._locks
-
-    @property
-    def locks_in_use(self) -> AttemptLocks | None:
-        """The same, if anything has asked for them; for worker code."""
-        return self._locks
+        return self._resources.locks.named
 
     @property
     def workspace(self) -> Workspace:
@@ -209,11 +201,7 @@ class TaskContext:
         Raises:
             OrchestratorError: the task has no session; submit it with `session=`.
         """
-        if self._workspace is None:
-            if self._open_workspace is None:
-                raise OrchestratorError("this context was made without a workspace; give it workspace=")
-            self._workspace = self._open_workspace(self)
-        return self._workspace
+        return self._resources.workspace
 
     @property
     def scratch(self) -> Scratch:
@@ -222,29 +210,22 @@ class TaskContext:
         Raises:
             OrchestratorError: as `workspace`.
         """
-        return self.workspace.scratch
+        return self._resources.workspace.scratch
 
     @property
     def limits(self) -> Limits:
         """Limits by name: may something happen now? Shared with all programs of the same prefix."""
-        return self._opened_around().limits
+        return self._resources.limits
 
     @property
     def agent_state(self) -> AgentState:
         """What the agent says of itself. Each change presents this attempt's right to it, taken at the first one."""
-        return self._opened_around().agent_state
+        return self._resources.agent_state
 
     @property
     def config(self) -> SharedConfig:
         """Configuration values that operators publish while programs run, as this worker knows them."""
-        return self._opened_around().config
-
-    def _opened_around(self) -> Around:
-        if self._around is None:
-            if self._open_around is None:
-                raise OrchestratorError("this context was made without what is around it; give it around=")
-            self._around = self._open_around(self)
-        return self._around
+        return self._resources.config
 
     async def extend(self, seconds: Duration) -> None:
         """Give this attempt more time: its deadline moves by so much. Without a time limit only a sign of life.
@@ -258,8 +239,8 @@ class TaskContext:
         more_s = to_seconds("extend", seconds)
         if self.deadline is not None:
             self.deadline += timedelta(seconds=more_s)
-        if self._limits is not None:
-            self._limits.extend(more_s)
+        if self._resources.timer is not None:
+            self._resources.timer.extend(more_s)
         await self.heartbeat()
 
     async def heartbeat(self) -> None:
@@ -286,7 +267,7 @@ class TaskContext:
             ServerUnavailable: no answer, even after repeating.
         """
         self._sign()
-        await self._opened_output().progress(Progress(done, total, message))
+        await self._resources.output.progress(Progress(done, total, message))
 
     async def emit(self, data: Any) -> None:
         """Add a chunk to the output of the task, which `TaskHandle.output()` reads live; a sign of life.
@@ -302,14 +283,7 @@ class TaskContext:
             ServerUnavailable, ServerFull: no answer, even after repeating; no memory left.
         """
         self._sign()
-        await self._opened_output().emit(data)
-
-    def _opened_output(self) -> Output:
-        if self._output is None:
-            if self._open_output is None:
-                raise OrchestratorError("this context was made without a place for output; give it output=")
-            self._output = self._open_output()
-        return self._output
+        await self._resources.output.emit(data)
 
     async def ask(
         self,
@@ -345,14 +319,7 @@ class TaskContext:
             ServerUnavailable: no answer of Redis, even after repeating.
         """
         self._sign()
-        if self._asking is None:
-            self._asking = Asking(self._opened_record())
-        return await self._asking.ask(question, options=options, deadline=deadline, default=default)
-
-    @property
-    def pending(self) -> Pending | None:
-        """The question that the attempt ends with, once it has asked; for worker code."""
-        return None if self._asking is None else self._asking.pending
+        return await self._resources.asking.ask(question, options=options, deadline=deadline, default=default)
 
     async def once(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
         """Do something that a task must do once, and keep its result with the task: later attempts get that.
@@ -376,24 +343,12 @@ class TaskContext:
             Exception: what `do` raised; it counts as not done.
         """
         self._sign()
-        if self._asking is not None:
-            self._asking.check_goes_on()
-        if self._once is None:
-            self._once = OnceCalls(self._opened_record())
-        return await self._once.run(name, do, *args)
-
-    def _opened_record(self) -> TaskRecordAccess:
-        if self._open_record is None:
-            raise OrchestratorError("this context was made without the record of a task; give it record=")
-        return self._open_record()
-
-    def watched_by(self, limits: AttemptTimer) -> None:
-        """Let `extend` and `heartbeat` reach what watches the attempt's time; for worker code."""
-        self._limits = limits
+        self._resources.asking.check_goes_on()
+        return await self._resources.once.run(name, do, *args)
 
     def _sign(self) -> None:
-        if self._limits is not None:
-            self._limits.sign()
+        if self._resources.timer is not None:
+            self._resources.timer.record_sign()
 
     @overload
     async def submit(
@@ -440,8 +395,9 @@ class TaskContext:
             f"{self.task_id}/{self._children}" if key is None else key, timeout, max_attempts, tags, result_ttl,
             lane, on_busy,
         )  # fmt: skip
-        client = await self._client()
-        handle = await client.submit_one(child, Parent(self.task_id, self._generation, self._depth))
-        if self._locks is not None and self._locks.execution.exclusive:
-            handle.before_wait = partial(self._locks.execution.note_awaited, [handle.id])
+        client = await self._resources.client()
+        handle = await client.submit_one(child, Parent(self.task_id, self._delivery.generation, self._depth))
+        locks = self._resources.locks_in_use
+        if locks is not None and locks.execution.exclusive:
+            handle.before_wait = partial(locks.execution.note_awaited, [handle.id])
         return handle

@@ -118,6 +118,11 @@ class Skill(Generic[P, T]):
     def __repr__(self) -> str:
         return f"Skill({self.name!r})"
 
+    @property
+    def takes_context(self) -> bool:
+        """Whether the handler has a `TaskContext` parameter."""
+        return self._context_name is not None
+
     def check_args(self, args: bytes) -> None:
         """Refuse JSON arguments that do not fit, before they are sent to a worker that would refuse them as well.
 

@@ -69,9 +69,9 @@ async def write_history(ctx: TaskContext, call_next: CallNext) -> Any:
     _recorder.write(
         RunStarted(
             ctx.task_id,
-            ctx._generation,
+            ctx._delivery.generation,
             ctx.attempt,
-            ctx._entry,
+            ctx._delivery.entry,
             ctx.agent,
             ctx.worker,
             run,
@@ -87,7 +87,7 @@ async def write_history(ctx: TaskContext, call_next: CallNext) -> Any:
         how = "cancelled"
         raise
     finally:
-        _recorder.write(RunEnded(ctx.task_id, ctx._generation, run, how))
+        _recorder.write(RunEnded(ctx.task_id, ctx._delivery.generation, run, how))
     return {"run": run, "value": value}
 
 
@@ -189,9 +189,9 @@ async def parent(ctx: TaskContext, op: str, children: int) -> Any:
 async def tell(ctx: TaskContext, op: str) -> Any:
     """Emit chunks, with progress in between."""
     for number in range(1, CHUNKS + 1):
-        _recorder.write(EmitStarted(ctx.task_id, ctx._generation, number))
+        _recorder.write(EmitStarted(ctx.task_id, ctx._delivery.generation, number))
         await ctx.emit({"run": _run.get(), "number": number})
-        _recorder.write(EmitConfirmed(ctx.task_id, ctx._generation, number))
+        _recorder.write(EmitConfirmed(ctx.task_id, ctx._delivery.generation, number))
         await ctx.progress(number, CHUNKS)
         await anyio.sleep(_dice.random() * 0.2)
     return op

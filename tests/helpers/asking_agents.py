@@ -20,7 +20,7 @@ _attempt_log = AttemptLog(os.environ[ATTEMPT_LOG_VARIABLE]) if ATTEMPT_LOG_VARIA
 
 def _note(ctx: TaskContext, what: str) -> None:
     assert _attempt_log is not None
-    _attempt_log.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), what))
+    _attempt_log.write(Note(ctx.task_id, ctx._delivery.generation, ctx.attempt, os.getpid(), what))
 
 
 @scribe.skill

@@ -25,7 +25,7 @@ def make_agents(attempt_log: AttemptLog, *, lease_s: float, slots: int = 20) -> 
     clerk = Agent("clerk", concurrency=10, lease=lease_s, rate=f"{STAMPS_PER_MINUTE}/min")
 
     def note(ctx: TaskContext, what: str = "begun") -> None:
-        attempt_log.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), what))
+        attempt_log.write(Note(ctx.task_id, ctx._delivery.generation, ctx.attempt, os.getpid(), what))
 
     @scribe.skill
     async def echo(ctx: TaskContext, n: int) -> int:
@@ -74,7 +74,7 @@ def make_agents(attempt_log: AttemptLog, *, lease_s: float, slots: int = 20) -> 
         note(ctx)
         await anyio.sleep(seconds)
         note(ctx, "done")
-        return ctx._generation
+        return ctx._delivery.generation
 
     @scribe.skill(max_attempts=100, max_deaths=100, backoff=0.02)
     async def step(ctx: TaskContext) -> None:

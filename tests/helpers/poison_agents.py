@@ -35,7 +35,7 @@ poison = Agent(
 @poison.skill
 async def good(ctx: TaskContext, seconds: float) -> str:
     """Take a while."""
-    attempt_log.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), "begun"))
+    attempt_log.write(Note(ctx.task_id, ctx._delivery.generation, ctx.attempt, os.getpid(), "begun"))
     await anyio.sleep(seconds)
     return "good"
 
@@ -43,7 +43,7 @@ async def good(ctx: TaskContext, seconds: float) -> str:
 @poison.skill
 async def deadly(ctx: TaskContext, how: str) -> None:
     """Take the process along."""
-    attempt_log.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), "begun"))
+    attempt_log.write(Note(ctx.task_id, ctx._delivery.generation, ctx.attempt, os.getpid(), "begun"))
     await anyio.sleep(0.1)
     match how:
         case "exits":
@@ -59,7 +59,7 @@ async def deadly(ctx: TaskContext, how: str) -> None:
 @poison.skill(max_attempts=2, backoff=0)
 async def greedy(ctx: TaskContext) -> int:
     """Want more memory than there may be."""
-    attempt_log.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), "begun"))
+    attempt_log.write(Note(ctx.task_id, ctx._delivery.generation, ctx.attempt, os.getpid(), "begun"))
     hoard = []
     while True:
         hoard.append(bytearray(16 * 2**20))

@@ -32,7 +32,7 @@ def make_agents(attempt_log: AttemptLog) -> list[Agent]:
     metered = Agent("metered", concurrency=4, lease=LEASE_S, rate=f"{GRANTS}/s")
 
     def note(ctx: TaskContext, what: str = "begun") -> None:
-        attempt_log.write(Note(ctx.task_id, ctx._generation, ctx.attempt, os.getpid(), what))
+        attempt_log.write(Note(ctx.task_id, ctx._delivery.generation, ctx.attempt, os.getpid(), what))
 
     @actor.skill(max_deaths=5)
     async def quick(ctx: TaskContext, n: int) -> int:
@@ -73,7 +73,7 @@ def make_agents(attempt_log: AttemptLog) -> list[Agent]:
     async def stamp(ctx: TaskContext, n: int) -> int:
         note(ctx, "begun")
         # An entry is appended when its start is granted; one that was adopted was granted again, with its generation.
-        note(ctx, f"granted-{max(int(ctx._entry.partition('-')[0]), int(ctx._generation))}")
+        note(ctx, f"granted-{max(int(ctx._delivery.entry.partition('-')[0]), int(ctx._delivery.generation))}")
         return n
 
     return [actor, metered]

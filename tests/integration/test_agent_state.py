@@ -67,7 +67,7 @@ async def test_a_late_attempt_changes_nothing(team: LocalTeam) -> None:
     @agent.skill
     async def work(ctx: TaskContext) -> None:
         await ctx.agent_state.set({"by": "first"})
-        held = await ctx.opened_locks().execution.agent.proof()
+        held = await ctx._resources.locks.execution.agent.proof()
         generation = int(held.value.split(":")[2]) + 1
         keys = ScopeKeys(team.services.keys.prefix, "agent", "ed")
         call = scripts.claim(

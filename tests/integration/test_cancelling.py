@@ -140,7 +140,7 @@ async def test_a_cancel_may_arrive_before_its_attempt(settings: object) -> None:
     def told(id_: str, generation: str) -> bool:
         held = in_flight.add(Delivery("ed", f"{id_}{generation}-1", id_, generation, 1, 0, b""))
         assert held is not None
-        return held.told_to_stop()
+        return held.stop_requested
 
     assert (told(overtaken, "7"), told(overtaken, "8"), told(other, "7")) == (True, False, False)
     for n in range(MAX_EARLY_CANCELS):

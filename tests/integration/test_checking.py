@@ -54,14 +54,20 @@ class RecordedRun:
     async def write(self, ctx: TaskContext, call_next: CallNext) -> Any:
         """As middleware: write down each attempt, and name it in its result."""
         begun = RunStarted(
-            ctx.task_id, ctx._generation, ctx.attempt, ctx._entry, ctx.agent, ctx.worker, run=secrets.token_hex(4)
+            ctx.task_id,
+            ctx._delivery.generation,
+            ctx.attempt,
+            ctx._delivery.entry,
+            ctx.agent,
+            ctx.worker,
+            run=secrets.token_hex(4),
         )
         self._recorder.write(begun)
         gate = self.gates[begun.run] = anyio.Event()
         self.begun.append(begun)
         await gate.wait()
         value = await call_next(ctx)
-        self._recorder.write(RunEnded(ctx.task_id, ctx._generation, begun.run, "returned"))
+        self._recorder.write(RunEnded(ctx.task_id, ctx._delivery.generation, begun.run, "returned"))
         return {"run": begun.run, "value": value}
 
     def agent(self, *, concurrency: int = 10) -> Agent:

@@ -119,7 +119,7 @@ async def test_first_use_takes_the_lock(team: LocalTeam) -> None:
 
     @agent.skill
     async def work(ctx: TaskContext) -> int | None:
-        right = ctx.opened_locks().execution.session
+        right = ctx._resources.locks.execution.session
         proofs.extend([await right.proof(), await right.proof()])
         return ctx.fence
 
@@ -210,7 +210,7 @@ async def test_overtaken_attempt_is_told_by_whom(team: LocalTeam) -> None:
 
     @agent.skill
     async def work(ctx: TaskContext) -> None:
-        right = ctx.opened_locks().execution.session
+        right = ctx._resources.locks.execution.session
         proof = await right.proof()
         taken = await team.services.store.call(
             scripts.claim(
@@ -237,7 +237,7 @@ async def test_lapsed_lock_that_nobody_had_goes_on(team: LocalTeam, redis_client
 
     @agent.skill
     async def work(ctx: TaskContext, *, others: bool) -> bool:
-        right = ctx.opened_locks().execution.session
+        right = ctx._resources.locks.execution.session
         proof = await right.proof()
         redis_client.delete(proof.keys.key(proof.lock))
         if others:

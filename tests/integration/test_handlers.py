@@ -290,7 +290,7 @@ async def test_an_envelope_that_cannot_be_read_is_a_dead_letter(team: LocalTeam)
     key = team.services.keys.task(handle.id)
     await team.services.store.execute("HSET", key, "env", b"\xc1 broken")
     await team.work(agent)
-    with pytest.raises(TaskFailed, match="its envelope cannot be read"):
+    with pytest.raises(TaskFailed, match="its envelope cannot be decoded"):
         await handle.result(TIMEOUT_S)
     assert await (await team.orc.submit("work")).result(TIMEOUT_S) == "read"
 

@@ -47,7 +47,7 @@ async def test_an_attempt_that_lets_fenced_out_ends_without_a_verdict(
 
     # Its heartbeat must not be the first to notice.
     worker = await team.work(agent, worker__heartbeat_s=5.0)
-    await wait_for(lambda: worker._heartbeat._listener, "its first heartbeat")
+    await wait_for(lambda: worker._heartbeat.listener.connected, "its first heartbeat")
     handle = await team.orc.submit("overtaken")
     await wait_for(lambda: "attempt_fenced" in caplog.text, "the log to tell of it")
     assert len(worker._in_flight) == 0

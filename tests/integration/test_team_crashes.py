@@ -79,7 +79,7 @@ async def test_a_crash_is_felt_and_survived(make: Callable[..., Team], step: Ste
         if len(recording.seen) == 2:
             first, second = recording.seen
             assert first.worker != second.worker
-            assert int(first._generation) < int(second._generation)
+            assert int(first._delivery.generation) < int(second._delivery.generation)
         team.assert_submitted("child", times=1)
         assert await team.run("child") == 7, "the worker was replaced"
 

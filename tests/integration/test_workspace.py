@@ -77,7 +77,7 @@ async def test_a_task_without_a_session(team: LocalTeam) -> None:
 
     @agent.skill
     async def look(ctx: TaskContext) -> str:
-        with pytest.raises(OrchestratorError, match="belongs to no session, so it shares nothing; use session="):
+        with pytest.raises(OrchestratorError, match="belongs to no session, so it has no workspace"):
             _ = ctx.workspace
         return "told"
 

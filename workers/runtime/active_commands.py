@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from orchestrator.control.desired import ActiveCommand, Desired
     from orchestrator.services import Services
-    from workers.runtime.in_flight import Held, InFlight
+    from workers.runtime.attempt import Attempt
+    from workers.runtime.in_flight import InFlight
 
 
 class WorkerCommands:
@@ -60,25 +61,24 @@ class WorkerCommands:
         self.desired = read_desired(reply, signer_of(services.settings, place=services.keys.root))
 
 
-def interrupted(desired: Desired, in_flight: InFlight) -> list[tuple[Held, ActiveCommand]]:
-    """The attempts that run and that a stop interrupts; safe to call from another thread."""
+def interrupted(desired: Desired, in_flight: InFlight) -> list[tuple[Attempt, ActiveCommand]]:
+    """Find the running attempts that an active stop command interrupts; safe from any thread."""
     if not desired.active:
         return []
-    found: list[tuple[Held, ActiveCommand]] = []
-    for held in in_flight.all():
-        if held.running and held.envelope is not None:
-            agent, skill, session = held.delivery.agent, held.envelope.skill, held.envelope.session
+    found: list[tuple[Attempt, ActiveCommand]] = []
+    for attempt in in_flight.all():
+        if attempt.running:
+            agent, skill, session = attempt.delivery.agent, attempt.envelope.skill, attempt.envelope.session
             stop = desired.interrupts(agent=agent, skill=skill, session=session)
             if stop is not None:
-                found.append((held, stop))
+                found.append((attempt, stop))
     return found
 
 
 def interrupt(desired: Desired, in_flight: InFlight) -> None:
-    """Tell the handlers to stop that a stop interrupts; their tasks go back, and no attempt is counted."""
-    for held, stop in interrupted(desired, in_flight):
-        held.because = held.because or stopped_by(stop)
-        held.stop("stopped")
+    """Cancel the running handlers that an active stop command interrupts; their tasks are requeued."""
+    for attempt, stop in interrupted(desired, in_flight):
+        attempt.stop_by_command(stopped_by(stop))
 
 
 def stopped_by(stop: ActiveCommand) -> str:

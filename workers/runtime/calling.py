@@ -14,12 +14,12 @@ from workers.runtime.handler_processes import HandlerProcesses, check_found_by_n
 from workers.skill import HandlerKind
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from orchestrator.core.settings import Settings
     from workers.agent import Agent, Middleware
     from workers.context import TaskContext
-    from workers.runtime.in_flight import Held
+    from workers.runtime.attempt import Attempt
     from workers.skill import Skill
 
 
@@ -48,40 +48,35 @@ class HandlerCaller:
         self._threads = anyio.CapacityLimiter(agent.concurrency)
         self._processes = HandlerProcesses(settings)
 
-    def call(
-        self, skill: Skill[Any, Any], values: dict[str, Any], *, args: bytes, context: TaskContext, held: Held
-    ) -> Awaitable[Any]:
-        """Start one call.
-
-        Args:
-            skill: whose handler is called.
-            values: what it is called with, unless it runs in a process.
-            args: the same as JSON; a process checks it there.
-            context: for the middleware.
-            held: learns how to leave a call that does not end.
+    def call(self, attempt: Attempt) -> Awaitable[Any]:
+        """Call the handler of a prepared attempt.
 
         Returns:
-            To be awaited: what the handler returned, or `Serialised`.
+            An awaitable of what the handler returned, or of `Serialised`.
         """
         run: Callable[[], Awaitable[Any]]
+        skill = attempt.skill
         if skill.kind is HandlerKind.LOOP:
             if not self._middleware:
-                return skill.handler(**values)
-            run = partial(skill.handler, **values)
+                return skill.handler(**attempt.values)
+            run = partial(skill.handler, **attempt.values)
         elif skill.kind is HandlerKind.THREAD:
-            run = partial(self._in_thread, skill.handler, values, held)
+            run = partial(self._in_thread, attempt)
         else:
-            run = partial(self._in_process, skill, args)
-        return self._through_middleware(0, context, run) if self._middleware else run()
+            run = partial(self._in_process, skill, attempt.envelope.args)
+        if not self._middleware:
+            return run()
+        assert attempt.context is not None
+        return self._through_middleware(0, attempt.context, run)
 
-    async def _in_thread(self, handler: Callable[..., Any], values: Mapping[str, Any], held: Held) -> Any:
-        # A handler that was told to stop is waited for: it still runs, so its attempt has not ended. Only when its
-        # grace is over is the thread left behind, by cancelling the shield.
-        value: Any = None
+    async def _in_thread(self, attempt: Attempt) -> Any:
+        # The attempt has not ended while its handler runs, so the shield makes a cancelled slot wait for the thread.
+        # When the handler ignores the cancellation for its grace, the slot leaves by cancelling the shield.
+        run, value = partial(attempt.skill.handler, **attempt.values), None
         with anyio.CancelScope(shield=True) as shield:
-            held.leave = shield.cancel
-            value = await to_thread.run_sync(partial(handler, **values), abandon_on_cancel=True, limiter=self._threads)
-        # An `async def` under a decorator that is a plain `def` looks like one from outside.
+            attempt.leave_thread = shield.cancel
+            value = await to_thread.run_sync(run, abandon_on_cancel=True, limiter=self._threads)
+        # A plain `def` that decorates an `async def` returns a coroutine.
         return await value if inspect.isawaitable(value) else value
 
     async def _in_process(self, skill: Skill[Any, Any], args: bytes) -> Any:

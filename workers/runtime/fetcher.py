@@ -22,11 +22,8 @@ from orchestrator.tasks.queries import server_ms
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from orchestrator.services import Services
     from workers.agent import Agent
-    from workers.runtime.active_commands import WorkerCommands
-    from workers.runtime.completer import Completer
-    from workers.runtime.in_flight import InFlight
+    from workers.runtime.parts import WorkerParts
     from workers.runtime.slots import Slots
 
 LIMITED_MAX_AGE_MS: Final = 1000
@@ -39,20 +36,10 @@ class Fetcher:
     """Feeds the slots of one agent."""
 
     def __init__(
-        self,
-        agent: Agent,
-        *,
-        services: Services,
-        slots: Slots,
-        in_flight: InFlight,
-        completer: Completer,
-        worker: str,
-        register: Callable[[], Awaitable[None]],
-        commands: WorkerCommands,
+        self, agent: Agent, parts: WorkerParts, slots: Slots, *, register: Callable[[], Awaitable[None]]
     ) -> None:
-        self._agent, self._services, self._slots = agent, services, slots
-        self._in_flight, self._completer, self._worker, self._register = in_flight, completer, worker, register
-        self._commands = commands
+        self._agent, self._parts, self._slots, self._register = agent, parts, slots, register
+        self._services, self._in_flight, self._completer = parts.services, parts.in_flight, parts.completer
         self._lease_s = agent.lease_ms / 1000
         # An inbox is looked through every fifth of a lease, also when nothing arrives (protocol rule 10).
         self._poll_every_s = self._lease_s / 5
@@ -62,7 +49,7 @@ class Fetcher:
         self._outcome_unseen = False
         self._pauses = Pauses()
         self._server_ahead_ms = 0.0
-        self._link = services.store.blocking_link(self._poll_every_s, name=f"inbox:{agent.name}")
+        self._link = parts.services.store.blocking_link(self._poll_every_s, name=f"inbox:{agent.name}")
 
     async def run(self) -> None:
         """Bring work in, until cancelled."""
@@ -110,13 +97,13 @@ class Fetcher:
         self._seen_s = time.monotonic()
 
     def _stopped(self) -> bool:
-        return self._commands.stop_of(self._agent.name) is not None
+        return self._parts.commands.stop_of(self._agent.name) is not None
 
     async def _wait_while_stopped(self, free: int) -> None:
         # It goes on to look, for the reason above, and because what was swallowed or left by the dead goes back to its
         # queue: the script hands out nothing that is stopped.
         with anyio.move_on_after(max(0.0, self._looked_s + self._poll_every_s - time.monotonic())):
-            await self._commands.until(lambda: not self._stopped())
+            await self._parts.commands.until(lambda: not self._stopped())
             return
         await self._adopt(free)
 
@@ -128,7 +115,7 @@ class Fetcher:
             self._link,
             inbox_key=self._services.keys.inbox(self._agent.name),
             agent=self._agent.name,
-            worker=self._worker,
+            worker=self._parts.worker,
             count=free,
             block_ms=max(1, int(block_s * 1000)),
         )
@@ -157,10 +144,10 @@ class Fetcher:
         # whatever is ours and not held was never seen.
         call = scripts.adopt(
             self._services.keys,
-            worker=self._worker,
+            worker=self._parts.worker,
             agent=self._agent.name,
             lease_ms=self._agent.lease_ms,
-            held=[held.delivery.entry for held in self._in_flight.of(self._agent.name)],
+            held=[attempt.delivery.entry for attempt in self._in_flight.of(self._agent.name)],
             limit=limit,
             own=True,
             max_deaths={name: skill.options.max_deaths for name, skill in self._agent.skills.items()},
@@ -170,16 +157,16 @@ class Fetcher:
 
     def _start(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            held = self._in_flight.add(delivery)
-            if held is not None:
-                self._slots.start(held)
+            attempt = self._in_flight.add(delivery)
+            if attempt is not None:
+                self._slots.start(attempt)
 
     async def _still_ours(self, deliveries: list[Delivery], *, age_s: float) -> list[Delivery]:
         """Drop the entries of a late answer that another worker has by now (protocol rule 13)."""
         if age_s <= self._lease_s / 2:
             return deliveries
         rows = [(one.entry, one.task_id, one.generation) for one in deliveries]
-        call = scripts.renew(self._services.keys, worker=self._worker, agent=self._agent.name, rows=rows)
+        call = scripts.renew(self._services.keys, worker=self._parts.worker, agent=self._agent.name, rows=rows)
         _, statuses = await self._services.store.call(call)
         return [one for one, status in zip(deliveries, statuses, strict=True) if status is not LeaseStatus.LOST]
 

@@ -1,149 +1,180 @@
-"""What a worker hears: the pool's control stream and the notes that are meant for it, in one read that blocks for long.
+"""The command listener: reads commands, notes and the desired state in the heartbeat thread, and tells the event loop.
 
-It tells what came and draws no conclusions. Both streams are news of what is stored elsewhere, so a gap harms nobody
-who reads the stored facts anew after one.
+It does not need the event loop, so a stop command reaches a worker whose loop is blocked.
 """
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+import contextlib
+import math
+from typing import TYPE_CHECKING, Final
 
+from orchestrator.control.desired import read_desired
+from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import StoreError
-from orchestrator.core.log import get_logger
-from orchestrator.core.pauses import Pauses
-from orchestrator.services import ReplyTooLarge
+from workers.runtime.active_commands import interrupted
+from workers.runtime.control_reader import MAX_BYTES, NOTHING, ControlReader
+from workers.runtime.receipts import CommandReceipts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import asyncio
+    from collections.abc import Callable, Sequence
 
-    from orchestrator.services import LongRead, PoolKeys
+    from orchestrator.services import SyncStore
+    from workers.runtime.control_reader import Note
+    from workers.runtime.parts import WorkerParts
 
-READ_COUNT: Final = 100
-"""Entries of each stream that are read at once: in a flood the heartbeat has its turn in between."""
-
-BLOCK_S: Final = 30.0
-MARGIN_S: Final = 10.0
-"""A read that has no answer so long after its end has lost its connection."""
-
-MAX_BYTES: Final = 16 * 1_048_576
-"""A hundred commands are far smaller; whatever is larger is none of ours, and is passed over."""
-
-_log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A note for this worker: `kind` `cancel` asks for the end of one attempt, which its generation names."""
-
-    kind: str
-    task_id: str
-    generation: str
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """What one read brought.
-
-    Attributes:
-        commands: entries of the control stream: id and fields.
-        notes: for this worker.
-        gap: something may have been missed, because the connection was lost.
-    """
-
-    commands: Sequence[tuple[str, Sequence[bytes]]] = ()
-    notes: Sequence[Note] = ()
-    gap: bool = False
-
-
-NOTHING: Final = Received()
+LISTEN_BACK_S: Final = 1
+"""The first read starts this long before now, so that no command falls between the desired state and the stream."""
 
 
 class CommandListener:
-    """The reading end, for one thread.
+    """Applies commands and notes to one worker.
 
     Args:
-        link: a connection of its own.
-        keys: of the pool.
-        worker: whose notes.
-        since: entry of the control stream behind which it begins.
-        retry_cap_s: the longest pause before it connects again.
+        parts: of the worker.
+        loop: its event loop.
+        on_changed: called in the event loop when the desired state has changed.
+        wake: ends the wait of the heartbeat thread; safe from any thread.
+        connect_timeout_s: limit for a connection.
+        retry_cap_s: longest pause before it connects again.
     """
 
-    def __init__(self, link: LongRead, *, keys: PoolKeys, worker: str, since: str, retry_cap_s: float) -> None:
-        self._link = link
-        self._streams = (keys.control, keys.notes(worker))
-        # Nobody else has had this worker's id: all of its notes are news.
-        self._cursors = {self._streams[0]: since, self._streams[1]: "0-0"}
-        self._pauses = Pauses(cap_s=retry_cap_s)
-        self._until_s = 0.0
-        """As long as it may take, or pauses."""
+    def __init__(
+        self,
+        parts: WorkerParts,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        on_changed: Callable[[], None],
+        wake: Callable[[], None],
+        connect_timeout_s: float,
+        retry_cap_s: float,
+    ) -> None:
+        self._parts, self._loop, self._on_changed, self._wake = parts, loop, on_changed, wake
+        self._connect_timeout_s, self._retry_cap_s = connect_timeout_s, retry_cap_s
+        self._signer = signer_of(parts.services.settings, place=parts.services.keys.root)
+        self._receipts = CommandReceipts(
+            keys=parts.services.keys,
+            worker=parts.worker,
+            in_flight=parts.in_flight,
+            commands=parts.commands,
+            signer=self._signer,
+        )
+        self._reader: ControlReader | None = None
+        self._unchecked: list[tuple[str, Sequence[bytes]]] = []
+        self._state_outdated = True
+        self._notifying = False
+
+    def refresh(self) -> None:
+        """Read the desired state again soon; safe from any thread."""
+        self._state_outdated = True
+        self._wake()
+
+    def check_sequence(self, sequence: str) -> None:
+        """Read the desired state again soon, unless it has this sequence number."""
+        if sequence != str(self._parts.commands.desired.seq):
+            self._state_outdated = True
 
     @property
-    def listening(self) -> bool:
-        """Whether a read is under way, so that there is a `fileno`."""
-        return self._link.under_way
+    def connected(self) -> bool:
+        """Whether it has opened its connection."""
+        return self._reader is not None
 
-    def fileno(self) -> int:
-        """What becomes readable when there is something to hear."""
-        return self._link.fileno()
+    def fileno(self) -> int | None:
+        """Return the file descriptor of a read under way."""
+        return self._reader.fileno() if self._reader is not None and self._reader.listening else None
 
-    def wait_s(self) -> float:
-        """Seconds until `turn` wants to be called again, even if nothing becomes readable."""
-        return 0.0 if self._link.more else max(0.0, self._until_s - time.monotonic())
+    def wait_s(self, *, reachable: bool) -> float:
+        """Return the seconds until `turn` must run even if nothing arrives."""
+        if self._reader is not None and (self._reader.listening or reachable):
+            return self._reader.wait_s()
+        return math.inf
 
-    def turn(self) -> Received:
-        """Begin to listen, or hear what has come; waits for a connection at most."""
-        if self._link.under_way:
-            return self._take()
-        if time.monotonic() < self._until_s:
-            return NOTHING
-        command: tuple[str | int, ...] = (
-            "XREAD", "COUNT", READ_COUNT, "BLOCK", int(BLOCK_S * 1000),
-            "STREAMS", *self._streams, *[self._cursors[stream] for stream in self._streams],
-        )  # fmt: skip
-        try:
-            self._link.begin(*command)
-        except StoreError as failure:
-            return self._lost(failure)
-        self._until_s = time.monotonic() + BLOCK_S + MARGIN_S
-        return NOTHING
+    def turn(self, store: SyncStore, *, reachable: bool) -> bool:
+        """Read what has arrived and act on it.
 
-    def _take(self) -> Received:
-        try:
-            taken = self._link.take()
-        except ReplyTooLarge as failure:
-            self._cursors = dict.fromkeys(self._streams, "$")
-            return self._lost(failure)
-        except StoreError as failure:
-            return self._lost(failure)
-        if taken is None:
-            if time.monotonic() > self._until_s:
-                return self._lost(StoreError("no answer to a read whose time is over"))
-            return NOTHING
-        self._until_s = 0.0
-        self._pauses.reset()
-        found: dict[bytes, list[Any]] = dict(taken[0] or ())
-        for name, entries in found.items():
-            self._cursors[name.decode()] = entries[-1][0].decode()
-        commands, notes = (found.get(stream.encode(), []) for stream in self._streams)
-        return Received(
-            [(entry.decode(), fields) for entry, fields in commands], [_note(fields) for _, fields in notes]
-        )
+        Args:
+            store: for the desired state and for receipts.
+            reachable: whether the last heartbeat succeeded; without that it does not spend time on connecting.
 
-    def _lost(self, failure: StoreError) -> Received:
-        self._link.close()
-        pause_s = self._pauses.next_s()
-        self._until_s = time.monotonic() + pause_s
-        _log.warning("command_listener_disconnected", error=str(failure), again_in_s=round(pause_s, 3))
-        return Received(gap=True)
+        Returns:
+            False if it may have missed something, so that the next heartbeat is due.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
+        received = NOTHING
+        if self._reader is None and reachable:
+            self._reader = self._open_reader(store)
+        if self._reader is not None and (self._reader.listening or reachable):
+            received = self._reader.turn()
+        for note in received.notes:
+            self._handle_note(note)
+        self._unchecked += received.commands
+        self._state_outdated = self._state_outdated or received.gap or bool(received.commands)
+        if reachable:
+            self.process(store)
+        return not received.gap
+
+    def process(self, store: SyncStore) -> None:
+        """Read the desired state if it may have changed, apply it, and send receipts.
+
+        Raises:
+            StoreError: Redis did not answer.
+        """
+        if self._state_outdated:
+            reply = store.execute("HGETALL", self._parts.services.keys.desired)
+            self._parts.commands.desired = read_desired(reply, self._signer)
+            self._state_outdated = False
+            self._notify_loop()
+            self._receipts.acknowledge_active()
+        entries, self._unchecked = self._unchecked, []
+        if entries:
+            try:
+                self._receipts.receive(store, entries)
+            except StoreError:
+                self._unchecked = entries
+                raise
+        # Set before `settle` looks, so that it misses no attempt that ends meanwhile.
+        self._parts.in_flight.on_drop = self._wake if self._receipts.waiting else None
+        self._receipts.settle()
+        self._receipts.send(store)
 
     def close(self) -> None:
         """Close the connection."""
-        self._link.close()
+        self._parts.in_flight.on_drop = None
+        if self._reader is not None:
+            self._reader.close()
 
+    def _open_reader(self, store: SyncStore) -> ControlReader:
+        seconds, _ = store.execute("TIME")
+        return ControlReader(
+            store.long_read(name="listener", connect_timeout_s=self._connect_timeout_s, max_bytes=MAX_BYTES),
+            keys=self._parts.services.keys,
+            worker=self._parts.worker,
+            since=f"{int(seconds) - LISTEN_BACK_S}000-0",
+            retry_cap_s=self._retry_cap_s,
+        )
 
-def _note(fields: Sequence[bytes]) -> Note:
-    said = dict(zip(fields[::2], fields[1::2], strict=False))
-    return Note(*(said.get(name, b"").decode(errors="replace") for name in (b"k", b"t", b"g")))
+    def _handle_note(self, note: Note) -> None:
+        if note.kind != "cancel":
+            return
+        in_flight = self._parts.in_flight
+        with contextlib.suppress(RuntimeError):  # the loop has closed
+            self._loop.call_soon_threadsafe(in_flight.cancel, note.task_id, note.generation)
+        # At once for a handler in a thread, or one that blocks the loop: it reads `ctx.cancelled`.
+        attempt = in_flight.find(note.task_id, note.generation)
+        if attempt is not None:
+            attempt.mark_cancelled()
+
+    def _notify_loop(self) -> None:
+        def notify() -> None:
+            self._notifying = False
+            self._on_changed()
+
+        if not self._notifying:
+            self._notifying = True
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(notify)
+        for attempt, _ in interrupted(self._parts.commands.desired, self._parts.in_flight):
+            attempt.mark_cancelled()

@@ -12,12 +12,12 @@ from orchestrator.locks.renewal import LockRenewer
 from orchestrator.locks.waiter import LockWaiter
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus
+from workers.runtime.attempt import StopCause
 
 if TYPE_CHECKING:
     from orchestrator.locks.execution import LockMode
     from orchestrator.services import Services
-    from orchestrator.tasks.model import Envelope
-    from workers.runtime.in_flight import Held
+    from workers.runtime.attempt import Attempt
 
 
 class Locking:
@@ -32,27 +32,27 @@ class Locking:
         self._waiter = LockWaiter(services.store)
         self.renewer = LockRenewer()
 
-    def of(self, held: Held, envelope: Envelope, *, mode: LockMode, lease_ms: int) -> AttemptLocks:
+    def of(self, attempt: Attempt, *, mode: LockMode, lease_ms: int) -> AttemptLocks:
         """The locks of one attempt; nothing is sent."""
-        delivery, keys = held.delivery, self._services.keys
+        delivery, session, keys = attempt.delivery, attempt.envelope.session, self._services.keys
 
         async def owns() -> bool:
-            return await self._owns(held)
+            return await self._owns(attempt)
 
         owner = LockOwner(
             task=delivery.task_id,
             generation=delivery.generation,
             agent=delivery.agent,
-            session=envelope.session,
+            session=session,
             lease_ms=lease_ms,
             owns=owns,
-            on_lost=held.lock_lost,
-            may_renew=lambda: held.why != "lost" and not held.lease_lost,
+            on_lost=attempt.stop_without_lock,
+            may_renew=lambda: attempt.owns_task,
         )
         execution = ExecutionLocks(
             owner, mode=mode, prefix=keys.prefix, store=self._services.store, waiter=self._waiter, renewer=self.renewer
         )
-        scope = POOL if envelope.session is None else f"session:{envelope.session}"
+        scope = POOL if session is None else f"session:{session}"
         named = Locks(
             parse_scope(scope, prefix=keys.prefix, pool=keys.pool),
             pool=keys.pool,
@@ -63,18 +63,18 @@ class Locking:
         )
         return AttemptLocks(execution, named)
 
-    async def _owns(self, held: Held) -> bool:
+    async def _owns(self, attempt: Attempt) -> bool:
         """Ask whether an attempt still owns its task (protocol rule 18)."""
-        delivery = held.delivery
+        delivery = attempt.delivery
         rows = [(delivery.entry, delivery.task_id, delivery.generation)]
         call = scripts.renew(self._services.keys, worker=self._worker, agent=delivery.agent, rows=rows)
         retry_for_s = self._services.settings.redis.command_timeout_s
         _, (status,) = await self._services.store.call(call, retry_for_s=retry_for_s)
         if status is LeaseStatus.LOST:
-            held.stop("lost")
+            attempt.stop(StopCause.LEASE_LOST)
             return False
         if status is LeaseStatus.CANCELLED:
-            held.stop("cancelled")
+            attempt.stop(StopCause.CANCELLED)
         return True
 
     async def close(self) -> None:

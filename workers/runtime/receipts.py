@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from orchestrator.control.signing import Signer
     from orchestrator.services import PoolKeys, SyncStore
     from workers.runtime.active_commands import WorkerCommands
-    from workers.runtime.in_flight import Held, InFlight
+    from workers.runtime.attempt import Attempt
+    from workers.runtime.in_flight import InFlight
 
 BATCH_ROWS: Final = 500
 KEPT_ROWS: Final = 10_000
@@ -118,7 +119,7 @@ class CommandReceipts:
         _log.info("command_received", command=id_, kind=command.kind, worker=self._worker)
         if isinstance(command, Stop | DrainWorker | StopWorker) and is_active and not self._is_finished(command):
             self._open[id_] = command
-            running = sum(held.running for held in self._affected(command))
+            running = sum(attempt.running for attempt in self._affected(command))
             self._rows.append(ReceiptRow(id_, self._worker, "received", f"{running} running"))
             return
         self._rows.append(ReceiptRow(id_, self._worker, "done", self._abandoned_handlers() if is_active else ""))
@@ -131,18 +132,18 @@ class CommandReceipts:
         # A worker that is told to drain may have a read under way, which the loop ends.
         return not self._affected(command) and (isinstance(command, Stop) or self._commands.draining)
 
-    def _affected(self, command: Stop | DrainWorker | StopWorker) -> list[Held]:
-        """What is here of what a command ends; an entry of unknown skill has not begun, and will not."""
-        held = self._in_flight.all()
+    def _affected(self, command: Stop | DrainWorker | StopWorker) -> list[Attempt]:
+        """Find the attempts that a command ends; one whose envelope is not read has no skill, and will not start."""
+        attempts = self._in_flight.all()
         if not isinstance(command, Stop):
-            return held
+            return attempts
         if command.agent is not None:
-            return [one for one in held if one.delivery.agent == command.agent]
+            return [one for one in attempts if one.delivery.agent == command.agent]
         if command.skill is not None:
-            return [one for one in held if one.envelope is not None and one.envelope.skill == command.skill]
+            return [one for one in attempts if one.envelope.skill == command.skill]
         if command.session is not None:
-            return [one for one in held if one.envelope is not None and one.envelope.session == command.session]
-        return held
+            return [one for one in attempts if one.envelope.session == command.session]
+        return attempts
 
     def _abandoned_handlers(self) -> str:
         count = self._in_flight.abandoned_handlers

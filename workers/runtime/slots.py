@@ -17,7 +17,7 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from workers.runtime.in_flight import Held
+    from workers.runtime.attempt import Attempt
 
 
 WAKE_AHEAD: Final = 2
@@ -29,9 +29,9 @@ each."""
 class Slots:
     """Runs `attempt` for each entry that is started, in `count` tasks."""
 
-    def __init__(self, count: int, *, attempt: Callable[[Held], Coroutine[Any, Any, None]]) -> None:
-        self._count, self._attempt = count, attempt
-        self._feed: deque[Held] = deque()
+    def __init__(self, count: int, *, attempt: Callable[[Attempt], Coroutine[Any, Any, None]]) -> None:
+        self._count, self._run_attempt = count, attempt
+        self._feed: deque[Attempt] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._woken = 0
         self._free = count
@@ -51,10 +51,10 @@ class Slots:
             await self._freed.wait()
         return self._free
 
-    def start(self, held: Held) -> None:
+    def start(self, attempt: Attempt) -> None:
         """Give an entry to a free slot."""
         self._free -= 1
-        self._feed.append(held)
+        self._feed.append(attempt)
         if self._woken == 0:
             self._wake()
 
@@ -90,20 +90,20 @@ class Slots:
         # One scope for as many attempts as come to their end by themselves: entering one costs a tenth of an attempt.
         with anyio.CancelScope() as scope:
             while not scope.cancel_called:
-                held = await self._next()
-                held.scope = scope
+                attempt = await self._next()
+                attempt.scope = scope
                 try:
-                    await self._attempt(held)
+                    await self._run_attempt(attempt)
                 finally:
-                    if not held.abandoned:
+                    if not attempt.abandoned:
                         self._work_ended()
-                if held.abandoned:
+                if attempt.abandoned:
                     return False
                 if task.cancelling() or contextvars.copy_context() != clean:
                     break
         return True
 
-    async def _next(self) -> Held:
+    async def _next(self) -> Attempt:
         while not self._feed:
             waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(waiting)
@@ -114,10 +114,10 @@ class Slots:
                     self._idle.remove(waiting)
                 else:
                     self._woken -= 1
-        held = self._feed.popleft()
+        attempt = self._feed.popleft()
         if self._feed and self._woken < WAKE_AHEAD:
             self._wake()
-        return held
+        return attempt
 
     def _wake(self) -> None:
         if self._idle:

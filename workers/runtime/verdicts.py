@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import traceback
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.core.errors import AskExpired
+import msgspec
+
+from orchestrator.core.errors import AskExpired, ServerFull, ServerUnavailable
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind
 from workers.signals import Asked, Reject, Retry, Snooze
 
 if TYPE_CHECKING:
     from orchestrator.core.backoff import Backoff
-    from workers.runtime.outage import OutagePolicy
     from workers.skill import Skill
 
 ERROR_BYTES: Final = 8192
@@ -22,7 +24,48 @@ REASON_CHARS: Final = 500
 OUTAGE_BACKOFF_STEP: Final = 3
 """A task that met an outage comes back after the delay of this many failures."""
 
+MAX_OUTAGE_RETRIES: Final = 10
+"""A task is put off so often by one worker for want of an answer; for want of memory without end."""
+REMEMBERED: Final = 10_000
+
 _log = get_logger(__name__)
+
+
+class OutageRetries:
+    """How often each task was put off by this worker; forgets the oldest of very many."""
+
+    def __init__(self) -> None:
+        self._times: OrderedDict[str, int] = OrderedDict()
+
+    def count(self, task_id: str) -> bool:
+        """Count a task that is to be put off, unless it has been too often."""
+        times = self._times.pop(task_id, 0) + 1
+        if times > MAX_OUTAGE_RETRIES:
+            return False
+        self._times[task_id] = times
+        if len(self._times) > REMEMBERED:
+            self._times.popitem(last=False)
+        return True
+
+
+class OutagePolicy(msgspec.Struct, frozen=True):
+    """What one attempt is to be judged by.
+
+    Attributes:
+        ours: whether the pool's Redis was full, or did not answer this worker, while the attempt ran.
+    """
+
+    task_id: str
+    ours: bool
+    retries: OutageRetries
+
+    def exempts(self, failure: BaseException) -> bool:
+        """Whether `failure` is about the pool's Redis and costs no attempt."""
+        if not self.ours:
+            return False
+        if isinstance(failure, ServerFull):
+            return True
+        return isinstance(failure, ServerUnavailable) and self.retries.count(self.task_id)
 
 
 class ValidationFailed(Exception):

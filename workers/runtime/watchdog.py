@@ -7,15 +7,19 @@ below the interpreter, which first prints where each thread stands; the host kil
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import mmap
 import os
 import struct
 import threading
 import time
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.log import get_logger
+
+if TYPE_CHECKING:
+    import asyncio
 
 FORCE_EXIT_AFTER_S: Final = 5.0
 """A drained worker whose handlers ignore their end leaves without them after so long."""
@@ -82,3 +86,30 @@ class LoopWatchdog:
     def close(self) -> None:
         """Give the memory back."""
         self._shared.close()
+
+
+class LoopProbe:
+    """Asks the event loop for a sign of life from another thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: LoopWatchdog | None) -> None:
+        self._loop, self._watchdog = loop, watchdog
+        self._asked_s: float | None = None
+        self._closed = False
+
+    def unanswered_s(self) -> float:
+        """Ask the loop, unless it has not answered yet; returns the seconds since it was asked."""
+        asked_s = self._asked_s
+        if asked_s is None:
+            asked_s = self._asked_s = time.monotonic()
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(self._answer)
+        return time.monotonic() - asked_s
+
+    def close(self) -> None:
+        """Stop recording turns."""
+        self._closed = True
+
+    def _answer(self) -> None:
+        self._asked_s = None
+        if self._watchdog is not None and not self._closed:
+            self._watchdog.record_turn()

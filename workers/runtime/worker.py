@@ -6,7 +6,6 @@ store every verdict, deregister. A second signal skips the waiting.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import socket
@@ -17,21 +16,17 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from orchestrator.agents import scripts as registry
-from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import StoreError
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger, set_level
 from orchestrator.core.rates import parse_rate
 from orchestrator.services import open_services
-from workers.runtime.active_commands import WorkerCommands, interrupt
-from workers.runtime.completer import Completer
-from workers.runtime.crash_isolation import CrashIsolation
-from workers.runtime.emitter import Emitter
+from workers.runtime.active_commands import interrupt
+from workers.runtime.attempt import StopCause
 from workers.runtime.executor import Executor
 from workers.runtime.fetcher import Fetcher
-from workers.runtime.heartbeat import Heartbeat
-from workers.runtime.in_flight import InFlight
-from workers.runtime.locking import Locking
+from workers.runtime.heartbeat import Heartbeat, HeartbeatCallbacks
+from workers.runtime.parts import make_parts
 from workers.runtime.throughput import Throughput
 
 if TYPE_CHECKING:
@@ -41,6 +36,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
     from workers.agent import Agent
+    from workers.runtime.parts import WorkerParts
     from workers.runtime.watchdog import LoopWatchdog
 
 FLUSH_TIMEOUT_S: Final = 5.0
@@ -76,76 +72,46 @@ class Worker:
     """The parts of one process and their order of life."""
 
     def __init__(
-        self, services: Services, agents: Sequence[Agent], *, worker: str, watchdog: LoopWatchdog | None = None
+        self,
+        services: Services,
+        agents: Sequence[Agent],
+        *,
+        worker: str,
+        watchdog: LoopWatchdog | None = None,
+        parts: WorkerParts | None = None,
     ) -> None:
         self.id = worker
-        self._services, self._agents = services, agents
+        self._parts = parts = parts or make_parts(services, worker=worker)
+        self._services, self._agents, self._watchdog = services, agents, watchdog
+        self._in_flight, self._commands = parts.in_flight, parts.commands
         self._alive_s = max(1, round(services.settings.worker.heartbeat_s * 4))
         self._known_limits = {name: parse_rate(rate) for name, rate in services.settings.limits.items()}
-        self._commands = WorkerCommands()
         self._log_level: Level | None = None
-        self._in_flight = InFlight(grace_s=services.settings.worker.grace_s)
-        self._completer = Completer(services, self._in_flight)
-        self._emitter = Emitter(services)
-        self._locking = Locking(services, worker=worker)
-        self._client: Orchestrator | None = None
-        self._client_lock = anyio.Lock()
         self._shut_down_begun = False
-        self._watchdog = watchdog
         self._starting = anyio.CancelScope()
-        self._stop = anyio.Event()
-        self._stop_now = anyio.Event()
-        crash_isolation = CrashIsolation()
+        self._stop, self._stop_now = anyio.Event(), anyio.Event()
+        self._forgotten = anyio.Event()
         self._throughputs = {
             agent.name: Throughput(limited=agent.limited, changed=self._backlog_changed) for agent in agents
         }
-        self._executors = {
-            agent.name: Executor(
-                agent,
-                services=services,
-                in_flight=self._in_flight,
-                completer=self._completer,
-                worker=worker,
-                client=self._open_client,
-                last_outage_s=self._last_outage_s,
-                crash_isolation=crash_isolation,
-                locking=self._locking,
-                record_duration=self._throughputs[agent.name].record_duration,
-                emitter=self._emitter,
-                commands=self._commands,
-            )
-            for agent in agents
-        }
+        self._executors = {agent.name: Executor(agent, parts, self._throughputs[agent.name]) for agent in agents}
         self._fetchers = {
-            agent.name: Fetcher(
-                agent,
-                services=services,
-                slots=self._executors[agent.name].slots,
-                in_flight=self._in_flight,
-                completer=self._completer,
-                worker=worker,
-                register=self._register,
-                commands=self._commands,
-            )
+            agent.name: Fetcher(agent, parts, self._executors[agent.name].slots, register=self._register)
             for agent in agents
         }
         self._heartbeat = Heartbeat(
-            services=services,
-            agents=agents,
-            in_flight=self._in_flight,
-            renewer=self._locking.renewer,
-            throughputs=self._throughputs,
-            worker=worker,
+            parts,
+            agents,
+            self._throughputs,
             alive_s=self._alive_s,
-            loop=asyncio.get_running_loop(),
-            forgotten=self._forgotten,
-            lost_entries=lambda agent: self._fetchers[agent].look_for_lost(),
-            commands=self._commands,
-            commands_changed=self._apply_commands,
+            callbacks=HeartbeatCallbacks(
+                forgotten=self._register_soon,
+                entries_lost=lambda agent: self._fetchers[agent].look_for_lost(),
+                commands_changed=self._apply_commands,
+            ),
             watchdog=watchdog,
         )
-        self._commands.refresh = self._heartbeat.read_state
-        self._remember = anyio.Event()
+        parts.commands.refresh = self._heartbeat.listener.refresh
 
     async def run(self, *, listen: bool = True) -> None:
         """Work until told to stop.
@@ -204,8 +170,8 @@ class Worker:
 
     async def _work(self) -> None:
         async with anyio.create_task_group() as whole:
-            whole.start_soon(self._completer.run)
-            whole.start_soon(self._emitter.run)
+            whole.start_soon(self._parts.completer.run)
+            whole.start_soon(self._parts.emitter.run)
             whole.start_soon(self._register_again)
             for executor in self._executors.values():
                 whole.start_soon(executor.slots.run)
@@ -272,7 +238,7 @@ class Worker:
         await self._commands.until(lambda: self._stop.is_set() or not self._drains())
         if not self._stop.is_set():
             self._commands.draining = False
-            self._forgotten()
+            self._register_soon()
             _log.info("worker_resumes", worker=self.id)
 
     # ------------------------------------------------------------------------------------------------ registry
@@ -298,35 +264,18 @@ class Worker:
     def _backlog_changed(self) -> None:
         self._heartbeat.trigger()
 
-    def _forgotten(self) -> None:
-        self._remember.set()
+    def _register_soon(self) -> None:
+        self._forgotten.set()
 
     async def _register_again(self) -> None:
         while True:
-            await self._remember.wait()
-            self._remember = anyio.Event()
+            await self._forgotten.wait()
+            self._forgotten = anyio.Event()
             try:
                 await self._register()
                 _log.info("worker_registered_again", worker=self.id)
             except StoreError as failure:
                 _log.warning("registration_failed", worker=self.id, error=str(failure))
-
-    # ------------------------------------------------------------------------------------------- child tasks
-
-    async def _open_client(self) -> Orchestrator:
-        if self._client is None:
-            async with self._client_lock:
-                if self._client is None:
-                    self._client = await self._new_client().open()
-        return self._client
-
-    def _last_outage_s(self) -> float:
-        """When Redis last failed what a handler asked of it through its context, or this worker."""
-        stores = [self._services.store] if self._client is None else [self._services.store, self._client.services.store]
-        return max(store.last_outage_s for store in stores)
-
-    def _new_client(self) -> Orchestrator:
-        return Orchestrator(settings=self._services.settings)
 
     # -------------------------------------------------------------------------------------------------- drain
 
@@ -334,19 +283,17 @@ class Worker:
         self._commands.draining = True
         await self._unless_told_again(self._announce_drain)
         await self._unless_told_again(self._wait_for_running)
-        for held in self._in_flight.all():
-            held.stop("drain")
+        for attempt in self._in_flight.all():
+            attempt.stop(StopCause.DRAIN)
         with anyio.move_on_after(FLUSH_TIMEOUT_S):
-            await self._in_flight.empty()
-        # What ignores that, a thread above all, goes back without its handler: this process is about to end. Without
-        # Redis nothing goes anywhere, and waiting longer helps nobody: peers will adopt it.
-        ignoring = [held for held in self._in_flight.all() if held.running and held.unstopped is not None]
-        for held in ignoring:
-            if held.unstopped is not None:
-                held.unstopped()
-        if ignoring:
+            await self._in_flight.wait_empty()
+        # A handler that ignores its cancellation, above all one in a thread, ends with this process. Without Redis the
+        # verdicts stay here and other workers adopt the entries, so waiting longer helps nothing.
+        if running := [attempt for attempt in self._in_flight.all() if attempt.running]:
+            for attempt in running:
+                attempt.abandon_handler()
             with anyio.move_on_after(FLUSH_TIMEOUT_S):
-                await self._in_flight.empty()
+                await self._in_flight.wait_empty()
 
     async def _announce_drain(self) -> None:
         with anyio.move_on_after(ANNOUNCE_TIMEOUT_S) as told:
@@ -364,7 +311,7 @@ class Worker:
 
     async def _wait_for_running(self) -> None:
         with anyio.move_on_after(self._services.settings.worker.drain_s):
-            await self._in_flight.empty()
+            await self._in_flight.wait_empty()
 
     async def _unless_told_again(self, step: Callable[[], Awaitable[None]]) -> None:
         """Run a step of the drain; the second signal ends it."""
@@ -383,9 +330,8 @@ class Worker:
             return
         self._shut_down_begun = True
         await anyio.to_thread.run_sync(self._heartbeat.stop)
-        if self._client is not None:
-            await self._client.aclose()
-        await self._locking.close()
+        await self._parts.client.close()
+        await self._parts.locking.close()
         await self._deregister()
         _log.info("worker_stopped", worker=self.id, left=len(self._in_flight))
 

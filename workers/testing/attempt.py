@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
@@ -24,15 +22,13 @@ from orchestrator.testing.event_loop import check_event_loop
 from orchestrator.testing.offline import packed_envelope
 from workers.agent import Agent
 from workers.context import TaskContext
-from workers.runtime.active_commands import WorkerCommands
 from workers.runtime.calling import HandlerCaller
 from workers.runtime.completer import Completer
-from workers.runtime.crash_isolation import CrashIsolation
 from workers.runtime.executor import Executor
-from workers.runtime.in_flight import Held, InFlight
-from workers.runtime.sharing import Shared, attempt_workspace
+from workers.runtime.in_flight import InFlight
+from workers.runtime.resources import Resources
+from workers.runtime.throughput import Throughput
 from workers.skill import Skill
-from workers.testing.offline_locks import OfflineLocking
 from workers.testing.recording import Recording
 
 if TYPE_CHECKING:
@@ -40,13 +36,14 @@ if TYPE_CHECKING:
 
     from orchestrator.services import Services
     from orchestrator.tasks.submission import Arguments, TypedSkill
+    from workers.runtime.attempt import Attempt
+    from workers.runtime.parts import WorkerParts
     from workers.testing.children import Children
     from workers.testing.scripted_record import ScriptedAnswers, ScriptedRecord
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-WORKER: Final = "no-worker"
 ENTRY: Final = "1-1"
 GENERATION: Final = "1"
 
@@ -173,35 +170,22 @@ async def _attempt(
     services = recording.services
     in_flight = InFlight(grace_s=services.settings.worker.grace_s)
     verdicts = _Verdicts(services, in_flight)
-    executor = _OfflineExecutor(
-        agent,
-        services=services,
-        in_flight=in_flight,
-        completer=verdicts,
-        worker=WORKER,
-        client=recording.client,
-        last_outage_s=lambda: math.inf,  # a test that raises ServerUnavailable means the pool's Redis
-        crash_isolation=CrashIsolation(),
-        locking=OfflineLocking(services.settings),
-        record_duration=lambda _: None,
-        emitter=recording.emitter,
-        commands=WorkerCommands(),
-    )
-    executor.state, executor.scripted = state, recording.record
+    executor = _OfflineExecutor(agent, recording.parts(in_flight, verdicts), recording.record)
+    executor.state = state
     watched = executor.caller = _WatchedCaller(agent, settings=services.settings)
-    held = in_flight.add(delivery)
-    assert held is not None
+    running = in_flight.add(delivery)
+    assert running is not None
 
     verdict: Verdict | None = None
 
     async def until_dropped() -> None:
-        await in_flight.empty()
+        await in_flight.wait_empty()
         group.cancel_scope.cancel()
 
     try:
         async with anyio.create_task_group() as group:
             group.start_soon(executor.slots.run)
-            executor.slots.start(held)
+            executor.slots.start(running)
             group.start_soon(until_dropped)
             verdict = await verdicts.given
             group.cancel_scope.cancel()
@@ -276,14 +260,18 @@ class _Verdicts(Completer):
 
 
 class _OfflineExecutor(Executor):
-    """Runs what has a death behind it without telling a server that it begins; there is none."""
+    """Runs an attempt without a server: nothing is recorded when it starts."""
 
-    scripted: ScriptedRecord
+    def __init__(self, agent: Agent, parts: WorkerParts, record: ScriptedRecord) -> None:
+        super().__init__(agent, parts, Throughput(limited=True, changed=lambda: None))
+        self._scripted = record
 
-    def _record(self, delivery: Delivery) -> ScriptedRecord:  # noqa: ARG002 - there is one
-        return self.scripted
+    def _open_resources(self, attempt: Attempt) -> Resources:
+        resources = super()._open_resources(attempt)
+        resources.record = self._scripted
+        return resources
 
-    async def _announce(self, held: Held) -> bool:  # noqa: ARG002 - all the same
+    async def _announce(self, attempt: Attempt) -> bool:  # noqa: ARG002 - there is no server
         return True
 
 
@@ -292,11 +280,9 @@ class _WatchedCaller(HandlerCaller):
 
     raised: BaseException | None = None
 
-    async def call(
-        self, skill: Skill[Any, Any], values: dict[str, Any], *, args: bytes, context: TaskContext, held: Held
-    ) -> Any:
+    async def call(self, attempt: Attempt) -> Any:
         try:
-            return await super().call(skill, values, args=args, context=context, held=held)
+            return await super().call(attempt)
         except asyncio.CancelledError:
             raise
         except BaseException as raised:
@@ -308,25 +294,15 @@ class RecordedContext(TaskContext):
     """A context without a server, for functions that take one; made by `make_context`."""
 
     def __init__(self, delivery: Delivery, envelope: Envelope, *, state: object, recording: Recording) -> None:
-        super().__init__(
-            delivery,
-            envelope,
-            worker=WORKER,
-            deadline=None,
-            client=recording.client,
-            state=state,
-            output=partial(recording.emitter.attempt, delivery),
-            record=lambda: recording.record,
-            locks=partial(
-                OfflineLocking(recording.services.settings).of,
-                Held(delivery, grace_s=1.0),
-                envelope,
-                mode="task",
-                lease_ms=15_000,
-            ),
-            workspace=lambda context: attempt_workspace(context, recording.services),
-            around=lambda context: Shared(context, recording.services, WorkerCommands()),
-        )
+        services = recording.services
+        in_flight = InFlight(grace_s=services.settings.worker.grace_s)
+        attempt = in_flight.add(delivery)
+        assert attempt is not None
+        attempt.envelope = envelope
+        parts = recording.parts(in_flight, Completer(services, in_flight))
+        resources = Resources(attempt, parts, lock_mode="task", lease_ms=15_000)
+        resources.record = recording.record
+        super().__init__(delivery, envelope, resources, worker=parts.worker, state=state)
         self._recording = recording
 
     @property

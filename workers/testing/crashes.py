@@ -6,7 +6,7 @@ their `finally` blocks run, and what these ask of Redis is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import anyio
@@ -15,6 +15,7 @@ from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import InvalidInput
 from workers.runtime.calling import HandlerCaller
 from workers.runtime.emitter import Emitter
+from workers.runtime.parts import ChildClient, make_parts
 from workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.submission import Parent, Submission
     from orchestrator.testing.killable_store import KillableStore
     from workers.agent import Agent
-    from workers.context import TaskContext
-    from workers.runtime.in_flight import Held
-    from workers.skill import Skill
+    from workers.runtime.attempt import Attempt
 
 Step: TypeAlias = Literal["start", "submit", "progress", "emit", "result", "stored"]
 """Where a worker can vanish.
@@ -115,16 +114,19 @@ class KillableWorker(Worker):
         plan: CrashPlan,
         registered: Callable[[], None],
     ) -> None:
-        super().__init__(services, agents, worker=worker)
+        parts = replace(
+            make_parts(services, worker=worker),
+            emitter=_ProbedEmitter(services, reached=self._reached),
+            client=_ProbedChildClient(services, reached=self._reached),
+        )
+        super().__init__(services, agents, worker=worker, parts=parts)
         self.crash: Crash | None = None
         self._store, self._plan, self._registered = store, plan, registered
         self._scope = anyio.CancelScope()
         self._skills: dict[str, str] = {}
         store.answered = self._answered
-        self._emitter = _ProbedEmitter(services, reached=self._reached)
         for agent in agents:
             executor = self._executors[agent.name]
-            executor.emitter = self._emitter
             executor.caller = _ProbedCaller(agent, settings=services.settings, began=self._began, reached=self._reached)
 
     async def run(self, *, listen: bool = False) -> None:
@@ -135,14 +137,12 @@ class KillableWorker(Worker):
     @property
     def awaited(self) -> Collection[str]:
         """The children that its handlers wait for at the moment."""
-        return self._client.awaited if isinstance(self._client, _ProbedClient) else ()
+        client = self._parts.client.opened
+        return client.awaited if isinstance(client, _ProbedClient) else ()
 
     async def _register(self) -> None:
         await super()._register()
         self._registered()
-
-    def _new_client(self) -> Orchestrator:
-        return _ProbedClient(self._services.settings, reached=self._reached)
 
     # ---------------------------------------------------------------------------------------------------- steps
 
@@ -166,13 +166,13 @@ class KillableWorker(Worker):
     def _crash_now(self, crash: Crash) -> None:
         crash.happened, self.crash = True, crash
         self._store.shut()
-        if self._client is not None:
-            self._client.services.store.shut()
+        if (client := self._parts.client.opened) is not None:
+            client.services.store.shut()
         self._scope.cancel()
-        for held in self._in_flight.all():
+        for attempt in self._in_flight.all():
             # A thread would be waited for.
-            if held.leave is not None:
-                held.leave()
+            if attempt.leave_thread is not None:
+                attempt.leave_thread()
 
 
 class _ProbedCaller(HandlerCaller):
@@ -184,14 +184,13 @@ class _ProbedCaller(HandlerCaller):
         super().__init__(agent, settings=settings)
         self._began, self._reached = began, reached
 
-    async def call(
-        self, skill: Skill[Any, Any], values: dict[str, Any], *, args: bytes, context: TaskContext, held: Held
-    ) -> Any:
+    async def call(self, attempt: Attempt) -> Any:
         """Call one handler; see `HandlerCaller.call`."""
-        self._began(context.task_id, skill.name)
-        await self._reached("start", context.task_id)
-        value = await super().call(skill, values, args=args, context=context, held=held)
-        await self._reached("result", context.task_id)
+        task_id = attempt.delivery.task_id
+        self._began(task_id, attempt.skill.name)
+        await self._reached("start", task_id)
+        value = await super().call(attempt)
+        await self._reached("result", task_id)
         return value
 
 
@@ -207,6 +206,17 @@ class _ProbedEmitter(Emitter):
         status = await super().send(row)
         await self._reached("progress" if row.kind == "progress" else "emit", row.id)
         return status
+
+
+class _ProbedChildClient(ChildClient):
+    """Makes the client that tells when a child is stored."""
+
+    def __init__(self, services: Services, *, reached: Reached) -> None:
+        super().__init__(services)
+        self._reached = reached
+
+    def make(self) -> Orchestrator:
+        return _ProbedClient(self._services.settings, reached=self._reached)
 
 
 class _ProbedClient(Orchestrator):

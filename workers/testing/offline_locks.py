@@ -14,7 +14,7 @@ from workers.runtime.locking import Locking
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
-    from workers.runtime.in_flight import Held
+    from workers.runtime.attempt import Attempt
 
 
 class OfflineLocking(Locking):
@@ -26,7 +26,7 @@ class OfflineLocking(Locking):
         super().__init__(replace(services, store=store), worker="")
         self.renewer = _OfflineLockRenewer()
 
-    async def _owns(self, held: Held) -> bool:  # noqa: ARG002 - all the same
+    async def _owns(self, attempt: Attempt) -> bool:  # noqa: ARG002 - all the same
         return True
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import EmitStatus, Progress
 from orchestrator.testing.offline import offline_services
+from workers.runtime.active_commands import WorkerCommands
+from workers.runtime.crash_isolation import CrashIsolation
 from workers.runtime.emitter import Emitter
+from workers.runtime.parts import ChildClient, WorkerParts
 from workers.testing.children import ScriptedClient
+from workers.testing.offline_locks import OfflineLocking
 from workers.testing.scripted_record import ScriptedRecord
 
 if TYPE_CHECKING:
@@ -19,8 +24,13 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import EmitRow
     from orchestrator.tasks.submission import Submission
+    from workers.runtime.completer import Completer
+    from workers.runtime.in_flight import InFlight
     from workers.testing.children import Children
     from workers.testing.scripted_record import ScriptedAnswers
+
+
+WORKER: Final = "no-worker"
 
 
 class Recording:
@@ -50,9 +60,19 @@ class Recording:
         self.children = ScriptedClient(self.services, children or {})
         self.record = ScriptedRecord(answers, once or {})
 
-    async def client(self) -> Orchestrator:
-        """The client of a context."""
-        return self.children
+    def parts(self, in_flight: InFlight, completer: Completer) -> WorkerParts:
+        """Make the parts of a worker that has no server."""
+        return WorkerParts(
+            worker=WORKER,
+            services=self.services,
+            in_flight=in_flight,
+            completer=completer,
+            emitter=self.emitter,
+            locking=OfflineLocking(self.services.settings),
+            commands=WorkerCommands(),
+            crash_isolation=CrashIsolation(),
+            client=_ScriptedChildClient(self.services, self.children),
+        )
 
     @property
     def submitted(self) -> list[Submission]:
@@ -66,6 +86,18 @@ class Recording:
             self.progress.append(Progress(*value))
         else:
             self.output.append(value)
+
+
+class _ScriptedChildClient(ChildClient):
+    def __init__(self, services: Services, children: ScriptedClient) -> None:
+        super().__init__(services)
+        self._children = children
+
+    async def open(self) -> Orchestrator:
+        return self._children
+
+    def last_outage_s(self) -> float:
+        return math.inf  # a ServerUnavailable that a test raises is one of the pool's Redis
 
 
 class _RecordingEmitter(Emitter):

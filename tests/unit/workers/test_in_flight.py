@@ -6,7 +6,8 @@ import anyio
 import pytest
 
 from orchestrator.tasks.model import Delivery
-from workers.runtime.in_flight import Held, InFlight
+from workers.runtime.attempt import Attempt, StopCause
+from workers.runtime.in_flight import InFlight
 from workers.testing import make_context
 
 
@@ -15,7 +16,7 @@ def delivery(entry: str = "1-0", *, agent: str = "editor", generation: str = "7"
     return Delivery(agent, entry, "0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55", generation, 1, 0, b"")
 
 
-def hold(in_flight: InFlight, one: Delivery) -> Held:
+def hold(in_flight: InFlight, one: Delivery) -> Attempt:
     """Hold an entry that is not held yet."""
     held = in_flight.add(one)
     assert held is not None
@@ -56,31 +57,31 @@ def test_snapshots_are_by_agent() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reasons", "stands"),
+    ("causes", "expected"),
     [
-        (["cancelled", "drain"], "cancelled"),
-        (["drain", "lost"], "lost"),
-        (["lost", "cancelled"], "lost"),
-        (["stopped", "cancelled"], "cancelled"),
-        (["cancelled", "stopped"], "cancelled"),
-        (["stopped", "drain"], "stopped"),
+        ([StopCause.CANCELLED, StopCause.DRAIN], StopCause.CANCELLED),
+        ([StopCause.DRAIN, StopCause.LEASE_LOST], StopCause.LEASE_LOST),
+        ([StopCause.LEASE_LOST, StopCause.CANCELLED], StopCause.LEASE_LOST),
+        ([StopCause.COMMAND, StopCause.CANCELLED], StopCause.CANCELLED),
+        ([StopCause.CANCELLED, StopCause.COMMAND], StopCause.CANCELLED),
+        ([StopCause.COMMAND, StopCause.DRAIN], StopCause.COMMAND),
     ],
 )
-async def test_the_first_reason_stands_unless_the_entry_is_lost(reasons: list[str], stands: str) -> None:
+async def test_the_first_reason_stands_unless_the_entry_is_lost(causes: list[StopCause], expected: StopCause) -> None:
     """Stopping cancels the handler and tells its context; a lost entry overrides every other reason."""
     held = hold(InFlight(grace_s=10), delivery())
-    held.context = make_context()
+    context = make_context()
+    held.resources = context._resources
     held.scope, held.running = anyio.CancelScope(), True
-    for why in reasons:
-        held.stop(why)
-    assert held.why == stands
+    for cause in causes:
+        held.stop(cause)
+    assert held.stop_cause is expected
     assert held.scope.cancel_called
-    assert held.context is not None
-    assert held.context.cancelled
+    assert context.cancelled
 
 
 def test_an_entry_can_be_stopped_before_it_runs() -> None:
     """Without a handler the reason is kept for whoever would start it."""
     held = hold(InFlight(grace_s=10), delivery())
-    held.stop("cancelled")
-    assert held.why == "cancelled"
+    held.stop(StopCause.CANCELLED)
+    assert held.stop_cause is StopCause.CANCELLED

@@ -47,11 +47,11 @@ async def test_without_session() -> None:
 async def test_make_context() -> None:
     """A context of a test has locks too."""
     ctx = make_context(session="s")
-    assert ctx.locks_in_use is None
+    assert ctx._resources.locks_in_use is None
     assert (ctx.locks.scope, ctx.locks.within("agent:ed").scope) == ("session:s", "agent:ed")
     async with ctx.locks.hold("n"):
         assert [lock.name for lock in await ctx.locks.list()] == ["n"]
-    proof = await ctx.opened_locks().execution.session.proof()
+    proof = await ctx._resources.locks.execution.session.proof()
     assert ctx.fence == proof.fence
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.core.errors import Fenced, OrchestratorError, ServerFull, ServerUnavailable
 from workers import Agent, TaskContext
-from workers.runtime.outage import MAX_OUTAGE_RETRIES, REMEMBERED, OutagePolicy, OutageRetries
+from workers.runtime.verdicts import MAX_OUTAGE_RETRIES, REMEMBERED, OutagePolicy, OutageRetries
 from workers.testing import run_skill
 
 agent = Agent("agent")

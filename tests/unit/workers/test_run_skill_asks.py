@@ -93,5 +93,5 @@ async def test_a_context() -> None:
     assert await ctx.ask("One?") == 1
     with pytest.raises(Asked):
         await ctx.ask("Two?")
-    assert ctx.pending is not None
-    assert ctx.pending.number == 2
+    assert ctx._resources.question is not None
+    assert ctx._resources.question.number == 2

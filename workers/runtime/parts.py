@@ -1,0 +1,86 @@
+"""The parts that one worker process has once, and that its executors, fetchers and heartbeat share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from orchestrator.client.client import Orchestrator
+from workers.runtime.active_commands import WorkerCommands
+from workers.runtime.completer import Completer
+from workers.runtime.crash_isolation import CrashIsolation
+from workers.runtime.emitter import Emitter
+from workers.runtime.in_flight import InFlight
+from workers.runtime.locking import Locking
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+
+
+class ChildClient:
+    """Opens the client that handlers submit child tasks with, at its first use."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._opening = anyio.Lock()
+        self.opened: Orchestrator | None = None
+
+    async def open(self) -> Orchestrator:
+        """Return the open client."""
+        if self.opened is None:
+            async with self._opening:
+                if self.opened is None:
+                    self.opened = await self.make().open()
+        return self.opened
+
+    def make(self) -> Orchestrator:
+        """Make a client that is not open."""
+        return Orchestrator(settings=self._services.settings)
+
+    def last_outage_s(self) -> float:
+        """When Redis last failed a call of this worker or of its client, by the monotonic clock."""
+        outage_s = self._services.store.last_outage_s
+        return outage_s if self.opened is None else max(outage_s, self.opened.services.store.last_outage_s)
+
+    async def close(self) -> None:
+        """Close the client if it is open."""
+        if self.opened is not None:
+            await self.opened.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerParts:
+    """The shared parts of one worker.
+
+    Attributes:
+        worker: its id.
+        client: submits child tasks.
+    """
+
+    worker: str
+    services: Services
+    in_flight: InFlight
+    completer: Completer
+    emitter: Emitter
+    locking: Locking
+    commands: WorkerCommands
+    crash_isolation: CrashIsolation
+    client: ChildClient
+
+
+def make_parts(services: Services, *, worker: str) -> WorkerParts:
+    """Make the parts of a worker; nothing is sent."""
+    in_flight = InFlight(grace_s=services.settings.worker.grace_s)
+    return WorkerParts(
+        worker=worker,
+        services=services,
+        in_flight=in_flight,
+        completer=Completer(services, in_flight),
+        emitter=Emitter(services),
+        locking=Locking(services, worker=worker),
+        commands=WorkerCommands(),
+        crash_isolation=CrashIsolation(),
+        client=ChildClient(services),
+    )

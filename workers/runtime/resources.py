@@ -1,0 +1,178 @@
+"""Implements `workers.context.AttemptResources` on the parts of a worker."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+from orchestrator.agent_state.states import AgentState, agent_scope
+from orchestrator.client.shared_config import SharedConfig
+from orchestrator.core.errors import Fenced, OrchestratorError, QuestionChanged
+from orchestrator.limits.limits import Limits
+from orchestrator.tasks import scripts
+from orchestrator.tasks.questions import read_question
+from orchestrator.workspace.workspace import Workspace
+from orchestrator.workspace.writer import session_scope
+from workers.asking import AnswerSource, Asking
+from workers.once import OnceCalls, OnceResults
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Orchestrator
+    from orchestrator.locks.attempt import AttemptLocks
+    from orchestrator.locks.execution import LockMode
+    from orchestrator.services import Services
+    from orchestrator.tasks.model import Delivery, Question
+    from workers.asking import PendingQuestion
+    from workers.context import AttemptTimer
+    from workers.runtime.attempt import Attempt
+    from workers.runtime.emitter import AttemptOutput
+    from workers.runtime.parts import WorkerParts
+
+
+class TaskRecordAccess(AnswerSource, OnceResults, Protocol):
+    """Answers and kept results in the record of a task."""
+
+
+class Resources:
+    """The resources of one attempt. Nothing is sent before the handler uses one.
+
+    Attributes:
+        cancelled, cancel_seen, timer, locks_in_use: see `AttemptResources`.
+    """
+
+    # Class attributes are the defaults, so that an attempt pays for none that it does not use.
+    cancelled: bool = False
+    cancel_seen: bool = False
+    timer: AttemptTimer | None = None
+    locks_in_use: AttemptLocks | None = None
+    _asking: Asking | None = None
+
+    def __init__(self, attempt: Attempt, parts: WorkerParts, *, lock_mode: LockMode, lease_ms: int) -> None:
+        self._attempt, self._parts = attempt, parts
+        self._lock_mode: LockMode = lock_mode
+        self._lease_ms = lease_ms
+
+    async def client(self) -> Orchestrator:
+        """Open the client that submits child tasks."""
+        return await self._parts.client.open()
+
+    @cached_property
+    def output(self) -> AttemptOutput:
+        """Progress and output."""
+        return self._parts.emitter.attempt(self._attempt.delivery)
+
+    @cached_property
+    def record(self) -> TaskRecordAccess:
+        """Answers and kept results in the record of the task."""
+        return AttemptRecord(self._parts.services, self._attempt.delivery)
+
+    @property
+    def asking(self) -> Asking:
+        """Questions to people."""
+        if self._asking is None:
+            self._asking = Asking(self.record)
+        return self._asking
+
+    @property
+    def question(self) -> PendingQuestion | None:
+        """The question that the attempt ends with, once it has asked."""
+        return None if self._asking is None else self._asking.pending
+
+    @cached_property
+    def once(self) -> OnceCalls:
+        """Calls whose results the task keeps."""
+        return OnceCalls(self.record)
+
+    @property
+    def locks(self) -> AttemptLocks:
+        """Execution locks and named locks."""
+        if self.locks_in_use is None:
+            self.locks_in_use = self._parts.locking.of(self._attempt, mode=self._lock_mode, lease_ms=self._lease_ms)
+        return self.locks_in_use
+
+    @cached_property
+    def workspace(self) -> Workspace:
+        """The workspace of the session, changed in the name of the agent.
+
+        Raises:
+            OrchestratorError: the task has no session.
+        """
+        delivery, session = self._attempt.delivery, self._attempt.envelope.session
+        if session is None:
+            raise OrchestratorError(
+                f"task {delivery.task_id} belongs to no session, so it has no workspace; submit it with session="
+            )
+        services, locks = self._parts.services, self.locks
+        return Workspace(
+            session_scope(services.store, services.settings, session),
+            guard=locks.execution.session,
+            agent=delivery.agent,
+            locks=locks.named,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """Limits by name."""
+        services = self._parts.services
+        settings = services.settings
+        return Limits(services.store, prefix=settings.prefix, retry_for_s=settings.redis.command_timeout_s)
+
+    @property
+    def agent_state(self) -> AgentState:
+        """The state of the agent, changed under the attempt's execution lock."""
+        services = self._parts.services
+        scope = agent_scope(services.store, services.settings, self._attempt.delivery.agent)
+        return AgentState(scope, self.locks.execution.agent)
+
+    @property
+    def config(self) -> SharedConfig:
+        """Published configuration values, as the worker knows them."""
+        commands = self._parts.commands
+        return SharedConfig(self._parts.services, known=lambda: commands.desired)
+
+
+class AttemptRecord:
+    """Reads and writes the record of a task while the attempt owns it."""
+
+    __slots__ = ("_delivery", "_services")
+
+    def __init__(self, services: Services, delivery: Delivery) -> None:
+        self._services, self._delivery = services, delivery
+
+    async def look_up(self, number: int, question: str) -> Question | None:
+        """Read a question and its answer; see `AnswerSource`."""
+        stored, answer, answered = await self._read(f"ask:{number}", f"answer:{number}", f"answered:{number}")
+        found = None if stored is None else read_question(number, stored, answer, answered)
+        if found is not None and not found.open and found.question != question:
+            raise QuestionChanged(number, question, found.question)
+        return found
+
+    async def load_result(self, name: str) -> bytes | None:
+        """Read a kept result; see `OnceResults`."""
+        (found,) = await self._read(f"once:{name}")
+        return found
+
+    async def store_result(self, name: str, result: bytes) -> bytes:
+        """Keep a result; see `OnceResults`."""
+        delivery = self._delivery
+        call = scripts.once(
+            self._services.keys, id_=delivery.task_id, generation=delivery.generation, name=name, value=result
+        )
+        done = await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
+        match done.status:
+            case "stale":
+                raise Fenced(delivery.task_id)
+            case "already":
+                return done.value
+        return result
+
+    async def _read(self, *fields: str) -> list[bytes | None]:
+        delivery, store = self._delivery, self._services.store
+        key, retry_for_s = store.keys.task(delivery.task_id), self._services.settings.redis.command_timeout_s
+        reply: list[bytes | None] = await store.ask(
+            lambda: store.execute("HMGET", key, "state", "gen", *fields), retry_for_s=retry_for_s
+        )
+        state, generation, *found = reply
+        if state != b"assigned" or generation != delivery.generation.encode():
+            raise Fenced(delivery.task_id)
+        return found
