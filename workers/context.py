@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
 from anyio import lowlevel
 
 from orchestrator.core.durations import to_seconds
-from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Progress
 from orchestrator.tasks.submission import (
