@@ -14,7 +14,7 @@ import anyio.lowlevel
 import pytest
 
 from orchestrator.embedded.server_binary import ServerBinary, find_server_binary
-from orchestrator.testing.servers import RedisServer, find_binary_of_line
+from tests.faultkit.servers import RedisServer, find_binary_of_line
 from tests.helpers.guards import LoopWatch, describe_tasks, keys_of, keys_without_ttl, running_tasks
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from orchestrator.embedded.server_binary import find_server_binary
-from orchestrator.testing.servers import find_binary_of_line
 from tests.chaos.campaign import Options, run_campaign
 from tests.chaos.mutations import MUTATIONS
+from tests.faultkit.servers import find_binary_of_line
 
 
 def main() -> int:

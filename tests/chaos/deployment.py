@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from orchestrator.core.settings import Settings, load_settings
-from orchestrator.testing.processes import ActorProcess
-from orchestrator.testing.servers import RedisServer
 from tests.chaos.agents import HISTORY_VARIABLE, SHARED_PER_S
+from tests.faultkit.processes import ActorProcess
 from tests.faultkit.proxy import FaultProxy, ThreadedProxy
+from tests.faultkit.servers import RedisServer
 from tests.helpers.subprocesses import alive
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from workers import Agent
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 WITH_PYTHON: Final = [page for page in PAGES if any(b.language == "python" and b.runs for b in blocks(page))]
 WITH_COMMANDS: Final = [

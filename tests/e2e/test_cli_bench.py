@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.cli.commands.bench import Figures, show
 from orchestrator.cli.terminal.options import Globals
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_until
+from tests.faultkit.servers import RedisServer
 from tests.helpers.terminal import Terminal
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from tests.helpers.terminal import Terminal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.testing.processes import ActorProcess
+    from tests.faultkit.processes import ActorProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")]
 

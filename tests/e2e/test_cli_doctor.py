@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.doctor.findings import TOPICS
-from orchestrator.testing.servers import RedisServer
+from tests.faultkit.servers import RedisServer
 from tests.helpers.terminal import Terminal
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tests.helpers.terminal import AGENTS, Terminal
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.testing.processes import ActorProcess
+    from tests.faultkit.processes import ActorProcess
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"), pytest.mark.timeout(120)]
 

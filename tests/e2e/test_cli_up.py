@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.testing.processes import ActorProcess
 from orchestrator.testing.waiting import wait_until
+from tests.faultkit.processes import ActorProcess
 from tests.helpers.terminal import ORC, Terminal
 
 if TYPE_CHECKING:

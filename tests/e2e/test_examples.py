@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.testing.processes import ActorProcess
+from tests.faultkit.processes import ActorProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ import pytest
 pytest.register_assert_rewrite("tests.helpers.end_state", "tests.helpers.main_path")
 
 from orchestrator.embedded.server_binary import ServerBinary, find_server_binary  # noqa: E402 - after the line above
-from orchestrator.testing.servers import find_binary_of_line  # noqa: E402
+from tests.faultkit.servers import find_binary_of_line  # noqa: E402
 from tests.helpers.attempt_log import AttemptLog  # noqa: E402
 from tests.helpers.team import Team  # noqa: E402
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 
 @pytest.fixture(params=["newest", pytest.param("redis7", marks=pytest.mark.slow)])

@@ -23,7 +23,7 @@ from workers.testing import Team
 
 if TYPE_CHECKING:
     from orchestrator import TaskHandle
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
 AGENT = "tests.helpers.asking_agents:scribe"

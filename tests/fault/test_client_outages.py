@@ -20,10 +20,10 @@ from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
 from orchestrator.core.errors import OrchestratorError, ServerUnavailable, SubmitRefused, TaskCancelled
 from orchestrator.tasks.submission import Submission
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.commands import any_work, named
 from tests.faultkit.proxy import FaultProxy
+from tests.faultkit.servers import RedisServer
 from tests.helpers.end_state import counters, records
 from tests.helpers.local_team import local_settings
 

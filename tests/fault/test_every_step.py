@@ -21,9 +21,9 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.services import open_services, pool_keys
 from orchestrator.store.script_files import all_scripts
 from orchestrator.supervisor.daemon import supervise
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.proxy import FaultProxy
+from tests.faultkit.servers import RedisServer
 from tests.helpers.attempt_log import AttemptLog
 from tests.helpers.forked_actors import ForkedActors
 from tests.helpers.guards import keys_of

@@ -11,8 +11,8 @@ import pytest
 
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import ServerUnavailable
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.servers import RedisServer
 from tests.helpers.end_state import counters, find_violations
 from tests.helpers.team import Team
 

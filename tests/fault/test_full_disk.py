@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from orchestrator.core.errors import ServerFull
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.servers import RedisServer
 from tests.helpers.end_state import counters, find_violations
 from tests.helpers.team import Team
 

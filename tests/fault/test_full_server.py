@@ -11,8 +11,8 @@ import redis
 from orchestrator.core.errors import ServerFull
 from orchestrator.services import open_services
 from orchestrator.tasks import scripts
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.servers import RedisServer
 from tests.helpers.end_state import counters, find_violations
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.team import Team

@@ -17,8 +17,8 @@ from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
 from orchestrator.services import SyncStore, pool_keys, reach_server
 from orchestrator.tasks import scripts
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.servers import RedisServer
 from tests.helpers import subprocesses
 from tests.helpers.subprocesses import alive
 from tests.helpers.team import make_settings

@@ -28,7 +28,7 @@ from tests.helpers.team import make_settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 MANY = 2000
 TIMINGS = {"leader_lease_s": 0.6, "sweep_s": 0.5, "heartbeat_s": 0.3}

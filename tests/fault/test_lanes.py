@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from orchestrator.client.handle import TaskHandle
     from orchestrator.store.keys import PoolKeys
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
 PROCESSES = 4

@@ -23,8 +23,8 @@ from tests.helpers.team import make_settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.testing.processes import ActorProcess
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.processes import ActorProcess
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
 LEASE_S = 0.6

@@ -18,8 +18,8 @@ from orchestrator import Orchestrator, TaskCancelled
 from orchestrator.core.ids import new_worker_id
 from orchestrator.services import open_services, pool_keys
 from orchestrator.tasks.model import TaskState
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.servers import RedisServer
 from tests.helpers import subprocesses
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.team import make_settings

@@ -29,8 +29,8 @@ from tests.helpers.waiting import wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from orchestrator.testing.servers import RedisServer
     from tests.faultkit.faults import Loss
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
 

@@ -13,7 +13,7 @@ from workers import Agent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.team import Team
 
 

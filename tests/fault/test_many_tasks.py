@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.client.handle import TaskHandle
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
     from tests.helpers.team import Team
 

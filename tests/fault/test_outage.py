@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from orchestrator.core.errors import ServerFull
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.servers import RedisServer
 from tests.helpers.end_state import counters, find_violations
 from tests.helpers.team import Team
 

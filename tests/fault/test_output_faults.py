@@ -15,9 +15,9 @@ from orchestrator.core.errors import ServerUnavailable
 from orchestrator.core.ids import new_worker_id
 from orchestrator.services import open_services
 from orchestrator.store.script_files import all_scripts
-from orchestrator.testing.servers import RedisServer
 from tests.faultkit.commands import script
 from tests.faultkit.proxy import ThreadedProxy
+from tests.faultkit.servers import RedisServer
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext

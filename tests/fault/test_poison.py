@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from orchestrator.core.settings import Settings
-    from orchestrator.testing.processes import ActorProcess
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.processes import ActorProcess
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
 GOOD = 100

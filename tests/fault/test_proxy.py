@@ -27,8 +27,8 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from orchestrator.testing.processes import ActorProcess
 from tests.faultkit.commands import Command, any_script, any_work, named, script
+from tests.faultkit.processes import ActorProcess
 from tests.faultkit.proxy import FaultProxy, ThreadedProxy
 from tests.helpers.waiting import wait_for, wait_until
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.servers import RedisServer
 from tests.helpers.end_state import counters, find_violations
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.stepping_clock import SteppingClock

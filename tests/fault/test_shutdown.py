@@ -13,9 +13,9 @@ from anyio import to_thread
 
 from orchestrator.client.client import Orchestrator
 from orchestrator.services import pool_keys
-from orchestrator.testing.processes import ActorProcess
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.processes import ActorProcess
+from tests.faultkit.servers import RedisServer
 from tests.helpers import subprocesses
 from tests.helpers.end_state import find_violations
 from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE

@@ -17,7 +17,7 @@ from tests.helpers.team import make_settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
 AGENTS = "tests.helpers.busy_agents:busy"

@@ -16,7 +16,7 @@ from workers import Agent, TaskContext
 from workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 
 async def test_its_task_goes_to_a_peer(redis_server: RedisServer, prefix: str) -> None:

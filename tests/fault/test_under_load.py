@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.core.errors import TaskExpired
 from orchestrator.tasks.submission import Submission
-from orchestrator.testing.servers import RedisServer, find_binary_of_line
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.servers import RedisServer, find_binary_of_line
 from tests.helpers.end_state import counters, find_violations, records
 from tests.helpers.team import Team
 

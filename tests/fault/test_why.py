@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.client.handle import TaskHandle
-    from orchestrator.testing.processes import ActorProcess
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.processes import ActorProcess
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
 LEASE_S = 1.2

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle
     from orchestrator.core.settings import Settings
     from orchestrator.store.keys import PoolKeys
-    from orchestrator.testing.processes import ActorProcess
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.processes import ActorProcess
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
 

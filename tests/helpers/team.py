@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from orchestrator.services import Services
     from orchestrator.store.keys import PoolKeys
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.app import main
-from orchestrator.testing.processes import ActorProcess
+from tests.faultkit.processes import ActorProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

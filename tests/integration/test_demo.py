@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator import Snapshot, WorkspaceView
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
     from workers.testing.crashes import Step
 
 PLANTED = {"scan": 1, "survey": 1, "link": 1, "list_imports": 1, "measure": 4, "review": 2}

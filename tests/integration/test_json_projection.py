@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator import DELETE, InvalidInput, Orchestrator, ServerRefused
 from orchestrator.embedded.server_binary import find_server_binary
-from orchestrator.testing.servers import RedisServer
+from tests.faultkit.servers import RedisServer
 from tests.helpers.local_team import local_settings
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from orchestrator.store.links import Link, transport_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 LOOPS = pytest.mark.parametrize("uvloop", [False, True], ids=["asyncio", "uvloop"])
 

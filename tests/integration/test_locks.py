@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from orchestrator.core.settings import Settings
     from orchestrator.locks.named import Lease, Locks
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 SCOPE = "session:s 1"
 

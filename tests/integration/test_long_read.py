@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 MAX_BYTES = 4 * TURN_BYTES
 

@@ -17,9 +17,9 @@ from orchestrator import QueueFull
 from orchestrator.services import pool_keys
 from orchestrator.store.script_files import all_scripts
 from orchestrator.sync import Orchestrator, TaskHandle
-from orchestrator.testing.processes import ActorProcess
 from tests.docs.pages import ROOT, blocks
 from tests.faultkit.commands import script
+from tests.faultkit.processes import ActorProcess
 from tests.faultkit.proxy import ThreadedProxy
 from tests.helpers.end_state import records
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.core.settings import Settings
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 EXAMPLE: Final = ROOT / "examples" / "outbox.py"
 ORDERS: Final = 3

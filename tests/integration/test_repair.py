@@ -15,8 +15,8 @@ from orchestrator.store.keys import PoolKeys, kind_of
 from orchestrator.supervisor import reconciler
 from orchestrator.tasks.queries import counters
 from orchestrator.tasks.submission import Submission
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
+from tests.faultkit.servers import RedisServer
 from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from tests.helpers.pool_scans import scan_pool

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ import anyio.lowlevel
 import pytest
 import redis
 
-from orchestrator.testing.servers import RedisServer
+from tests.faultkit.servers import RedisServer
 from tests.helpers.guards import LoopWatch, describe_tasks, keys_without_ttl, running_tasks
 from tests.helpers.waiting import wait_until
 
@@ -76,12 +75,13 @@ def test_a_server_that_cannot_start_says_why() -> None:
         pass
 
 
-@pytest.mark.skipif(shutil.which("setpriv") is None, reason="needs setpriv")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs prctl")
 def test_a_server_ends_with_a_test_process_that_is_killed() -> None:
-    """A test run that is killed leaves no server behind (where the system has setpriv)."""
+    """A test run that is killed leaves no server behind."""
     code = (
-        "from orchestrator.testing.servers import RedisServer; "
-        "server = RedisServer().start(); print(server.process.pid, flush=True); input()"
+        "import redis; from orchestrator.testing.temporary_server import temporary_server\n"
+        "with temporary_server() as url:\n"
+        "    print(redis.Redis.from_url(url).info('server')['process_id'], flush=True); input()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None

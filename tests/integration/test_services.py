@@ -11,7 +11,7 @@ from orchestrator import ConfigError, FormatMismatch, InvalidInput, Orchestrator
 from orchestrator.services import open_services, resolve_settings
 from orchestrator.store.store import DATA_FORMAT
 from orchestrator.supervisor.daemon import run_supervisor
-from orchestrator.testing.servers import RedisServer
+from tests.faultkit.servers import RedisServer
 from tests.helpers.local_team import TIMEOUT_S, local_settings
 from workers import Agent
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from orchestrator import Workspace
     from orchestrator.core.settings import Settings
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 WRITERS = 50
 

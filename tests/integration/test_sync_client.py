@@ -32,8 +32,8 @@ from orchestrator import (
 )
 from orchestrator.core.ids import new_task_id
 from orchestrator.sync import Orchestrator, TaskHandle
-from orchestrator.testing.processes import ActorProcess
-from orchestrator.testing.servers import RedisServer
+from tests.faultkit.processes import ActorProcess
+from tests.faultkit.servers import RedisServer
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from tests.helpers.waiting import wait_until

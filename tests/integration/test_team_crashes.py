@@ -19,7 +19,7 @@ from workers.testing.crashes import Step
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 STEPS = get_args(Step)
 RUNS: dict[str, list[int]] = {"start": [2], "stored": [1]}

@@ -17,7 +17,7 @@ from workers.testing import Team
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 
 pytestmark = pytest.mark.both_servers

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 
 class Sum(BaseModel):

@@ -16,7 +16,7 @@ from orchestrator.agents import scripts as registry
 from orchestrator.tasks.inbox import read_inbox
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.submission import Submission
-from orchestrator.testing.processes import ActorProcess
+from tests.faultkit.processes import ActorProcess
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
 from workers import Agent, TaskContext
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.client.handle import TaskHandle
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
     from tests.helpers.local_team import LocalTeam
 
 

@@ -11,7 +11,7 @@ from tests.lua.pool import Pool
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from orchestrator.core.ids import check_name, decode_foreign, encode_foreign
 from orchestrator.store.calls import Call
 from orchestrator.store.keys import POOL_KEYS, PoolKeys
 from orchestrator.store.script_files import all_scripts
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_until
+from tests.faultkit.servers import RedisServer
 from tests.lua.pool import Pool, row
 from tests.lua.scenario import every_script, play
 

@@ -21,7 +21,7 @@ from orchestrator.tasks.model import (
     VerdictKind,
     WatchStatus,
 )
-from orchestrator.testing.servers import RedisServer, find_binary_of_line
+from tests.faultkit.servers import RedisServer, find_binary_of_line
 from tests.lua.pool import LEASE_MS, Pool, Team, chunk, row
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from orchestrator.testing import scripts as testing_scripts
 from tests.lua.pool import START_US, USUAL_TTL_S, Pool, Team, row
 
 if TYPE_CHECKING:
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 pytestmark = pytest.mark.both_servers
 

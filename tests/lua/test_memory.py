@@ -15,7 +15,7 @@ from orchestrator.store.keys import PoolKeys
 from orchestrator.store.store import Endpoint, SyncStore
 from orchestrator.tasks.scripts import submit
 from orchestrator.tasks.submission import Submission, SubmissionValidator
-from orchestrator.testing.servers import RedisServer
+from tests.faultkit.servers import RedisServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def orc_redis() -> Iterator[str]:
     """URL of a real Redis of this test process, without persistence, on a unix socket; gone at the end."""
-    from orchestrator.testing.servers import RedisServer
+    from orchestrator.testing.temporary_server import temporary_server
 
-    with RedisServer() as server:
-        yield server.url
+    with temporary_server() as url:
+        yield url
 
 
 @pytest.fixture

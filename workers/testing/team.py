@@ -16,7 +16,6 @@ from orchestrator.core.errors import InvalidInput, OrchestratorError, TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.testing.draining import Drain
 from orchestrator.testing.event_loop import check_event_loop
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.submitted import (
     Submitted,
     check_not_submitted,
@@ -31,6 +30,7 @@ from orchestrator.testing.temporary_pool import (
     remove_keys,
     temporary_settings,
 )
+from orchestrator.testing.temporary_server import temporary_server
 from workers.testing.scripted_record import UNANSWERED, answer_to, check_answers
 from workers.testing.worker_pool import WorkerPool
 
@@ -95,12 +95,8 @@ class Team:
         check_event_loop()
         self._before = frozenset(asyncio.all_tasks())
         async with AsyncExitStack() as stack:
-            if self._url is None:
-                # Here, not in a thread: the server ends with the thread that started it.
-                server = stack.enter_context(RedisServer())
-                url = server.url
-            else:
-                url = self._url
+            # Not in a thread: the server ends with the thread that started it.
+            url = self._url or stack.enter_context(temporary_server())
             settings = temporary_settings(url, self._prefix, self._changed)
             if self._owns_keys and self._url is not None:
                 stack.callback(remove_keys, settings)

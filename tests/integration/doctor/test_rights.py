@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.core.settings import Settings
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 NEWEST = {"xackdel"}
 """Commands that older servers do not know, and that are not used there."""

@@ -18,9 +18,9 @@ from orchestrator.embedded.server_binary import ServerBinary, find_server_binary
 from orchestrator.services import pool_keys
 from orchestrator.store.server_info import read_info
 from orchestrator.store.store import Endpoint, Store
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.proxy import FaultProxy
+from tests.faultkit.servers import RedisServer
 from tests.helpers.doctor_runs import find_problems, run_doctor, run_fix
 from tests.helpers.local_team import local_settings
 

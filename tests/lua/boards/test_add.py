@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from orchestrator.boards.scripts import AddReply
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
     from tests.lua.pool import Pool
 
 pytestmark = pytest.mark.both_servers

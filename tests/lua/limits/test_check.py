@@ -17,7 +17,7 @@ from orchestrator.store.store import Endpoint, SyncStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 pytestmark = pytest.mark.both_servers
 START_US = 1_800_000_000_000_000

@@ -21,7 +21,7 @@ from tests.lua.scope import FENCED, HELD, TAKEN, Scope, task_id
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 pytestmark = pytest.mark.both_servers
 

@@ -11,8 +11,8 @@ from orchestrator.core.errors import ServerRefused
 from orchestrator.locks import scripts
 from orchestrator.locks.model import LockProof, new_nonce
 from orchestrator.store.script_files import all_scripts
-from orchestrator.testing.servers import RedisServer
 from orchestrator.testing.waiting import wait_until
+from tests.faultkit.servers import RedisServer
 from tests.lua.scope import Scope, task_id
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from tests.lua.watched_pool import WatchedPool
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 _WRITES: Final = re.compile(
     r"'HSET', [^\n]*'state', '(\w+)'|\bend_task\([^'\n]*'(\w+)'|\b(?:next_)?state[\w, ]* = '(\w+)'"

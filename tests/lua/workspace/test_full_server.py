@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core.errors import ServerFull
 from orchestrator.embedded.server_binary import find_server_binary
-from orchestrator.testing.servers import RedisServer, find_binary_of_line
+from tests.faultkit.servers import RedisServer, find_binary_of_line
 from tests.lua.workspace.space import Space
 from tests.lua.workspace.test_changes import CHANGES
 

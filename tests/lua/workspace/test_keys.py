@@ -11,9 +11,9 @@ import pytest
 from orchestrator.embedded.server_binary import find_server_binary
 from orchestrator.store.keys import SCOPE_KEYS
 from orchestrator.store.script_files import all_scripts
-from orchestrator.testing.servers import RedisServer, find_binary_of_line
 from orchestrator.testing.waiting import wait_until
 from orchestrator.workspace import scripts
+from tests.faultkit.servers import RedisServer, find_binary_of_line
 from tests.lua.workspace.space import Space
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from tests.lua.workspace.space import LOCK, START_US, VALUE, Space, Writer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestrator.testing.servers import RedisServer
     from orchestrator.workspace.scripts import ChangeReply
+    from tests.faultkit.servers import RedisServer
 
 pytestmark = pytest.mark.both_servers
 

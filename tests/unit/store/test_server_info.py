@@ -10,7 +10,7 @@ from orchestrator.embedded.probe import info
 from orchestrator.store.server_info import read_info
 
 if TYPE_CHECKING:
-    from orchestrator.testing.servers import RedisServer
+    from tests.faultkit.servers import RedisServer
 
 
 @pytest.mark.both_servers

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from orchestrator.testing.processes import ActorProcess
+from tests.faultkit.processes import ActorProcess
 from tests.helpers.waiting import wait_for, wait_until
 
 _COUNTER = "import itertools, time\nfor i in itertools.count(): print('tick', i); time.sleep(0.01)"

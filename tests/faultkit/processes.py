@@ -62,7 +62,7 @@ class ActorProcess:
     def start(self) -> Self:
         """Start the process."""
         self._file = tempfile.NamedTemporaryFile(prefix=f"{self.name}-", suffix=".log")  # noqa: SIM115 - closed by close()
-        self._process = subprocess.Popen(  # noqa: S603 - the test's own command
+        self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.DEVNULL,
             stdout=self._file,

@@ -19,8 +19,8 @@ from redis.retry import Retry
 
 from orchestrator.core.errors import ConfigError
 from orchestrator.embedded.server_binary import ServerBinary, find_server_binary
-from orchestrator.testing.processes import ActorProcess
 from orchestrator.testing.waiting import wait_until
+from tests.faultkit.processes import ActorProcess
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
