@@ -10,21 +10,20 @@ local lock  = ARGV[2]                   -- str: the lock that is shown; empty: n
 local token = ARGV[3]                   -- str: what it holds for the caller
 local rows  = cmsgpack.unpack(ARGV[4])  -- rows: field mode value
 local most  = tonumber(ARGV[5])         -- int: fields that there may be
---@include answered
---@include remember
---@include fenced_by
---@include integer
+--@include time: integer
+--@include lock: fenced_by
+--@include dedup: earlier_answer, store_answer
 
 local largest = 9007199254740991
 local state_key = scope .. ':state'
-local first = answered(scope, op)
+local first = earlier_answer(scope, op)
 if first then return {'duplicate', unpack(cmsgpack.unpack(first))} end
 if lock ~= '' then
   local owner = fenced_by(scope, lock, token)
   if owner then return {'fenced', owner} end
 end
 local fields, written, numbers, new = {}, {}, {}, 0
-for i = 1, #rows do fields[i] = rows[i][1] end
+for i = 1, #rows do fields[i] = rows[i].field end
 local stored = redis.call('HMGET', state_key, unpack(fields))
 for i = 1, #rows do
   local field, mode, value = unpack(rows[i])
@@ -49,5 +48,5 @@ end
 if new > 0 and redis.call('HLEN', state_key) + new > most then return {'full'} end
 redis.call('HSET', state_key, unpack(written))
 redis.call('EXPIRE', state_key, 604800)
-remember(scope, op, cmsgpack.pack(numbers))
+store_answer(scope, op, cmsgpack.pack(numbers))
 return {'ok', unpack(numbers)}

@@ -4,7 +4,7 @@
 -- repeat: ok
 local pool   = KEYS[1]  -- key: root of the pool's slot
 local worker = ARGV[1]  -- str: worker
---@include forget_worker
+--@include registry: forget_worker
 
 forget_worker(pool, worker)
 return {'ok'}

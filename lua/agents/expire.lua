@@ -6,9 +6,8 @@ local pool    = KEYS[1]             -- key: root of the pool's slot
 local alive_s = tonumber(ARGV[1])   -- int: a worker counts as alive so long without a heartbeat
 local limit   = tonumber(ARGV[2])   -- int: at most so many of each
 local now_arg = ARGV[3]             -- time: test override, microseconds
---@include now_us
---@include integer
---@include forget_worker
+--@include time: now_us, integer
+--@include registry: forget_worker
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local silent = redis.call('ZRANGE', pool .. ':workers', '-inf', '(' .. integer(now_ms - alive_s * 1000), 'BYSCORE', 'LIMIT', 0, limit)

@@ -7,30 +7,29 @@ local worker  = ARGV[1]                   -- str: worker
 local rows    = cmsgpack.unpack(ARGV[2])  -- rows: agent backlog
 local alive_s = tonumber(ARGV[3])         -- int: the worker counts as alive so long without a heartbeat
 local now_arg = ARGV[4]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include recount
---@include usable
+--@include time: now_us, integer
+--@include key: has_type
+--@include registry: recount_agent
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local worker_key = pool .. ':worker:' .. worker
 -- What is no hash any more says nothing: all gates are shut then, and those who run go on.
-local seq = usable({}, pool .. ':desired', 'hash') and (redis.call('HGET', pool .. ':desired', 'seq') or '0') or ''
+local seq = has_type({}, pool .. ':desired', 'hash') and (redis.call('HGET', pool .. ':desired', 'seq') or '0') or ''
 if redis.call('EXISTS', worker_key) == 0 then return {'unknown', seq} end
 for i = 1, #rows do
-  local agent_key = pool .. ':agent:' .. rows[i][1]
+  local agent_key = pool .. ':agent:' .. rows[i].agent
   local known = redis.call('HGET', agent_key .. ':workers', worker)
   local spec = redis.call('HMGET', agent_key, 'slots', 'limits')
   -- What was lost of the agent, or of what its limits mean, only a registration brings back.
-  if not known or not spec[1] or not spec[2] then return {'unknown', seq} end
-  for name in string.gmatch(spec[2], '%S+') do
+  if not known or not spec.slots or not spec.limits then return {'unknown', seq} end
+  for name in string.gmatch(spec.limits, '%S+') do
     if redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown', seq} end
   end
 end
 redis.call('EXPIRE', worker_key, alive_s + 3600)
 redis.call('ZADD', pool .. ':workers', integer(now_ms), worker)
 for i = 1, #rows do
-  local agent, backlog = rows[i][1], rows[i][2]
+  local agent, backlog = rows[i].agent, rows[i].backlog
   local agent_key = pool .. ':agent:' .. agent
   redis.call('ZADD', pool .. ':agents', integer(now_ms), agent)
   redis.call('EXPIRE', agent_key, 86400)
@@ -39,7 +38,7 @@ for i = 1, #rows do
   if (redis.call('HGET', agent_key, 'limits') or '') ~= '' then backlog = '0' end
   if wish ~= backlog then
     redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
-    recount(pool, agent)
+    recount_agent(pool, agent)
   end
 end
 return {'ok', seq}

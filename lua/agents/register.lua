@@ -15,14 +15,13 @@ local about       = cmsgpack.unpack(ARGV[9])  -- rows: field value
 local alive_s     = tonumber(ARGV[10])        -- int: the worker counts as alive so long without a heartbeat
 local terms       = ARGV[11]                  -- str: skill=max_attempts/max_deaths, blank-separated
 local now_arg     = ARGV[12]                  -- time: test override, microseconds
---@include now_us
---@include integer
---@include recount
---@include is_active
+--@include time: now_us, integer
+--@include desired: is_active
+--@include registry: recount_agent
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local defined = {}
-for i = 1, #definitions do defined[definitions[i][1]] = true end
+for i = 1, #definitions do defined[definitions[i].name] = true end
 for name in string.gmatch(limits, '%S+') do
   if not defined[name] and redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown_limit', name} end
 end
@@ -31,13 +30,13 @@ local inbox_key, agent_key, worker_key = pool .. ':inbox:' .. agent, pool .. ':a
 local has_group = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0
 if not has_group then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0', 'MKSTREAM') end
 for i = 1, #definitions do
-  local name = definitions[i][1]
+  local name = definitions[i].name
   -- An operator's rate stays; this one counts again when that is taken back.
   if is_active(pool, 'limit:' .. name) then name = '=' .. name end
-  redis.call('HSET', pool .. ':limits', name, integer(definitions[i][2]) .. ' ' .. integer(definitions[i][3]))
+  redis.call('HSET', pool .. ':limits', name, integer(definitions[i].count) .. ' ' .. integer(definitions[i].window_us))
 end
 redis.call('HSETNX', worker_key, 'started_ms', integer(now_ms))
-for i = 1, #about do redis.call('HSET', worker_key, about[i][1], about[i][2]) end
+for i = 1, #about do redis.call('HSET', worker_key, about[i].field, about[i].value) end
 redis.call('HSET', worker_key, 'agent:' .. agent, slots)
 redis.call('EXPIRE', worker_key, alive_s + 3600)
 redis.call('ZADD', pool .. ':workers', integer(now_ms), worker)
@@ -47,5 +46,5 @@ redis.call('HSET', agent_key, 'limits', limits, 'lease_ms', lease_ms, 'terms', t
 redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
 redis.call('EXPIRE', agent_key, 86400)
 redis.call('EXPIRE', agent_key .. ':workers', 86400)
-recount(pool, agent)
+recount_agent(pool, agent)
 return {'ok', ''}

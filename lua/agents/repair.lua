@@ -11,11 +11,10 @@ local rows    = cmsgpack.unpack(ARGV[1])  -- rows: kind name
 local repair  = ARGV[2]                   -- str: 1 = repair what is found
 local limit   = tonumber(ARGV[3])         -- int: look at so many agents of a skill at most
 local now_arg = ARGV[4]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include usable
---@include recount
---@include increment_counters
+--@include time: now_us, integer
+--@include key: has_type
+--@include counter: increment_counters
+--@include registry: recount_agent
 
 local now = now_us(now_arg)
 local agents_key, workers_key = pool .. ':agents', pool .. ':workers'
@@ -23,7 +22,7 @@ local types, answers, repaired = {}, {}, 0
 local shared = {[agents_key] = 'zset', [workers_key] = 'zset', [pool .. ':queues'] = 'set', [pool .. ':doorbell'] = 'stream',
   [pool .. ':stats:TOTAL'] = 'hash', [pool .. ':stats:' .. integer(math.floor(now / 60000000))] = 'hash'}
 local sound = true
-for key, type in pairs(shared) do sound = usable(types, key, type) and sound end
+for key, type in pairs(shared) do sound = has_type(types, key, type) and sound end
 if not sound then return answers end
 local may_repair = repair == '1'
 
@@ -33,15 +32,15 @@ local function note(row, code)
   if may_repair then repaired = repaired + 1 end
 end
 
--- Whether all that `recount` writes for an agent is what it should be.
+-- Whether all that `recount_agent` writes for an agent is what it should be.
 local function countable(agent)
-  return usable(types, pool .. ':parked:' .. agent, 'zset') and usable(types, pool .. ':queue:agent:' .. agent, 'zset')
+  return has_type(types, pool .. ':parked:' .. agent, 'zset') and has_type(types, pool .. ':queue:agent:' .. agent, 'zset')
 end
 
 local function check_agent(row, agent)
   local agent_key = pool .. ':agent:' .. agent
   local members_key = agent_key .. ':workers'
-  if not usable(types, agent_key, 'hash') or not usable(types, members_key, 'hash') or not countable(agent) then return end
+  if not has_type(types, agent_key, 'hash') or not has_type(types, members_key, 'hash') or not countable(agent) then return end
   if types[agent_key] == 'none' and types[members_key] == 'none' then return end
   local workers, rows_of = redis.call('HKEYS', members_key), redis.call('HVALS', members_key)
   local gone = {}
@@ -57,7 +56,7 @@ local function check_agent(row, agent)
   local skills = redis.call('HGET', agent_key, 'skills') or ''
   for skill in string.gmatch(skills, '%S+') do
     local skill_key = pool .. ':skills:' .. skill
-    if not usable(types, skill_key, 'zset') then return end
+    if not has_type(types, skill_key, 'zset') then return end
     if not redis.call('ZSCORE', skill_key, agent) then
       if may_repair then redis.call('ZADD', skill_key, 0, agent) end
       note(row, 'skill-index')
@@ -67,16 +66,16 @@ local function check_agent(row, agent)
     if may_repair then redis.call('HDEL', members_key, gone[i]) end
     note(row, 'unknown-worker')
   end
-  if may_repair and #gone > 0 then recount(pool, agent) end
+  if may_repair and #gone > 0 then recount_agent(pool, agent) end
 end
 
 local function check_skill(row, skill)
   local skill_key = pool .. ':skills:' .. skill
-  if not usable(types, skill_key, 'zset') then return end
+  if not has_type(types, skill_key, 'zset') then return end
   local agents = redis.call('ZRANGE', skill_key, 0, limit - 1)
   for i = 1, #agents do
     local agent_key = pool .. ':agent:' .. agents[i]
-    local known = usable(types, agent_key, 'hash')
+    local known = has_type(types, agent_key, 'hash')
     local skills = known and redis.call('HGET', agent_key, 'skills') or ''
     if known and not string.find(' ' .. skills .. ' ', ' ' .. skill .. ' ', 1, true) then
       if may_repair then redis.call('ZREM', skill_key, agents[i]) end
@@ -86,7 +85,7 @@ local function check_skill(row, skill)
 end
 
 for i = 1, #rows do
-  if rows[i][1] == 'agent' then check_agent(i, rows[i][2]) else check_skill(i, rows[i][2]) end
+  if rows[i].kind == 'agent' then check_agent(i, rows[i].name) else check_skill(i, rows[i].name) end
 end
 if repaired > 0 then increment_counters(pool, now, {repaired = repaired}) end
 return answers

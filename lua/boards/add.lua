@@ -8,18 +8,15 @@ local member  = ARGV[2]            -- str: who
 local by      = tonumber(ARGV[3])  -- int: how much
 local most    = tonumber(ARGV[4])  -- int: members that a day may have
 local now_arg = ARGV[5]            -- time: test override, microseconds
---@include now_us
---@include utc_day
---@include integer
---@include answered
---@include remember
+--@include time: now_us, utc_day, integer
+--@include dedup: earlier_answer, store_answer
 
-local first = answered(scope, op)
+local first = earlier_answer(scope, op)
 if first then return {'duplicate', unpack(cmsgpack.unpack(first))} end
 local day = utc_day(now_us(now_arg))
 local day_key = scope .. ':day:' .. day
 if not redis.call('ZSCORE', day_key, member) and redis.call('ZCARD', day_key) >= most then return {'full'} end
 local count = integer(tonumber(redis.call('ZINCRBY', day_key, integer(by), member)))
 redis.call('EXPIRE', day_key, 691200)
-remember(scope, op, cmsgpack.pack({day, count}))
+store_answer(scope, op, cmsgpack.pack({day, count}))
 return {'counted', day, count}

@@ -17,13 +17,11 @@ local epoch        = tonumber(ARGV[9])         -- int: of the pool, when it was 
 local per_minute   = tonumber(ARGV[10])        -- int: at most so many commands
 local token        = ARGV[11]                  -- str: of this sender and this time, to know its own repeat
 local now_arg      = ARGV[12]                  -- time: test override, microseconds
---@include now_us
---@include integer
---@include is_active
---@include count_desired
---@include set_limit
---@include usable
---@include notify_supervisor
+--@include time: now_us, integer
+--@include key: has_type
+--@include notify: notify_supervisor
+--@include desired: is_active, count_desired
+--@include limit: set_limit
 
 local skew_ms, remember_s = 5000, 3600
 local now = now_us(now_arg)
@@ -41,7 +39,7 @@ local function judge()
   if issued_ms > now_ms + skew_ms then return 'early' end
   if epoch < stored_epoch() then return 'stale' end
   for i = 1, #changes do
-    if string.sub(changes[i][1], 1, 5) == 'stop:' and changes[i][2] ~= '' then return 'accepted' end
+    if string.sub(changes[i].slot, 1, 5) == 'stop:' and changes[i].mark ~= '' then return 'accepted' end
   end
   if tonumber(redis.call('GET', rate_key) or 0) >= per_minute then return 'busy' end
   return 'accepted'
@@ -65,7 +63,7 @@ end
 if redis.call('INCR', rate_key) == 1 then redis.call('EXPIRE', rate_key, 120) end
 local stored = string.format('%-64s', signature) .. packed
 for i = 1, #changes do
-  local slot, mark = changes[i][1], changes[i][2]
+  local slot, mark = changes[i].slot, changes[i].mark
   local was = is_active(pool, slot)
   local session = string.sub(slot, 1, 13) == 'stop:session:'
   local limit = string.match(slot, '^limit:(.*)$')
@@ -74,7 +72,7 @@ for i = 1, #changes do
   elseif mark ~= '' then
     redis.call('HSET', desired_key, slot, '1' .. mark .. stored)
     if session and not was then count_desired(pool, 'sessions', 1) end
-    if limit then set_limit(pool, limit, changes[i][3], changes[i][4]) end
+    if limit then set_limit(pool, limit, changes[i].starts, changes[i].window_us) end
   else
     if sealed == '1' then redis.call('HSET', desired_key, slot, '0-' .. stored) else redis.call('HDEL', desired_key, slot) end
     if session and was then count_desired(pool, 'sessions', -1) end
@@ -85,7 +83,7 @@ if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) 
 if #changes > 0 or job == '1' then count_desired(pool, 'seq', 1) end
 -- An order holds also where it cannot be announced: everybody reads the state again soon.
 entry = integer(now_ms) .. '-0'
-if usable({}, control_key, 'stream') then
+if has_type({}, control_key, 'stream') then
   entry = redis.call('XADD', control_key, 'MAXLEN', '~', 10000, '*', 'c', packed, 's', signature)
 end
 redis.call('SET', nonce_key, entry .. ' ' .. token, 'EX', remember_s + math.ceil((not_after_ms - now_ms) / 1000))

@@ -7,9 +7,8 @@
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: command sender word detail
 local now_arg = ARGV[2]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include usable
+--@include time: now_us, integer
+--@include key: has_type
 
 local now_text = integer(math.floor(now_us(now_arg) / 1000))
 local types, noted = {}, 0
@@ -23,10 +22,10 @@ local function is_news(receipts_key, command, sender, word)
 end
 
 for i = 1, #rows do
-  local command, sender, word, detail = rows[i][1], rows[i][2], rows[i][3], rows[i][4]
+  local command, sender, word, detail = rows[i].command, rows[i].sender, rows[i].word, rows[i].detail
   local receipts_key = pool .. ':receipts:' .. command
   -- A key that holds something else must not keep the receipts of other commands out.
-  if usable(types, receipts_key, 'hash') and is_news(receipts_key, command, sender, word) then
+  if has_type(types, receipts_key, 'hash') and is_news(receipts_key, command, sender, word) then
     redis.call('HSET', receipts_key, sender, now_text .. ' ' .. word .. ' ' .. detail)
     redis.call('EXPIRE', receipts_key, 604800)
     noted = noted + 1

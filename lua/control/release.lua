@@ -6,10 +6,10 @@ local pool  = KEYS[1]            -- key: root of the pool's slot
 local scope = ARGV[1]            -- str: session:S or skill:S, as in the key
 local slot  = ARGV[2]            -- str: the slot of its stop
 local limit = tonumber(ARGV[3])  -- int: at most so many (500)
---@include is_active
---@include skill_queue
---@include enqueue
---@include put_ready
+--@include envelope: skill_queue
+--@include record: read_task
+--@include desired: is_active
+--@include queue: put_ready, enqueue
 
 if is_active(pool, slot) then return {0, 0} end
 local held_key, scopes_key = pool .. ':held:' .. scope, pool .. ':held'
@@ -18,9 +18,9 @@ local ready, ids, moved = {}, {}, 0
 for i = 1, #found, 2 do
   local id = found[i]
   ids[#ids + 1] = id
-  local task = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'env')
-  if task[1] == 'ready' then
-    enqueue(ready, task[2] or skill_queue(task[3]), found[i + 1], id)
+  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'env')
+  if task.state == 'ready' then
+    enqueue(ready, task.queue or skill_queue(task.env), found[i + 1], id)
     moved = moved + 1
   end
 end

@@ -11,7 +11,7 @@ local selection_key = pool .. ':selection:' .. id
 local there = redis.call('LLEN', selection_key)
 if there == at then
   local tasks = {}
-  for i = 1, #rows do tasks[i] = rows[i][1] end
+  for i = 1, #rows do tasks[i] = rows[i].task end
   there = redis.call('RPUSH', selection_key, unpack(tasks))
 end
 redis.call('EXPIRE', selection_key, 604800)

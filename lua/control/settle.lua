@@ -8,8 +8,7 @@ local sender  = ARGV[2]  -- str: who did it
 local word    = ARGV[3]  -- str: done, failed or refused
 local detail  = ARGV[4]  -- str: in words
 local now_arg = ARGV[5]  -- time: test override, microseconds
---@include now_us
---@include integer
+--@include time: now_us, integer
 
 local desired_key, receipts_key = pool .. ':desired', pool .. ':receipts:' .. id
 if redis.call('HEXISTS', desired_key, 'do:' .. id) == 0 then return 0 end

@@ -9,10 +9,9 @@ local pool     = KEYS[1]                   -- key: root of the pool's slot
 local rows     = cmsgpack.unpack(ARGV[1])  -- rows: slot value verdict starts window_us again
 local seq      = ARGV[2]                   -- str: number of the state that was read
 local sessions = ARGV[3]                   -- str: how many sessions are stopped in it; empty: its own count is right
---@include is_active
---@include count_desired
---@include set_limit
---@include notify_supervisor
+--@include notify: notify_supervisor
+--@include desired: is_active, count_desired
+--@include limit: set_limit
 
 local desired_key = pool .. ':desired'
 local undone = 0
@@ -28,11 +27,11 @@ local function put_back(slot, true_value, starts, window_us)
 end
 
 local function verify(row)
-  local slot, value, verdict = row[1], row[2], row[3]
+  local slot, value, verdict = row.slot, row.value, row.verdict
   local verified_slot = 'verified:' .. slot
   if (redis.call('HGET', desired_key, slot) or '') ~= value then return end
   if verdict == 'false' then
-    put_back(slot, row[6] or redis.call('HGET', desired_key, verified_slot), row[4], row[5])
+    put_back(slot, row.again or redis.call('HGET', desired_key, verified_slot), row.starts, row.window_us)
   elseif verdict == 'over' then
     put_back(slot)
   elseif string.byte(value) == 49 then

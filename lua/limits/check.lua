@@ -8,8 +8,7 @@ local most      = tonumber(ARGV[2])  -- int: room in every window
 local window_us = tonumber(ARGV[3])  -- int: its length, microseconds
 local cost      = tonumber(ARGV[4])  -- int: how much is taken
 local now_arg   = ARGV[5]            -- time: test override, microseconds
---@include now_us
---@include integer
+--@include time: now_us, integer
 
 -- Each length has a key of its own, so that two windows of one name do not trim one another.
 local window_key = scope .. ':window:' .. integer(window_us / 1000)

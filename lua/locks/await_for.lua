@@ -6,12 +6,12 @@ local scope = KEYS[1]                   -- key: root of the scope's slot
 local lock  = ARGV[1]                   -- str: lock
 local value = ARGV[2]                   -- str: what it holds for the caller
 local rows  = cmsgpack.unpack(ARGV[3])  -- rows: task
---@include fenced_by
+--@include lock: fenced_by
 
 local lock_key = scope .. ':' .. lock
 local awaited_key = lock_key .. ':awaited'
 redis.call('EXISTS', awaited_key)
 if fenced_by(scope, lock, value) then return 'lost' end
-for i = 1, #rows do redis.call('SADD', awaited_key, rows[i][1]) end
+for i = 1, #rows do redis.call('SADD', awaited_key, rows[i].task) end
 redis.call('PEXPIRE', awaited_key, 86400000)
 return 'noted'

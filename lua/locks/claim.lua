@@ -14,10 +14,8 @@ local ttl_ms     = tonumber(ARGV[5])  -- int: it lapses after so long
 local wait_ms    = tonumber(ARGV[6])  -- int: the caller waits so long if it is held; 0: not at all
 local woken      = ARGV[7]            -- str: 1 with the token of the wake list
 local now_arg    = ARGV[8]            -- time: test override, microseconds
---@include now_us
---@include next_fence
---@include note_lock
---@include wait_for
+--@include time: now_us
+--@include lock: next_fence, list_lock, wait_for
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -32,7 +30,7 @@ local of_task, of_generation, of_nonce
 if holder then of_task, of_generation, of_nonce = string.match(holder, '^%d+:([^:]+):(%d+):(%x+)$') end
 if of_task == task and of_generation == generation and of_nonce == nonce then
   redis.call('PEXPIRE', lock_key, ttl_ms)
-  note_lock(scope, lock, now_ms, ttl_ms)
+  list_lock(scope, lock, now_ms, ttl_ms)
   return {'taken', holder}
 end
 if highest and tonumber(highest) > tonumber(generation) then return {'fenced', holder or ''} end
@@ -48,7 +46,7 @@ local value = fence .. ':' .. task .. ':' .. generation .. ':' .. nonce
 redis.call('SET', lock_key, value, 'PX', ttl_ms)
 redis.call('HSET', fence_key, 'live', fence, task, generation)
 redis.call('PEXPIRE', fence_key, 86400000)
-note_lock(scope, lock, now_ms, ttl_ms)
+list_lock(scope, lock, now_ms, ttl_ms)
 if waited then
   redis.call('ZREM', waiters_key, nonce)
   redis.call('DEL', wake_key, awaited_key)

@@ -5,15 +5,13 @@
 local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock nonce
 local now_arg = ARGV[2]                   -- time: test override, microseconds
---@include now_us
---@include nonce_of
---@include pass_lock
---@include unlock
+--@include time: now_us
+--@include lock: nonce_of, pass_lock, unlock
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}
 for i = 1, #rows do
-  local lock, nonce = rows[i][1], rows[i][2]
+  local lock, nonce = rows[i].lock, rows[i].nonce
   local lock_key = scope .. ':' .. lock
   local waiters_key = lock_key .. ':waiters'
   local holder = redis.call('GET', lock_key)

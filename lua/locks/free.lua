@@ -5,13 +5,13 @@
 local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock task generation
 local now_arg = ARGV[2]                   -- time: test override, microseconds
---@include now_us
---@include unlock
+--@include time: now_us
+--@include lock: unlock
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}
 for i = 1, #rows do
-  local lock, task, generation = rows[i][1], rows[i][2], rows[i][3]
+  local lock, task, generation = rows[i].lock, rows[i].task, rows[i].generation
   local lock_key = scope .. ':' .. lock
   local holder = redis.call('GET', lock_key)
   local of_task, of_generation

@@ -6,8 +6,7 @@ local scope   = KEYS[1]            -- key: root of the scope's slot
 local lock    = ARGV[1]            -- str: one lock; empty: all
 local limit   = tonumber(ARGV[2])  -- int: at most so many (500)
 local now_arg = ARGV[3]            -- time: test override, microseconds
---@include now_us
---@include integer
+--@include time: now_us, integer
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local locks_key = scope .. ':locks'

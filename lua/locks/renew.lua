@@ -5,13 +5,13 @@
 local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock value ttl_ms
 local now_arg = ARGV[2]                   -- time: test override, microseconds
---@include now_us
---@include note_lock
+--@include time: now_us
+--@include lock: list_lock
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}
 for i = 1, #rows do
-  local lock, value, ttl_ms = rows[i][1], rows[i][2], rows[i][3]
+  local lock, value, ttl_ms = rows[i].lock, rows[i].value, rows[i].ttl_ms
   local lock_key = scope .. ':' .. lock
   local fence_key = lock_key .. ':fence'
   local execution = string.sub(lock, 1, 4) == 'exec'
@@ -23,7 +23,7 @@ for i = 1, #rows do
   if present == value then
     redis.call('PEXPIRE', lock_key, ttl_ms)
     if execution then redis.call('PEXPIRE', fence_key, 86400000) end
-    note_lock(scope, lock, now_ms, ttl_ms)
+    list_lock(scope, lock, now_ms, ttl_ms)
     answers[#answers + 1] = 'kept'
   else
     answers[#answers + 1] = 'lost'

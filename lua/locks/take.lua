@@ -11,11 +11,8 @@ local ttl_ms  = tonumber(ARGV[4])  -- int: it lapses after so long
 local wait_ms = tonumber(ARGV[5])  -- int: the caller waits so long if it is held; 0: not at all
 local woken   = ARGV[6]            -- str: 1 with the token of the wake list
 local now_arg = ARGV[7]            -- time: test override, microseconds
---@include now_us
---@include next_fence
---@include nonce_of
---@include note_lock
---@include wait_for
+--@include time: now_us
+--@include lock: next_fence, nonce_of, list_lock, wait_for
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -26,7 +23,7 @@ local waited = redis.call('EXISTS', waiters_key, wake_key) > 0
 redis.call('EXISTS', locks_key)
 if holder and nonce_of(holder) == nonce then
   redis.call('PEXPIRE', lock_key, ttl_ms)
-  note_lock(scope, lock, now_ms, ttl_ms)
+  list_lock(scope, lock, now_ms, ttl_ms)
   return {'taken', holder}
 end
 if holder and not (holder == 'next' and woken == '1') then
@@ -35,7 +32,7 @@ if holder and not (holder == 'next' and woken == '1') then
 end
 local value = next_fence(scope, now) .. ':' .. nonce .. ':' .. owner
 redis.call('SET', lock_key, value, 'PX', ttl_ms)
-note_lock(scope, lock, now_ms, ttl_ms)
+list_lock(scope, lock, now_ms, ttl_ms)
 if waited then
   redis.call('ZREM', waiters_key, nonce)
   redis.call('DEL', wake_key)

@@ -8,14 +8,13 @@ local pool    = KEYS[1]                   -- key: root of the pool's slot
 local excluded = cmsgpack.unpack(ARGV[1])  -- rows: name
 local limit   = tonumber(ARGV[2])         -- int: look at so many at most, and stop behind 1 MiB of definitions
 local now_arg = ARGV[3]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include usable
+--@include time: now_us, integer
+--@include key: has_type
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local due_key = pool .. ':schedules'
 local types, is_excluded = {}, {}
-for i = 1, #excluded do is_excluded[excluded[i][1]] = true end
+for i = 1, #excluded do is_excluded[excluded[i].name] = true end
 
 local names = redis.call('ZRANGE', due_key, '-inf', integer(now_ms), 'BYSCORE', 'LIMIT', 0, limit + #excluded)
 local answers, bytes, wait_ms = {integer(now_ms), -1}, 0, -1
@@ -23,23 +22,24 @@ for i = 1, #names do
   local name = names[i]
   if not is_excluded[name] then
     local schedule_key = pool .. ':schedule:' .. name
-    local found = {}
+    --@row schedule: plan next anchor task paused
+    local schedule = {}
     -- Another type there must not keep the others from being fired.
-    if usable(types, schedule_key, 'hash') then
-      found = redis.call('HMGET', schedule_key, 'plan', 'next', 'anchor', 'task', 'paused')
+    if has_type(types, schedule_key, 'hash') then
+      schedule = redis.call('HMGET', schedule_key, 'plan', 'next', 'anchor', 'task', 'paused')
     end
-    if not found[1] then
+    if not schedule.plan then
       redis.call('ZREM', due_key, name)
-    elseif found[5] or not string.match(found[2] or '', '^%d+$') then
+    elseif schedule.paused or not string.match(schedule.next or '', '^%d+$') then
       redis.call('ZADD', due_key, 'inf', name)
-    elseif tonumber(found[2]) > now_ms then
-      redis.call('ZADD', due_key, found[2], name)
+    elseif tonumber(schedule.next) > now_ms then
+      redis.call('ZADD', due_key, schedule.next, name)
     elseif bytes < 1048576 then
-      local state = found[4] and redis.call('HGET', pool .. ':task:' .. found[4], 'state')
+      local state = schedule.task and redis.call('HGET', pool .. ':task:' .. schedule.task, 'state')
       local n = #answers
-      answers[n + 1], answers[n + 2], answers[n + 3] = name, found[1], found[2]
-      answers[n + 4], answers[n + 5], answers[n + 6] = found[3] or '0', found[4] or '', state or ''
-      bytes = bytes + #found[1]
+      answers[n + 1], answers[n + 2], answers[n + 3] = name, schedule.plan, schedule.next
+      answers[n + 4], answers[n + 5], answers[n + 6] = schedule.anchor or '0', schedule.task or '', state or ''
+      bytes = bytes + #schedule.plan
     else
       wait_ms = 0
     end

@@ -5,13 +5,12 @@
 local pool    = KEYS[1]  -- key: root of the pool's slot
 local name    = ARGV[1]  -- str: of the schedule
 local now_arg = ARGV[2]  -- time: test override, microseconds
---@include now_us
---@include integer
+--@include time: now_us, integer
 
 local schedule_key, due_key = pool .. ':schedule:' .. name, pool .. ':schedules'
-local found = redis.call('HMGET', schedule_key, 'plan', 'paused')
-if not found[1] then return 'unknown' end
-if found[2] then return 'already' end
+local schedule = redis.call('HMGET', schedule_key, 'plan', 'paused')
+if not schedule.plan then return 'unknown' end
+if schedule.paused then return 'already' end
 redis.call('HSET', schedule_key, 'paused', integer(math.floor(now_us(now_arg) / 1000)))
 redis.call('ZADD', due_key, 'inf', name)
 return 'done'

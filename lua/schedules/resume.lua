@@ -6,13 +6,13 @@ local pool    = KEYS[1]  -- key: root of the pool's slot
 local name    = ARGV[1]  -- str: of the schedule
 local before  = ARGV[2]  -- str: digest of the definition that the caller saw
 local next_ms = ARGV[3]  -- str: next fire time, or inf
---@include set_next_fire
+--@include schedule: set_next_fire
 
 local schedule_key = pool .. ':schedule:' .. name
-local found = redis.call('HMGET', schedule_key, 'plan', 'paused', 'digest')
-if not found[1] then return 'unknown' end
-if not found[2] then return 'already' end
-if found[3] ~= before then return 'changed' end
+local schedule = redis.call('HMGET', schedule_key, 'plan', 'paused', 'digest')
+if not schedule.plan then return 'unknown' end
+if not schedule.paused then return 'already' end
+if schedule.digest ~= before then return 'changed' end
 redis.call('HDEL', schedule_key, 'paused')
 set_next_fire(pool, name, next_ms)
 return 'done'

@@ -7,10 +7,8 @@
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: name due next missed outcome error
 local now_arg = ARGV[2]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include fire_is_stale
---@include set_next_fire
+--@include time: now_us, integer
+--@include schedule: set_next_fire, fire_is_stale
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}

@@ -10,18 +10,13 @@ local max_deaths = cmsgpack.unpack(ARGV[4])  -- rows: skill deaths
 local reason     = ARGV[5]                   -- str: how it died, kept as evidence
 local dead_ttl_s = tonumber(ARGV[6])         -- int: dead letters are kept at least so long
 local now_arg    = ARGV[7]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include next_generation
---@include start_waiting
---@include flush_waiting
---@include requeue_task
---@include remove_entries
---@include reclaim_task
---@include co_running
---@include return_slots
---@include start_endings
---@include flush_endings
+--@include time: now_us, integer
+--@include record: next_generation
+--@include queue: start_waiting, flush_waiting
+--@include limit: return_slots
+--@include inbox: task_of_entry, remove_entries
+--@include ending: start_endings, flush_endings
+--@include reclaim: co_running, reclaim_task, requeue_task
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -29,19 +24,19 @@ local inbox_key = pool .. ':inbox:' .. agent
 if redis.call('EXISTS', inbox_key) == 0 then return {0} end
 local ending = start_endings(now)
 local deaths_allowed = {}
-for i = 1, #max_deaths do deaths_allowed[max_deaths[i][1]] = max_deaths[i][2] end
+for i = 1, #max_deaths do deaths_allowed[max_deaths[i].skill] = max_deaths[i].deaths end
 
 local waiting = start_waiting()
 local answers, leave, ids = {0}, {}, {}
+--@rows pending: entry
 local pending = redis.call('XPENDING', inbox_key, 'workers', '-', '+', limit, worker)
 for i = 1, #pending do
-  local entry = pending[i][1]
+  local entry = pending[i].entry
   leave[i] = entry
-  local read = redis.call('XRANGE', inbox_key, entry, entry)
-  ids[i] = read[1] and read[1][2][2] or ''
+  ids[i] = task_of_entry(inbox_key, entry)
 end
 for i = 1, #pending do
-  local entry, id = pending[i][1], ids[i]
+  local entry, id = pending[i].entry, ids[i]
   if id ~= '' then
     local evidence = integer(now_ms) .. ' ' .. worker .. ' ' .. reason .. co_running(ids, nil, i)
     local task = reclaim_task(pool, ending, agent, entry, id, true, deaths_allowed, dead_ttl_s, evidence)

@@ -15,24 +15,15 @@ local own        = ARGV[6]                   -- str: 1 = also the caller's own l
 local max_deaths = cmsgpack.unpack(ARGV[7])  -- rows: skill deaths
 local dead_ttl_s = tonumber(ARGV[8])         -- int: dead letters are kept at least so long
 local now_arg    = ARGV[9]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include next_generation
---@include remove_entries
---@include reclaim_task
---@include co_running
---@include requeue_task
---@include start_waiting
---@include flush_waiting
---@include return_slots
---@include limit_room
---@include take_slots
---@include append_event
---@include start_endings
---@include flush_endings
---@include agent_blocked
---@include stopped_scope
---@include any_session_stopped
+--@include time: now_us, integer
+--@include record: next_generation
+--@include output: append_event
+--@include desired: agent_blocked, any_session_stopped, stopped_scope
+--@include queue: start_waiting, flush_waiting
+--@include limit: limit_room, take_slots, return_slots
+--@include inbox: task_of_entry, remove_entries
+--@include ending: start_endings, flush_endings
+--@include reclaim: co_running, reclaim_task, requeue_task
 
 local inline_bytes, call_bytes = 16384, 1048576
 local now = now_us(now_arg)
@@ -41,10 +32,10 @@ local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. ag
 if redis.call('EXISTS', inbox_key) == 0 then return {0} end
 local ending, waiting = start_endings(now), start_waiting()
 local deaths_allowed = {}
-for i = 1, #max_deaths do deaths_allowed[max_deaths[i][1]] = max_deaths[i][2] end
+for i = 1, #max_deaths do deaths_allowed[max_deaths[i].skill] = max_deaths[i].deaths end
 
 local seen = redis.call('HMGET', agent_key, 'looked', 'grace', 'limits', 'rest')
-local looked, grace, limits, rest = tonumber(seen[1] or 0), tonumber(seen[2] or 0), seen[3] or '', seen[4] == '1'
+local looked, grace, limits, rest = tonumber(seen.looked or 0), tonumber(seen.grace or 0), seen.limits or '', seen.rest == '1'
 local stepped_back = now_ms < looked
 -- One look serves all workers for a tenth of a lease, unless it had to leave some behind. With a look of each worker
 -- every fifth, searches are then at most three tenths apart: less than the third that counts as an outage.
@@ -63,11 +54,13 @@ local function stopped(task)
   return any_active and stopped_scope(pool, sessions, skill, task.env) ~= nil
 end
 
+--@rows candidates: entry died worker
 local holds, claim, candidates = {}, {}, {}
-for i = 1, #held do holds[held[i][1]] = true end
+for i = 1, #held do holds[held[i].entry] = true end
+--@rows mine: entry
 local mine = redis.call('XPENDING', inbox_key, 'workers', '-', '+', 1000 + #held, worker)
 for i = 1, #mine do
-  local entry = mine[i][1]
+  local entry = mine[i].entry
   if holds[entry] then
     claim[#claim + 1] = entry
   elseif own == '1' and #candidates < limit then
@@ -79,15 +72,16 @@ if may_take then
   rest = false
   -- One more than fits tells whether some are left for whoever asks next.
   local wanted = limit - #candidates + #mine + 1
+  --@rows idle: entry worker
   local idle = redis.call('XPENDING', inbox_key, 'workers', 'IDLE', lease_ms, '-', '+', wanted)
   for i = 1, #idle do
-    if idle[i][2] ~= worker then
+    if idle[i].worker ~= worker then
       if #candidates < limit then
-        candidates[#candidates + 1] = {idle[i][1], true, idle[i][2]}
+        candidates[#candidates + 1] = {idle[i].entry, true, idle[i].worker}
       else
         rest = true
       end
-    elseif own ~= '1' and not holds[idle[i][1]] then
+    elseif own ~= '1' and not holds[idle[i].entry] then
       rest = true
     end
   end
@@ -97,13 +91,12 @@ local answers, bytes, leave = {may_take and 1 or 0}, 0, {}
 
 local ids, from = {}, {}
 for i = 1, #candidates do
-  local read = redis.call('XRANGE', inbox_key, candidates[i][1], candidates[i][1])
-  ids[i] = read[1] and read[1][2][2] or ''
-  from[i] = candidates[i][3] or ''
+  ids[i] = task_of_entry(inbox_key, candidates[i].entry)
+  from[i] = candidates[i].worker or ''
 end
 
 local function consider(i)
-  local entry, died, id = candidates[i][1], candidates[i][2], ids[i]
+  local entry, died, id = candidates[i].entry, candidates[i].died, ids[i]
   local evidence = integer(now_ms) .. ' ' .. from[i] .. ' lease ran out' .. (died and co_running(ids, from, i) or '')
   local task = id ~= '' and reclaim_task(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
   if not task then
@@ -138,7 +131,7 @@ end
 
 for i = 1, #candidates do
   if bytes >= call_bytes then
-    rest = rest or candidates[i][2]
+    rest = rest or candidates[i].died
   else
     consider(i)
   end

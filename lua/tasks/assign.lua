@@ -7,36 +7,28 @@ local pool    = KEYS[1]             -- key: root of the pool's slot
 local agent   = ARGV[1]             -- str: agent
 local limit   = tonumber(ARGV[2])   -- int: at most so many (500)
 local now_arg = ARGV[3]             -- time: test override, microseconds
---@include now_us
---@include integer
---@include lifetime
---@include limit_room
---@include take_slots
---@include drop_ready
---@include start_endings
---@include end_task
---@include append_event
---@include forgiven_failures
---@include flush_endings
---@include is_active
---@include agent_blocked
---@include stopped_scope
---@include any_session_stopped
+--@include time: now_us, integer
+--@include record: read_task, lifetime, forgiven_failures
+--@include output: append_event
+--@include desired: is_active, agent_blocked, any_session_stopped, stopped_scope
+--@include queue: remove_from_queue
+--@include limit: limit_room, take_slots
+--@include ending: start_endings, end_task, flush_endings
 
 local inline_bytes, call_bytes = 16384, 1048576
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
 local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limits')
-local slots = tonumber(spec[1] or 0)
+local slots = tonumber(spec.slots or 0)
 if slots == 0 then return {0, 0, 0, now} end
-local backlog, limits = tonumber(spec[2]), spec[4]
+local backlog, limits = tonumber(spec.backlog), spec.limits
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
 if any_active and agent_blocked(pool, agent) then return {0, 0, 0, now} end
 local sessions = any_active and any_session_stopped(pool)
 
 local queues, skilled = {'agent:' .. agent}, {}
-for skill in string.gmatch(spec[3], '%S+') do
+for skill in string.gmatch(spec.skills, '%S+') do
   queues[#queues + 1] = 'skill:' .. skill
   skilled[skill] = true
 end
@@ -72,6 +64,9 @@ local heads, from = {}, {}
 if #filled == 1 then
   heads = redis.call('ZRANGE', pool .. ':queue:' .. filled[1], 0, each - 1, 'WITHSCORES')
 else
+  --@rows merged: id order score queue
+  --@row a: id order
+  --@row b: id order
   local merged = {}
   for i = 1, #filled do
     local found = redis.call('ZRANGE', pool .. ':queue:' .. filled[i], 0, each - 1, 'WITHSCORES')
@@ -80,11 +75,11 @@ else
     end
   end
   table.sort(merged, function(a, b)
-    if a[2] ~= b[2] then return a[2] < b[2] end
-    return a[1] < b[1]
+    if a.order ~= b.order then return a.order < b.order end
+    return a.id < b.id
   end)
   for i = 1, #merged do
-    heads[2 * i - 1], heads[2 * i], from[i] = merged[i][1], merged[i][3], merged[i][4]
+    heads[2 * i - 1], heads[2 * i], from[i] = merged[i].id, merged[i].score, merged[i].queue
   end
 end
 
@@ -93,15 +88,15 @@ local plain = {}
 local function read(task_key)
   -- A plain task in its first attempt has these three, and nothing else that has to be read; or a lane on top.
   local fields = redis.call('HLEN', task_key)
-  if fields == 3 then return redis.call('HMGET', task_key, 'state', 'gen', 'env'), plain end
+  if fields == 3 then return read_task(task_key, 'state', 'gen', 'env'), plain end
   if fields == 4 then
-    local found = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'lane')
-    if found[4] then return found, {lane = found[4]} end
+    local found = read_task(task_key, 'state', 'gen', 'env', 'lane')
+    if found.lane then return found, {lane = found.lane} end
   end
-  local found = redis.call('HMGET', task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
+  local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
     'out', 'requeued', 'lane')
-  return found, {fails = found[4], deaths = found[5], by = found[6], ttl = found[7], idem = found[8], skill = found[9],
-    out = found[10], requeued = found[11], lane = found[12]}
+  return found, {fails = found.fails, deaths = found.deaths, by = found.by, ttl = found.ttl, idem = found.idem, skill = found.skill,
+    out = found.out, requeued = found.requeued, lane = found.lane}
 end
 
 local held = {}
@@ -128,20 +123,21 @@ for i = 1, math.min(#heads / 2, each) do
   if assigned >= want or bytes >= call_bytes then break end
   local id, score, queue = heads[2 * i - 1], heads[2 * i], from[i] or filled[1]
   local task_key = pool .. ':task:' .. id
+  --@row found: state gen env
   local found, task = read(task_key)
-  if found[1] ~= 'ready' then
+  if found.state ~= 'ready' then
     -- An index entry that a torn script left behind: the state in the hash decides.
   elseif task.by and tonumber(task.by) <= now_ms then
-    task.gen = found[2]
+    task.gen = found.gen
     end_task(pool, ending, id, task, 'expired', lifetime(task.ttl), {'reason', 'did not start in time'})
     expiring[#expiring + 1] = id
   elseif task.skill and not skilled[task.skill] then
     parked[#parked + 1] = score
     parked[#parked + 1] = id
-  elseif any_active and hold_back(id, score, task.skill, found[3]) then
+  elseif any_active and hold_back(id, score, task.skill, found.env) then
     -- It waits with the others of its stop, so that it keeps nobody waiting here.
   else
-    local generation, envelope = found[2], found[3]
+    local generation, envelope = found.gen, found.env
     if #envelope > inline_bytes then envelope = '' end
     local deaths = tonumber(task.deaths or 0)
     local attempt = tonumber(task.fails or 0) + deaths + 1
@@ -179,7 +175,7 @@ if #parked > 0 then redis.call('ZADD', pool .. ':parked:' .. agent, unpack(parke
 local remain = false
 for i = 1, #filled do
   local ids = removed[filled[i]]
-  if not ids or drop_ready(pool, filled[i], ids) then remain = true end
+  if not ids or remove_from_queue(pool, filled[i], ids) then remain = true end
 end
 if #expiring > 0 then redis.call('ZREM', pool .. ':expiring', unpack(expiring)) end
 if assigned > 0 then ending.counts.assigned = assigned end

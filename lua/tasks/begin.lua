@@ -5,13 +5,14 @@
 -- repeat: notes the same
 local pool = KEYS[1]                   -- key: root of the pool's slot
 local rows = cmsgpack.unpack(ARGV[1])  -- rows: id generation
+--@include record: read_task
 
 local answers = {}
 for i = 1, #rows do
-  local id, generation = rows[i][1], rows[i][2]
+  local id, generation = rows[i].id, rows[i].generation
   local task_key = pool .. ':task:' .. id
-  local task = redis.call('HMGET', task_key, 'state', 'gen')
-  if task[1] == 'assigned' and task[2] == generation then
+  local task = read_task(task_key, 'state', 'gen')
+  if task.state == 'assigned' and task.gen == generation then
     redis.call('HSET', task_key, 'begun', generation)
     answers[i] = 'kept'
   else

@@ -7,17 +7,14 @@ local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: id
 local reason  = ARGV[2]                   -- str: who or why, shown to the client
 local now_arg = ARGV[3]                   -- time: test override, microseconds
---@include now_us
---@include start_endings
---@include start_cancelling
---@include cancel_task
---@include flush_cancelling
---@include flush_endings
+--@include time: now_us
+--@include ending: start_endings, flush_endings
+--@include cancel: start_cancelling, cancel_task, flush_cancelling
 
 local ending, cancelling = start_endings(now_us(now_arg)), start_cancelling()
 local answers = {}
 for i = 1, #rows do
-  answers[2 * i - 1], answers[2 * i] = cancel_task(pool, ending, cancelling, rows[i][1], reason)
+  answers[2 * i - 1], answers[2 * i] = cancel_task(pool, ending, cancelling, rows[i].id, reason)
 end
 flush_cancelling(pool, cancelling)
 flush_endings(pool, ending)

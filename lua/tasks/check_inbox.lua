@@ -11,20 +11,20 @@ local after   = ARGV[2]            -- str: entry to go on behind; 0-0 = from the
 local limit   = tonumber(ARGV[3])  -- int: look at so many at most; each holds up to 16 KiB
 local repair  = ARGV[4]            -- str: 1 = repair what is found
 local now_arg = ARGV[5]            -- time: test override, microseconds
---@include now_us
---@include integer
---@include usable
---@include remove_entries
---@include increment_counters
+--@include time: now_us, integer
+--@include key: has_type
+--@include counter: increment_counters
+--@include record: read_task
+--@include inbox: remove_entries
 
 local now = now_us(now_arg)
 local inbox_key, agents_key, agent_key = pool .. ':inbox:' .. agent, pool .. ':agents', pool .. ':agent:' .. agent
 local types, answers, leave = {}, {''}, {}
-if not usable(types, inbox_key, 'stream') or types[inbox_key] == 'none' then return answers end
+if not has_type(types, inbox_key, 'stream') or types[inbox_key] == 'none' then return answers end
 local repaired = 0
-local may_repair = repair == '1' and usable(types, agent_key, 'hash') and usable(types, pool .. ':doorbell', 'stream')
-  and usable(types, pool .. ':stats:TOTAL', 'hash')
-  and usable(types, pool .. ':stats:' .. integer(math.floor(now / 60000000)), 'hash')
+local may_repair = repair == '1' and has_type(types, agent_key, 'hash') and has_type(types, pool .. ':doorbell', 'stream')
+  and has_type(types, pool .. ':stats:TOTAL', 'hash')
+  and has_type(types, pool .. ':stats:' .. integer(math.floor(now / 60000000)), 'hash')
 
 local function note(entry, code, done)
   local n = #answers
@@ -35,9 +35,9 @@ end
 local function is_attempt(entry, id)
   local task_key = pool .. ':task:' .. id
   if redis.call('TYPE', task_key)['ok'] ~= 'hash' then return false end
-  local task = redis.call('HMGET', task_key, 'state', 'at')
-  local held_by, held_entry = string.match(task[2] or '', '^(%S+) (%S+)')
-  return task[1] == 'assigned' and held_by == agent and held_entry == entry
+  local task = read_task(task_key, 'state', 'at')
+  local held_by, held_entry = string.match(task.at or '', '^(%S+) (%S+)')
+  return task.state == 'assigned' and held_by == agent and held_entry == entry
 end
 
 local has_group = false
@@ -45,30 +45,32 @@ local groups = redis.call('XINFO', 'GROUPS', inbox_key)
 for i = 1, #groups do
   for j = 1, #groups[i], 2 do has_group = has_group or (groups[i][j] == 'name' and groups[i][j + 1] == 'workers') end
 end
-local lies = redis.call('XRANGE', inbox_key, '(' .. after, '+', 'COUNT', limit)
-local found = {}
-for i = 1, #lies do
-  local entry, fields = lies[i][1], lies[i][2]
+--@rows entries: entry fields
+local entries = redis.call('XRANGE', inbox_key, '(' .. after, '+', 'COUNT', limit)
+--@rows strays: entry code
+local strays = {}
+for i = 1, #entries do
+  local entry, fields = entries[i].entry, entries[i].fields
   if fields[1] ~= 't' or (#fields ~= 6 and #fields ~= 10 and #fields ~= 12) then
-    found[#found + 1] = {entry, 'damaged'}
+    strays[#strays + 1] = {entry, 'damaged'}
   elseif not is_attempt(entry, fields[2]) then
-    found[#found + 1] = {entry, 'stray-entry'}
+    strays[#strays + 1] = {entry, 'stray-entry'}
   end
   answers[1] = entry
 end
-if #lies < limit then answers[1] = '' end
+if #entries < limit then answers[1] = '' end
 
 if not has_group then
   if may_repair then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0') end
   note('', 'no-group', may_repair)
 end
-if usable(types, agents_key, 'zset') and not redis.call('ZSCORE', agents_key, agent) then
+if has_type(types, agents_key, 'zset') and not redis.call('ZSCORE', agents_key, agent) then
   if may_repair then redis.call('ZADD', agents_key, integer(math.floor(now / 1000)), agent) end
   note('', 'unlisted-agent', may_repair)
 end
-for i = 1, #found do
-  leave[i] = found[i][1]
-  note(found[i][1], found[i][2], may_repair)
+for i = 1, #strays do
+  leave[i] = strays[i].entry
+  note(strays[i].entry, strays[i].code, may_repair)
 end
 if may_repair and #leave > 0 then remove_entries(pool, agent, leave) end
 if repaired > 0 then increment_counters(pool, now, {repaired = repaired}) end

@@ -8,20 +8,19 @@ local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: suffix type keep_s
 local repair  = ARGV[2]                   -- str: 1 = repair what is found
 local now_arg = ARGV[3]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include usable
---@include increment_counters
+--@include time: now_us, integer
+--@include key: has_type
+--@include counter: increment_counters
 
 local now = now_us(now_arg)
 local types, answers, repaired = {}, {}, 0
-local counters_sound = usable(types, pool .. ':stats:TOTAL', 'hash')
-  and usable(types, pool .. ':stats:' .. integer(math.floor(now / 60000000)), 'hash')
+local counters_sound = has_type(types, pool .. ':stats:TOTAL', 'hash')
+  and has_type(types, pool .. ':stats:' .. integer(math.floor(now / 60000000)), 'hash')
 
 for i = 1, #rows do
-  local key, type, keep_s = pool .. ':' .. rows[i][1], rows[i][2], rows[i][3]
+  local key, type, keep_s = pool .. ':' .. rows[i].suffix, rows[i].type, rows[i].keep_s
   local code
-  if not usable(types, key, type) then
+  if not has_type(types, key, type) then
     code = 'wrong-type'
   elseif keep_s > 0 and redis.call('TTL', key) == -1 then
     code = 'no-lifetime'

@@ -6,8 +6,8 @@
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: id
 local now_arg = ARGV[2]                   -- time: test override, microseconds
---@include now_us
---@include integer
+--@include time: now_us, integer
+--@include record: read_task
 
 local stub_s = 300
 local now_text = integer(math.floor(now_us(now_arg) / 1000))
@@ -16,9 +16,9 @@ local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
 
 local function delete(id)
   local task_key, out_key = pool .. ':task:' .. id, pool .. ':out:' .. id
-  local found = redis.call('HMGET', task_key, 'state', 'idem', 'deleted')
-  local state, idem = found[1], found[2]
-  if found[3] then return 'deleted', '' end
+  local found = read_task(task_key, 'state', 'idem', 'deleted')
+  local state, idem = found.state, found.idem
+  if found.deleted then return 'deleted', '' end
   if not state then return 'unknown', '' end
   if not ended[state] then return 'refused', state end
   redis.call('EXISTS', dead_key, out_key)  -- reading probes what will be written (protocol rule 26)
@@ -39,6 +39,6 @@ end
 
 local answers = {}
 for i = 1, #rows do
-  answers[2 * i - 1], answers[2 * i] = delete(rows[i][1])
+  answers[2 * i - 1], answers[2 * i] = delete(rows[i].id)
 end
 return answers

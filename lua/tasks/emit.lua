@@ -8,17 +8,18 @@
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation attempt seq kind number data
 local max_chunks = tonumber(ARGV[2])         -- int: entries that a stream keeps
---@include hint
+--@include notify: publish_hint
+--@include record: read_task
 
 local answers, tasks, order = {}, {}, {}
 
 local function known(id)
   local task = tasks[id]
   if not task then
-    local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'gen', 'out')
-    task = {running = found[1] == 'assigned', gen = found[2], seq = 0, progress = '-'}
+    local found = read_task(pool .. ':task:' .. id, 'state', 'gen', 'out')
+    task = {running = found.state == 'assigned', gen = found.gen, seq = 0, progress = '-'}
     -- out: generation of the last row, its seq, and its entry if that was progress
-    local gen, seq, progress = string.match(found[3] or '', '^(%S+) (%S+) (%S+)$')
+    local gen, seq, progress = string.match(found.out or '', '^(%S+) (%S+) (%S+)$')
     if gen == task.gen then task.seq, task.progress = tonumber(seq), progress end
     tasks[id] = task
     order[#order + 1] = id
@@ -27,17 +28,17 @@ local function known(id)
 end
 
 local function judge(row)
-  local id, generation, seq, kind = row[1], row[2], row[4], row[5]
+  local id, generation, seq, kind = row.id, row.generation, row.seq, row.kind
   local task = known(id)
   if not task.running or task.gen ~= generation then return 'stale' end
   if seq <= task.seq then return 'ok' end
   local out_key = pool .. ':out:' .. id
   local entry = redis.call('XADD', out_key, 'MAXLEN', '~', max_chunks, '*',
-    'k', kind, 'g', generation, 'a', row[3], 'n', row[6], 'd', row[7])
+    'k', kind, 'g', generation, 'a', row.attempt, 'n', row.number, 'd', row.data)
   task.seq, task.entry = seq, entry
   if kind == 'progress' then
     if task.progress ~= '-' then redis.call('XDEL', out_key, task.progress) end
-    task.progress, task.latest = entry, row[7]
+    task.progress, task.latest = entry, row.data
   else
     task.progress = '-'
   end
@@ -55,7 +56,7 @@ for i = 1, #order do
     if redis.call('TTL', out_key) < 0 then
       redis.call('EXPIRE', out_key, math.max(1, redis.call('TTL', task_key)))
     end
-    hint(out_key, task.entry)
+    publish_hint(out_key, task.entry)
   end
 end
 return answers

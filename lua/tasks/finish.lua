@@ -15,24 +15,15 @@ local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry 
 local dead_ttl_s = tonumber(ARGV[2])         -- int: dead letters are kept at least so long
 local max_wait_s = tonumber(ARGV[3])         -- int: a task that goes back is kept this long
 local now_arg    = ARGV[4]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include next_generation
---@include lifetime
---@include rank_of
---@include skill_queue
---@include original_score
---@include enqueue
---@include start_waiting
---@include flush_waiting
---@include index_dead
---@include remove_entries
---@include return_slots
---@include start_endings
---@include end_task
---@include append_event
---@include flush_endings
---@include count_done
+--@include time: now_us, integer
+--@include counter: count_done
+--@include envelope: skill_queue
+--@include record: read_task, lifetime, rank_of, original_score, next_generation
+--@include output: append_event
+--@include queue: enqueue, start_waiting, flush_waiting
+--@include limit: return_slots
+--@include inbox: remove_entries
+--@include ending: start_endings, end_task, flush_endings, index_dead
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -47,40 +38,40 @@ local again = {retry = 'retried', snooze = 'snoozed', requeue = 'given_back', re
 local function read(task_key)
   -- A plain task in its first attempt has env, gen, state and at, and nothing else that has to be read; or a lane on top.
   local fields = redis.call('HLEN', task_key)
-  if fields == 4 then return redis.call('HMGET', task_key, 'state', 'gen'), {} end
+  if fields == 4 then return read_task(task_key, 'state', 'gen'), {} end
   if fields == 5 then
-    local found = redis.call('HMGET', task_key, 'state', 'gen', 'lane')
-    if found[3] then return found, {lane = found[3]} end
+    local found = read_task(task_key, 'state', 'gen', 'lane')
+    if found.lane then return found, {lane = found.lane} end
   end
-  local found = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
+  local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
     'cancel', 'out', 'lane')
-  return found, {queue = found[3], rank = found[4], ttl = found[5], idem = found[6], fails = found[7],
-    deaths = found[8], by = found[9], cancel = found[10], out = found[11], lane = found[12]}
+  return found, {queue = found.queue, rank = found.rank, ttl = found.ttl, idem = found.idem, fails = found.fails,
+    deaths = found.deaths, by = found.by, cancel = found.cancel, out = found.out, lane = found.lane}
 end
 
 local function leave_attempt(task_key, row, task)
-  local id, verdict = row[1], row[5]
-  local generation = integer(next_generation(row[2], now_ms))
-  local delay_ms, at_ms, reason = row[7] or 0, row[8] or 0, row[9] or ''
+  local id, verdict = row.id, row.verdict
+  local generation = integer(next_generation(row.generation, now_ms))
+  local delay_ms, at_ms, reason = row.delay_ms or 0, row.at_ms or 0, row.reason or ''
   local due = 0
   if delay_ms > 0 then due = now_ms + delay_ms end
   if at_ms > due then due = at_ms end
   local state = 'ready'
   if verdict == 'ask' then state = 'awaiting_input' elseif due > now_ms then state = 'scheduled' end
-  local fields = {'state', state, 'gen', generation, 'was', row[2]}
+  local fields = {'state', state, 'gen', generation, 'was', row.generation}
   if state == 'scheduled' then
     fields[7], fields[8], fields[9], fields[10] = 'left', verdict, 'due', integer(due)
   end
   local attempt = tonumber(task.fails or 0) + tonumber(task.deaths or 0) + 1
   if verdict == 'retry' then
     fields[#fields + 1], fields[#fields + 2] = 'fails', tonumber(task.fails or 0) + 1
-    fields[#fields + 1], fields[#fields + 2] = 'error:' .. attempt, row[6]
+    fields[#fields + 1], fields[#fields + 2] = 'error:' .. attempt, row.payload
   end
   if state == 'awaiting_input' then
     -- Without a deadline it is due never: a time that is left of an earlier wait is none of this question.
-    local number, until_ms = integer(row[10] or 1), integer(due)
+    local number, until_ms = integer(row.number or 1), integer(due)
     fields[7], fields[8], fields[9], fields[10] = 'asks', number, 'due', until_ms
-    fields[11], fields[12] = 'ask:' .. number, integer(now_ms) .. ' ' .. until_ms .. ' ' .. row[6]
+    fields[11], fields[12] = 'ask:' .. number, integer(now_ms) .. ' ' .. until_ms .. ' ' .. row.payload
   end
   if reason ~= '' or verdict == 'snooze' then fields[#fields + 1], fields[#fields + 2] = 'reason', reason end
   redis.call('HSET', task_key, unpack(fields))
@@ -107,43 +98,44 @@ local function leave_attempt(task_key, row, task)
     enqueue(waiting.ready, task.queue or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
   end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
-  if task.out then append_event(pool, id, row[2], attempt, again[verdict], state == 'awaiting_input' and integer(row[10] or 1) .. ' ' .. row[6] or reason) end
+  if task.out then append_event(pool, id, row.generation, attempt, again[verdict], state == 'awaiting_input' and integer(row.number or 1) .. ' ' .. row.payload or reason) end
 end
 
 local function judge(row)
-  local id, verdict = row[1], row[5]
+  local id, verdict = row.id, row.verdict
   local task_key = pool .. ':task:' .. id
+  --@row found: state gen
   local found, task = read(task_key)
-  if not found[1] then return 'stale' end
-  if found[2] ~= row[2] then
-    if redis.call('HGET', task_key, 'was') == row[2] then return 'already' end
+  if not found.state then return 'stale' end
+  if found.gen ~= row.generation then
+    if redis.call('HGET', task_key, 'was') == row.generation then return 'already' end
     return 'stale'
   end
-  if terminal[found[1]] then return 'already' end
-  if found[1] ~= 'assigned' then return 'stale' end
-  local ids = entries[row[3]]
+  if terminal[found.state] then return 'already' end
+  if found.state ~= 'assigned' then return 'stale' end
+  local ids = entries[row.agent]
   if not ids then
     ids = {}
-    entries[row[3]] = ids
+    entries[row.agent] = ids
   end
-  ids[#ids + 1] = row[4]
+  ids[#ids + 1] = row.entry
   if verdict == 'released' then released[#released + 1] = row end
   if again[verdict] and not task.cancel then
     leave_attempt(task_key, row, task)
     return 'ok'
   end
-  task.gen = row[2]
+  task.gen = row.generation
   if verdict == 'succeeded' then
-    done[row[3]] = (done[row[3]] or 0) + 1
-    end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), nil, row[6])
+    done[row.agent] = (done[row.agent] or 0) + 1
+    end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), nil, row.payload)
   elseif verdict == 'dead' then
     local fails = tonumber(task.fails or 0) + 1
     local attempt = fails + tonumber(task.deaths or 0)
-    local fields = {'fails', fails, 'reason', row[9] or '', 'error:' .. attempt, row[6]}
+    local fields = {'fails', fails, 'reason', row.reason or '', 'error:' .. attempt, row.payload}
     end_task(pool, ending, id, task, 'dead', lifetime(task.ttl, dead_ttl_s), fields)
     index_dead(pool, id, now_ms, dead_ttl_s)
   else
-    end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl), {'reason', task.cancel or row[9] or ''})
+    end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl), {'reason', task.cancel or row.reason or ''})
   end
   return 'ok'
 end
@@ -154,7 +146,10 @@ for i = 1, #rows do
 end
 flush_waiting(pool, waiting)
 for agent, ids in pairs(entries) do remove_entries(pool, agent, ids) end
-for i = 1, #released do return_slots(pool, released[i][3], released[i][1], released[i][2]) end
+for i = 1, #released do
+  local row = released[i]
+  return_slots(pool, row.agent, row.id, row.generation)
+end
 flush_endings(pool, ending)
 count_done(pool, now, done)
 return answers

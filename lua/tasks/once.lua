@@ -8,10 +8,12 @@ local id         = ARGV[1]  -- str: task
 local generation = ARGV[2]  -- str: of the attempt
 local name       = ARGV[3]  -- str: what was done
 local value      = ARGV[4]  -- str: its result, JSON
+--@include record: read_task
 
 local task_key = pool .. ':task:' .. id
-local found = redis.call('HMGET', task_key, 'state', 'gen', 'once:' .. name)
-if found[1] ~= 'assigned' or found[2] ~= generation then return {'stale'} end
-if found[3] then return {'already', found[3]} end
-redis.call('HSET', task_key, 'once:' .. name, value)
+local once = 'once:' .. name
+local task = read_task(task_key, 'state', 'gen', once)
+if task.state ~= 'assigned' or task.gen ~= generation then return {'stale'} end
+if task.once then return {'already', task.once} end
+redis.call('HSET', task_key, once, value)
 return {'stored'}

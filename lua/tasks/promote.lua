@@ -6,19 +6,13 @@
 local pool    = KEYS[1]             -- key: root of the pool's slot
 local limit   = tonumber(ARGV[1])   -- int: at most so many of each kind (500)
 local now_arg = ARGV[2]             -- time: test override, microseconds
---@include now_us
---@include integer
---@include put_ready
---@include leave_ready
---@include enqueue
---@include join_lane
---@include lifetime
---@include rank_of
---@include skill_queue
---@include start_endings
---@include end_task
---@include append_event
---@include flush_endings
+--@include time: now_us, integer
+--@include envelope: skill_queue
+--@include record: read_task, lifetime, rank_of
+--@include output: append_event
+--@include queue: put_ready, enqueue
+--@include lane: join_lane, leave_ready
+--@include ending: start_endings, end_task, flush_endings
 
 local now = now_us(now_arg)
 local now_text = integer(math.floor(now / 1000))
@@ -29,14 +23,14 @@ local expired = 0
 local late = redis.call('ZRANGE', expiring_key, '-inf', now_text, 'BYSCORE', 'LIMIT', 0, limit)
 for i = 1, #late do
   local id = late[i]
-  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails',
+  local found = read_task(pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails',
       'deaths', 'lane')
-  if found[1] == 'ready' or found[1] == 'scheduled' or found[1] == 'waiting' then
-    local task = {idem = found[4], out = found[6], gen = found[7], fails = found[8], deaths = found[9], lane = found[10]}
-    end_task(pool, ending, id, task, 'expired', lifetime(found[3]), {'reason', 'did not start in time'})
-    if found[1] == 'ready' then
-      leave_ready(pool, ending, found[2] or skill_queue(found[5]), id)
-    elseif found[1] == 'scheduled' then
+  if found.state == 'ready' or found.state == 'scheduled' or found.state == 'waiting' then
+    local task = {idem = found.idem, out = found.out, gen = found.gen, fails = found.fails, deaths = found.deaths, lane = found.lane}
+    end_task(pool, ending, id, task, 'expired', lifetime(found.ttl), {'reason', 'did not start in time'})
+    if found.state == 'ready' then
+      leave_ready(pool, ending, found.queue or skill_queue(found.env), id)
+    elseif found.state == 'scheduled' then
       redis.call('ZREM', scheduled_key, id)
     end
     expired = expired + 1
@@ -49,13 +43,13 @@ local ids, ready, promoted = {}, {}, 0
 for i = 1, #due, 2 do
   local id, due_ms = due[i], tonumber(due[i + 1])
   ids[#ids + 1] = id
-  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env', 'lane')
-  if found[1] == 'scheduled' then
-    if found[5] and not join_lane(pool, found[5], id, now) then
+  local found = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env', 'lane')
+  if found.state == 'scheduled' then
+    if found.lane and not join_lane(pool, found.lane, id, now) then
       redis.call('HSET', pool .. ':task:' .. id, 'state', 'waiting')
     else
       redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
-      enqueue(ready, found[2] or skill_queue(found[4]), integer(rank_of(found[3]) + due_ms), id)
+      enqueue(ready, found.queue or skill_queue(found.env), integer(rank_of(found.rank) + due_ms), id)
     end
     promoted = promoted + 1
   end
@@ -64,14 +58,14 @@ local overdue = redis.call('ZRANGE', asking_key, '-inf', now_text, 'BYSCORE', 'L
 for i = 1, #overdue do
   local id = overdue[i]
   local task_key = pool .. ':task:' .. id
-  local found = redis.call('HMGET', task_key, 'state', 'queue', 'env', 'at', 'asks', 'out', 'gen', 'fails', 'deaths')
-  if found[1] == 'awaiting_input' then
-    local number, score = found[5] or '0', string.match(found[4] or '', ' (%d+)$') or now_text
+  local found = read_task(task_key, 'state', 'queue', 'env', 'at', 'asks', 'out', 'gen', 'fails', 'deaths')
+  if found.state == 'awaiting_input' then
+    local number, score = found.asks or '0', string.match(found.at or '', ' (%d+)$') or now_text
     redis.call('HSET', task_key, 'state', 'ready', 'answered:' .. number, now_text)
-    enqueue(ready, found[2] or skill_queue(found[3]), score, id)
+    enqueue(ready, found.queue or skill_queue(found.env), score, id)
     ending.counts.unanswered = (ending.counts.unanswered or 0) + 1
     promoted = promoted + 1
-    if found[6] then append_event(pool, id, found[7], tonumber(found[8] or 0) + tonumber(found[9] or 0) + 1, 'unanswered', number) end
+    if found.out then append_event(pool, id, found.gen, tonumber(found.fails or 0) + tonumber(found.deaths or 0) + 1, 'unanswered', number) end
   end
 end
 for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end

@@ -12,19 +12,14 @@ local heartbeat_ms = tonumber(ARGV[4])   -- int: workers renew this often, or th
 local dead_ttl_s = tonumber(ARGV[5])   -- int: dead letters are kept at least so long
 local clean      = ARGV[6]             -- str: 1 = also remove consumers that nobody knows and that hold nothing
 local now_arg    = ARGV[7]             -- time: test override, microseconds
---@include now_us
---@include integer
---@include next_generation
---@include start_waiting
---@include flush_waiting
---@include requeue_task
---@include remove_entries
---@include reclaim_task
---@include skill_queue
---@include co_running
---@include return_slots
---@include start_endings
---@include flush_endings
+--@include time: now_us, integer
+--@include envelope: skill_queue
+--@include record: read_task, next_generation
+--@include queue: start_waiting, flush_waiting
+--@include limit: return_slots
+--@include inbox: task_of_entry, remove_entries
+--@include ending: start_endings, flush_endings
+--@include reclaim: co_running, reclaim_task, requeue_task
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -39,13 +34,13 @@ for i = 1, group and #group or 0, 2 do
 end
 
 local spec = redis.call('HMGET', agent_key, 'slots', 'lease_ms', 'swept', 'grace', 'terms', 'looked')
-local slots, lease_ms = tonumber(spec[1] or 0), tonumber(spec[2] or 15000)
-local swept, grace = tonumber(spec[3] or 0), tonumber(spec[4] or 0)
+local slots, lease_ms = tonumber(spec.slots or 0), tonumber(spec.lease_ms or 15000)
+local swept, grace = tonumber(spec.swept or 0), tonumber(spec.grace or 0)
 local deaths_allowed = {}
-for skill, deaths in string.gmatch(spec[5] or '', '(%S+)=%d+/(%d+)') do deaths_allowed[skill] = tonumber(deaths) end
+for skill, deaths in string.gmatch(spec.terms or '', '(%S+)=%d+/(%d+)') do deaths_allowed[skill] = tonumber(deaths) end
 -- While nobody looked nobody may have been able to renew either: every holder gets one lease (protocol rule 10). An
 -- inbox that was empty is not swept, but its workers look.
-local seen = math.max(swept, tonumber(spec[6] or 0))
+local seen = math.max(swept, tonumber(spec.looked or 0))
 if now_ms < swept or now_ms - seen > every_ms + lease_ms / 3 then grace = math.max(grace, now_ms + lease_ms) end
 redis.call('HSET', agent_key, 'swept', integer(now_ms), 'grace', integer(grace))
 redis.call('EXPIRE', agent_key, 86400, 'NX')
@@ -64,30 +59,31 @@ end
 
 if now_ms >= grace then
   local overdue_ms = lease_ms + 2 * math.min(heartbeat_ms, math.floor(lease_ms / 3))
+  --@rows overdue: entry worker
   local overdue = redis.call('XPENDING', inbox_key, 'workers', 'IDLE', overdue_ms, '-', '+', limit)
   if #overdue == limit then left = 1 end
   local ids, from = {}, {}
   for i = 1, #overdue do
-    local read = redis.call('XRANGE', inbox_key, overdue[i][1], overdue[i][1])
-    ids[i] = read[1] and read[1][2][2] or ''
-    from[i] = overdue[i][2]
+    ids[i] = task_of_entry(inbox_key, overdue[i].entry)
+    from[i] = overdue[i].worker
   end
   for i = 1, #overdue do
     local evidence = integer(now_ms) .. ' ' .. from[i] .. ' lease ran out' .. co_running(ids, from, i)
-    give_back(overdue[i][1], ids[i], true, evidence)
+    give_back(overdue[i].entry, ids[i], true, evidence)
   end
 end
 
 local full = slots > 0 and redis.call('XPENDING', inbox_key, 'workers')[1] >= slots
 if slots == 0 or full then
+  --@rows unread: entry fields
   local unread = redis.call('XRANGE', inbox_key, '(' .. read_up_to, '+', 'COUNT', limit)
   if #unread == limit then left = 1 end
   for i = 1, #unread do
-    local entry, id = unread[i][1], unread[i][2][2]
-    local known = redis.call('HMGET', pool .. ':task:' .. id, 'by', 'queue', 'env')
+    local entry, id = unread[i].entry, unread[i].fields[2]
+    local known = read_task(pool .. ':task:' .. id, 'by', 'queue', 'env')
     local waited_ms = now_ms - tonumber(string.match(entry, '^%d+'))
-    local late = known[1] and tonumber(known[1]) <= now_ms
-    local queue = known[2] or (known[3] and skill_queue(known[3])) or ''
+    local late = known.by and tonumber(known.by) <= now_ms
+    local queue = known.queue or (known.env and skill_queue(known.env)) or ''
     local skill = string.match(queue, '^skill:(.*)$')
     local elsewhere = skill and redis.call('ZCARD', pool .. ':skills:' .. skill) > 1
     if slots == 0 or late or (waited_ms > 1000 and elsewhere) then give_back(entry, id, false, '') end

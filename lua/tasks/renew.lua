@@ -8,22 +8,23 @@ local worker = ARGV[1]                   -- str: consumer
 local agent  = ARGV[2]                   -- str: agent
 local rows   = cmsgpack.unpack(ARGV[3])  -- rows: entry id generation
 
---@include keep_alive
+--@include record: read_task, keep_alive
 
 local inbox_key = pool .. ':inbox:' .. agent
 local mine, kept, answers = {}, {}, {0}
 if redis.call('EXISTS', inbox_key) == 1 then
+  --@rows pending: entry
   local pending = redis.call('XPENDING', inbox_key, 'workers', '-', '+', 1000 + #rows, worker)
-  for i = 1, #pending do mine[pending[i][1]] = true end
+  for i = 1, #pending do mine[pending[i].entry] = true end
   answers[1] = #pending
 end
 for i = 1, #rows do
-  local entry, id, generation = rows[i][1], rows[i][2], rows[i][3]
-  local task = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'gen', 'cancel', 'idem', 'out')
-  if mine[entry] and task[1] == 'assigned' and task[2] == generation then
+  local entry, id, generation = rows[i].entry, rows[i].id, rows[i].generation
+  local task = read_task(pool .. ':task:' .. id, 'state', 'gen', 'cancel', 'idem', 'out')
+  if mine[entry] and task.state == 'assigned' and task.gen == generation then
     kept[#kept + 1] = entry
-    keep_alive(pool, id, task[4], task[5])
-    answers[#answers + 1] = task[3] and 'cancelled' or 'kept'
+    keep_alive(pool, id, task.idem, task.out)
+    answers[#answers + 1] = task.cancel and 'cancelled' or 'kept'
   else
     answers[#answers + 1] = 'lost'
   end

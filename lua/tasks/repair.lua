@@ -18,32 +18,20 @@ local repair     = ARGV[2]                   -- str: 1 = repair what is found
 local max_wait_s = tonumber(ARGV[3])         -- int: a task that nobody runs is kept this long
 local dead_ttl_s = tonumber(ARGV[4])         -- int: dead letters are kept at least so long
 local now_arg    = ARGV[5]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include next_generation
---@include lifetime
---@include rank_of
---@include skill_queue
---@include corrupt_field
---@include usable
---@include reachable
---@include enqueue
---@include start_waiting
---@include flush_waiting
---@include drop_ready
---@include leave_queue
---@include suspended_scopes
---@include index_dead
---@include reclaim_task
---@include requeue_task
---@include remove_entries
---@include notify_supervisor
---@include listener
---@include start_endings
---@include end_task
---@include flush_endings
+--@include time: now_us, integer
+--@include key: has_type
+--@include notify: notify_supervisor
+--@include envelope: skill_queue
+--@include record: read_task, lifetime, rank_of, next_generation, corrupt_field
+--@include desired: suspended_scopes
+--@include queue: remove_from_queue, enqueue, leave_queue, start_waiting, flush_waiting
+--@include inbox: is_reachable, remove_entries
+--@include ending: waiting_client, start_endings, end_task, flush_endings, index_dead
+--@include reclaim: reclaim_task, requeue_task
 
 local call_bytes, orphan_s = 1048576, 300
+local record_fields = {'state', 'gen', 'at', 'queue', 'rank', 'by', 'ttl', 'idem', 'out', 'fails', 'deaths', 'due', 'ended',
+  'deleted', 'lane', 'left'}
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local ending, waiting = start_endings(now), start_waiting()
@@ -61,7 +49,7 @@ local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [asking_key] = '
   [pool .. ':doorbell'] = 'stream', [pool .. ':events'] = 'stream', [pool .. ':stats:TOTAL'] = 'hash',
   [pool .. ':stats:' .. integer(math.floor(now / 60000000))] = 'hash'}
 local may_repair = repair == '1'
-for key, type in pairs(shared) do may_repair = usable(types, key, type) and may_repair end
+for key, type in pairs(shared) do may_repair = has_type(types, key, type) and may_repair end
 
 local function note(row, code, done)
   local n = #answers
@@ -70,7 +58,7 @@ local function note(row, code, done)
 end
 
 local function score_in(key, id)
-  return usable(types, key, 'zset') and types[key] ~= 'none' and redis.call('ZSCORE', key, id)
+  return has_type(types, key, 'zset') and types[key] ~= 'none' and redis.call('ZSCORE', key, id)
 end
 
 local function number(text)
@@ -80,19 +68,19 @@ end
 -- Whether the turn of a lane can be given on: what is read and written for that is what it should be.
 local function sound(lane)
   local lane_key = pool .. ':lane:' .. lane
-  if not usable(types, lane_key, 'zset') then return false end
+  if not has_type(types, lane_key, 'zset') then return false end
   local first = redis.call('ZRANGE', lane_key, 0, 1)
   for i = 1, #first do
-    if not usable(types, pool .. ':task:' .. first[i], 'hash') then return false end
+    if not has_type(types, pool .. ':task:' .. first[i], 'hash') then return false end
   end
   return true
 end
 
 local function can_repair(id, task)
   if not may_repair or (task.lane and not sound(task.lane)) then return false end
-  local client = listener(id)
-  return (not task.out or usable(types, pool .. ':out:' .. id, 'stream'))
-    and (not client or usable(types, pool .. ':replies:' .. client, 'stream'))
+  local client = waiting_client(id)
+  return (not task.out or has_type(types, pool .. ':out:' .. id, 'stream'))
+    and (not client or has_type(types, pool .. ':replies:' .. client, 'stream'))
 end
 
 -- A delayed task joins its lane when it is due; one between two attempts has its place there.
@@ -102,7 +90,7 @@ end
 
 local function check_lane(row, id, task)
   local lane_key = pool .. ':lane:' .. task.lane
-  if not in_lane(task) or not usable(types, lane_key, 'zset') then return end
+  if not in_lane(task) or not has_type(types, lane_key, 'zset') then return end
   local rank = redis.call('ZRANK', lane_key, id)
   if not rank then
     local done = can_repair(id, task)
@@ -135,24 +123,24 @@ end
 -- Give the turn to the first of a lane, unless it has it.
 local function check_turn(row, lane)
   local lane_key = pool .. ':lane:' .. lane
-  local id = usable(types, lane_key, 'zset') and redis.call('ZRANGE', lane_key, 0, 0)[1]
-  if not id or not usable(types, pool .. ':task:' .. id, 'hash') then return end
-  local found = redis.call('HMGET', pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env')
-  if found[1] ~= 'waiting' or not found[4] then return end
-  local queue = found[2] or skill_queue(found[4])
-  local done = may_repair and usable(types, pool .. ':queue:' .. queue, 'zset')
+  local id = has_type(types, lane_key, 'zset') and redis.call('ZRANGE', lane_key, 0, 0)[1]
+  if not id or not has_type(types, pool .. ':task:' .. id, 'hash') then return end
+  local found = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env')
+  if found.state ~= 'waiting' or not found.env then return end
+  local queue = found.queue or skill_queue(found.env)
+  local done = may_repair and has_type(types, pool .. ':queue:' .. queue, 'zset')
   if done then
     redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
-    ending.turns[id] = {queue, integer(rank_of(found[3]) + now_ms)}
+    ending.turns[id] = {queue = queue, score = integer(rank_of(found.rank) + now_ms)}
   end
   note(row, 'lost-turn', done)
 end
 
 -- Whether a stop holds a task back, beside its queue.
 local function is_held(id, task)
-  if not usable(types, held_key, 'set') or types[held_key] == 'none' then return false end
-  local found = redis.call('HMGET', pool .. ':task:' .. id, 'skill', 'env')
-  local scopes = suspended_scopes(task.queue, found[1], found[2])
+  if not has_type(types, held_key, 'set') or types[held_key] == 'none' then return false end
+  local found = read_task(pool .. ':task:' .. id, 'skill', 'env')
+  local scopes = suspended_scopes(task.queue, found.skill, found.env)
   for i = 1, #scopes do
     if score_in(held_key .. ':' .. scopes[i], id) then return true end
   end
@@ -167,7 +155,7 @@ local function check_waiting(row, id, task)
     local addressed = string.match(task.queue, '^agent:(.*)$')
     if not score_in(queue_key, id) and not (addressed and score_in(pool .. ':parked:' .. addressed, id))
       and not is_held(id, task) then
-      local done = can_repair(id, task) and usable(types, queue_key, 'zset')
+      local done = can_repair(id, task) and has_type(types, queue_key, 'zset')
       if done then
         -- Where it came from, if it was assigned before: it may only stand further ahead than it would have.
         local score = string.match(task.at or '', ' (%d+)$')
@@ -205,11 +193,11 @@ end
 local function check_assigned(row, id, task)
   local agent, entry, score = string.match(task.at or '', '^(%S+) (%d+%-%d+) (%d+)$')
   local fine, lies = false, false
-  if agent then fine, lies = reachable(pool, types, inboxes, agent, entry, id) end
+  if agent then fine, lies = is_reachable(pool, types, inboxes, agent, entry, id) end
   if fine then return end
   local queue_key = pool .. ':queue:' .. task.queue
-  local done = can_repair(id, task) and usable(types, queue_key, 'zset')
-  if done and agent then done = usable(types, pool .. ':agent:' .. agent, 'hash') end
+  local done = can_repair(id, task) and has_type(types, queue_key, 'zset')
+  if done and agent then done = has_type(types, pool .. ':agent:' .. agent, 'hash') end
   note(row, 'lost-entry', done)
   if not done then return end
   if not agent then
@@ -269,11 +257,8 @@ local function judge(row, id)
     task.unreadable = true
     return task
   end
-  local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'queue', 'rank', 'by', 'ttl', 'idem', 'out', 'fails',
-    'deaths', 'due', 'ended', 'deleted', 'lane', 'left')
-  task.state, task.gen, task.at, task.queue, task.rank, task.by, task.ttl = unpack(found, 1, 7)
-  task.idem, task.out, task.fails, task.deaths, task.due, task.ended, task.deleted = unpack(found, 8, 14)
-  task.lane, task.left = found[15], found[16]
+  local found = read_task(task_key, unpack(record_fields))
+  for i = 1, #record_fields do task[record_fields[i]] = found[i] end
   check_lifetime(row, id, task)
   if task.deleted or ended[task.state] then
     local since = task.state == 'dead' and number(task.ended)
@@ -357,7 +342,7 @@ end
 
 local function check_key(row, idem)
   local idem_key = pool .. ':idem:' .. idem
-  if not usable(types, idem_key, 'string') then return end
+  if not has_type(types, idem_key, 'string') then return end
   local holder = redis.call('GET', idem_key)
   if not holder then return end
   local id = string.match(holder, '^(%S+) .')
@@ -379,9 +364,9 @@ end
 -- Whether `queues` lists a queue that holds tasks, or `held` the scope of a stop that does.
 local function check_listed(row, list_key, prefix, queue)
   local queue_key = pool .. prefix .. queue
-  if not usable(types, list_key, 'set') then return end
+  if not has_type(types, list_key, 'set') then return end
   local listed = redis.call('SISMEMBER', list_key, queue) == 1
-  local there = usable(types, queue_key, 'zset') and types[queue_key] ~= 'none'
+  local there = has_type(types, queue_key, 'zset') and types[queue_key] ~= 'none'
   if listed == there then return end
   if may_repair and there then
     redis.call('SADD', list_key, queue)
@@ -394,7 +379,7 @@ end
 
 for i = 1, #rows do
   if bytes > call_bytes then break end
-  local id, place = rows[i][1], rows[i][2]
+  local id, place = rows[i].id, rows[i].place
   local idem, queue = string.match(place, '^idem:(.*)$'), string.match(place, '^queue:(.*)$')
   local lane, scope = string.match(place, '^lane:(.*)$'), string.match(place, '^held:(.*)$')
   if idem then
@@ -421,7 +406,7 @@ end
 flush_waiting(pool, waiting)
 for place, ids in pairs(misplaced) do
   local queue = string.match(place, '^queue:(.*)$')
-  if queue then drop_ready(pool, queue, ids) else redis.call('ZREM', pool .. ':' .. place, unpack(ids)) end
+  if queue then remove_from_queue(pool, queue, ids) else redis.call('ZREM', pool .. ':' .. place, unpack(ids)) end
 end
 for agent, entries in pairs(leave) do remove_entries(pool, agent, entries) end
 for i = 1, #rows do

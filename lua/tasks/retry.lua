@@ -10,18 +10,13 @@ local token      = ARGV[2]                   -- str: names this call and its rep
 local said       = ARGV[3]                   -- str: who and why, kept as evidence
 local max_wait_s = tonumber(ARGV[4])         -- int: a task that nobody runs is kept this long
 local now_arg    = ARGV[5]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include next_generation
---@include rank_of
---@include skill_queue
---@include corrupt_field
---@include join_lane
---@include enqueue
---@include start_waiting
---@include flush_waiting
---@include append_event
---@include increment_counters
+--@include time: now_us, integer
+--@include counter: increment_counters
+--@include envelope: skill_queue
+--@include record: read_task, rank_of, next_generation, corrupt_field
+--@include output: append_event
+--@include queue: enqueue, start_waiting, flush_waiting
+--@include lane: join_lane
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -31,44 +26,44 @@ local may_go_on = {dead = true, cancelled = true, expired = true}
 
 local function retry(id)
   local task_key, out_key = pool .. ':task:' .. id, pool .. ':out:' .. id
-  local found = redis.call('HMGET', task_key, 'state', 'gen', 'queue', 'rank', 'env', 'idem', 'fails', 'deaths', 'out',
+  local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'env', 'idem', 'fails', 'deaths', 'out',
     'requeued', 'lane', 'asks')
-  local state = found[1]
+  local state = found.state
   if not state then return 'unknown', '' end
-  local task = {state = state, gen = found[2], queue = found[3], env = found[5], fails = found[7], deaths = found[8]}
-  local count, by = string.match(found[10] or '0 0 0 -', '^(%d+) %d+ %d+ (%S+)$')
+  local task = {state = state, gen = found.gen, queue = found.queue, env = found.env, fails = found.fails, deaths = found.deaths}
+  local count, by = string.match(found.requeued or '0 0 0 -', '^(%d+) %d+ %d+ (%S+)$')
   if by == token then return 'requeued', state end
   if state == 'succeeded' then return 'refused', state end
   if not may_go_on[state] then return 'already', state end
   if corrupt_field(task) then return 'damaged', state end
-  local idem_key = found[6] and pool .. ':idem:' .. found[6]
+  local idem_key = found.idem and pool .. ':idem:' .. found.idem
   local holder = idem_key and redis.call('GET', idem_key)
   redis.call('EXISTS', dead_key, out_key)  -- reading probes what will be written (protocol rule 26)
   local generation = integer(next_generation(task.gen, now_ms))
   local number, fails, deaths = tonumber(count) + 1, tonumber(task.fails or 0), tonumber(task.deaths or 0)
   local state_now = 'ready'
-  if found[11] and not join_lane(pool, found[11], id, now) then state_now = 'waiting' end
+  if found.lane and not join_lane(pool, found.lane, id, now) then state_now = 'waiting' end
   redis.call('HSET', task_key, 'state', state_now, 'gen', generation, 'was', task.gen,
     'requeued', number .. ' ' .. fails .. ' ' .. deaths .. ' ' .. token,
     'requeue:' .. number, integer(now_ms) .. ' ' .. state .. ' ' .. said)
   redis.call('HDEL', task_key, 'ended', 'at', 'by', 'cancel', 'due', 'left')
   -- What nobody answered in time is asked again.
-  if found[12] and redis.call('HEXISTS', task_key, 'answer:' .. found[12]) == 0 then
-    redis.call('HDEL', task_key, 'answered:' .. found[12])
+  if found.asks and redis.call('HEXISTS', task_key, 'answer:' .. found.asks) == 0 then
+    redis.call('HDEL', task_key, 'answered:' .. found.asks)
   end
   redis.call('EXPIRE', task_key, max_wait_s)
   -- The key may have run out, and a later task may have it now.
   if holder and string.match(holder, '^%S+') == id then redis.call('EXPIRE', idem_key, max_wait_s) end
   if state_now == 'ready' then
-    enqueue(waiting.ready, task.queue or skill_queue(task.env), integer(rank_of(found[4]) + now_ms), id)
+    enqueue(waiting.ready, task.queue or skill_queue(task.env), integer(rank_of(found.rank) + now_ms), id)
   end
-  if found[9] then append_event(pool, id, generation, fails + deaths + 1, 'requeued', said) end
+  if found.out then append_event(pool, id, generation, fails + deaths + 1, 'requeued', said) end
   requeued[#requeued + 1] = id
   return 'requeued', state
 end
 
 for i = 1, #rows do
-  answers[2 * i - 1], answers[2 * i] = retry(rows[i][1])
+  answers[2 * i - 1], answers[2 * i] = retry(rows[i].id)
 end
 flush_waiting(pool, waiting)
 if #requeued > 0 then

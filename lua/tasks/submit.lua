@@ -9,26 +9,15 @@ local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s qu
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: a task that nobody runs is kept this long
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
---@include now_us
---@include integer
---@include lifetime
---@include rank_of
---@include skill_queue
---@include put_due
---@include start_endings
---@include start_cancelling
---@include cancel_task
---@include flush_cancelling
---@include has_begun
---@include has_ended
---@include pass_lane
---@include put_ready
---@include flush_turns
---@include flush_endings
---@include is_active
---@include session_of
---@include fire_is_stale
---@include record_fire
+--@include time: now_us, integer
+--@include envelope: skill_queue, session_of
+--@include record: read_task, has_ended, lifetime, rank_of
+--@include desired: is_active
+--@include queue: put_ready, put_due
+--@include lane: pass_lane, flush_turns
+--@include ending: start_endings, flush_endings
+--@include cancel: start_cancelling, has_begun, cancel_task, flush_cancelling
+--@include schedule: fire_is_stale, record_fire
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -37,7 +26,7 @@ local lengths, seen_ids, seen_keys = {}, {}, {}
 local lanes, crowds, may_end = {}, {}, 500
 
 local task_prefix, task_keys = pool .. ':task:', {}
-for i = 1, #rows do task_keys[i] = task_prefix .. rows[i][1] end
+for i = 1, #rows do task_keys[i] = task_prefix .. rows[i].id end
 local any_known = redis.call('EXISTS', unpack(task_keys)) > 0
 
 local any_active, refusing = redis.call('EXISTS', pool .. ':desired') == 1, {}
@@ -117,7 +106,7 @@ local function meet_lane(key, on_busy, id)
 end
 
 local function judge(i, row)
-  local id, idem, digest = row[1], row[10], row[11]
+  local id, idem, digest = row.id, row.idem, row.digest
   if seen_ids[id] or (any_known and redis.call('EXISTS', task_keys[i]) == 1) then return 'duplicate', id end
   if idem then
     local holder = seen_keys[idem] or redis.call('GET', pool .. ':idem:' .. idem)
@@ -127,21 +116,23 @@ local function judge(i, row)
       return 'conflict', owner
     end
   end
-  if row[12] then
-    local parent = redis.call('HMGET', pool .. ':task:' .. row[12], 'state', 'gen')
-    if parent[1] ~= 'assigned' or parent[2] ~= row[13] then return 'stale', row[12] end
+  if row.parent then
+    local parent = read_task(pool .. ':task:' .. row.parent, 'state', 'gen')
+    if parent.state ~= 'assigned' or parent.gen ~= row.parent_generation then return 'stale', row.parent end
   end
-  if row[16] and fire_is_stale(pool, row[16]) then return 'stale', row[16][1] end
-  local due = row[8] or 0
-  if row[7] and now_ms + row[7] > due then due = now_ms + row[7] end
-  local queue = row[5] or skill_queue(row[2])
-  local refusal = any_active and refused_by(queue, row[6], row[2])
+  --@row fire: schedule
+  local fire = row.fire
+  if fire and fire_is_stale(pool, fire) then return 'stale', fire.schedule end
+  local due = row.at_ms or 0
+  if row.delay_ms and now_ms + row.delay_ms > due then due = now_ms + row.delay_ms end
+  local queue = row.queue or skill_queue(row.envelope)
+  local refusal = any_active and refused_by(queue, row.skill, row.envelope)
   if refusal then return 'stopped', refusal end
-  local waits_in, lane = queue, row[14]
+  local waits_in, lane = queue, row.lane
   if due > now_ms then
     waits_in = 'scheduled'
   elseif lane then
-    local status, detail = meet_lane(lane, row[15], id)
+    local status, detail = meet_lane(lane, row.on_busy, id)
     if status then return status, detail end
     local place = 'lane:' .. lane
     if length_of(place) > 0 then
@@ -227,7 +218,7 @@ end
 for n = 1, #accepted do
   local i = accepted[n]
   local row, task_key, queue, due = rows[i], task_keys[i], places[i], dues[i]
-  local id, rank, ttl_s, start_by, idem = row[1], row[3], row[4], row[9], row[10]
+  local id, rank, ttl_s, start_by, idem = row.id, row.rank, row.ttl_s, row.start_by_ms, row.idem
   local state, keep_s, score, in_the_way = 'ready', usual_keep_s, usual_score, nil
   if rank then score = integer(rank + now_ms) end
   if due then
@@ -235,8 +226,8 @@ for n = 1, #accepted do
     keep_s = max_wait_s + math.ceil((due - now_ms) / 1000)
     scheduled[#scheduled + 1] = integer(due)
     scheduled[#scheduled + 1] = id
-  elseif row[14] then
-    local free, others = enter_lane(row[14], row[15], id)
+  elseif row.lane then
+    local free, others = enter_lane(row.lane, row.on_busy, id)
     if not free then state, in_the_way = 'waiting', others end
   end
   if state == 'ready' then
@@ -248,11 +239,11 @@ for n = 1, #accepted do
     local at = #scored
     scored[at + 1], scored[at + 2] = score, id
   end
-  if rank or ttl_s or row[5] or start_by or idem or due or row[14] then
+  if rank or ttl_s or row.queue or start_by or idem or due or row.lane then
     local fields = {}
     -- What most tasks have in common is not stored: it would be a third of a small record.
-    if row[5] and queue ~= skill_queue(row[2]) then fields[#fields + 1], fields[#fields + 2] = 'queue', queue end
-    if row[6] then fields[#fields + 1], fields[#fields + 2] = 'skill', row[6] end
+    if row.queue and queue ~= skill_queue(row.envelope) then fields[#fields + 1], fields[#fields + 2] = 'queue', queue end
+    if row.skill then fields[#fields + 1], fields[#fields + 2] = 'skill', row.skill end
     if rank and rank ~= rank_of(nil) then fields[#fields + 1], fields[#fields + 2] = 'rank', integer(rank) end
     if ttl_s and ttl_s ~= lifetime(nil) then fields[#fields + 1], fields[#fields + 2] = 'ttl', ttl_s end
     if start_by then
@@ -261,21 +252,22 @@ for n = 1, #accepted do
       expiring[#expiring + 1] = id
     end
     if due then fields[#fields + 1], fields[#fields + 2] = 'due', integer(due) end
-    if row[14] then fields[#fields + 1], fields[#fields + 2] = 'lane', row[14] end
+    if row.lane then fields[#fields + 1], fields[#fields + 2] = 'lane', row.lane end
     if idem then
       fields[#fields + 1], fields[#fields + 2] = 'idem', idem
-      redis.call('SET', pool .. ':idem:' .. idem, id .. ' ' .. row[11], 'EX', keep_s)
+      redis.call('SET', pool .. ':idem:' .. idem, id .. ' ' .. row.digest, 'EX', keep_s)
     end
-    redis.call('HSET', task_key, 'gen', born, 'state', state, 'env', row[2], unpack(fields))
+    redis.call('HSET', task_key, 'gen', born, 'state', state, 'env', row.envelope, unpack(fields))
   else
-    redis.call('HSET', task_key, 'gen', born, 'state', state, 'env', row[2])
+    redis.call('HSET', task_key, 'gen', born, 'state', state, 'env', row.envelope)
   end
   redis.call('EXPIRE', task_key, keep_s)
-  if row[16] then record_fire(pool, now_ms, row[16], id) end
-  if in_the_way then make_way(in_the_way, row[15], id) end
+  if row.fire then record_fire(pool, now_ms, row.fire, id) end
+  if in_the_way then make_way(in_the_way, row.on_busy, id) end
 end
+--@rows crowds: lane id room
 for i = 1, #crowds do
-  local key, id, room = crowds[i][1], crowds[i][2], crowds[i][3]
+  local key, id, room = crowds[i].lane, crowds[i].id, crowds[i].room
   if room > 0 then make_way(redis.call('ZRANGE', pool .. ':lane:' .. key, -room, -1), 'replace', id) end
 end
 settle()

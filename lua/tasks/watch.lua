@@ -5,8 +5,8 @@
 -- repeat: changes nothing
 local pool = KEYS[1]                   -- key: root of the pool's slot
 local rows = cmsgpack.unpack(ARGV[1])  -- rows: id
---@include append_event
---@include has_ended
+--@include record: read_task, has_ended
+--@include output: append_event
 
 local answers = {}
 
@@ -17,25 +17,25 @@ end
 
 local function watch(id)
   local task_key, out_key = pool .. ':task:' .. id, pool .. ':out:' .. id
-  local task = redis.call('HMGET', task_key, 'state', 'gen', 'out', 'fails', 'deaths', 'at')
-  local state = task[1]
+  local task = read_task(task_key, 'state', 'gen', 'out', 'fails', 'deaths', 'at')
+  local state = task.state
   if not state then return 'unknown', '' end
   local streams = redis.call('EXISTS', out_key) == 1
   if has_ended(state) then
     if streams then return 'ended', last_entry(out_key) end
     return 'silent', ''
   end
-  if not task[3] then redis.call('HSET', task_key, 'out', '0 0 -') end
+  if not task.out then redis.call('HSET', task_key, 'out', '0 0 -') end
   if not streams then
     -- Who waits for the turn of its lane is ready.
     local found, agent = state == 'waiting' and 'ready' or state, ''
-    if state == 'assigned' then agent = string.match(task[6], '^%S+') end
-    append_event(pool, id, task[2], tonumber(task[4] or 0) + tonumber(task[5] or 0) + 1, found, agent)
+    if state == 'assigned' then agent = string.match(task.at, '^%S+') end
+    append_event(pool, id, task.gen, tonumber(task.fails or 0) + tonumber(task.deaths or 0) + 1, found, agent)
   end
   return 'live', last_entry(out_key)
 end
 
 for i = 1, #rows do
-  answers[2 * i - 1], answers[2 * i] = watch(rows[i][1])
+  answers[2 * i - 1], answers[2 * i] = watch(rows[i].id)
 end
 return answers

@@ -16,28 +16,25 @@ local pool    = KEYS[1]            -- key: root of the pool's slot
 local id      = ARGV[1]            -- str: task
 local limit   = tonumber(ARGV[2])  -- int: look at so many agents at most
 local now_arg = ARGV[3]            -- time: test override, microseconds
---@include now_us
---@include skill_queue
---@include next_start
---@include stopped_scope
---@include is_active
---@include session_of
---@include forgiven_failures
+--@include time: now_us
+--@include envelope: skill_queue, session_of
+--@include record: read_task, forgiven_failures
+--@include desired: is_active, stopped_scope
+--@include limit: next_start
 
 local task_key = pool .. ':task:' .. id
-local found = redis.call('HMGET', task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
+local found = read_task(task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
   'skill', 'queue', 'env', 'progress', 'lane', 'requeued')
-local state, at, env = found[1], found[3], found[12]
+local state, at, env = found.state, found.at, found.env
 if not state then return {} end
 local now = now_us(now_arg)
-local queue = found[11] or skill_queue(env)
-local skill = found[10] or string.match(queue, '^skill:(.*)$') or ''
-local death = found[7] and redis.call('HGET', task_key, 'death:' .. found[7])
-local fails_forgiven, deaths_forgiven = forgiven_failures(found[15])
-local task = {state, found[2], at, found[4], found[5], found[6], found[7], found[8], death, found[9], skill, queue, found[13],
+local queue = found.queue or skill_queue(env)
+local skill = found.skill or string.match(queue, '^skill:(.*)$') or ''
+local death = found.deaths and redis.call('HGET', task_key, 'death:' .. found.deaths)
+local fails_forgiven, deaths_forgiven = forgiven_failures(found.requeued)
+local task = {state, found.gen, at, found.cancel, found.reason, found.fails, found.deaths, found.left, death, found.ended, skill, queue, found.progress,
   fails_forgiven, deaths_forgiven}
-local answer = {now, redis.call('GET', pool .. ':leader'), task, {}, {}, {}}
-local place, agents, active = answer[4], answer[5], answer[6]
+local place, agents, active = {}, {}, {}
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
 local looked = 0
 
@@ -73,12 +70,12 @@ local function look_at(agent, ahead, offered)
   note_active('stop:agent:' .. agent)
   note_active('pause:agent:' .. agent)
   local limits = {}
-  for name in string.gmatch(spec[4] or '', '%S+') do limits[#limits + 1] = {name, next_start(pool, name, now, ahead)} end
-  local skilled = string.find(' ' .. (spec[3] or '') .. ' ', ' ' .. skill .. ' ', 1, true) and 1 or 0
-  local _, named = string.find(' ' .. (spec[7] or ''), ' ' .. skill .. '=', 1, true)
-  local terms = named and string.match(spec[7], '^%d+/%d+', named) or false
+  for name in string.gmatch(spec.limits or '', '%S+') do limits[#limits + 1] = {name, next_start(pool, name, now, ahead)} end
+  local skilled = string.find(' ' .. (spec.skills or '') .. ' ', ' ' .. skill .. ' ', 1, true) and 1 or 0
+  local _, named = string.find(' ' .. (spec.terms or ''), ' ' .. skill .. '=', 1, true)
+  local terms = named and string.match(spec.terms, '^%d+/%d+', named) or false
   if skilled == 0 and not offered then offered = offers(agent) end
-  agents[#agents + 1] = {agent, redis.call('ZSCORE', pool .. ':agents', agent), spec[1], spec[2], spec[5], spec[6], skilled,
+  agents[#agents + 1] = {agent, redis.call('ZSCORE', pool .. ':agents', agent), spec.slots, spec.backlog, spec.lease_ms, spec.grace, skilled,
     redis.call('HLEN', agent_key .. ':workers'), redis.call('XLEN', pool .. ':inbox:' .. agent), terms, limits, offered or {}}
 end
 
@@ -94,48 +91,56 @@ local function look_for_agents(ahead)
   local known = redis.call('ZRANGE', pool .. ':agents', 0, limit - 1, 'REV')
   for i = 1, #known do
     if looked >= 10 * limit then return end
+    --@row offered: live having draining
     local offered = offers(known[i])
-    if offered[2] + offered[3] > 0 then look_at(known[i], 0, offered) end
+    if offered.having + offered.draining > 0 then look_at(known[i], 0, offered) end
   end
 end
 
 local function look_at_worker(agent, worker)
   local record = redis.call('HMGET', pool .. ':worker:' .. worker, 'host', 'pid')
-  place[4] = redis.call('ZSCORE', pool .. ':workers', worker)
-  place[5], place[6] = record[1], record[2]
-  place[7] = redis.call('HEXISTS', pool .. ':agent:' .. agent .. ':workers', worker)
+  --@row place: inbox worker idle_ms seen_ms host pid registered
+  place.seen_ms = redis.call('ZSCORE', pool .. ':workers', worker)
+  place.host, place.pid = record.host, record.pid
+  place.registered = redis.call('HEXISTS', pool .. ':agent:' .. agent .. ':workers', worker)
 end
 
 if state == 'ready' then
   local rank = redis.call('ZRANK', pool .. ':queue:' .. queue, id)
   local addressed = string.match(queue, '^agent:(.*)$')
-  place[1] = rank
-  place[2] = addressed and redis.call('ZSCORE', pool .. ':parked:' .. addressed, id) and 1 or 0
+  --@row place: rank parked held
+  place.rank = rank
+  place.parked = addressed and redis.call('ZSCORE', pool .. ':parked:' .. addressed, id) and 1 or 0
   local scope = any_active and stopped_scope(pool, true, skill, env)
-  place[3] = scope and redis.call('ZSCORE', pool .. ':held:' .. scope, id) and 1 or 0
+  place.held = scope and redis.call('ZSCORE', pool .. ':held:' .. scope, id) and 1 or 0
   look_for_agents(rank or 0)
 elseif state == 'waiting' then
-  local lane_key = pool .. ':lane:' .. found[14]
+  local lane_key = pool .. ':lane:' .. found.lane
   local owner = redis.call('ZRANGE', lane_key, 0, 0)[1]
-  place[1], place[2] = redis.call('ZRANK', lane_key, id), owner
-  place[3], place[4] = owner and redis.call('HGET', pool .. ':task:' .. owner, 'state'), found[14]
+  --@row place: rank owner owner_state lane
+  place.rank, place.owner = redis.call('ZRANK', lane_key, id), owner
+  place.owner_state, place.lane = owner and redis.call('HGET', pool .. ':task:' .. owner, 'state'), found.lane
 elseif state == 'scheduled' then
-  place[1] = redis.call('ZSCORE', pool .. ':scheduled', id)
-  place[2] = found[6] and env
+  --@row place: due_ms envelope
+  place.due_ms = redis.call('ZSCORE', pool .. ':scheduled', id)
+  place.envelope = found.fails and env
   if at then look_at(string.match(at, '^%S+'), 0) end
 elseif state == 'awaiting_input' then
-  place[1], place[2] = redis.call('ZSCORE', pool .. ':asking', id), redis.call('HGET', task_key, 'asks')
-  place[3] = redis.call('HGET', task_key, 'ask:' .. place[2])
+  --@row place: due_ms number question
+  place.due_ms, place.number = redis.call('ZSCORE', pool .. ':asking', id), redis.call('HGET', task_key, 'asks')
+  place.question = redis.call('HGET', task_key, 'ask:' .. place.number)
 elseif state == 'assigned' then
   local agent, entry = string.match(at, '^(%S+) (%S+)')
   local inbox_key = pool .. ':inbox:' .. agent
-  place[1], place[2] = 0, false
+  --@row place: inbox worker idle_ms
+  place.inbox, place.worker = 0, false
   if redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0 then
-    place[1] = #redis.call('XRANGE', inbox_key, entry, entry)
+    place.inbox = #redis.call('XRANGE', inbox_key, entry, entry)
+    --@row pending: entry worker idle_ms
     local pending = redis.call('XPENDING', inbox_key, 'workers', entry, entry, 1)[1]
     if pending then
-      place[2], place[3] = pending[2], pending[3]
-      look_at_worker(agent, pending[2])
+      place.worker, place.idle_ms = pending.worker, pending.idle_ms
+      look_at_worker(agent, pending.worker)
     end
   end
   look_at(agent, 0)
@@ -145,4 +150,4 @@ note_active('stop:skill:' .. skill)
 note_active('pause:queue:' .. queue)
 local session = any_active and session_of(env)
 if session then note_active('stop:session:' .. session) end
-return answer
+return {now, redis.call('GET', pool .. ':leader'), task, place, agents, active}

@@ -2,20 +2,19 @@
 -- Remove directives that an agent has carried out.
 -- answers: ok revision, how many were removed | duplicate (the same) | fenced value
 -- repeat: answers duplicate, with what the first call answered
-local scope   = KEYS[1]                   -- key: root of the session's slot
-local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
-local to      = ARGV[3]                   -- str: the agent that was told
-local rows    = cmsgpack.unpack(ARGV[4])  -- rows: entry
-local now_arg = ARGV[5]                   -- time: test override, microseconds
---@include open_workspace
---@include close_workspace
+local scope   = KEYS[1]                      -- key: root of the session's slot
+local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local to      = ARGV[3]                      -- str: the agent that was told
+local rows    = cmsgpack.unpack(ARGV[4])     -- rows: entry
+local now_arg = ARGV[5]                      -- time: test override, microseconds
+--@include workspace: open_workspace, close_workspace
 
 local inbox_key = scope .. ':inbox:' .. to
 local ws, answer = open_workspace(scope, 'acknowledge', caller, limits, {':inbox:' .. to}, now_arg)
 if not ws then return answer end
 local entries = {}
-for i = 1, #rows do entries[i] = rows[i][1] end
+for i = 1, #rows do entries[i] = rows[i].entry end
 local removed = redis.call('XDEL', inbox_key, unpack(entries))
 local change = false
 if removed > 0 then change = {to, unpack(entries)} end

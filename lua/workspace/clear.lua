@@ -3,12 +3,11 @@
 -- versions go on, so that nobody takes the new for the old.
 -- answers: ok revision | duplicate (the same) | fenced value
 -- repeat: answers duplicate
-local scope   = KEYS[1]                   -- key: root of the session's slot
-local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
-local now_arg = ARGV[3]                   -- time: test override, microseconds
---@include open_workspace
---@include close_workspace
+local scope   = KEYS[1]                      -- key: root of the session's slot
+local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local now_arg = ARGV[3]                      -- time: test override, microseconds
+--@include workspace: open_workspace, close_workspace
 
 local parts_key = scope .. ':ws:parts'
 local ws, answer = open_workspace(scope, 'clear', caller, limits, {}, now_arg)

@@ -2,16 +2,15 @@
 -- Enter an agent into the session's directory for the length of a lease, or take it out; drops whose lease ran out.
 -- answers: ok revision | duplicate (the same) | fenced value | full what
 -- repeat: answers duplicate
-local scope    = KEYS[1]                   -- key: root of the session's slot
-local caller   = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local limits   = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
-local member   = ARGV[3]                   -- str: the agent
-local text     = ARGV[4]                   -- str: what it says of itself, JSON
-local lease_ms = tonumber(ARGV[5])         -- int: how long the entry stands; 0 takes it out
-local now_arg  = ARGV[6]                   -- time: test override, microseconds
---@include open_workspace
---@include close_workspace
---@include integer
+local scope    = KEYS[1]                      -- key: root of the session's slot
+local caller   = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local limits   = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local member   = ARGV[3]                      -- str: the agent
+local text     = ARGV[4]                      -- str: what it says of itself, JSON
+local lease_ms = tonumber(ARGV[5])            -- int: how long the entry stands; 0 takes it out
+local now_arg  = ARGV[6]                      -- time: test override, microseconds
+--@include time: integer
+--@include workspace: open_workspace, close_workspace
 
 local dir_key, info_key = scope .. ':dir', scope .. ':dir:info'
 local ws, answer = open_workspace(scope, 'join', caller, limits, {':dir', ':dir:info'}, now_arg)

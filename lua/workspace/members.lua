@@ -2,26 +2,23 @@
 -- Add members to a set of a session, or remove them.
 -- answers: ok revision, version of the set, how many changed | duplicate (the same) | fenced value | full what
 -- repeat: answers duplicate, with what the first call answered
-local scope   = KEYS[1]                   -- key: root of the session's slot
-local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
-local name    = ARGV[3]                   -- str: name of the set, encoded
-local mode    = ARGV[4]                   -- str: add or remove
-local rows    = cmsgpack.unpack(ARGV[5])  -- rows: member
-local now_arg = ARGV[6]                   -- time: test override, microseconds
---@include open_workspace
---@include close_workspace
---@include has_room
---@include number_part
+local scope   = KEYS[1]                      -- key: root of the session's slot
+local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local name    = ARGV[3]                      -- str: name of the set, encoded
+local mode    = ARGV[4]                      -- str: add or remove
+local rows    = cmsgpack.unpack(ARGV[5])     -- rows: member
+local now_arg = ARGV[6]                      -- time: test override, microseconds
+--@include workspace: has_room, part_version, open_workspace, close_workspace
 
 local part = 'ws:set:' .. name
 local set_key = scope .. ':ws:set:' .. name
 local ws, answer = open_workspace(scope, mode, caller, limits, {':' .. part}, now_arg)
 if not ws then return answer end
-local number = number_part(scope, ws, part)
+local number = part_version(scope, ws, part)
 if not number then return {'full', 'parts'} end
 local members, changed, change = {}, {}, {name}
-for i = 1, #rows do members[i] = rows[i][1] end
+for i = 1, #rows do members[i] = rows[i].member end
 local there = redis.call('SMISMEMBER', set_key, unpack(members))
 for i = 1, #members do
   if (there[i] == 0) == (mode == 'add') then

@@ -6,20 +6,14 @@
 -- answers: ok revision, per row its version and, of an incr, the new number | duplicate (the same) | fenced value |
 -- conflict path version revision | full what | number path (incr of what is no whole number below 2^53)
 -- repeat: answers duplicate, with what the first call answered
-local scope   = KEYS[1]                   -- key: root of the session's slot
-local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
-local rows    = cmsgpack.unpack(ARGV[3])  -- rows: path mode value condition number
-local owner   = ARGV[4]                   -- str: the agent whose scratch it is; empty: the shared document
-local now_arg = ARGV[5]                   -- time: test override, microseconds
---@include open_workspace
---@include close_workspace
---@include split_value
---@include shown
---@include has_room
---@include number_part
---@include integer
---@include project
+local scope   = KEYS[1]                      -- key: root of the session's slot
+local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local rows    = cmsgpack.unpack(ARGV[3])     -- rows: path mode value condition number
+local owner   = ARGV[4]                      -- str: the agent whose scratch it is; empty: the shared document
+local now_arg = ARGV[5]                      -- time: test override, microseconds
+--@include time: integer
+--@include workspace: split_value, event_value, has_room, part_version, set_json_path, open_workspace, close_workspace
 
 local most = 9007199254740991
 local private = owner ~= ''
@@ -30,14 +24,15 @@ local ws, answer = open_workspace(
   scope, private and 'scratch:' .. owner or 'patch', caller, limits, {private and ':' .. part or ':ws:doc'}, now_arg)
 if not ws then return answer end
 if private then
-  local number = number_part(scope, ws, part)
+  local number = part_version(scope, ws, part)
   if not number then return {'full', 'parts'} end
   ws.parts[part] = number + 1
 end
 
 local paths = {}
-for i = 1, #rows do paths[i] = rows[i][1] end
+for i = 1, #rows do paths[i] = rows[i].path end
 local stored = redis.call('HMGET', doc_key, unpack(paths))
+--@rows projected: path text
 local written, removed, changes, projected = {}, {}, {}, {}
 answer = {}
 for i = 1, #rows do
@@ -53,7 +48,7 @@ for i = 1, #rows do
     if stored[i] then
       removed[#removed + 1] = path
       ws.floor = math.max(ws.floor, version)
-      changes[#changes + 1] = {path, version, false, shown(before, ws.event_bytes)}
+      changes[#changes + 1] = {path, version, false, event_value(before, ws.event_bytes)}
       projected[#projected + 1] = {path, false}
     end
     answer[#answer + 1] = version
@@ -87,7 +82,7 @@ for i = 1, #rows do
     ws.items, ws.bytes = ws.items + 1, ws.bytes + #path + #entry
     written[#written + 1] = path
     written[#written + 1] = entry
-    changes[#changes + 1] = {path, version, shown(value, ws.event_bytes), shown(before, ws.event_bytes)}
+    changes[#changes + 1] = {path, version, event_value(value, ws.event_bytes), event_value(before, ws.event_bytes)}
     projected[#projected + 1] = {path, value}
     answer[#answer + 1] = version
     answer[#answer + 1] = told
@@ -97,7 +92,7 @@ local fits, full = has_room(ws)
 if not fits then return {'full', full} end
 
 if ws.json and not private then
-  for i = 1, #projected do project(scope, projected[i][1], projected[i][2]) end
+  for i = 1, #projected do set_json_path(scope, projected[i].path, projected[i].text) end
 end
 if #written > 0 then redis.call('HSET', doc_key, unpack(written)) end
 if #removed > 0 then redis.call('HDEL', doc_key, unpack(removed)) end

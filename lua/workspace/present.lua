@@ -5,8 +5,7 @@
 local scope   = KEYS[1]            -- key: root of the session's slot
 local limit   = tonumber(ARGV[1])  -- int: at most so many
 local now_arg = ARGV[2]            -- time: test override, microseconds
---@include now_us
---@include integer
+--@include time: now_us, integer
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local found = redis.call(

@@ -3,23 +3,17 @@
 -- targets: path | log
 -- answers: ok revision, version | duplicate (the same) | fenced value | missing | full what
 -- repeat: answers duplicate, with what the first call answered
-local scope   = KEYS[1]                   -- key: root of the session's slot
-local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
-local owner   = ARGV[3]                   -- str: the agent whose scratch it is
-local entry   = ARGV[4]                   -- str: what is published
-local target  = ARGV[5]                   -- str: path or log
-local name    = ARGV[6]                   -- str: the path, or the encoded name of the log
-local cap     = tonumber(ARGV[7])         -- int: items that the log keeps
-local now_arg = ARGV[8]                   -- time: test override, microseconds
---@include open_workspace
---@include close_workspace
---@include extend_log
---@include split_value
---@include shown
---@include has_room
---@include integer
---@include project
+local scope   = KEYS[1]                      -- key: root of the session's slot
+local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local owner   = ARGV[3]                      -- str: the agent whose scratch it is
+local entry   = ARGV[4]                      -- str: what is published
+local target  = ARGV[5]                      -- str: path or log
+local name    = ARGV[6]                      -- str: the path, or the encoded name of the log
+local cap     = tonumber(ARGV[7])            -- int: items that the log keeps
+local now_arg = ARGV[8]                      -- time: test override, microseconds
+--@include time: integer
+--@include workspace: split_value, event_value, has_room, set_json_path, open_workspace, close_workspace, extend_log
 
 local kv_key, doc_key = scope .. ':agent:' .. owner .. ':kv', scope .. ':ws:doc'
 local ws, answer = open_workspace(scope, 'publish', caller, limits,
@@ -45,9 +39,9 @@ else
   ws.items, ws.bytes = ws.items + 1, ws.bytes + #name + #value
   local fits, full = has_room(ws)
   if not fits then return {'full', full} end
-  if ws.json then project(scope, name, text) end
+  if ws.json then set_json_path(scope, name, text) end
   redis.call('HSET', doc_key, name, value)
-  change = {'path', name, version, shown(text, ws.event_bytes), shown(before, ws.event_bytes)}
+  change = {'path', name, version, event_value(text, ws.event_bytes), event_value(before, ws.event_bytes)}
 end
 redis.call('HDEL', kv_key, entry)
 return close_workspace(scope, ws, change, {version})

@@ -4,20 +4,17 @@
 -- answers: ok revision, version | duplicate (the same) | fenced value | state current version (not what was expected;
 -- empty: it is not there) | full what
 -- repeat: answers duplicate, with what the first call answered
-local scope   = KEYS[1]                   -- key: root of the session's slot
-local caller  = cmsgpack.unpack(ARGV[1])  -- rows: op lock token agent
-local limits  = cmsgpack.unpack(ARGV[2])  -- rows: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
-local id      = ARGV[3]                   -- str: what changes its state
-local to      = ARGV[4]                   -- str: the new state
-local text    = ARGV[5]                   -- str: what is kept with it, JSON
-local expects = ARGV[6]                   -- str: any, absent or one
-local rows    = cmsgpack.unpack(ARGV[7])  -- rows: state
-local now_arg = ARGV[8]                   -- time: test override, microseconds
---@include open_workspace
---@include close_workspace
---@include has_room
---@include shown
---@include integer
+local scope   = KEYS[1]                      -- key: root of the session's slot
+local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
+local id      = ARGV[3]                      -- str: what changes its state
+local to      = ARGV[4]                      -- str: the new state
+local text    = ARGV[5]                      -- str: what is kept with it, JSON
+local expects = ARGV[6]                      -- str: any, absent or one
+local rows    = cmsgpack.unpack(ARGV[7])     -- rows: state
+local now_arg = ARGV[8]                      -- time: test override, microseconds
+--@include time: integer
+--@include workspace: event_value, has_room, open_workspace, close_workspace
 
 local task_key = scope .. ':ws:task'
 local ws, answer = open_workspace(scope, 'transition', caller, limits, {':ws:task'}, now_arg)
@@ -31,7 +28,7 @@ if stored then
   ws.items, ws.bytes = ws.items - 1, ws.bytes - #id - #stored
 end
 local fine = expects == 'any' or (expects == 'absent' and not stored)
-for i = 1, #rows do fine = fine or (expects == 'one' and rows[i][1] == from) end
+for i = 1, #rows do fine = fine or (expects == 'one' and rows[i].state == from) end
 if not fine then return {'state', from, version} end
 -- After a clear its versions go on, as those of paths.
 local next_version = (stored and version or ws.floor) + 1
@@ -41,5 +38,5 @@ ws.items, ws.bytes = ws.items + 1, ws.bytes + #id + #entry
 local fits, full = has_room(ws)
 if not fits then return {'full', full} end
 redis.call('HSET', task_key, id, entry)
-local change = {id, next_version, to, from, shown(text, ws.event_bytes), shown(before, ws.event_bytes)}
+local change = {id, next_version, to, from, event_value(text, ws.event_bytes), event_value(before, ws.event_bytes)}
 return close_workspace(scope, ws, change, {next_version})

@@ -26,7 +26,7 @@ SKEW_MS: Final = 5000
 KEPT_SLOTS: Final = 20_000
 """Of so many slots it is remembered what they say: all of them are read after each change of one."""
 COUNTED_DIGITS: Final = 15
-"""As in `lua/includes/count_desired.lua`: nobody counts further than that."""
+"""As in `lua/includes/desired.lua`: nobody counts further than that."""
 _SORTS: Final = tuple(
     {slot.partition(":")[0] + ":" for kind in KINDS.values() for slot in kind.slots} | {"do:", VERIFIED}
 )

@@ -33,7 +33,7 @@ class TaskIds:
 
     Attributes:
         node: the last group of digits of every id: who made it. Its first digit tells whether somebody listens for the
-            ends of these tasks: 8 to f yes, 0 to 7 no (`lua/includes/listener.lua` reads it).
+            ends of these tasks: 8 to f yes, 0 to 7 no (`lua/includes/ending.lua` reads it).
     """
 
     def __init__(self, *, listens: bool) -> None:

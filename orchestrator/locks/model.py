@@ -48,7 +48,7 @@ class TakeReply:
 
 @dataclass(frozen=True, slots=True)
 class LockProof:
-    """A held lock, as a script that changes shared state is shown it (`lua/includes/fenced_by.lua`).
+    """A held lock, as a script that changes shared state is shown it (`lua/includes/lock.lua`).
 
     Attributes:
         keys: of the scope; the lock protects nothing outside of it.

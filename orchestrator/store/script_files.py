@@ -1,12 +1,10 @@
-"""Reads the scripts in `lua/`: expands includes, parses binding blocks, hashes. Pure; talks to nobody.
+"""Reads the scripts in `lua/`: expands includes, compiles column names, parses binding blocks, hashes.
 
-Grammar (lua/README.md): a script opens with `#!lua`, then a comment, then its binding block, one line per argument:
+A script (lua/README.md) opens with `#!lua`, then a comment, then its binding block, one line per argument:
 
     local pool = KEYS[1]  -- key: root of the pool's slot
     local rows = cmsgpack.unpack(ARGV[1])  -- rows: id generation
     local lease_ms = tonumber(ARGV[2])  -- int: lease of the agent
-
-`--@include name` puts `includes/name.lua` there, once, with its own includes before it.
 """
 
 from __future__ import annotations
@@ -18,27 +16,30 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.core.errors import OrchestratorError
+from orchestrator.store.script_modules import POSITIONAL, Modules, read_source
+from orchestrator.store.script_records import ScriptError, compile_records
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from importlib.resources.abc import Traversable
 
 _BINDING: Final = re.compile(
-    r"^local (?P<name>\w+)\s*= (?:(?P<reader>tonumber|cmsgpack\.unpack)\()?"
-    r"(?P<list>KEYS|ARGV)\[(?P<index>\d+)\]\)?\s*-- (?P<type>\w+): (?P<doc>.+)$"
+    r"^local (?P<name>\w+)\s*= (?P<reader>(?:(?:tonumber|cmsgpack\.unpack)\()?)"
+    r"(?P<list>KEYS|ARGV)\[(?P<index>\d+)\](?P<close>\)?(?:\[1\])?)\s*-- (?P<type>\w+): (?P<doc>.+)$"
 )
-_POSITIONAL: Final = re.compile(r"\b(?:KEYS|ARGV)\b")
-_INCLUDE: Final = re.compile(r"^--@include (\w+)$")
-_READERS: Final = {"key": None, "str": None, "time": None, "int": "tonumber", "rows": "cmsgpack.unpack"}
-
-
-class ScriptError(OrchestratorError):
-    """A script file is malformed: a bug of ours, found at start."""
+_READERS: Final = {
+    "key": "[]",
+    "str": "[]",
+    "time": "[]",
+    "int": "tonumber([])",
+    "rows": "cmsgpack.unpack([])",
+    "row": "cmsgpack.unpack([])[1]",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """One declared argument: its name, its type (`key`, `str`, `int`, `rows`, `time`) and what it is."""
+    """One declared argument: its name, its type (`key`, `str`, `int`, `rows`, `row`, `time`) and what it is."""
 
     name: str
     type: str
@@ -57,23 +58,31 @@ class ScriptFile:
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """Column names of each argument of type `rows`."""
-        return {arg.name: tuple(arg.doc.split()) for arg in self.args if arg.type == "rows"}
+        """Column names of each argument of type `rows` or `row`."""
+        return {arg.name: tuple(arg.doc.split()) for arg in self.args if arg.type in {"rows", "row"}}
 
 
-def load_script(root: Traversable, name: str) -> ScriptFile:
+def load_script(root: Traversable, name: str, modules: Modules | None = None) -> ScriptFile:
     """Read `root/name.lua`.
 
+    Args:
+        root: folder of the scripts.
+        name: `<feature>/<verb>`.
+        modules: those below `root`, when several scripts are loaded.
+
     Raises:
-        ScriptError: no such file, a cycle or an unknown name in its includes, or a binding block that has gaps,
-            duplicates, or is bypassed by `KEYS` or `ARGV` elsewhere.
+        ScriptError: no such file, an include that cannot be expanded, an unknown column, or a binding block that has
+            gaps or duplicates, or is bypassed by `KEYS` or `ARGV` elsewhere.
     """
-    source = _read(root, name, ())
-    lines = _expand(root, name, source)
-    text = "\n".join(lines) + "\n"
-    if not text.startswith("#!lua"):
+    source = read_source(root, name)
+    if not source or not source[0].startswith("#!lua"):
         raise ScriptError(f"{name}.lua does not begin with #!lua, so the server would not check its keys")
-    bindings = _parse_bindings(name, lines)
+    bindings = _parse_bindings(name, source)
+    rows, single = (
+        {arg.name: tuple(arg.doc.split()) for arg in bindings["ARGV"] if arg.type == kind} for kind in ("rows", "row")
+    )
+    lines = compile_records(name, source, rows, single)
+    text = "\n".join((modules or Modules(root)).expand(name, lines)) + "\n"
     return ScriptFile(
         name=name,
         text=text,
@@ -83,53 +92,17 @@ def load_script(root: Traversable, name: str) -> ScriptFile:
     )
 
 
-def _read(root: Traversable, name: str, stack: tuple[str, ...]) -> list[str]:
-    path = root
-    for part in f"{name}.lua".split("/"):
-        path = path / part
-    if not path.is_file():
-        raise ScriptError(f"no script file {name}.lua" + (f" (included by {' > '.join(stack)})" if stack else ""))
-    return path.read_text(encoding="utf-8").splitlines()
-
-
-def _expand(root: Traversable, name: str, source: list[str]) -> list[str]:
-    """Put every include where the first include line stands; each once, below those it needs itself."""
-    lines: list[str] = []
-    included: set[str] = set()
-    for line in source:
-        if found := _INCLUDE.match(line):
-            _emit(root, f"includes/{found[1]}", lines, included, (name,))
-        else:
-            lines.append(line)
-    return lines
-
-
-def _emit(root: Traversable, name: str, out: list[str], included: set[str], stack: tuple[str, ...]) -> None:
-    if name in stack:
-        raise ScriptError(f"includes go in a circle: {' > '.join((*stack, name))}")
-    if name in included:
-        return
-    source = _read(root, name, stack)
-    for line in source:
-        if _POSITIONAL.search(line):
-            raise ScriptError(f"{name}.lua uses KEYS or ARGV; an include takes what it needs as arguments")
-        if found := _INCLUDE.match(line):
-            _emit(root, f"includes/{found[1]}", out, included, (*stack, name))
-    included.add(name)
-    out.extend(line for line in source if not _INCLUDE.match(line))
-
-
-def _parse_bindings(name: str, lines: list[str]) -> dict[str, tuple[Binding, ...]]:
+def _parse_bindings(name: str, lines: Sequence[str]) -> dict[str, tuple[Binding, ...]]:
     found: dict[str, dict[int, Binding]] = {"KEYS": {}, "ARGV": {}}
     for line in lines:
         if match := _BINDING.match(line):
             kind, index = match["type"], int(match["index"])
-            if kind not in _READERS or _READERS[kind] != match["reader"]:
+            if _READERS.get(kind) != f"{match['reader']}[]{match['close']}":
                 raise ScriptError(f"{name}.lua binds {match['name']} as {kind}, which does not fit how it is read")
             if index in found[match["list"]]:
                 raise ScriptError(f"{name}.lua binds {match['list']}[{index}] twice")
             found[match["list"]][index] = Binding(match["name"], kind, match["doc"])
-        elif _POSITIONAL.search(line):
+        elif POSITIONAL.search(line):
             raise ScriptError(f"{name}.lua uses KEYS or ARGV outside its binding block: {line.strip()}")
     for which, by_index in found.items():
         if sorted(by_index) != list(range(1, len(by_index) + 1)):
@@ -141,6 +114,7 @@ def _parse_bindings(name: str, lines: list[str]) -> dict[str, tuple[Binding, ...
 def all_scripts() -> dict[str, ScriptFile]:
     """Every script of the project by name (`tasks/submit`), read once per process."""
     root = files("lua")
+    modules = Modules(root)
     names = [
         f"{folder.name}/{file.name.removesuffix('.lua')}"
         for folder in root.iterdir()
@@ -148,4 +122,4 @@ def all_scripts() -> dict[str, ScriptFile]:
         for file in folder.iterdir()
         if file.name.endswith(".lua")
     ]
-    return {name: load_script(root, name) for name in sorted(names)}
+    return {name: load_script(root, name, modules) for name in sorted(names)}

@@ -47,7 +47,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What travels with a task and never changes: our fields, and the arguments as JSON bytes that nobody rewrites.
 
     Attributes:
-        skill: name of the handler; first, because the scripts read it there (`lua/includes/skill_queue.lua`).
+        skill: name of the handler; first, because the scripts read it there (`lua/includes/envelope.lua`).
         args: JSON object, UTF-8.
         priority: 0-9, lower first; for display, the rank decides.
         session: the conversation it belongs to.

@@ -41,7 +41,7 @@ STRICT_AGING_MS: Final = 10**13
 """Weight of one priority level when nothing ages: more than any time in ms until the year 2286."""
 USUAL_RANK: Final = PRIORITIES["normal"] * STRICT_AGING_MS
 USUAL_TTL_S: Final = 86_400
-"""What a row leaves out; `lua/includes/rank_of.lua` and `lifetime.lua` put it back."""
+"""What a row leaves out; `lua/includes/record.lua` and `lifetime.lua` put it back."""
 
 _KNOWN_MAX: Final = 1000
 """Names are checked once: a cache, not a leak."""

@@ -43,7 +43,7 @@ def parse_event(entry: bytes, flat: Sequence[bytes]) -> WorkspaceEvent:
 
 
 def _value(shown: str | bool) -> tuple[Any, bool]:  # noqa: FBT001 - it is what the stream holds
-    """The value, and whether it was told; see `lua/includes/shown.lua`."""
+    """The value, and whether it was told; see `lua/includes/workspace.lua`."""
     return (decode_json(shown.encode()), True) if isinstance(shown, str) else (None, shown is False)
 
 

@@ -23,24 +23,24 @@ class Mutation:
 MUTATIONS: Final = {
     "no-fence": Mutation(
         "tasks/finish.lua",
-        "if found[2] ~= row[2] then",
+        "if found.gen ~= row.generation then",
         "if false then",
         "a worker whose task was taken away stores its result all the same",
     ),
     "no-memory": Mutation(
         "tasks/finish.lua",
-        "if terminal[found[1]] then return 'already' end\n  if found[1] ~= 'assigned' then return 'stale' end",
+        "if terminal[found.state] then return 'already' end\n  if found.state ~= 'assigned' then return 'stale' end",
         "",
         "a verdict that is sent twice counts twice",
     ),
     "lost": Mutation(
-        "includes/requeue_task.lua",
+        "includes/reclaim.lua",
         "enqueue(waiting.ready, task.queue, task.score, id)",
         "",
         "a task that is taken from a dead worker goes nowhere",
     ),
     "no-limit": Mutation(
-        "includes/limit_room.lua",
+        "includes/limit.lua",
         "local free = count - used",
         "local free = count + 5 - used",
         "a limit lets five more through",
@@ -52,7 +52,7 @@ MUTATIONS: Final = {
         "the least urgent task goes first",
     ),
     "no-lane": Mutation(
-        "includes/pass_lane.lua",
+        "includes/lane.lua",
         "      break\n    end\n    if state and not has_ended(state) then break end\n",
         "    end\n",
         "when a task of a lane ends, the turn goes to all others at once",
@@ -70,7 +70,7 @@ MUTATIONS: Final = {
         "an attempt whose task was taken away goes on emitting",
     ),
     "no-evidence": Mutation(
-        "includes/reclaim_task.lua",
+        "includes/reclaim.lua",
         ", 'death:' .. task.deaths, evidence)",
         ")",
         "a death leaves no evidence",

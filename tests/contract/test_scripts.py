@@ -38,14 +38,36 @@ _SHARED_STATE -= {"workspace/clear", "workspace/acknowledge"}  # they make room
 FULL_SERVER_REFUSES = {"schedules/put", "tasks/submit", "tasks/emit", "tasks/retry"} | _SHARED_STATE
 """What a full server must refuse: new and requeued tasks, what handlers write. The rest passes, so that it drains."""
 
-each_script = pytest.mark.parametrize("script", all_scripts().values(), ids=list(all_scripts()))
-each_include = pytest.mark.parametrize("path", INCLUDES, ids=[path.stem for path in INCLUDES])
+SCRIPTS = all_scripts().values()
+_DEFINITION = re.compile(r"^local (?:function (\w+)\(|(\w+) = )", re.MULTILINE)
+
+
+def source(script: ScriptFile) -> str:
+    """The file of a script, before its includes are expanded."""
+    return (LUA / f"{script.name}.lua").read_text()
 
 
 def header(script: ScriptFile) -> list[str]:
     """The comment that opens a script."""
-    lines = (LUA / f"{script.name}.lua").read_text().splitlines()[1:]
+    lines = source(script).splitlines()[1:]
     return lines[: next(i for i, line in enumerate(lines) if not line.startswith("--"))]
+
+
+def included(text: str) -> set[str]:
+    """The functions that include lines name."""
+    lines = re.findall(r"^--@include \w+: (.*)$", text, re.MULTILINE)
+    return {name for line in lines for name in line.split(", ")}
+
+
+def code(text: str) -> str:
+    """Lua without its comments."""
+    return re.sub(r"--.*$", "", text, flags=re.MULTILINE)
+
+
+FUNCTIONS = {
+    path.stem: {name or constant for name, constant in _DEFINITION.findall(path.read_text())} for path in INCLUDES
+}
+"""The functions and constants of each module."""
 
 
 def test_one_wrapper_per_script() -> None:
@@ -54,24 +76,26 @@ def test_one_wrapper_per_script() -> None:
     assert [name for name, call in WRAPPED] == [call.script.rpartition("/")[2] for _, call in WRAPPED]
 
 
-@each_script
-def test_arguments(script: ScriptFile) -> None:
+def test_arguments() -> None:
     """A wrapper passes exactly the declared arguments, in the declared order and of the declared types."""
-    call = SAMPLES[script.name]
-    assert list(call.args) == [binding.name for binding in (*script.keys, *script.args)]
-    kinds: dict[str, set[type]] = {"key": {str}, "str": {str, bytes}, "time": {str}, "int": {int}, "rows": {bytes}}
-    for binding in (*script.keys, *script.args):
-        assert type(call.args[binding.name]) in kinds[binding.type], binding.name
-    assert call.command()[:3] == ["EVALSHA", script.sha, 1]
+    kinds: dict[str, set[type]] = {"key": {str}, "str": {str, bytes}, "time": {str}, "int": {int}}
+    kinds |= {"rows": {bytes}, "row": {bytes}}
+    for script in SCRIPTS:
+        call = SAMPLES[script.name]
+        assert list(call.args) == [binding.name for binding in (*script.keys, *script.args)], script.name
+        for binding in (*script.keys, *script.args):
+            assert type(call.args[binding.name]) in kinds[binding.type], (script.name, binding.name)
+        assert call.command()[:3] == ["EVALSHA", script.sha, 1], script.name
 
 
-@each_script
-def test_columns(script: ScriptFile) -> None:
-    """Every packed row has a value for each declared column, and no more."""
-    for name, columns in script.columns.items():
-        rows = msgspec.msgpack.decode(_readable(SAMPLES[script.name].args[name]))
-        assert rows
-        assert {len(row) for row in rows} == {len(columns)}, name
+def test_columns() -> None:
+    """Every packed row has a value for each declared column, and no more; an argument of type `row` is one row."""
+    for script in SCRIPTS:
+        for name, columns in script.columns.items():
+            rows = msgspec.msgpack.decode(_readable(SAMPLES[script.name].args[name]))
+            assert rows, (script.name, name)
+            assert {len(row) for row in rows} == {len(columns)}, (script.name, name)
+            assert len(rows) == 1 or next(arg.type for arg in script.args if arg.name == name) == "rows"
 
 
 @pytest.mark.parametrize(
@@ -101,27 +125,28 @@ def test_entry_fields() -> None:
     assert parse_entries("ed", [raw]) == [Delivery("ed", "1-1", "T", "G", 4, 2, b"E", 1)]
 
 
-@each_script
-def test_shebang(script: ScriptFile) -> None:
+def test_shebang() -> None:
     """Undeclared slots are refused; all but what adds work passes on a full server, and what reads cannot write."""
-    flags = "flags=no-writes" if script.name in READ_ONLY else "flags=allow-oom"
-    assert script.text.splitlines()[0] == ("#!lua" if script.name in FULL_SERVER_REFUSES else f"#!lua {flags}")
+    for script in SCRIPTS:
+        flags = "flags=no-writes" if script.name in READ_ONLY else "flags=allow-oom"
+        expected = "#!lua" if script.name in FULL_SERVER_REFUSES else f"#!lua {flags}"
+        assert script.text.splitlines()[0] == expected, script.name
 
 
-@each_script
-def test_one_key(script: ScriptFile) -> None:
+def test_one_key() -> None:
     """A script declares the root of one scope, so all it touches lies in one slot; the test clock comes last."""
-    assert [key.name for key in script.keys] in (["pool"], ["scope"])
-    times = [arg.name for arg in script.args if arg.type == "time"]
-    assert times in ([], [script.args[-1].name])
+    for script in SCRIPTS:
+        assert [key.name for key in script.keys] in (["pool"], ["scope"]), script.name
+        times = [arg.name for arg in script.args if arg.type == "time"]
+        assert times in ([], [script.args[-1].name]), script.name
 
 
-@each_script
-def test_header(script: ScriptFile) -> None:
-    """A script says what it does, what it answers, and what a repeat does."""
-    words = "\n".join(header(script))
-    assert re.search(r"^-- (status|answers)\b", words, re.MULTILINE)
-    assert re.search(r"^-- repeat: ", words, re.MULTILINE)
+def test_header() -> None:
+    """A script says what it does, what it returns, and what a repeat does."""
+    for script in SCRIPTS:
+        words = "\n".join(header(script))
+        assert re.search(r"^-- (status|answers)\b", words, re.MULTILINE), script.name
+        assert re.search(r"^-- repeat: ", words, re.MULTILINE), script.name
 
 
 @pytest.mark.parametrize(
@@ -156,43 +181,44 @@ def test_verdicts() -> None:
     assert {part.strip() for part in told.split("|") if part.strip()} == {kind.value for kind in VerdictKind}
 
 
-@each_include
-def test_include(path: Path) -> None:
-    """An include explains itself, defines one local function of its own name, and does nothing when loaded."""
-    lines = path.read_text().splitlines()
-    assert lines[0].startswith("-- ")
-    outside = [line for line in lines if line and not line.startswith((" ", "--"))]
-    constants = [line for line in outside if re.fullmatch(r"local \w+ = \d+", line)]
-    others = [line for line in outside if line not in constants]
-    assert re.fullmatch(rf"local function {path.stem}\(.*\)", others[0])
-    assert others[1:] == ["end"]
+def test_modules() -> None:
+    """A module opens with its subject; each of its functions has a comment, and nothing runs when it is loaded."""
+    for path in INCLUDES:
+        opening, *blocks = path.read_text().rstrip("\n").split("\n\n")
+        assert all(line.startswith("--") for line in opening.splitlines()), path.stem
+        for item in re.split(r"\n\n(?=--|local )", "\n\n".join(blocks)):
+            lines = [line for line in item.splitlines() if line and not line.startswith(" ")]
+            constant = re.fullmatch(r"local \w+ = \S+", lines[-1])
+            assert constant or (lines[0].startswith("-- ") and lines[-1] == "end"), (path.stem, item)
+            assert sum(not line.startswith("--") for line in lines) == (1 if constant else 2), (path.stem, item)
+    assert len({name for names in FUNCTIONS.values() for name in names}) == sum(map(len, FUNCTIONS.values()))
 
 
-@each_script
-def test_includes_are_used(script: ScriptFile) -> None:
-    """A script includes what it calls and calls what it includes, so its text says what it needs."""
-    source = (LUA / f"{script.name}.lua").read_text()
-    body = re.sub(r"^--.*$", "", source, flags=re.MULTILINE)
-    included = set(re.findall(r"^--@include (\w+)$", source, re.MULTILINE))
-    called = {path.stem for path in INCLUDES if re.search(rf"\b{path.stem}\(", body)}
-    assert included == called
+def test_includes_are_used() -> None:
+    """A script includes the functions that it calls and no others, so its text says what it needs."""
+    functions = {name for names in FUNCTIONS.values() for name in names}
+    for script in SCRIPTS:
+        text = source(script)
+        called = {name for name in functions if re.search(rf"\b{name}\(", code(text))}
+        assert included(text) == called, script.name
 
 
-@each_include
-def test_includes_of_an_include_are_used(path: Path) -> None:
-    """The same for includes among themselves; and each include is used by somebody."""
-    source = path.read_text()
-    body = re.sub(r"^(--|local function).*$", "", source, flags=re.MULTILINE)
-    included = set(re.findall(r"^--@include (\w+)$", source, re.MULTILINE))
-    assert included == {other.stem for other in INCLUDES if re.search(rf"\b{other.stem}\(", body)}
-    assert any(f"local function {path.stem}(" in script.text for script in all_scripts().values())
+def test_includes_of_modules_are_used() -> None:
+    """The same for modules among themselves; and each function is part of a script."""
+    texts = [script.text for script in SCRIPTS]
+    for path in INCLUDES:
+        text, own = path.read_text(), FUNCTIONS[path.stem]
+        others = {name for module, names in FUNCTIONS.items() for name in names if module != path.stem}
+        assert included(text) == {name for name in others if re.search(rf"\b{name}\(", code(text))}, path.stem
+        for name in own:
+            assert any(re.search(rf"^local (function )?{name}\b", each, re.MULTILINE) for each in texts), name
 
 
-@each_script
-def test_forbidden(script: ScriptFile) -> None:
+def test_forbidden() -> None:
     """No key scan, no rewriting of user data, nothing that hides an error."""
-    code = re.sub(r"--.*$", "", script.text, flags=re.MULTILINE)
-    assert re.findall(r"\bcjson\b|\bpcall\b|'SCAN'|'KEYS'|'HGETALL'|'SMEMBERS'", code) == []
+    for script in SCRIPTS:
+        found = re.findall(r"\bcjson\b|\bpcall\b|'SCAN'|'KEYS'|'HGETALL'|'SMEMBERS'", code(script.text))
+        assert found == [], script.name
 
 
 def test_key_suffixes() -> None:

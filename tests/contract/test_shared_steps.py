@@ -13,27 +13,34 @@ OF_SCOPES = {LUA / "locks", LUA / "workspace"}
 SOURCES = {
     path.relative_to(LUA).as_posix(): path.read_text(encoding="utf-8")
     for path in LUA.rglob("*.lua")
-    if path.parent not in OF_SCOPES
+    if path.parent not in OF_SCOPES | {LUA / "includes"}
 }
+SOURCES |= {
+    f"{path.stem}.{name}": body
+    for path in (LUA / "includes").glob("*.lua")
+    for name, body in re.findall(r"^local function (\w+)\((.*?)^end$", path.read_text(), re.MULTILINE | re.DOTALL)
+}
+"""Scripts by file, and functions of modules by `<module>.<function>`."""
 
 
 @pytest.mark.parametrize(
     ("what", "pattern", "where"),
     [
-        ("ends a task", r"'HSET', [^\n]*'ended'", {"includes/end_task.lua"}),
-        ("puts a task into a queue", r"'ZADD', (queue_key|pool \.\. ':queue:)", {"includes/put_ready.lua"}),
+        ("reads a task's record", r"'HMGET', (task_key|pool \.\. ':task:')", {"record.read_task"}),
+        ("ends a task", r"'HSET', [^\n]*'ended'", {"ending.end_task"}),
+        ("puts a task into a queue", r"'ZADD', (queue_key|pool \.\. ':queue:)", {"queue.put_ready"}),
         (
             "notes a non-empty queue",
             r"'SADD', (list_key|pool \.\. ':queues')",
-            {"includes/put_ready.lua", "includes/recount.lua", "tasks/repair.lua"},
+            {"queue.put_ready", "registry.recount_agent", "tasks/repair.lua"},
         ),
-        ("takes an entry out", r"'(XACKDEL|XACK|XDEL)', inbox_key", {"includes/remove_entries.lua"}),
-        ("gives the turn of a lane on", r"'ZREM', lane_key", {"includes/pass_lane.lua"}),
-        ("raises a generation", r"tonumber\(generation\) \+ 1", {"includes/next_generation.lua"}),
-        ("rings", r"'XADD', pool \.\. ':doorbell'", {"includes/notify_supervisor.lua"}),
-        ("removes a consumer", r"'DELCONSUMER'", {"includes/forget_worker.lua", "tasks/recover.lua"}),
+        ("takes an entry out", r"'(XACKDEL|XACK|XDEL)', inbox_key", {"inbox.remove_entries"}),
+        ("gives the turn of a lane on", r"'ZREM', lane_key", {"lane.pass_lane"}),
+        ("raises a generation", r"tonumber\(generation\) \+ 1", {"record.next_generation"}),
+        ("rings", r"'XADD', pool \.\. ':doorbell'", {"notify.notify_supervisor"}),
+        ("removes a consumer", r"'DELCONSUMER'", {"registry.forget_worker", "tasks/recover.lua"}),
     ],
 )
 def test_one_place(what: str, pattern: str, where: set[str]) -> None:
-    """Each of these steps stands in one file."""
+    """Each of these steps is in one function, or in the files that are named."""
     assert {name for name, text in SOURCES.items() if re.search(pattern, text)} == where, what

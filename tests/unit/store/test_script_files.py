@@ -1,4 +1,4 @@
-"""The script loader expands includes once, reads binding blocks, and stops on anything that is not as it should be."""
+"""The script loader reads binding blocks, hashes the expanded text, and refuses malformed files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator.store.script_files import Binding, ScriptError, all_scripts, load_script
+from orchestrator.store.script_files import Binding, all_scripts, load_script
+from orchestrator.store.script_records import ScriptError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,53 +47,30 @@ def test_bindings(tmp_path: Path) -> None:
     assert script.columns == {"rows": ("id", "generation")}
 
 
+def test_one_row(tmp_path: Path) -> None:
+    """An argument of type `row` is the one row of a list, and its columns have names too."""
+    text = "#!lua\nlocal caller = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock\nreturn caller.lock\n"
+    script = load_script(write(tmp_path, do=text), "do")
+    assert script.columns == {"caller": ("op", "lock")}
+    assert script.text.endswith("return caller[2]\n")
+
+
 def test_hash_is_of_the_expanded_text(tmp_path: Path) -> None:
-    """A changed include changes the hash of every script that uses it, and of no other."""
-    root = write(tmp_path, a="#!lua\n--@include one\n", b="#!lua\n", includes__one="local function one() end\n")
+    """A changed function changes the hash of every script that uses it, and of no other."""
+    module = "-- Numbers.\n\n-- One.\nlocal function one()\nend\n\n-- Two.\nlocal function two()\nend\n"
+    scripts = {name: f"#!lua\n--@include numbers: {used}\n" for name, used in (("a", "one"), ("b", "two"))}
+    root = write(tmp_path, includes__numbers=module, **scripts)
     before = [load_script(root, name).sha for name in "ab"]
-    write(tmp_path, includes__one="local function one() return 1 end\n")
+    write(tmp_path, includes__numbers=module.replace("one()", "one(number)"))
     after = [load_script(root, name).sha for name in "ab"]
     assert before[0] != after[0]
     assert before[1] == after[1]
 
 
-def test_diamond(tmp_path: Path) -> None:
-    """An include that is reached twice is emitted once, before the first that needs it."""
-    root = write(
-        tmp_path,
-        top="#!lua\n--@include left\n--@include right\n--@include left\nreturn 1\n",
-        includes__left="--@include base\nlocal left\n",
-        includes__right="--@include base\nlocal right\n",
-        includes__base="local base\n",
-    )
-    assert load_script(root, "top").text == "#!lua\nlocal base\nlocal left\nlocal right\nreturn 1\n"
-
-
-@pytest.mark.parametrize(
-    ("files", "told"),
-    [
-        ({"includes__a": "--@include a\n"}, "circle: top > includes/a > includes/a"),
-        (
-            {"includes__a": "--@include b\n", "includes__b": "--@include a\n"},
-            "circle: top > includes/a > includes/b > includes/a",
-        ),
-    ],
-    ids=["of itself", "of two"],
-)
-def test_cycle(tmp_path: Path, files: dict[str, str], told: str) -> None:
-    """Includes that need each other are refused, with the way round in the message."""
-    root = write(tmp_path, top="#!lua\n--@include a\n", **files)
-    with pytest.raises(ScriptError, match=told):
-        load_script(root, "top")
-
-
 def test_missing(tmp_path: Path) -> None:
-    """A missing script or include is named, with who wanted it."""
-    root = write(tmp_path, top="#!lua\n--@include a\n", includes__a="--@include b\n")
-    with pytest.raises(ScriptError, match=r"no script file includes/b\.lua \(included by top > includes/a\)"):
-        load_script(root, "top")
+    """A missing script is named."""
     with pytest.raises(ScriptError, match=r"no script file gone\.lua$"):
-        load_script(root, "gone")
+        load_script(tmp_path, "gone")
 
 
 @pytest.mark.parametrize(
@@ -108,14 +86,14 @@ def test_missing(tmp_path: Path) -> None:
         ("#!lua\nlocal a = ARGV[1]  -- int: a\n", "binds a as int, which does not fit how it is read"),
         ("#!lua\nlocal a = tonumber(ARGV[1])  -- str: a\n", "binds a as str, which does not fit"),
         ("#!lua\nlocal a = ARGV[1]  -- text: a\n", "binds a as text, which does not fit"),
-        ("#!lua\n--@include a\n", r"includes/a\.lua uses KEYS or ARGV"),
+        ("#!lua\nlocal a = cmsgpack.unpack(ARGV[1])  -- row: a\n", "binds a as row, which does not fit"),
+        ("#!lua\nlocal a = cmsgpack.unpack(ARGV[1])[1]  -- rows: a\n", "binds a as rows, which does not fit"),
     ],
 )
 def test_refused(tmp_path: Path, text: str, told: str) -> None:
     """A file that could be numbered or read differently by Lua and Python is refused at start."""
-    root = write(tmp_path, top=text, includes__a="local a = ARGV[1]  -- str: a\n")
     with pytest.raises(ScriptError, match=told):
-        load_script(root, "top")
+        load_script(write(tmp_path, top=text), "top")
 
 
 def test_words_that_look_alike(tmp_path: Path) -> None:

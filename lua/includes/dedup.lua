@@ -1,0 +1,19 @@
+-- Answers of earlier calls, by op id.
+
+-- What a call of this op id was answered, if it came within the last ten minutes (`store_answer`); false: it is new.
+local function earlier_answer(scope, op)
+  return redis.call('HGET', scope .. ':ops', op) or redis.call('HGET', scope .. ':ops:before', op)
+end
+
+-- Keep what a call was answered, so that its repeat within ten minutes is known. Two hashes take turns: one lives for
+-- twenty minutes and is written in the first ten; of more than 20,000 calls in that time the older ones go earlier.
+local function store_answer(scope, op, answer)
+  local ops_key, before_key = scope .. ':ops', scope .. ':ops:before'
+  local left_ms = redis.call('PTTL', ops_key)
+  if left_ms >= 0 and (left_ms < 600000 or redis.call('HLEN', ops_key) >= 20000) then
+    redis.call('RENAME', ops_key, before_key)
+    left_ms = -2
+  end
+  redis.call('HSET', ops_key, op, answer)
+  if left_ms < 0 then redis.call('PEXPIRE', ops_key, 1200000) end
+end

@@ -1,0 +1,28 @@
+-- Facts that a script reads from an envelope.
+
+-- The queue of an envelope's skill, whose name is the first thing in it: where a task waits whose record has
+-- no `queue`.
+local function skill_queue(envelope)
+  -- MessagePack: one byte opens the array, then a text of at most 31 bytes, or of more with a byte for its length.
+  local size = string.byte(envelope, 2) or 160
+  if size == 217 then return 'skill:' .. string.sub(envelope, 4, 3 + (string.byte(envelope, 3) or 0)) end
+  return 'skill:' .. string.sub(envelope, 3, 2 + size - 160)
+end
+
+-- The session that an envelope names, or nil. It stands behind the skill, the arguments and the priority; the arguments
+-- are of the binary type, which the decoder here does not know, so they are stepped over.
+local function session_of(envelope)
+  -- MessagePack: one byte opens the array, then a text of at most 31 bytes, or of more with a byte for its length.
+  local size, at = string.byte(envelope, 2) or 160, 3
+  if size == 217 then size, at = string.byte(envelope, 3), 4 else size = size - 160 end
+  at = at + size
+  local kind, a, b, c, d = string.byte(envelope, at, at + 4)
+  if kind == 196 then at = at + 2 + a
+  elseif kind == 197 then at = at + 3 + a * 256 + b
+  elseif kind == 198 then at = at + 5 + ((a * 256 + b) * 256 + c) * 256 + d
+  else return nil end
+  -- What is usual ends after the arguments.
+  if at > #envelope then return nil end
+  local _, _, session = cmsgpack.unpack_limit(envelope, 2, at - 1)
+  return session or nil
+end

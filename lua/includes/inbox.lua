@@ -1,0 +1,71 @@
+-- Inboxes: the streams from which the workers of an agent read.
+--@include key: has_type
+--@include notify: notify_supervisor
+
+-- Read the task of an inbox entry; returns '' for an entry that is gone.
+local function task_of_entry(inbox_key, entry)
+  --@rows read: entry fields
+  local read = redis.call('XRANGE', inbox_key, entry, entry)
+  -- The first field of an entry is `t`, the task.
+  return read[1] and read[1].fields[2] or ''
+end
+
+-- The worker that has read an inbox entry, or nil. `grouped` remembers which inboxes have their group.
+local function pending_worker(pool, grouped, agent, entry)
+  local inbox_key = pool .. ':inbox:' .. agent
+  if grouped[agent] == nil then
+    grouped[agent] = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0
+  end
+  --@row pending: entry worker
+  local pending = grouped[agent] and redis.call('XPENDING', inbox_key, 'workers', entry, entry, 1)[1]
+  return pending and pending.worker
+end
+
+-- Whether an inbox entry is where a worker has it or will read it. Answers also whether the stream holds it at all, for
+-- one that nobody will ever read: it lies behind what was read, and in nobody's hands. `inboxes` remembers their groups.
+local function is_reachable(pool, known, inboxes, agent, entry, id)
+  local inbox_key = pool .. ':inbox:' .. agent
+  if not has_type(known, inbox_key, 'stream') or known[inbox_key] == 'none' then return false, false end
+  local inbox = inboxes[agent]
+  if not inbox then
+    inbox = {}
+    local groups = redis.call('XINFO', 'GROUPS', inbox_key)
+    for i = 1, #groups do
+      local facts = {}
+      for j = 1, #groups[i], 2 do facts[groups[i][j]] = groups[i][j + 1] end
+      if facts.name == 'workers' then inbox.read_up_to = facts['last-delivered-id'] end
+    end
+    inboxes[agent] = inbox
+  end
+  if inbox.read_up_to and #redis.call('XPENDING', inbox_key, 'workers', entry, entry, 1) > 0 then return true, true end
+  --@row lies: entry fields
+  local lies = redis.call('XRANGE', inbox_key, entry, entry)[1]
+  if not lies or lies.fields[2] ~= id then return false, false end
+  -- Without its group it will be read from the beginning (protocol rule 27).
+  if not inbox.read_up_to then return true, true end
+  local ms, number = string.match(entry, '^(%d+)-(%d+)$')
+  local read_ms, read_number = string.match(inbox.read_up_to, '^(%d+)-(%d+)$')
+  ms, number, read_ms, read_number = tonumber(ms), tonumber(number), tonumber(read_ms), tonumber(read_number)
+  return ms > read_ms or (ms == read_ms and number > read_number), true
+end
+
+-- Remove entries from an agent's inbox, delivered or not, and ring if somebody waits for the room.
+local function remove_entries(pool, agent, entries)
+  local inbox_key = pool .. ':inbox:' .. agent
+  if redis.REDIS_VERSION_NUM >= 0x00080200 then
+    local gone = redis.call('XACKDEL', inbox_key, 'workers', 'IDS', #entries, unpack(entries))
+    for i = 1, #gone do
+      -- XACKDEL leaves entries that were never delivered.
+      if gone[i] == -1 then redis.call('XDEL', inbox_key, entries[i]) end
+    end
+  else
+    redis.call('XACK', inbox_key, 'workers', unpack(entries))
+    redis.call('XDEL', inbox_key, unpack(entries))
+  end
+  local agent_key = pool .. ':agent:' .. agent
+  local mark = redis.call('HGET', agent_key, 'mark')
+  if mark and redis.call('XLEN', inbox_key) < tonumber(mark) then
+    redis.call('HDEL', agent_key, 'mark')
+    notify_supervisor(pool, 'agent:' .. agent)
+  end
+end

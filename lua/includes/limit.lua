@@ -1,0 +1,114 @@
+-- Rate limits.
+--@include notify: notify_supervisor
+
+-- The time by which a limit counts: now, or that of its last grant, returned or not, while the clock is behind it. The
+-- second value is the member that keeps the time of a returned grant, if that one was the last.
+local function limit_clock(limit_key, now)
+  local last = redis.call('ZRANGE', limit_key, -1, -1, 'WITHSCORES')
+  local anchor = last[1] and string.match(last[1], '^%d+$')
+  local time = tonumber(anchor or last[2])
+  if time and time > now then return time, anchor end
+  return now, anchor
+end
+
+-- How many starts the limits of an agent allow now, in every window of each limit, and when the next slot opens.
+-- `names` is blank-separated; a limit without a definition allows nothing. Answers room, next_free_us (0: now).
+local function limit_room(pool, names, now, want)
+  local room, next_free = want, 0
+  for name in string.gmatch(names, '%S+') do
+    local spec = redis.call('HGET', pool .. ':limits', name)
+    if not spec then return 0, 0 end
+    local count, window = string.match(spec, '^(%d+) (%d+)$')
+    count, window = tonumber(count), tonumber(window)
+    local limit_key = pool .. ':limit:' .. name
+    -- Open above, so that a clock which stepped back reopens nothing: grants of what is now the future count too.
+    local open_after = string.format('(%.0f', now - window)
+    -- What stands at infinity keeps the time of a returned grant (`return_slots`).
+    local used = redis.call('ZCOUNT', limit_key, open_after, '(+inf')
+    local free = count - used
+    if free <= 0 then
+      local blocking = redis.call('ZRANGE', limit_key, open_after, '+inf', 'BYSCORE', 'LIMIT', used - count, 1, 'WITHSCORES')
+      local opens = tonumber(blocking[2]) + window
+      if opens > next_free then next_free = opens end
+      free = 0
+    end
+    if free < room then room = free end
+  end
+  return room, next_free
+end
+
+-- When one limit lets a task start that has `ahead` others before it, as far as this limit alone decides: each start
+-- may follow, a window later, the one that stands `count` starts before it. Answers count, window_us, used (starts
+-- inside the window) and next_us (0: at once); nothing for a limit without a definition.
+local function next_start(pool, name, now, ahead)
+  local spec = redis.call('HGET', pool .. ':limits', name)
+  if not spec then return end
+  local count, window = string.match(spec, '^(%d+) (%d+)$')
+  count, window = tonumber(count), tonumber(window)
+  local limit_key = pool .. ':limit:' .. name
+  local open_after = string.format('(%.0f', now - window)
+  local used = redis.call('ZCOUNT', limit_key, open_after, '(+inf')
+  local rounds = math.floor(ahead / count) + 1
+  local before = used + ahead - rounds * count
+  if before < 0 then
+    if rounds == 1 then return count, window, used, 0 end
+    local clock = limit_clock(limit_key, now)
+    return count, window, used, clock + (rounds - 1) * window
+  end
+  local start = redis.call('ZRANGE', limit_key, open_after, '+inf', 'BYSCORE', 'LIMIT', before, 1, 'WITHSCORES')
+  return count, window, used, tonumber(start[2]) + rounds * window
+end
+
+-- Take one slot of every limit for each grant; `grants` is a list of "task:generation" (protocol rule 14).
+local function take_slots(pool, names, now, grants)
+  for name in string.gmatch(names, '%S+') do
+    local limit_key = pool .. ':limit:' .. name
+    local window = tonumber(string.match(redis.call('HGET', pool .. ':limits', name), ' (%d+)$'))
+    -- Time never runs behind the last grant, so that the window of a clock that stepped back ends where it should.
+    local clock, anchor = limit_clock(limit_key, now)
+    local scored = {}
+    for i = 1, #grants do
+      scored[2 * i - 1] = string.format('%.0f', clock)
+      scored[2 * i] = grants[i]
+    end
+    redis.call('ZADD', limit_key, unpack(scored))
+    if anchor then redis.call('ZREM', limit_key, anchor) end
+    redis.call('ZREMRANGEBYSCORE', limit_key, '-inf', string.format('%.0f', clock - window))
+    redis.call('PEXPIRE', limit_key, math.ceil(window / 1000) + 1000)
+  end
+end
+
+-- Give back the rate-limit slots of a grant that never became a start. If it was the last of its limit, its time stays
+-- behind: older grants were forgotten by it, so a clock that steps back behind it must not count by its own time.
+local function return_slots(pool, agent, id, generation)
+  local limits = redis.call('HGET', pool .. ':agent:' .. agent, 'limits')
+  if not limits or limits == '' then return end
+  for name in string.gmatch(limits, '%S+') do
+    local limit_key, grant = pool .. ':limit:' .. name, id .. ':' .. generation
+    -- Two members with their scores, the last one behind; of one alone the first two values are missing.
+    local last = redis.call('ZRANGE', limit_key, -2, -1, 'WITHSCORES')
+    local n = #last
+    if last[n - 1] == grant and last[n - 2] ~= last[n] then
+      -- Its name is the time, which no grant is called; at infinity nobody counts it. Before the grant goes, so that the
+      -- key keeps its lifetime.
+      redis.call('ZADD', limit_key, '+inf', last[n])
+    end
+    redis.call('ZREM', limit_key, grant)
+  end
+  notify_supervisor(pool, 'agent:' .. agent)
+end
+
+-- Put a rate over the one that agents or settings define, which is kept under `=NAME` (no limit is called that); without
+-- a count let that one count again.
+local function set_limit(pool, name, count, window)
+  local limits_key = pool .. ':limits'
+  local defined = redis.call('HGET', limits_key, '=' .. name)
+  if count then
+    local current = redis.call('HGET', limits_key, name)
+    if not defined and current then redis.call('HSET', limits_key, '=' .. name, current) end
+    redis.call('HSET', limits_key, name, string.format('%.0f %.0f', count, window))
+  elseif defined then
+    redis.call('HSET', limits_key, name, defined)
+    redis.call('HDEL', limits_key, '=' .. name)
+  end
+end

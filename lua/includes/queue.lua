@@ -1,0 +1,70 @@
+-- Queues of ready tasks, and the tasks that wait for a time.
+--@include notify: notify_supervisor
+--@include record: read_task
+--@include desired: suspended_scopes
+
+-- Put tasks into one queue: `scored` is a flat list score, id, score, id ... (at most 1000 long).
+-- Rings when the queue was empty: while it is not, somebody already knows of it (protocol rule 5).
+local function put_ready(pool, queue, scored)
+  local queue_key = pool .. ':queue:' .. queue
+  local was_empty = redis.call('EXISTS', queue_key) == 0
+  redis.call('ZADD', queue_key, unpack(scored))
+  if was_empty then
+    redis.call('SADD', pool .. ':queues', queue)
+    notify_supervisor(pool, 'queue:' .. queue)
+  end
+end
+
+-- Take tasks out of one queue and keep the index of non-empty queues right. Answers whether the queue holds more.
+local function remove_from_queue(pool, queue, ids)
+  local queue_key = pool .. ':queue:' .. queue
+  redis.call('ZREM', queue_key, unpack(ids))
+  if redis.call('EXISTS', queue_key) == 1 then return true end
+  redis.call('SREM', pool .. ':queues', queue)
+  return false
+end
+
+-- Note a task for its queue: `ready` maps a queue to the flat list that `put_ready` takes.
+local function enqueue(ready, queue, score, id)
+  local scored = ready[queue]
+  if not scored then
+    scored = {}
+    ready[queue] = scored
+  end
+  scored[#scored + 1] = score
+  scored[#scored + 1] = id
+end
+
+-- Take one waiting task out of its queue, or out of the parked ones of the agent that it is addressed to, or from among
+-- those that a stop holds back.
+local function leave_queue(pool, queue, id)
+  remove_from_queue(pool, queue, {id})
+  local agent = string.match(queue, '^agent:(.*)$')
+  if agent then redis.call('ZREM', pool .. ':parked:' .. agent, id) end
+  if redis.call('EXISTS', pool .. ':held') == 0 then return end
+  local task = read_task(pool .. ':task:' .. id, 'skill', 'env')
+  local scopes = suspended_scopes(queue, task.skill, task.env)
+  for i = 1, #scopes do redis.call('ZREM', pool .. ':held:' .. scopes[i], id) end
+end
+
+-- Put tasks into `scheduled`, `asking` or `expiring`: `scored` is a flat list due_ms, id, due_ms, id ... (at most 1000 long).
+-- Rings when the earliest due time moved forward, because the promoter sleeps until it.
+local function put_due(pool, name, scored)
+  local due_key = pool .. ':' .. name
+  local head = redis.call('ZRANGE', due_key, 0, 0)
+  redis.call('ZADD', due_key, unpack(scored))
+  if redis.call('ZRANGE', due_key, 0, 0)[1] ~= head[1] then notify_supervisor(pool, 'scheduled') end
+end
+
+-- The places where the tasks of one call will wait; `flush_waiting` writes them.
+local function start_waiting()
+  return {ready = {}, scheduled = {}, expiring = {}, asking = {}, spread = 0}
+end
+
+-- Put the tasks of one call where they wait: their queues, `scheduled`, `asking`, and `expiring` beside them.
+local function flush_waiting(pool, waiting)
+  for queue, scored in pairs(waiting.ready) do put_ready(pool, queue, scored) end
+  if #waiting.scheduled > 0 then put_due(pool, 'scheduled', waiting.scheduled) end
+  if #waiting.asking > 0 then put_due(pool, 'asking', waiting.asking) end
+  if #waiting.expiring > 0 then put_due(pool, 'expiring', waiting.expiring) end
+end

@@ -1,0 +1,73 @@
+-- The registry of workers and agents.
+--@include key: has_type
+--@include notify: notify_supervisor
+
+-- Derive what an agent can do from its live workers: slots are summed, skills are those that all of them have (so that a
+-- rolling upgrade never hands a task to a worker that lacks its skill), the backlog is the smallest wish.
+local function recount_agent(pool, agent)
+  local agent_key = pool .. ':agent:' .. agent
+  local before = redis.call('HGET', agent_key, 'skills') or ''
+  local workers = redis.call('HVALS', agent_key .. ':workers')
+  local slots, backlog, shared, live = 0, 1, {}, 0
+  for i = 1, #workers do
+    local own, wish, skills = string.match(workers[i], '^(%d+) (%d+) ?(.*)$')
+    if tonumber(own) > 0 then
+      live = live + 1
+      slots = slots + tonumber(own)
+      backlog = math.min(backlog, tonumber(wish))
+      for skill in string.gmatch(skills, '%S+') do shared[skill] = (shared[skill] or 0) + 1 end
+    end
+  end
+  local names = {}
+  for skill, count in pairs(shared) do
+    if count == live then names[#names + 1] = skill end
+  end
+  table.sort(names)
+  local after = table.concat(names, ' ')
+  if live == 0 then backlog = 0 end
+  redis.call('HSET', agent_key, 'slots', slots, 'backlog', backlog, 'skills', after)
+  if after ~= before then
+    local now_has = {}
+    for i = 1, #names do now_has[names[i]] = true end
+    for skill in string.gmatch(before, '%S+') do
+      if not now_has[skill] then redis.call('ZREM', pool .. ':skills:' .. skill, agent) end
+    end
+    for i = 1, #names do redis.call('ZADD', pool .. ':skills:' .. names[i], 0, agent) end
+    -- Tasks that were addressed to this agent and waited for a skill get another look, all of them, in their order.
+    local parked_key, queue = pool .. ':parked:' .. agent, 'agent:' .. agent
+    if live > 0 and redis.call('EXISTS', parked_key) == 1 then
+      local queue_key = pool .. ':queue:' .. queue
+      redis.call('ZUNIONSTORE', queue_key, 2, queue_key, parked_key, 'AGGREGATE', 'MIN')
+      redis.call('SADD', pool .. ':queues', queue)
+      redis.call('UNLINK', parked_key)
+    end
+  end
+  notify_supervisor(pool, 'agents')
+end
+
+-- Take a worker out of the registry, and its consumers where nothing is pending (removing one with entries loses them).
+local function forget_worker(pool, worker)
+  local worker_key, workers_key = pool .. ':worker:' .. worker, pool .. ':workers'
+  if not redis.call('ZSCORE', workers_key, worker) then return end
+  local agents = {}
+  local facts = redis.call('HKEYS', worker_key)
+  for i = 1, #facts do agents[#agents + 1] = string.match(facts[i], '^agent:(.*)$') end
+  -- Its record is gone only when nobody looked after the pool for long: then any agent may count on it.
+  if #facts == 0 then agents = redis.call('ZRANGE', pool .. ':agents', 0, -1) end
+  for i = 1, #agents do
+    local agent = agents[i]
+    if redis.call('HDEL', pool .. ':agent:' .. agent .. ':workers', worker) == 1 then
+      local inbox_key = pool .. ':inbox:' .. agent
+      local grouped = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0
+      if grouped and #redis.call('XPENDING', inbox_key, 'workers', '-', '+', 1, worker) == 0 then
+        redis.call('XGROUP', 'DELCONSUMER', inbox_key, 'workers', worker)
+      end
+      recount_agent(pool, agent)
+    end
+  end
+  redis.call('ZREM', workers_key, worker)
+  redis.call('DEL', worker_key)
+  if has_type({}, pool .. ':desired', 'hash') then
+    redis.call('HDEL', pool .. ':desired', 'drain:worker:' .. worker, 'verified:drain:worker:' .. worker)
+  end
+end
