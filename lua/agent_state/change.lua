@@ -1,15 +1,15 @@
 #!lua
--- Change fields of what an agent says of itself: all rows or none.
--- modes: set | bump (the value is what to add to a whole number; nothing counts as 0)
--- answers: ok, per row the new number of a bump, else empty | duplicate (the same) | fenced value | full |
--- number field (bump of what is no whole number below 2^53)
--- repeat: answers duplicate, with what the first call answered
+-- Changes fields of an agent's state: all rows or none.
+-- modes: set | bump (adds the value to a whole number; a missing field counts as 0)
+-- returns: ok, per row the new number of a bump or '' | duplicate, the same | fenced value | full |
+--          number field (a bump of a field that is no whole number below 2^53)
+-- repeat: returns duplicate and the first call's result
 local scope = KEYS[1]                   -- key: root of the agent's slot
-local op    = ARGV[1]                   -- str: id of the call
-local lock  = ARGV[2]                   -- str: the lock that is shown; empty: none
-local token = ARGV[3]                   -- str: what it holds for the caller
+local op    = ARGV[1]                   -- str: op id
+local lock  = ARGV[2]                   -- str: lock of the caller; empty: none
+local token = ARGV[3]                   -- str: value of the caller's lock
 local rows  = cmsgpack.unpack(ARGV[4])  -- rows: field mode value
-local most  = tonumber(ARGV[5])         -- int: fields that there may be
+local most  = tonumber(ARGV[5])         -- int: maximum number of fields
 --@include time: integer
 --@include lock: fenced_by
 --@include dedup: earlier_answer, store_answer

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Take a worker that deregisters out of the registry.
+-- Removes a worker from the registry.
 -- status: ok
--- repeat: ok
+-- repeat: returns ok
 local pool   = KEYS[1]  -- key: root of the pool's slot
 local worker = ARGV[1]  -- str: worker
 --@include registry: forget_worker

@@ -1,16 +1,17 @@
 #!lua flags=allow-oom
--- Forget workers that have sent no heartbeat for `alive_s`, and agents that had no worker for an hour.
--- answers: the forgotten workers
--- repeat: they are forgotten
+-- Removes workers without a heartbeat for `alive_s`, and agents without a worker for an hour.
+-- returns: the removed workers
+-- repeat: returns none of them
 local pool    = KEYS[1]             -- key: root of the pool's slot
-local alive_s = tonumber(ARGV[1])   -- int: a worker counts as alive so long without a heartbeat
-local limit   = tonumber(ARGV[2])   -- int: at most so many of each
+local alive_s = tonumber(ARGV[1])   -- int: a worker is alive for this long after a heartbeat
+local limit   = tonumber(ARGV[2])   -- int: at most this many of each
 local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include time: now_us, integer
 --@include registry: forget_worker
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
-local silent = redis.call('ZRANGE', pool .. ':workers', '-inf', '(' .. integer(now_ms - alive_s * 1000), 'BYSCORE', 'LIMIT', 0, limit)
+local oldest = '(' .. integer(now_ms - alive_s * 1000)
+local silent = redis.call('ZRANGE', pool .. ':workers', '-inf', oldest, 'BYSCORE', 'LIMIT', 0, limit)
 for i = 1, #silent do forget_worker(pool, silent[i]) end
 local unused = redis.call('ZRANGE', pool .. ':agents', '-inf', integer(now_ms - 3600000), 'BYSCORE', 'LIMIT', 0, limit)
 for i = 1, #unused do

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Prove that a worker lives, and tell what backlog it wishes per agent.
--- status: ok seq | unknown seq (the registry forgot it: register again); seq is raised by every change of the desired state
--- repeat: sends the heartbeat again
+-- Records the heartbeat of a worker and the backlog that it accepts per agent.
+-- status: ok seq | unknown seq (not registered: register again); each change of the desired state raises seq
+-- repeat: records another heartbeat
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local worker  = ARGV[1]                   -- str: worker
 local rows    = cmsgpack.unpack(ARGV[2])  -- rows: agent backlog
-local alive_s = tonumber(ARGV[3])         -- int: the worker counts as alive so long without a heartbeat
+local alive_s = tonumber(ARGV[3])         -- int: a worker is alive for this long after a heartbeat
 local now_arg = ARGV[4]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include key: has_type
@@ -13,14 +13,14 @@ local now_arg = ARGV[4]                   -- time: test override, microseconds
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local worker_key = pool .. ':worker:' .. worker
--- What is no hash any more says nothing: all gates are shut then, and those who run go on.
+-- A desired state of another type blocks every start; running tasks continue.
 local seq = has_type({}, pool .. ':desired', 'hash') and (redis.call('HGET', pool .. ':desired', 'seq') or '0') or ''
 if redis.call('EXISTS', worker_key) == 0 then return {'unknown', seq} end
 for i = 1, #rows do
   local agent_key = pool .. ':agent:' .. rows[i].agent
   local known = redis.call('HGET', agent_key .. ':workers', worker)
   local spec = redis.call('HMGET', agent_key, 'slots', 'limits')
-  -- What was lost of the agent, or of what its limits mean, only a registration brings back.
+  -- Only a registration restores lost fields of the agent or lost limits.
   if not known or not spec.slots or not spec.limits then return {'unknown', seq} end
   for name in string.gmatch(spec.limits, '%S+') do
     if redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown', seq} end

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Take or keep the lease of the leading supervisor.
--- answers: 1 leads | 0 somebody else does
--- repeat: keeps it
+-- Acquires or renews the lease of the leading supervisor.
+-- returns: 1 (the caller leads) | 0 (another supervisor leads)
+-- repeat: renews the lease
 local pool     = KEYS[1]  -- key: root of the pool's slot
 local id       = ARGV[1]  -- str: supervisor
-local lease_ms = ARGV[2]  -- str: the lease lasts so long
+local lease_ms = ARGV[2]  -- str: duration of the lease
 
 local leader_key = pool .. ':leader'
 local holder = redis.call('GET', leader_key)

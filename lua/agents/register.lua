@@ -1,18 +1,18 @@
 #!lua flags=allow-oom
--- Make a worker known for one agent, or change what is known of it (0 slots: it drains).
+-- Registers a worker for one agent, or updates its registration (0 slots: the worker drains).
 -- status: ok | unknown_limit name
--- repeat: the same facts again
+-- repeat: stores the same values again
 local pool        = KEYS[1]                   -- key: root of the pool's slot
 local worker      = ARGV[1]                   -- str: worker
 local agent       = ARGV[2]                   -- str: agent
-local slots       = tonumber(ARGV[3])         -- int: tasks that this worker runs at once
+local slots       = tonumber(ARGV[3])         -- int: concurrent tasks of this worker
 local backlog     = ARGV[4]                   -- str: 1 = entries may wait in the inbox, 0 = not
 local skills      = ARGV[5]                   -- str: blank-separated
-local limits      = ARGV[6]                   -- str: blank-separated names of the limits each start must fit into
+local limits      = ARGV[6]                   -- str: blank-separated names of limits
 local definitions = cmsgpack.unpack(ARGV[7])  -- rows: name count window_us
 local lease_ms    = ARGV[8]                   -- str: lease of the agent's entries
 local about       = cmsgpack.unpack(ARGV[9])  -- rows: field value
-local alive_s     = tonumber(ARGV[10])        -- int: the worker counts as alive so long without a heartbeat
+local alive_s     = tonumber(ARGV[10])        -- int: a worker is alive for this long after a heartbeat
 local terms       = ARGV[11]                  -- str: skill=max_attempts/max_deaths, blank-separated
 local now_arg     = ARGV[12]                  -- time: test override, microseconds
 --@include time: now_us, integer
@@ -31,7 +31,7 @@ local has_group = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 
 if not has_group then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0', 'MKSTREAM') end
 for i = 1, #definitions do
   local name = definitions[i].name
-  -- An operator's rate stays; this one counts again when that is taken back.
+  -- An operator's rate overrides this one until it is reset.
   if is_active(pool, 'limit:' .. name) then name = '=' .. name end
   redis.call('HSET', pool .. ':limits', name, integer(definitions[i].count) .. ' ' .. integer(definitions[i].window_us))
 end

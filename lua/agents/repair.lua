@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- Look whether the registry agrees with itself; with `repair` make it so. A worker that is taken out here and lives all
--- the same registers again at its next heartbeat.
--- rows: agent and its name | skill and its name
--- codes: unlisted-agent (it has workers and no place among the agents) | unknown-worker (it counts for the agent and is
---        not known to live) | skill-index (the agents of a skill are not those that have it)
--- answers: per finding: row code repaired (1 or 0)
--- repeat: finds nothing of what it has repaired
+-- Checks the registry for contradictions; with `repair` resolves them. A live worker that is removed here registers
+-- again at its next heartbeat.
+-- rows: `agent` or `skill`, and its name
+-- codes: unlisted-agent (an agent with workers is missing from the index of agents) | unknown-worker (an agent counts a
+--        worker that is not registered) | skill-index (the index of a skill lists other agents than those that have it)
+-- returns: per finding: row code repaired (1 or 0)
+-- repeat: finds nothing that it has repaired
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: kind name
 local repair  = ARGV[2]                   -- str: 1 = repair what is found
-local limit   = tonumber(ARGV[3])         -- int: look at so many agents of a skill at most
+local limit   = tonumber(ARGV[3])         -- int: read at most this many agents of a skill
 local now_arg = ARGV[4]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include key: has_type
@@ -32,7 +32,7 @@ local function note(row, code)
   if may_repair then repaired = repaired + 1 end
 end
 
--- Whether all that `recount_agent` writes for an agent is what it should be.
+-- Returns whether the keys that `recount_agent` writes for an agent have their types.
 local function countable(agent)
   return has_type(types, pool .. ':parked:' .. agent, 'zset') and has_type(types, pool .. ':queue:agent:' .. agent, 'zset')
 end

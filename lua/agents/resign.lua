@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Give up the lease of the leading supervisor, if it is ours.
--- answers: 1 resigned | 0 it was not ours
--- repeat: 0
+-- Releases the lease of the leading supervisor, if the caller holds it.
+-- returns: 1 (released) | 0 (the caller did not hold it)
+-- repeat: returns 0
 local pool = KEYS[1]  -- key: root of the pool's slot
 local id   = ARGV[1]  -- str: supervisor
 

@@ -1,12 +1,12 @@
 #!lua
--- Add to what a member has on the board of today: the day of the server's clock in UTC.
--- answers: counted day, what it has now | duplicate (the same) | full (too many members)
--- repeat: answers duplicate, with what the first call answered
+-- Adds to the value of a member on today's board; the day is that of the server's clock in UTC.
+-- returns: counted day value | duplicate, the same | full (too many members)
+-- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]            -- key: root of the board's slot
-local op      = ARGV[1]            -- str: id of the call
-local member  = ARGV[2]            -- str: who
-local by      = tonumber(ARGV[3])  -- int: how much
-local most    = tonumber(ARGV[4])  -- int: members that a day may have
+local op      = ARGV[1]            -- str: op id
+local member  = ARGV[2]            -- str: member
+local by      = tonumber(ARGV[3])  -- int: amount
+local most    = tonumber(ARGV[4])  -- int: maximum members of a day
 local now_arg = ARGV[5]            -- time: test override, microseconds
 --@include time: now_us, utc_day, integer
 --@include dedup: earlier_answer, store_answer

@@ -1,21 +1,21 @@
 #!lua flags=allow-oom
--- Accept a control command: note that it was seen, change the desired state, announce it; all or nothing. The desired
--- state changes before anybody hears of it.
--- changes: slot, its mark ('' empties it; slot `epoch` is raised), and of a limit the rate
+-- Accepts a control command: stores its nonce, changes the desired state, then appends it to the control stream; all or
+-- nothing. Readers that see the command also see its effect, because the desired state changes first.
+-- changes: slot, its mark ('' empties the slot; the slot `epoch` is incremented), and the rate of a limit
 -- status: accepted entry | replayed entry | expired | early | stale | busy (too many commands; a stop always passes)
--- repeat: with the same token accepted and the entry of the first time; with another one replayed; nothing changes
+-- repeat: with the same token returns accepted and the first entry, with another one replayed; changes nothing
 local pool         = KEYS[1]                   -- key: root of the pool's slot
 local id           = ARGV[1]                   -- str: command
 local packed       = ARGV[2]                   -- str: command as it is signed
 local signature    = ARGV[3]                   -- str: 64 letters, or empty
 local changes      = cmsgpack.unpack(ARGV[4])  -- rows: slot mark starts window_us
-local job          = ARGV[5]                   -- str: 1 = the supervisor is to do it
-local sealed       = ARGV[6]                   -- str: 1 = signatures are checked: what ends is kept until then
-local issued_ms    = tonumber(ARGV[7])         -- int: when it was issued
-local not_after_ms = tonumber(ARGV[8])         -- int: accepted until then
-local epoch        = tonumber(ARGV[9])         -- int: of the pool, when it was issued
-local per_minute   = tonumber(ARGV[10])        -- int: at most so many commands
-local token        = ARGV[11]                  -- str: of this sender and this time, to know its own repeat
+local job          = ARGV[5]                   -- str: 1 = a job for the supervisor
+local sealed       = ARGV[6]                   -- str: 1 = signatures are verified: ended commands stay until then
+local issued_ms    = tonumber(ARGV[7])         -- int: time of issue
+local not_after_ms = tonumber(ARGV[8])         -- int: accepted until this time
+local epoch        = tonumber(ARGV[9])         -- int: epoch of the pool when it was issued
+local per_minute   = tonumber(ARGV[10])        -- int: at most this many commands
+local token        = ARGV[11]                  -- str: identifies the sender's call and its repeats
 local now_arg      = ARGV[12]                  -- time: test override, microseconds
 --@include time: now_us, integer
 --@include key: has_type
@@ -74,14 +74,18 @@ for i = 1, #changes do
     if session and not was then count_desired(pool, 'sessions', 1) end
     if limit then set_limit(pool, limit, changes[i].starts, changes[i].window_us) end
   else
-    if sealed == '1' then redis.call('HSET', desired_key, slot, '0-' .. stored) else redis.call('HDEL', desired_key, slot) end
+    if sealed == '1' then
+      redis.call('HSET', desired_key, slot, '0-' .. stored)
+    else
+      redis.call('HDEL', desired_key, slot)
+    end
     if session and was then count_desired(pool, 'sessions', -1) end
     if limit then set_limit(pool, limit) end
   end
 end
 if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) end
 if #changes > 0 or job == '1' then count_desired(pool, 'seq', 1) end
--- An order holds also where it cannot be announced: everybody reads the state again soon.
+-- A command is active also when the stream cannot be written, because all readers poll the state.
 entry = integer(now_ms) .. '-0'
 if has_type({}, control_key, 'stream') then
   entry = redis.call('XADD', control_key, 'MAXLEN', '~', 10000, '*', 'c', packed, 's', signature)

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Note who has received commands, obeyed or refused them, and when. That somebody has received one, or refuses it, never
--- replaces what he said of it before: a command that is given twice spoils no receipt. Nor does the progress of a job that
--- has ended. Of what was never accepted no refusal is noted: whoever floods the stream with forgeries fills no memory.
--- answers: how many were noted
--- repeat: notes the later time
+-- Stores receipts: which reader received, executed or refused a command, and when. `received` and `refused` never
+-- replace an earlier receipt of the same sender, and `progress` of an ended job is dropped. A refusal of a command that
+-- was never accepted is dropped too, so that forged commands fill no memory.
+-- returns: number of stored receipts
+-- repeat: stores the later time
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: command sender word detail
 local now_arg = ARGV[2]                   -- time: test override, microseconds
@@ -14,7 +14,7 @@ local now_text = integer(math.floor(now_us(now_arg) / 1000))
 local types, noted = {}, 0
 
 local function is_news(receipts_key, command, sender, word)
-  -- How far a job was says whoever still works on it, also one that froze meanwhile and does not know that it has ended.
+  -- A supervisor that froze may report progress of a job that has ended.
   if word == 'progress' then return redis.call('HEXISTS', pool .. ':desired', 'do:' .. command) == 1 end
   if word ~= 'received' and word ~= 'refused' then return true end
   if redis.call('HEXISTS', receipts_key, sender) == 1 then return false end
@@ -24,7 +24,7 @@ end
 for i = 1, #rows do
   local command, sender, word, detail = rows[i].command, rows[i].sender, rows[i].word, rows[i].detail
   local receipts_key = pool .. ':receipts:' .. command
-  -- A key that holds something else must not keep the receipts of other commands out.
+  -- A key of another type must not keep out the receipts of other commands.
   if has_type(types, receipts_key, 'hash') and is_news(receipts_key, command, sender, word) then
     redis.call('HSET', receipts_key, sender, now_text .. ' ' .. word .. ' ' .. detail)
     redis.call('EXPIRE', receipts_key, 604800)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Record entries of the control stream that a reader refuses, beside those that were never accepted.
--- answers: how many were recorded
--- repeat: those among the last 200 are not recorded again
+-- Records entries of the control stream that a reader refuses, in the stream of refused commands.
+-- returns: number of recorded entries
+-- repeat: skips entries that are among the last 200 recorded
 local pool = KEYS[1]                   -- key: root of the pool's slot
 local rows = cmsgpack.unpack(ARGV[1])  -- rows: entry packed signature why
 

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Move tasks that a stop held back to their queues, with the places that they had; not while the stop is active.
--- answers: moved, left (1: there are more)
--- repeat: moves those that are left
+-- Moves tasks that a stop held back to their queues, at their old places; does nothing while the stop is active.
+-- returns: moved, left (1: more tasks are held)
+-- repeat: moves the remaining tasks
 local pool  = KEYS[1]            -- key: root of the pool's slot
 local scope = ARGV[1]            -- str: session:S or skill:S, as in the key
 local slot  = ARGV[2]            -- str: the slot of its stop
-local limit = tonumber(ARGV[3])  -- int: at most so many (500)
+local limit = tonumber(ARGV[3])  -- int: at most this many (500)
 --@include envelope: skill_queue
 --@include record: read_task
 --@include desired: is_active

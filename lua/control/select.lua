@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Keep the tasks that a job is for, before it is given: what is selected does not change any more.
--- answers: how many there are
--- repeat: what lies there already is not added again
+-- Stores the selection of a job before the job is issued, so that later changes do not alter it.
+-- returns: size of the selection
+-- repeat: appends nothing that is already stored
 local pool = KEYS[1]                   -- key: root of the pool's slot
 local id   = ARGV[1]                   -- str: command
-local at   = tonumber(ARGV[2])         -- int: how many there are before these
+local at   = tonumber(ARGV[2])         -- int: number of tasks stored before these
 local rows = cmsgpack.unpack(ARGV[3])  -- rows: task
 
 local selection_key = pool .. ':selection:' .. id

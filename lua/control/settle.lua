@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- End a job: it is not to be done any more, and its receipt says how it ended.
--- answers: 1 it was to be done | 0 it was not, as when it was settled before
--- repeat: 0, and nothing changes
+-- Ends a job and stores its receipt.
+-- returns: 1 | 0 (the job had ended)
+-- repeat: returns 0 and changes nothing
 local pool    = KEYS[1]  -- key: root of the pool's slot
 local id      = ARGV[1]  -- str: command
-local sender  = ARGV[2]  -- str: who did it
+local sender  = ARGV[2]  -- str: the supervisor that did it
 local word    = ARGV[3]  -- str: done, failed or refused
-local detail  = ARGV[4]  -- str: in words
+local detail  = ARGV[4]  -- str: details for people
 local now_arg = ARGV[5]  -- time: test override, microseconds
 --@include time: now_us, integer
 

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- Note which slots of the desired state carry a true signature, and undo what does not: what was truly ordered comes back.
--- Drop commands that are over, and repair the count of stopped sessions. What has changed since the caller read it stays.
--- rows: slot, the value that was read ('' there was none), true | false | over, and of a false one the rate of the limit
--- that comes back, and what does: without it, what was verified
--- answers: how many slots are not what they were
+-- Marks slots of the desired state as verified, and restores slots whose signature is false. Removes ended commands and
+-- corrects the number of stopped sessions. Skips slots that changed after the caller read them.
+-- rows: slot, the value that was read ('': none), verdict true | false | over; for a false slot the rate of the
+--       restored limit, and the value to restore (without one: the last verified value)
+-- returns: number of changed slots
 -- repeat: changes nothing
 local pool     = KEYS[1]                   -- key: root of the pool's slot
 local rows     = cmsgpack.unpack(ARGV[1])  -- rows: slot value verdict starts window_us again
-local seq      = ARGV[2]                   -- str: number of the state that was read
-local sessions = ARGV[3]                   -- str: how many sessions are stopped in it; empty: its own count is right
+local seq      = ARGV[2]                   -- str: seq of the state that was read
+local sessions = ARGV[3]                   -- str: correct number of stopped sessions; empty: the stored one is correct
 --@include notify: notify_supervisor
 --@include desired: is_active, count_desired
 --@include limit: set_limit
@@ -18,7 +18,11 @@ local undone = 0
 
 local function put_back(slot, true_value, starts, window_us)
   local was = is_active(pool, slot)
-  if true_value then redis.call('HSET', desired_key, slot, true_value) else redis.call('HDEL', desired_key, slot, 'verified:' .. slot) end
+  if true_value then
+    redis.call('HSET', desired_key, slot, true_value)
+  else
+    redis.call('HDEL', desired_key, slot, 'verified:' .. slot)
+  end
   local is = is_active(pool, slot)
   if string.sub(slot, 1, 13) == 'stop:session:' and was ~= is then count_desired(pool, 'sessions', is and 1 or -1) end
   local limit = string.match(slot, '^limit:(.*)$')

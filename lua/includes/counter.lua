@@ -1,7 +1,7 @@
--- Counters of the pool and the board of the day.
+-- Counters of the pool, and the board of the day.
 --@include time: utc_day
 
--- Count what happened: `counts` maps a counter's name to what to add. Totals stay, minutes live 3 days.
+-- Adds to counters: `counts` maps a name to a number. Totals are kept for ever, minutes for 3 days.
 local function increment_counters(pool, now, counts)
   if not next(counts) then return end
   local minute_key = pool .. ':stats:' .. string.format('%.0f', math.floor(now / 60000000))
@@ -11,8 +11,7 @@ local function increment_counters(pool, now, counts)
   end
 end
 
--- Add to the board of the day how many tasks agents have done: `done` maps agents to numbers. The first one that an
--- agent has on it gives the board its time again.
+-- Adds the numbers of done tasks per agent to the board of the day, and sets the board's lifetime when an agent is new.
 local function count_done(pool, now, done)
   local board_key = next(done) and pool .. ':board:' .. utc_day(now)
   for agent, count in pairs(done) do

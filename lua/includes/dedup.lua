@@ -1,12 +1,12 @@
--- Answers of earlier calls, by op id.
+-- Results of earlier calls by op id.
 
--- What a call of this op id was answered, if it came within the last ten minutes (`store_answer`); false: it is new.
+-- Returns the stored result of an op id from the last ten minutes, or false.
 local function earlier_answer(scope, op)
   return redis.call('HGET', scope .. ':ops', op) or redis.call('HGET', scope .. ':ops:before', op)
 end
 
--- Keep what a call was answered, so that its repeat within ten minutes is known. Two hashes take turns: one lives for
--- twenty minutes and is written in the first ten; of more than 20,000 calls in that time the older ones go earlier.
+-- Stores the result of an op id for ten minutes. Two hashes alternate: one lives for twenty minutes and is written in
+-- the first ten. After 20,000 calls in that time the older results are dropped early.
 local function store_answer(scope, op, answer)
   local ops_key, before_key = scope .. ':ops', scope .. ':ops:before'
   local left_ms = redis.call('PTTL', ops_key)

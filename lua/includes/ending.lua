@@ -4,15 +4,15 @@
 --@include output: append_event
 --@include lane: pass_lane, flush_turns
 
--- Who hears of the end of a task: the maker of its id, the last group of digits, if that says that it listens
--- (`TaskIds` in orchestrator/core/ids.py); else nil.
+-- Returns the client that waits for the end of a task: the last group of digits of the id, if it says so (`TaskIds` in
+-- orchestrator/core/ids.py); else nil.
 local function waiting_client(id)
   -- 56 is '8', and a to f come behind it.
   if (string.byte(id, 25) or 0) >= 56 then return string.sub(id, 25) end
   return nil
 end
 
--- What the tasks that end in one call share.
+-- Returns a collector for the tasks that end in one call; `flush_endings` stores it.
 local function start_endings(now)
   return {now = now, now_text = integer(math.floor(now / 1000)), counts = {}, replies = {}, events = {}, inline_bytes = 0,
     turns = {}}
@@ -20,10 +20,9 @@ end
 
 local reply_inline_bytes = 65536
 
--- The one way a task ends: state, time, lifetime, idempotency key, counter, event, reply, last entry of its output, lane.
--- `task` holds the fields that the caller read (idem, lane, out, and for the output gen, fails, deaths); `fields` is a
--- flat list of further fields to store, `result` that of a success, which has none. What is shared by a batch (replies, events, counters) is gathered in `ending` and
--- written by `flush_endings`.
+-- Ends a task: state, time, lifetime, idempotency key, output, lane. `task` has the fields idem, lane and out, and for
+-- the output gen, fails and deaths. `fields` is a flat list of fields to store; a success has `result` instead.
+-- Collects replies, events and counters in `ending`.
 local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
   local task_key = pool .. ':task:' .. id
   if result then
@@ -46,7 +45,7 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
       ending.replies[client] = replies
     end
     replies[#replies + 1] = id
-    -- First letter: the state; upper case: the results of this call are too large for a reply, read it from the task.
+    -- First letter: the state. Upper case: the results of this call exceed a reply; the client reads the task.
     if not result then
       replies[#replies + 1] = letter
     elseif ending.inline_bytes + #result > reply_inline_bytes then
@@ -57,7 +56,7 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
     end
   end
   if task.out then
-    -- A death was counted before, a failure is not yet: it is the attempt that ends, or the next one of a waiting task.
+    -- A death is already counted, a failure not yet: this is the attempt that ends, or the next one of a waiting task.
     local attempt = tonumber(task.fails or 0) + tonumber(task.deaths or 0) + (task.died and 0 or 1)
     local reason = ''
     for i = 1, result and 0 or #fields, 2 do
@@ -68,7 +67,7 @@ local function end_task(pool, ending, id, task, state, ttl_s, fields, result)
   if task.lane then pass_lane(pool, ending, task.lane, id) end
 end
 
--- Write what the ended tasks of one call share: whose turn in a lane came, one event, one reply entry per waiting client, the counters.
+-- Stores what a call collected: turns of lanes, one event, one reply entry per waiting client, counters.
 local function flush_endings(pool, ending)
   flush_turns(pool, ending)
   if #ending.events > 0 then
@@ -82,7 +81,7 @@ local function flush_endings(pool, ending)
   increment_counters(pool, ending.now, ending.counts)
 end
 
--- Index a dead letter by time, and forget those whose tasks are gone by now.
+-- Indexes a dead letter by time, and drops index entries whose tasks have expired.
 local function index_dead(pool, id, now_ms, dead_ttl_s)
   local dead_key = pool .. ':dead'
   redis.call('ZADD', dead_key, integer(now_ms), id)

@@ -1,7 +1,6 @@
--- Facts that a script reads from an envelope.
+-- Reads values of an envelope.
 
--- The queue of an envelope's skill, whose name is the first thing in it: where a task waits whose record has
--- no `queue`.
+-- Returns the queue of an envelope's skill, which is the envelope's first value. A record without `queue` waits there.
 local function skill_queue(envelope)
   -- MessagePack: one byte opens the array, then a text of at most 31 bytes, or of more with a byte for its length.
   local size = string.byte(envelope, 2) or 160
@@ -9,8 +8,8 @@ local function skill_queue(envelope)
   return 'skill:' .. string.sub(envelope, 3, 2 + size - 160)
 end
 
--- The session that an envelope names, or nil. It stands behind the skill, the arguments and the priority; the arguments
--- are of the binary type, which the decoder here does not know, so they are stepped over.
+-- Returns the session of an envelope, or nil. It follows skill, arguments and priority. The arguments are skipped by
+-- their length, because the decoder does not know the binary type.
 local function session_of(envelope)
   -- MessagePack: one byte opens the array, then a text of at most 31 bytes, or of more with a byte for its length.
   local size, at = string.byte(envelope, 2) or 160, 3

@@ -1,8 +1,8 @@
--- Inboxes: the streams from which the workers of an agent read.
+-- Inboxes: the streams that the workers of an agent read.
 --@include key: has_type
 --@include notify: notify_supervisor
 
--- Read the task of an inbox entry; returns '' for an entry that is gone.
+-- Returns the task of an inbox entry; '' when the entry is gone.
 local function task_of_entry(inbox_key, entry)
   --@rows read: entry fields
   local read = redis.call('XRANGE', inbox_key, entry, entry)
@@ -10,7 +10,7 @@ local function task_of_entry(inbox_key, entry)
   return read[1] and read[1].fields[2] or ''
 end
 
--- The worker that has read an inbox entry, or nil. `grouped` remembers which inboxes have their group.
+-- Returns the worker that has read an inbox entry, or nil. `grouped` caches which inboxes have their group.
 local function pending_worker(pool, grouped, agent, entry)
   local inbox_key = pool .. ':inbox:' .. agent
   if grouped[agent] == nil then
@@ -21,8 +21,8 @@ local function pending_worker(pool, grouped, agent, entry)
   return pending and pending.worker
 end
 
--- Whether an inbox entry is where a worker has it or will read it. Answers also whether the stream holds it at all, for
--- one that nobody will ever read: it lies behind what was read, and in nobody's hands. `inboxes` remembers their groups.
+-- Returns whether a worker has an inbox entry or will read it, and whether the stream holds the entry at all. An entry
+-- that was read but is not pending will never be read again. `inboxes` caches the groups.
 local function is_reachable(pool, known, inboxes, agent, entry, id)
   local inbox_key = pool .. ':inbox:' .. agent
   if not has_type(known, inbox_key, 'stream') or known[inbox_key] == 'none' then return false, false end
@@ -41,7 +41,7 @@ local function is_reachable(pool, known, inboxes, agent, entry, id)
   --@row lies: entry fields
   local lies = redis.call('XRANGE', inbox_key, entry, entry)[1]
   if not lies or lies.fields[2] ~= id then return false, false end
-  -- Without its group it will be read from the beginning (protocol rule 27).
+  -- Without its group the stream is read from the beginning (protocol rule 27).
   if not inbox.read_up_to then return true, true end
   local ms, number = string.match(entry, '^(%d+)-(%d+)$')
   local read_ms, read_number = string.match(inbox.read_up_to, '^(%d+)-(%d+)$')
@@ -49,13 +49,13 @@ local function is_reachable(pool, known, inboxes, agent, entry, id)
   return ms > read_ms or (ms == read_ms and number > read_number), true
 end
 
--- Remove entries from an agent's inbox, delivered or not, and ring if somebody waits for the room.
+-- Removes entries from an agent's inbox, delivered or not, and notifies supervisors if tasks wait for the room.
 local function remove_entries(pool, agent, entries)
   local inbox_key = pool .. ':inbox:' .. agent
   if redis.REDIS_VERSION_NUM >= 0x00080200 then
     local gone = redis.call('XACKDEL', inbox_key, 'workers', 'IDS', #entries, unpack(entries))
     for i = 1, #gone do
-      -- XACKDEL leaves entries that were never delivered.
+      -- XACKDEL keeps entries that were never delivered.
       if gone[i] == -1 then redis.call('XDEL', inbox_key, entries[i]) end
     end
   else

@@ -1,6 +1,6 @@
--- Types of keys, and ids within their names.
+-- Types of keys, and ids as parts of keys.
 
--- Whether a key may be used as what it should be: absent, or of this type. `known` remembers what was asked in this call.
+-- Returns whether a key is absent or has this type. `known` caches types for one call.
 local function has_type(known, key, type)
   local found = known[key]
   if not found then
@@ -10,7 +10,7 @@ local function has_type(known, key, type)
   return found == 'none' or found == type
 end
 
--- A foreign id as it stands in keys: as `encode_foreign` in orchestrator/core/ids.py.
+-- Encodes a foreign id for use in keys, as `encode_foreign` in orchestrator/core/ids.py.
 local function percent_encode(id)
   return (string.gsub(id, '[^%w._-]', function(sign) return string.format('%%%02X', string.byte(sign)) end))
 end

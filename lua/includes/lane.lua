@@ -1,16 +1,16 @@
--- Lanes: tasks that run one after the other.
+-- Lanes: tasks that run one after another.
 --@include time: integer
 --@include envelope: skill_queue
 --@include record: read_task, has_ended, rank_of
 --@include queue: put_ready, enqueue, leave_queue
 
--- Put a task that becomes ready behind the others of its lane, unless it has its place there already. Answers whether it
--- has the turn and goes into its queue; else its state is `waiting`, and `pass_lane` wakes it.
+-- Adds a task to the end of its lane, unless it is a member. Returns whether the task has the turn; otherwise its state
+-- is `waiting`, and `pass_lane` wakes it.
 local function join_lane(pool, lane, id, now)
   local lane_key = pool .. ':lane:' .. lane
   local rank = redis.call('ZRANK', lane_key, id)
   if rank then return rank == 0 end
-  -- By time, for people; but never before those that are there, whatever the clock does.
+  -- Scores are times, but never below those of members, because the clock may step back.
   local last = redis.call('ZRANGE', lane_key, -1, -1, 'WITHSCORES')
   local score = now
   if last[2] and tonumber(last[2]) >= now then score = tonumber(last[2]) + 1 end
@@ -18,20 +18,20 @@ local function join_lane(pool, lane, id, now)
   return not last[1]
 end
 
--- A member of a lane has ended: it leaves, and if it was the owner the next live one gets the turn (protocol rule 21).
--- Members whose record is gone or has ended leave with it, so many at most; the reconciler looks after the rest.
+-- Removes an ended task from its lane and gives the turn to the next live member (protocol rule 21). Also removes up to
+-- 99 members that have ended or have no record; the reconciler removes the rest.
 local function pass_lane(pool, ending, lane, id)
   local lane_key = pool .. ':lane:' .. lane
   local first = redis.call('ZRANGE', lane_key, 0, 1)
   local heir, gone = first[1] == id and first[2], {id}
   while heir and #gone < 100 do
     local task_key = pool .. ':task:' .. heir
-    local found = read_task(task_key, 'state', 'queue', 'rank', 'env')
-    local state = found.state
+    local task = read_task(task_key, 'state', 'queue', 'rank', 'env')
+    local state = task.state
     if state == 'waiting' then
       redis.call('HSET', task_key, 'state', 'ready')
-      local score = integer(rank_of(found.rank) + math.floor(ending.now / 1000))
-      ending.turns[heir] = {queue = found.queue or skill_queue(found.env), score = score}
+      local score = integer(rank_of(task.rank) + math.floor(ending.now / 1000))
+      ending.turns[heir] = {queue = task.queue or skill_queue(task.env), score = score}
       break
     end
     if state and not has_ended(state) then break end
@@ -41,7 +41,7 @@ local function pass_lane(pool, ending, lane, id)
   redis.call('ZREM', lane_key, unpack(gone))
 end
 
--- Put the tasks into their queues whose turn in a lane came in this call.
+-- Queues the tasks that got the turn of their lanes in this call.
 local function flush_turns(pool, ending)
   if not next(ending.turns) then return end
   local ready = {}
@@ -50,7 +50,7 @@ local function flush_turns(pool, ending)
   for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
 end
 
--- Take a ready task that ends out of its queue, or from among those whose turn in a lane came in this very call.
+-- Removes a ready task that ends from its queue, or from the tasks that got a turn in this call.
 local function leave_ready(pool, ending, queue, id)
   if ending.turns[id] then
     ending.turns[id] = nil

@@ -1,8 +1,8 @@
 -- Rate limits.
 --@include notify: notify_supervisor
 
--- The time by which a limit counts: now, or that of its last grant, returned or not, while the clock is behind it. The
--- second value is the member that keeps the time of a returned grant, if that one was the last.
+-- Returns the time that a limit counts by: now, or the time of its last grant while the clock is behind it. The second
+-- value is the member that keeps the time of a returned grant, if that grant was the last.
 local function limit_clock(limit_key, now)
   local last = redis.call('ZRANGE', limit_key, -1, -1, 'WITHSCORES')
   local anchor = last[1] and string.match(last[1], '^%d+$')
@@ -11,8 +11,8 @@ local function limit_clock(limit_key, now)
   return now, anchor
 end
 
--- How many starts the limits of an agent allow now, in every window of each limit, and when the next slot opens.
--- `names` is blank-separated; a limit without a definition allows nothing. Answers room, next_free_us (0: now).
+-- Returns how many starts the limits of an agent allow now, and when the next slot opens in us (0: now). `names` is
+-- blank-separated; an undefined limit allows none.
 local function limit_room(pool, names, now, want)
   local room, next_free = want, 0
   for name in string.gmatch(names, '%S+') do
@@ -21,13 +21,14 @@ local function limit_room(pool, names, now, want)
     local count, window = string.match(spec, '^(%d+) (%d+)$')
     count, window = tonumber(count), tonumber(window)
     local limit_key = pool .. ':limit:' .. name
-    -- Open above, so that a clock which stepped back reopens nothing: grants of what is now the future count too.
+    -- Counts grants with later times too, so that a clock that stepped back reopens nothing.
     local open_after = string.format('(%.0f', now - window)
-    -- What stands at infinity keeps the time of a returned grant (`return_slots`).
+    -- A member at infinity keeps the time of a returned grant (`return_slots`).
     local used = redis.call('ZCOUNT', limit_key, open_after, '(+inf')
     local free = count - used
     if free <= 0 then
-      local blocking = redis.call('ZRANGE', limit_key, open_after, '+inf', 'BYSCORE', 'LIMIT', used - count, 1, 'WITHSCORES')
+      local blocking = redis.call('ZRANGE', limit_key, open_after, '+inf', 'BYSCORE', 'LIMIT', used - count, 1,
+        'WITHSCORES')
       local opens = tonumber(blocking[2]) + window
       if opens > next_free then next_free = opens end
       free = 0
@@ -37,9 +38,9 @@ local function limit_room(pool, names, now, want)
   return room, next_free
 end
 
--- When one limit lets a task start that has `ahead` others before it, as far as this limit alone decides: each start
--- may follow, a window later, the one that stands `count` starts before it. Answers count, window_us, used (starts
--- inside the window) and next_us (0: at once); nothing for a limit without a definition.
+-- Returns count, window_us, used and next_us of one limit: used counts starts inside the window, next_us is when a task
+-- with `ahead` tasks before it may start (0: now). Each start may follow the one `count` starts before it after a
+-- window. Returns nothing for an undefined limit.
 local function next_start(pool, name, now, ahead)
   local spec = redis.call('HGET', pool .. ':limits', name)
   if not spec then return end
@@ -59,12 +60,12 @@ local function next_start(pool, name, now, ahead)
   return count, window, used, tonumber(start[2]) + rounds * window
 end
 
--- Take one slot of every limit for each grant; `grants` is a list of "task:generation" (protocol rule 14).
+-- Takes one slot of every limit per grant; `grants` is a list of "task:generation" (protocol rule 14).
 local function take_slots(pool, names, now, grants)
   for name in string.gmatch(names, '%S+') do
     local limit_key = pool .. ':limit:' .. name
     local window = tonumber(string.match(redis.call('HGET', pool .. ':limits', name), ' (%d+)$'))
-    -- Time never runs behind the last grant, so that the window of a clock that stepped back ends where it should.
+    -- Not before the last grant, so that the window ends in time after the clock stepped back.
     local clock, anchor = limit_clock(limit_key, now)
     local scored = {}
     for i = 1, #grants do
@@ -78,19 +79,19 @@ local function take_slots(pool, names, now, grants)
   end
 end
 
--- Give back the rate-limit slots of a grant that never became a start. If it was the last of its limit, its time stays
--- behind: older grants were forgotten by it, so a clock that steps back behind it must not count by its own time.
+-- Returns the slots of a grant that never started. The last grant of a limit leaves its time behind, because older
+-- grants were dropped by it: a clock that steps back must not reopen their window.
 local function return_slots(pool, agent, id, generation)
   local limits = redis.call('HGET', pool .. ':agent:' .. agent, 'limits')
   if not limits or limits == '' then return end
   for name in string.gmatch(limits, '%S+') do
     local limit_key, grant = pool .. ':limit:' .. name, id .. ':' .. generation
-    -- Two members with their scores, the last one behind; of one alone the first two values are missing.
+    -- The last two members with their scores; a single member leaves the first two values out.
     local last = redis.call('ZRANGE', limit_key, -2, -1, 'WITHSCORES')
     local n = #last
     if last[n - 1] == grant and last[n - 2] ~= last[n] then
-      -- Its name is the time, which no grant is called; at infinity nobody counts it. Before the grant goes, so that the
-      -- key keeps its lifetime.
+      -- The member's name is the time; no grant is called so, and no window counts infinity. Added before the grant is
+      -- removed, so that the key keeps its lifetime.
       redis.call('ZADD', limit_key, '+inf', last[n])
     end
     redis.call('ZREM', limit_key, grant)
@@ -98,8 +99,8 @@ local function return_slots(pool, agent, id, generation)
   notify_supervisor(pool, 'agent:' .. agent)
 end
 
--- Put a rate over the one that agents or settings define, which is kept under `=NAME` (no limit is called that); without
--- a count let that one count again.
+-- Overrides the rate that agents or settings define; that one is kept under `=NAME`, which no limit is called. Without
+-- a count restores it.
 local function set_limit(pool, name, count, window)
   local limits_key = pool .. ':limits'
   local defined = redis.call('HGET', limits_key, '=' .. name)

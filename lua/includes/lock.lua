@@ -1,8 +1,8 @@
 -- Locks of a scope.
 --@include time: integer
 
--- The guard of shared state: nil when a lock holds just this value; else what it holds, empty when it holds nothing. A
--- script that changes state asks before its first write, and changes nothing unless the answer is nil.
+-- Returns nil when a lock holds this value, else the lock's value ('': free). A script that changes shared state calls
+-- it before its first write, and writes only on nil.
 local function fenced_by(scope, lock, value)
   local lock_key = scope .. ':' .. lock
   local present = redis.call('GET', lock_key)
@@ -10,7 +10,7 @@ local function fenced_by(scope, lock, value)
   return present or ''
 end
 
--- The next fence number of a scope: higher than every one before it, also when the counter was lost.
+-- Returns the next fence number of a scope, higher than all before, even when the counter was lost.
 local function next_fence(scope, now)
   local fence_key = scope .. ':fence'
   local number = math.max(tonumber(redis.call('GET', fence_key) or 0), now) + 1
@@ -18,12 +18,12 @@ local function next_fence(scope, now)
   return integer(number)
 end
 
--- The random part of a lock's value: of a named lock it comes second, of an execution lock last.
+-- Returns the nonce of a lock's value: the second part in a named lock, the last in an execution lock.
 local function nonce_of(value)
   return string.match(value, '^%d+:(%x+):') or string.match(value, ':(%x+)$')
 end
 
--- Keep a lock in the list of its scope until it lapses. A long list loses those that lapsed a minute ago.
+-- Lists a lock in its scope until it lapses. A list of more than 32 drops locks that lapsed a minute ago.
 local function list_lock(scope, lock, now_ms, ttl_ms)
   local locks_key = scope .. ':locks'
   local count = redis.call('ZCARD', locks_key)
@@ -33,7 +33,7 @@ local function list_lock(scope, lock, now_ms, ttl_ms)
   if count == 0 or count > 32 then redis.call('PEXPIRE', locks_key, 86400000) end
 end
 
--- Note that somebody waits for a lock, at most so long: whoever releases it keeps it for one of those who wait.
+-- Registers a waiter of a lock for a time, so that a release keeps the lock for a waiter.
 local function wait_for(lock_key, nonce, now_ms, wait_ms)
   local waiters_key = lock_key .. ':waiters'
   redis.call('ZADD', waiters_key, integer(now_ms + wait_ms), nonce)
@@ -41,8 +41,8 @@ local function wait_for(lock_key, nonce, now_ms, wait_ms)
   redis.call('PEXPIRE', waiters_key, integer(wait_ms + 60000), 'GT')
 end
 
--- Let go of a lock that is nobody's any more. While somebody waits it is kept for half a second for whoever gets the one
--- token of the wake list: the server gives it to the one that has been blocked the longest, so nobody overtakes.
+-- Frees a lock that has no owner. With waiters, keeps the lock for half a second for the waiter that gets the one token
+-- of the wake list: the server serves the longest blocked first, so that no caller overtakes.
 local function pass_lock(scope, lock, now_ms)
   local lock_key = scope .. ':' .. lock
   local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
@@ -60,7 +60,7 @@ local function pass_lock(scope, lock, now_ms)
   end
 end
 
--- End an ownership of a lock: what belongs to this one owner goes with it, and the lock goes to the next.
+-- Ends an ownership of a lock and passes the lock on.
 local function unlock(scope, lock, now_ms)
   local lock_key = scope .. ':' .. lock
   if string.sub(lock, 1, 4) == 'exec' then

@@ -1,10 +1,10 @@
--- Queues of ready tasks, and the tasks that wait for a time.
+-- Queues of ready tasks, and the sets of tasks that wait for a time.
 --@include notify: notify_supervisor
 --@include record: read_task
 --@include desired: suspended_scopes
 
--- Put tasks into one queue: `scored` is a flat list score, id, score, id ... (at most 1000 long).
--- Rings when the queue was empty: while it is not, somebody already knows of it (protocol rule 5).
+-- Adds tasks to one queue: `scored` is a flat list score, id, score, id ... (at most 1000 values). Notifies supervisors
+-- when the queue was empty; otherwise they know of it (protocol rule 5).
 local function put_ready(pool, queue, scored)
   local queue_key = pool .. ':queue:' .. queue
   local was_empty = redis.call('EXISTS', queue_key) == 0
@@ -15,7 +15,7 @@ local function put_ready(pool, queue, scored)
   end
 end
 
--- Take tasks out of one queue and keep the index of non-empty queues right. Answers whether the queue holds more.
+-- Removes tasks from one queue and updates the index of non-empty queues. Returns whether the queue holds more.
 local function remove_from_queue(pool, queue, ids)
   local queue_key = pool .. ':queue:' .. queue
   redis.call('ZREM', queue_key, unpack(ids))
@@ -24,7 +24,7 @@ local function remove_from_queue(pool, queue, ids)
   return false
 end
 
--- Note a task for its queue: `ready` maps a queue to the flat list that `put_ready` takes.
+-- Collects a task for its queue: `ready` maps a queue to the flat list that `put_ready` takes.
 local function enqueue(ready, queue, score, id)
   local scored = ready[queue]
   if not scored then
@@ -35,8 +35,7 @@ local function enqueue(ready, queue, score, id)
   scored[#scored + 1] = id
 end
 
--- Take one waiting task out of its queue, or out of the parked ones of the agent that it is addressed to, or from among
--- those that a stop holds back.
+-- Removes one ready task from its queue, from the parked tasks of its agent, or from the tasks that a stop holds back.
 local function leave_queue(pool, queue, id)
   remove_from_queue(pool, queue, {id})
   local agent = string.match(queue, '^agent:(.*)$')
@@ -47,8 +46,8 @@ local function leave_queue(pool, queue, id)
   for i = 1, #scopes do redis.call('ZREM', pool .. ':held:' .. scopes[i], id) end
 end
 
--- Put tasks into `scheduled`, `asking` or `expiring`: `scored` is a flat list due_ms, id, due_ms, id ... (at most 1000 long).
--- Rings when the earliest due time moved forward, because the promoter sleeps until it.
+-- Adds tasks to `scheduled`, `asking` or `expiring`: `scored` is a flat list due_ms, id, due_ms, id ... (at most 1000
+-- values). Notifies supervisors when the earliest due time changed, because the promoter sleeps until it.
 local function put_due(pool, name, scored)
   local due_key = pool .. ':' .. name
   local head = redis.call('ZRANGE', due_key, 0, 0)
@@ -56,12 +55,12 @@ local function put_due(pool, name, scored)
   if redis.call('ZRANGE', due_key, 0, 0)[1] ~= head[1] then notify_supervisor(pool, 'scheduled') end
 end
 
--- The places where the tasks of one call will wait; `flush_waiting` writes them.
+-- Returns a collector for the tasks of one call that will wait; `flush_waiting` stores them.
 local function start_waiting()
   return {ready = {}, scheduled = {}, expiring = {}, asking = {}, spread = 0}
 end
 
--- Put the tasks of one call where they wait: their queues, `scheduled`, `asking`, and `expiring` beside them.
+-- Stores collected tasks in their queues, `scheduled`, `asking` and `expiring`.
 local function flush_waiting(pool, waiting)
   for queue, scored in pairs(waiting.ready) do put_ready(pool, queue, scored) end
   if #waiting.scheduled > 0 then put_due(pool, 'scheduled', waiting.scheduled) end

@@ -6,8 +6,8 @@
 --@include queue: enqueue
 --@include ending: end_task, index_dead
 
--- Name the tasks that died with one: of `ids`, those that the same worker held (`from`, or all when it is nil). The poison
--- may be any of them (protocol rule 8).
+-- Names other tasks of a worker that died: of `ids` those that the same worker held (`from`, or all when it is nil).
+-- Any of them may have killed the worker (protocol rule 8).
 local function co_running(ids, from, index)
   local named, more = {}, 0
   for i = 1, #ids do
@@ -21,9 +21,9 @@ local function co_running(ids, from, index)
   return text
 end
 
--- Judge one entry that is taken from a worker. Answers the task's fields when it is to go on, else nil: then it has been
--- ended here, or the entry was of no task; either way the caller removes the entry (protocol rule 8). `died` of the answer
--- tells whether it was a death, `recent` how many there were since it was requeued, `forgiven_failures` how many failures before.
+-- Judges an entry that is taken from a worker; the caller removes the entry (protocol rule 8). Returns the task if it
+-- continues, else nil: it ended here, or the entry was of no attempt. `died` of the task tells whether this was a
+-- death, `recent` counts deaths since the last operator retry, `forgiven` the failures before it.
 local function reclaim_task(pool, ending, agent, entry, id, died, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
@@ -31,11 +31,11 @@ local function reclaim_task(pool, ending, agent, entry, id, died, max_deaths, de
   local held_agent, held_entry, score
   if found.at then held_agent, held_entry, score = string.match(found.at, '^(%S+) (%S+) (%S+)$') end
   if found.state ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
-  -- With a death behind it, it says when it begins. Before that it only waited beside whatever killed its worker.
+  -- A task that died before records its begin. Without one it was waiting and did not kill the worker.
   if died and found.deaths and found.begun ~= found.gen then died = false end
-  local task = {gen = found.gen, queue = found.queue or skill_queue(found.env), score = score, idem = found.idem,
-    fails = tonumber(found.fails or 0), deaths = tonumber(found.deaths or 0), by = found.by, env = found.env, skill = found.skill, out = found.out,
-    died = died, lane = found.lane}
+  local task = {gen = found.gen, queue = found.queue or skill_queue(found.env), score = score, idem = found.idem, by = found.by,
+    fails = tonumber(found.fails or 0), deaths = tonumber(found.deaths or 0), env = found.env, skill = found.skill,
+    out = found.out, died = died, lane = found.lane}
   local fails_forgiven, deaths_forgiven = forgiven_failures(found.requeued)
   if died then
     task.deaths = task.deaths + 1
@@ -61,14 +61,14 @@ local function reclaim_task(pool, ending, agent, entry, id, died, max_deaths, de
   return nil
 end
 
--- Send a task that was taken from a worker back: to the head of its queue, but from its second death on through
--- `scheduled`, after 1 s, 2 s, 4 s ... 5 min with full jitter, so that it does not kill one worker after the other.
--- `why` tells those who follow a task that nobody died with.
+-- Requeues a task that was taken from a worker at its original place. From its second death on delays it by 1 s, 2 s, 4
+-- s ... 5 min with full jitter, so that it does not kill worker after worker. `why` goes to followers, unless the task
+-- died.
 local function requeue_task(pool, waiting, id, task, generation, now, why)
   local state, due = 'ready', nil
   if task.died and task.recent >= 2 then
     state = 'scheduled'
-    -- The clock's last digits are the dice; the spread parts tasks that died together.
+    -- The clock's last digits are random enough; the spread separates tasks that died together.
     waiting.spread = waiting.spread + 618
     local delay = math.min(300000, 1000 * 2 ^ (task.recent - 2)) * ((now + waiting.spread) % 1000) / 1000
     due = integer(math.floor(now / 1000 + delay))

@@ -2,8 +2,8 @@
 --@include key: has_type
 --@include notify: notify_supervisor
 
--- Derive what an agent can do from its live workers: slots are summed, skills are those that all of them have (so that a
--- rolling upgrade never hands a task to a worker that lacks its skill), the backlog is the smallest wish.
+-- Derives what an agent offers from its live workers: the sum of slots, the skills that all of them have, so that a
+-- rolling upgrade assigns no task to a worker without its skill, and the smallest backlog.
 local function recount_agent(pool, agent)
   local agent_key = pool .. ':agent:' .. agent
   local before = redis.call('HGET', agent_key, 'skills') or ''
@@ -33,7 +33,7 @@ local function recount_agent(pool, agent)
       if not now_has[skill] then redis.call('ZREM', pool .. ':skills:' .. skill, agent) end
     end
     for i = 1, #names do redis.call('ZADD', pool .. ':skills:' .. names[i], 0, agent) end
-    -- Tasks that were addressed to this agent and waited for a skill get another look, all of them, in their order.
+    -- Tasks that are addressed to this agent and parked are queued again, in their order.
     local parked_key, queue = pool .. ':parked:' .. agent, 'agent:' .. agent
     if live > 0 and redis.call('EXISTS', parked_key) == 1 then
       local queue_key = pool .. ':queue:' .. queue
@@ -45,14 +45,15 @@ local function recount_agent(pool, agent)
   notify_supervisor(pool, 'agents')
 end
 
--- Take a worker out of the registry, and its consumers where nothing is pending (removing one with entries loses them).
+-- Removes a worker from the registry, and its consumers without pending entries: removing another one would lose
+-- entries.
 local function forget_worker(pool, worker)
   local worker_key, workers_key = pool .. ':worker:' .. worker, pool .. ':workers'
   if not redis.call('ZSCORE', workers_key, worker) then return end
   local agents = {}
   local facts = redis.call('HKEYS', worker_key)
   for i = 1, #facts do agents[#agents + 1] = string.match(facts[i], '^agent:(.*)$') end
-  -- Its record is gone only when nobody looked after the pool for long: then any agent may count on it.
+  -- The record of a worker is gone only after a long time without a supervisor; then any agent may list the worker.
   if #facts == 0 then agents = redis.call('ZRANGE', pool .. ':agents', 0, -1) end
   for i = 1, #agents do
     local agent = agents[i]

@@ -2,7 +2,7 @@
 --@include time: integer
 --@include notify: notify_supervisor
 
--- Let a schedule wait for its next fire time ('inf': for none any more), and tell the supervisors when it comes first now.
+-- Sets the next fire time of a schedule ('inf': none), and notifies supervisors when it is the earliest.
 local function set_next_fire(pool, name, next_ms)
   local due_key = pool .. ':schedules'
   redis.call('HSET', pool .. ':schedule:' .. name, 'next', next_ms)
@@ -10,8 +10,8 @@ local function set_next_fire(pool, name, next_ms)
   if redis.call('ZRANGE', due_key, 0, 0)[1] == name then notify_supervisor(pool, 'schedules') end
 end
 
--- Whether a fire comes too late: another one has had this fire time, or the schedule was paused, changed or deleted. Of
--- `fire` (see record_fire) the first two count; without a fire time a person fires it, for which it need only exist.
+-- Returns whether a fire is too late: another one took this fire time, or the schedule was paused, changed or deleted.
+-- A fire without a due time is an operator's; its schedule must exist.
 --@row fire: schedule due
 local function fire_is_stale(pool, fire)
   local schedule = redis.call('HMGET', pool .. ':schedule:' .. fire.schedule, 'next', 'paused')
@@ -19,8 +19,8 @@ local function fire_is_stale(pool, fire)
   return fire.due ~= '' and (schedule.next ~= fire.due or schedule.paused ~= false)
 end
 
--- Write into a schedule that a fire time has led to this task. `fire` is: schedule, the fire time that it waited for
--- (empty: a person fired it), the one that is fired (later, when others were missed), the next one, how many were missed.
+-- Stores in a schedule that a fire time led to this task. `fired` is later than `due` when fire times were missed;
+-- `due` is empty when an operator fires.
 local function record_fire(pool, now_ms, fire, id)
   local name, due, fired, next_ms, missed = unpack(fire)
   local schedule_key = pool .. ':schedule:' .. name

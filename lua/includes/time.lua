@@ -1,15 +1,15 @@
--- Server time, and numbers as text.
+-- Time, and numbers as text.
 
--- Server time in microseconds; a test may override it.
+-- Returns the server time in microseconds; tests override it.
 local function now_us(override)
   if override ~= '' then return tonumber(override) end
   local time = redis.call('TIME')
   return time[1] * 1000000 + time[2]
 end
 
--- The day of a time in microseconds, in UTC: 2026-11-21.
+-- Returns the UTC day of a time in microseconds, as 2026-11-21.
 local function utc_day(now)
-  -- Years that begin in March have their leap day last; 719468 days lie between such a year 0 and 1970.
+  -- Years begin in March here, so that the leap day comes last; 719468 days separate such a year 0 from 1970.
   local days = math.floor(now / 86400000000) + 719468
   local era = math.floor(days / 146097)
   local of_era = days - era * 146097
@@ -22,7 +22,7 @@ local function utc_day(now)
   return string.format('%04d-%02d-%02d', year + era * 400 + (month <= 2 and 1 or 0), month, day)
 end
 
--- A whole number as text: Lua's own conversion keeps 14 digits only.
+-- Formats a whole number; Lua's own conversion keeps 14 digits only.
 local function integer(number)
   return string.format('%.0f', number)
 end

@@ -2,28 +2,29 @@
 --@include time: now_us, integer
 --@include lock: fenced_by
 
--- What a path holds: its version (0: nothing is there), who wrote it, its JSON text.
+-- Splits the value of a path: version (0: none), writer, JSON text.
 local function split_value(stored)
   if not stored then return 0, '', false end
   local version, writer, at = string.match(stored, '^(%d+) (%S*) ()')
   return tonumber(version), writer, string.sub(stored, at)
 end
 
--- A value as an event carries it: false for nothing, true for one too large to be told.
+-- Returns a value as an event carries it: false for none, true for one that is too large.
 local function event_value(value, most)
   if not value then return false end
   if #value > most then return true end
   return value
 end
 
--- Whether a workspace has room for what was added to its counts; answers what is full if not. What shrinks may pass.
+-- Returns whether a workspace is within its limits, else false and the exceeded one. A change that shrinks it passes.
 local function has_room(ws)
   if ws.items > ws.max_items and ws.items > ws.had_items then return false, 'items' end
   if ws.bytes > ws.max_bytes and ws.bytes > ws.had_bytes then return false, 'bytes' end
   return true
 end
 
--- The number that a part of a workspace (log, set, scratch, inbox) stands at: nil when it is new and there are too many.
+-- Returns the version of a part of a workspace (log, set, scratch, inbox); nil when the part is new and there are too
+-- many.
 local function part_version(scope, ws, part)
   local parts_key = scope .. ':ws:parts'
   local number = redis.call('HGET', parts_key, part)
@@ -32,7 +33,8 @@ local function part_version(scope, ws, part)
   return ws.tail
 end
 
--- Write a path of the optional JSON document beside the workspace; before everything else, as the module may refuse.
+-- Writes a path of the optional JSON document beside the workspace. Runs before all other writes, because the module
+-- may refuse.
 local function set_json_path(scope, path, text)
   local json_key, place = scope .. ':ws:json', '$["' .. path .. '"]'
   redis.call('JSON.SET', json_key, '$', '{}', 'NX')
@@ -43,9 +45,9 @@ local function set_json_path(scope, path, text)
   end
 end
 
--- Add an event to a session's workspace and drop the oldest while their bytes are above the cap of the workspace; the
--- newest always stays. Nothing is read for it: `ws.noted` counts the bytes of all events so far, `ws.places` has every
--- so often the id of an event and what was counted before it. The first of them is the oldest event that is kept.
+-- Adds an event to a workspace and drops the oldest while their bytes exceed the cap; keeps the newest. `ws.noted`
+-- counts the bytes of all events so far; `ws.places` has, at intervals, the id of an event and the bytes before it,
+-- from the oldest kept event on. So nothing is read.
 local function add_event(scope, ws, changes)
   local events_key, places = scope .. ':ws:ev', ws.places
   local packed = cmsgpack.pack(changes)
@@ -53,8 +55,8 @@ local function add_event(scope, ws, changes)
     'k', ws.kind, 'r', ws.rev, 'a', ws.agent, 'c', packed)
   local before = ws.noted
   ws.noted = before + #packed + #ws.agent
-  -- A place about every sixteenth of the cap, and for each larger event: a few dozen at most, and each cut goes little
-  -- further than it must.
+  -- One place per sixteenth of the cap, and one per larger event: a few dozen at most, and a cut drops little more than
+  -- it must.
   if #places == 0 or ws.noted - tonumber(places[#places]) > ws.max_bytes / 16 then
     places[#places + 1] = id
     places[#places + 1] = integer(before)
@@ -68,9 +70,9 @@ local function add_event(scope, ws, changes)
   end
 end
 
--- Begin a change of a session's workspace. Answers what is known of it, or nil and the answer to give: `duplicate` with
--- what the first call answered, or `fenced` with the value of the lock that stands now. `suffixes` are the keys that
--- will be written; all of them, and those whose lifetime is due, are looked at here (protocol rule 26).
+-- Begins a change of a session's workspace. Returns its state, or nil and the reply: `duplicate` and the first call's
+-- result, or `fenced` and the lock's value. Reads all keys that will be written, `suffixes` and those whose lifetime is
+-- due, so that a key of another type fails here (protocol rule 26).
 --@row caller: op lock token agent
 --@row limits: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local function open_workspace(scope, kind, caller, limits, suffixes, override)
@@ -104,13 +106,14 @@ local function open_workspace(scope, kind, caller, limits, suffixes, override)
   end
   local ops = redis.call('HLEN', scope .. ':op:' .. ws.window)
   ws.new_ops = ops == 0
-  -- A window of op ids is full or old: the next one begins, under a name that was never used.
+  -- A full or old window of op ids is followed by another one, under an unused name.
   if ws.now_ms >= ws.since + ws.window_ms or ops >= ws.max_ops then
     ws.turned, ws.outdated, ws.older = true, ws.older, ws.window
     ws.window = string.format('%.0f', math.max(tonumber(ws.window) + 1, math.floor(ws.now_ms / 1000)))
     ws.since = ws.now_ms
   end
-  -- All keys die at one moment. It is moved on by an eighth of the lifetime at a time, so that most calls move nothing.
+  -- All keys expire together. An eighth of the lifetime must pass before they are extended, so that most calls extend
+  -- none.
   ws.fresh, ws.dies = tonumber(meta.fresh or 0), tonumber(meta.dies or 0)
   ws.moved = ws.now_ms >= ws.fresh + ws.ttl_ms / 8
   for i = 1, #suffixes do ws.keys[i] = scope .. suffixes[i] end
@@ -127,13 +130,13 @@ local function open_workspace(scope, kind, caller, limits, suffixes, override)
   for _, key in ipairs({scope .. ':ws:ev', parts_key}) do ws.keys[#ws.keys + 1] = key end
   local touched_keys = ws.keys
   redis.call('EXISTS', unpack(touched_keys))
-  -- Every change adds to it at its end, where nothing may fail any more: a key of another type is refused here.
+  -- Every change adds an event after its writes, where nothing may fail; a key of another type fails here.
   redis.call('XLEN', scope .. ':ws:ev')
   return ws
 end
 
--- End a change of a session's workspace: note the event if there are `changes`, the counts, the op id and the lifetime,
--- and answer ok, the revision, and `answer`. Of the counts only those are written that have changed.
+-- Ends a change of a session's workspace: adds the event if there are `changes`, stores counts, op id and lifetime, and
+-- returns ok, the revision, and `answer`. Stores only counts that changed.
 local function close_workspace(scope, ws, changes, answer)
   local meta_key, parts_key, op_key = scope .. ':meta', scope .. ':ws:parts', scope .. ':op:' .. ws.window
   if changes then
@@ -163,14 +166,14 @@ local function close_workspace(scope, ws, changes, answer)
   redis.call('HSET', meta_key, unpack(counts))
   for part, number in pairs(ws.parts) do redis.call('HSET', parts_key, part, number) end
   redis.call('HSET', op_key, ws.op, cmsgpack.pack({ws.rev, unpack(answer)}))
-  -- Also when somebody has deleted it: no key stays without a lifetime.
+  -- Also when the hash was deleted meanwhile, so that no key stays without a lifetime.
   if ws.turned or ws.new_ops then redis.call('PEXPIRE', op_key, ws.window_ms * 2) end
   if ws.outdated then redis.call('UNLINK', scope .. ':op:' .. ws.outdated) end
   if ws.moved then
     redis.call('PEXPIREAT', meta_key, ws.dies)
     for _, key in ipairs(ws.keys) do redis.call('PEXPIREAT', key, ws.dies) end
   else
-    -- The list of parts, which stands last, is written only with a part.
+    -- The list of parts, the last key, is written only with a part.
     for i = 1, #ws.keys - (next(ws.parts) and 0 or 1) do
       local key = ws.keys[i]
       redis.call('PEXPIREAT', key, ws.dies, 'NX')
@@ -179,15 +182,15 @@ local function close_workspace(scope, ws, changes, answer)
   return {'ok', ws.rev, unpack(answer)}
 end
 
--- Append JSON texts to a log, drop from its head what lies over the cap. Answers the number of the last one, how many
--- were dropped, and the event's change; or nil and what is full.
+-- Appends JSON texts to a log and drops its oldest items beyond the cap. Returns the number of the last item, the
+-- number of dropped ones, and the event's change; or nil and the exceeded limit.
 local function extend_log(scope, ws, name, texts, cap)
   local part = 'ws:log:' .. name
   local log_key = scope .. ':' .. part
   local number = part_version(scope, ws, part)
   if not number then return nil, 'parts' end
   local length = redis.call('LLEN', log_key)
-  -- A cap that was lowered is reached step by step: no call does more than so much.
+  -- A lowered cap is reached in steps, so that no call drops more than 500 items beyond its own.
   local dropped = math.min(math.max(0, length + #texts - cap), #texts + 500)
   if dropped > 0 then
     local old = redis.call('LRANGE', log_key, 0, dropped - 1)

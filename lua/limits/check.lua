@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
--- Take room in a window that slides, if there is enough; what is refused takes none.
--- answers: allowed | duplicate | refused, then what is taken in the window, and us until the refused would fit
--- repeat: answers duplicate; the same op takes room once
+-- Takes room in a sliding window if enough is free; a refused call takes none.
+-- returns: allowed | duplicate | refused, then the used room, and us until a refused call would fit
+-- repeat: returns duplicate; an op takes room once
 local scope     = KEYS[1]            -- key: root of the limit's slot
-local op        = ARGV[1]            -- str: id of the call
-local most      = tonumber(ARGV[2])  -- int: room in every window
-local window_us = tonumber(ARGV[3])  -- int: its length, microseconds
-local cost      = tonumber(ARGV[4])  -- int: how much is taken
+local op        = ARGV[1]            -- str: op id
+local most      = tonumber(ARGV[2])  -- int: room of a window
+local window_us = tonumber(ARGV[3])  -- int: length of a window, microseconds
+local cost      = tonumber(ARGV[4])  -- int: room to take
 local now_arg   = ARGV[5]            -- time: test override, microseconds
 --@include time: now_us, integer
 
--- Each length has a key of its own, so that two windows of one name do not trim one another.
+-- One key per length, so that two windows of one name do not trim each other.
 local window_key = scope .. ':window:' .. integer(window_us / 1000)
 local now = now_us(now_arg)
--- A clock that was set back opens no window twice.
+-- A clock that steps back reopens no window.
 local newest = redis.call('ZRANGE', window_key, -1, -1, 'WITHSCORES')[2]
 if newest and tonumber(newest) > now then now = tonumber(newest) end
 local outside = integer(now - window_us)
@@ -21,7 +21,7 @@ local used = redis.call('ZCOUNT', window_key, '(' .. outside, '+inf')
 local before = redis.call('ZSCORE', window_key, op .. ':1')
 if before and tonumber(before) > now - window_us then return {'duplicate', used, 0} end
 if used + cost > most then
-  -- So many of the oldest must have left.
+  -- The call fits when this many of the oldest have left the window.
   local leaves = redis.call('ZRANGE', window_key, '(' .. outside, '+inf', 'BYSCORE',
     'LIMIT', used + cost - most - 1, 1, 'WITHSCORES')[2]
   return {'refused', used, tonumber(leaves) + window_us - now}

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Note for which tasks the holder of an execution lock waits: they can never get the same lock meanwhile.
+-- Records the tasks that the holder of an execution lock waits for, so that none of them waits for the same lock.
 -- status: noted | lost (the caller does not hold the lock)
--- repeat: noted once
+-- repeat: records each task once
 local scope = KEYS[1]                   -- key: root of the scope's slot
 local lock  = ARGV[1]                   -- str: lock
-local value = ARGV[2]                   -- str: what it holds for the caller
+local value = ARGV[2]                   -- str: value of the caller's lock
 local rows  = cmsgpack.unpack(ARGV[3])  -- rows: task
 --@include lock: fenced_by
 

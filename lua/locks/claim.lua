@@ -1,18 +1,18 @@
 #!lua flags=allow-oom
--- Take the execution lock of an attempt. A higher generation of the same task takes over at once.
--- answers: taken, value (fence:task:generation:nonce)
---          held, value of the holder, another task (`next`: kept for one of those who wait), ms it has left
---          awaited, value of the holder, which waits for this very task: it would wait for ever
---          fenced, value of the holder, maybe empty: a higher generation has had the lock; final
--- repeat: the same nonce gets the same fence, and its whole time again
+-- Takes the execution lock of an attempt. A higher generation of the same task takes the lock over at once.
+-- returns: taken, value (fence:task:generation:nonce)
+--          held, value of another task (`next`: kept for a waiter), ms until it lapses
+--          awaited, value of a holder that waits for this very task; waiting would deadlock
+--          fenced, value of the holder or '': a higher generation has had the lock; final
+-- repeat: the same nonce gets the same fence and a full lease
 local scope      = KEYS[1]            -- key: root of the scope's slot
 local lock       = ARGV[1]            -- str: lock, exec or exec:TASK
 local task       = ARGV[2]            -- str: task
 local generation = ARGV[3]            -- str: generation of the attempt
-local nonce      = ARGV[4]            -- str: random, of this attempt
-local ttl_ms     = tonumber(ARGV[5])  -- int: it lapses after so long
-local wait_ms    = tonumber(ARGV[6])  -- int: the caller waits so long if it is held; 0: not at all
-local woken      = ARGV[7]            -- str: 1 with the token of the wake list
+local nonce      = ARGV[4]            -- str: random, identifies this attempt
+local ttl_ms     = tonumber(ARGV[5])  -- int: duration of the lease
+local wait_ms    = tonumber(ARGV[6])  -- int: the caller waits this long if the lock is held; 0: not at all
+local woken      = ARGV[7]            -- str: 1 = the caller has the token of the wake list
 local now_arg    = ARGV[8]            -- time: test override, microseconds
 --@include time: now_us
 --@include lock: next_fence, list_lock, wait_for
@@ -51,8 +51,8 @@ if waited then
   redis.call('ZREM', waiters_key, nonce)
   redis.call('DEL', wake_key, awaited_key)
 end
--- A session that lives long sees many tasks: what a day has passed over is forgotten, a few at a time. Such an attempt
--- would still be found out when it asks whether it owns its task.
+-- A session that lives long sees many tasks: generations older than a day are dropped, a few at a time. An attempt that
+-- old still fails when it checks that it owns its task.
 if redis.call('HLEN', fence_key) > 100 then
   local some = redis.call('HRANDFIELD', fence_key, 4, 'WITHVALUES')
   for i = 1, #some, 2 do

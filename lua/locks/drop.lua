@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Give locks up: whether they are held, were lost, or were only waited for.
--- answers: per row released | not_held
--- repeat: not_held
+-- Releases locks, and withdraws waiters.
+-- returns: per row released | not_held
+-- repeat: returns not_held
 local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock nonce
 local now_arg = ARGV[2]                   -- time: test override, microseconds
@@ -20,7 +20,7 @@ for i = 1, #rows do
     unlock(scope, lock, now_ms)
     answers[i] = 'released'
   else
-    -- The one that leaves may have been given the token: it goes to another one.
+    -- The leaving waiter may hold the token; another waiter gets it.
     if waited and (not holder or holder == 'next') then pass_lock(scope, lock, now_ms) end
     answers[i] = 'not_held'
   end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Release the execution locks of attempts that are known to be dead.
--- answers: per row released | not_held
--- repeat: not_held
+-- Releases the execution locks of dead attempts.
+-- returns: per row released | not_held
+-- repeat: returns not_held
 local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock task generation
 local now_arg = ARGV[2]                   -- time: test override, microseconds

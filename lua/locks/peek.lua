@@ -1,10 +1,10 @@
 #!lua flags=no-writes
--- See who holds a lock, or all locks of a scope.
--- answers: per lock that is held: lock, value, ms it has left, how many wait for it
--- repeat: reads only
+-- Reads one lock, or all locks of a scope.
+-- returns: per held lock: name, value, ms until it lapses, number of waiters
+-- repeat: reads again
 local scope   = KEYS[1]            -- key: root of the scope's slot
 local lock    = ARGV[1]            -- str: one lock; empty: all
-local limit   = tonumber(ARGV[2])  -- int: at most so many (500)
+local limit   = tonumber(ARGV[2])  -- int: at most this many (500)
 local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include time: now_us, integer
 

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Give locks their whole time again. An execution lock that lapsed and that nobody has had since is taken again.
--- answers: per row kept | lost, then what the lock holds now (empty: nothing)
--- repeat: the same
+-- Renews locks. Takes a lapsed execution lock again, unless another attempt has held it since.
+-- returns: per row kept | lost, then the lock's value ('': free)
+-- repeat: renews again
 local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock value ttl_ms
 local now_arg = ARGV[2]                   -- time: test override, microseconds

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- Take a named lock.
--- answers: taken, value (fence:nonce:owner)
---          held, value of the holder (`next`: kept for one of those who wait), ms it has left
--- repeat: the same nonce gets the same fence, and its whole time again
+-- Takes a named lock.
+-- returns: taken, value (fence:nonce:owner)
+--          held, value of the holder (`next`: kept for a waiter), ms until it lapses
+-- repeat: the same nonce gets the same fence and a full lease
 local scope   = KEYS[1]            -- key: root of the scope's slot
 local lock    = ARGV[1]            -- str: lock, as lock:NAME
-local nonce   = ARGV[2]            -- str: random, of this one try to get it
-local owner   = ARGV[3]            -- str: who that is, for people
-local ttl_ms  = tonumber(ARGV[4])  -- int: it lapses after so long
-local wait_ms = tonumber(ARGV[5])  -- int: the caller waits so long if it is held; 0: not at all
-local woken   = ARGV[6]            -- str: 1 with the token of the wake list
+local nonce   = ARGV[2]            -- str: random, identifies this request
+local owner   = ARGV[3]            -- str: name of the holder, shown to people
+local ttl_ms  = tonumber(ARGV[4])  -- int: duration of the lease
+local wait_ms = tonumber(ARGV[5])  -- int: the caller waits this long if the lock is held; 0: not at all
+local woken   = ARGV[6]            -- str: 1 = the caller has the token of the wake list
 local now_arg = ARGV[7]            -- time: test override, microseconds
 --@include time: now_us
 --@include lock: next_fence, nonce_of, list_lock, wait_for

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Delete a schedule. Tasks that it has submitted stay.
+-- Deletes a schedule; keeps the tasks that it submitted.
 -- status: deleted | unknown
--- repeat: answers unknown
+-- repeat: returns unknown
 local pool = KEYS[1]  -- key: root of the pool's slot
-local name = ARGV[1]  -- str: of the schedule
+local name = ARGV[1]  -- str: schedule
 
 local known = redis.call('DEL', pool .. ':schedule:' .. name)
 redis.call('ZREM', pool .. ':schedules', name)

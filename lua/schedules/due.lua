@@ -1,12 +1,12 @@
 #!lua flags=allow-oom
--- Find the schedules whose fire time has come, with all that is needed to fire them. The record is believed, not the
--- index: what the index has wrong is put right.
--- answers: now in ms, ms until the next is due (-1: none is), per schedule name plan next anchor task, and the state of
---          that task (empty: it is gone)
--- repeat: finds the same until they are fired
+-- Finds due schedules and reads what is needed to fire them. The record of a schedule decides; a wrong index is
+-- corrected.
+-- returns: now in ms, ms until the next schedule is due (-1: none), per schedule: name plan next anchor task, and the
+--          state of that task ('': deleted)
+-- repeat: finds the same schedules until they fire
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local excluded = cmsgpack.unpack(ARGV[1])  -- rows: name
-local limit   = tonumber(ARGV[2])         -- int: look at so many at most, and stop behind 1 MiB of definitions
+local limit   = tonumber(ARGV[2])         -- int: read at most this many, and at most 1 MiB of definitions
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include key: has_type
@@ -24,7 +24,7 @@ for i = 1, #names do
     local schedule_key = pool .. ':schedule:' .. name
     --@row schedule: plan next anchor task paused
     local schedule = {}
-    -- Another type there must not keep the others from being fired.
+    -- A key of another type must not keep the other schedules from firing.
     if has_type(types, schedule_key, 'hash') then
       schedule = redis.call('HMGET', schedule_key, 'plan', 'next', 'anchor', 'task', 'paused')
     end

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Let a schedule fire no more until it is resumed.
+-- Pauses a schedule until it is resumed.
 -- status: done | already | unknown
--- repeat: answers already
+-- repeat: returns already
 local pool    = KEYS[1]  -- key: root of the pool's slot
-local name    = ARGV[1]  -- str: of the schedule
+local name    = ARGV[1]  -- str: schedule
 local now_arg = ARGV[2]  -- time: test override, microseconds
 --@include time: now_us, integer
 

@@ -1,14 +1,14 @@
 #!lua
--- Store a schedule, in place of the one that the caller saw.
--- status: ok | same (stored already) | changed (another than the caller saw: look again)
--- repeat: answers same
+-- Stores a schedule, if the stored definition is the one that the caller read.
+-- status: ok | same (already stored) | changed (another definition: read again)
+-- repeat: returns same
 local pool    = KEYS[1]             -- key: root of the pool's slot
-local name    = ARGV[1]             -- str: of the schedule
+local name    = ARGV[1]             -- str: schedule
 local plan    = ARGV[2]             -- str: its definition, JSON
-local digest  = ARGV[3]             -- str: of the definition
-local before  = ARGV[4]             -- str: digest that the caller saw; empty: there was none
-local next_ms = ARGV[5]             -- str: next fire time, or inf; empty: it keeps its own, and what intervals count from
-local anchor  = ARGV[6]             -- str: where intervals count from, ms
+local digest  = ARGV[3]             -- str: digest of the definition
+local before  = ARGV[4]             -- str: digest that the caller read; empty: none
+local next_ms = ARGV[5]             -- str: next fire time, or inf; empty: keeps time and anchor
+local anchor  = ARGV[6]             -- str: start of intervals, ms
 --@include schedule: set_next_fire
 
 local schedule_key, due_key = pool .. ':schedule:' .. name, pool .. ':schedules'

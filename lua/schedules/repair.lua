@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Look whether schedules are listed at the times that their records say; with `repair` list them so.
--- codes: lost-schedule (it is not listed, or at another time) | gone-schedule (one is listed that has no record) |
---        damaged-schedule (a record without a definition or a time: it is deleted)
--- answers: per finding: row code repaired (1 or 0)
--- repeat: finds nothing of what it has repaired
+-- Checks that each schedule is indexed at its fire time; with `repair` corrects the index.
+-- codes: lost-schedule (not indexed, or at another time) | gone-schedule (indexed without a record) |
+--        damaged-schedule (a record without definition or time; repair deletes it)
+-- returns: per finding: row code repaired (1 or 0)
+-- repeat: finds nothing that it has repaired
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: name
 local repair  = ARGV[2]                   -- str: 1 = repair what is found

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Let a paused schedule fire again, from a fire time that the caller computed of what it saw.
--- status: done | already | unknown | changed (another definition than the caller saw: look again)
--- repeat: answers already
+-- Resumes a paused schedule at a fire time that the caller computed from the definition that it read.
+-- status: done | already | unknown | changed (another definition: read again)
+-- repeat: returns already
 local pool    = KEYS[1]  -- key: root of the pool's slot
-local name    = ARGV[1]  -- str: of the schedule
-local before  = ARGV[2]  -- str: digest of the definition that the caller saw
+local name    = ARGV[1]  -- str: schedule
+local before  = ARGV[2]  -- str: digest of the definition that the caller read
 local next_ms = ARGV[3]  -- str: next fire time, or inf
 --@include schedule: set_next_fire
 

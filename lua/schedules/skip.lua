@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- Let schedules wait for their next fire times although this one led to no new task, and write down why not. A fire time
--- that is left as it is will be tried again.
--- outcomes: skipped (the previous task has not ended) | missed (nobody was there) | refused
--- status, per row: ok | stale (the schedule does not wait for that fire time any more)
--- repeat: answers stale, unless the fire time was left as it is
+-- Moves schedules on to their next fire times without a new task, and stores the reason. A row whose next fire time
+-- equals its due time is tried again.
+-- outcomes: skipped (the previous task has not ended) | missed (no supervisor ran) | refused
+-- status, per row: ok | stale (the schedule waits for another fire time)
+-- repeat: returns stale, unless the fire time stayed the same
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: name due next missed outcome error
 local now_arg = ARGV[2]                   -- time: test override, microseconds

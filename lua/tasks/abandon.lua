@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- Give back the entries of a worker that is known to be dead: its tasks go to the head of their queues.
--- answers: given back, then per task: id generation (the one that died)
--- repeat: the entries are gone; gives back what the dead worker's last read swallowed since
+-- Requeues the tasks of a dead worker at the head of their queues and counts one death each.
+-- returns: number of removed entries, then per requeued task: id, generation that died
+-- repeat: finds only entries that the dead worker's last read delivered since
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local worker     = ARGV[1]                   -- str: consumer that died
 local agent      = ARGV[2]                   -- str: agent
-local limit      = tonumber(ARGV[3])         -- int: at most so many entries (500)
+local limit      = tonumber(ARGV[3])         -- int: at most this many entries (500)
 local max_deaths = cmsgpack.unpack(ARGV[4])  -- rows: skill deaths
-local reason     = ARGV[5]                   -- str: how it died, kept as evidence
-local dead_ttl_s = tonumber(ARGV[6])         -- int: dead letters are kept at least so long
+local reason     = ARGV[5]                   -- str: how the worker died, kept as evidence
+local dead_ttl_s = tonumber(ARGV[6])         -- int: minimum lifetime of dead letters
 local now_arg    = ARGV[7]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include record: next_generation

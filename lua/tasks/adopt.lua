@@ -1,19 +1,19 @@
 #!lua flags=allow-oom
--- Hand a worker entries of one inbox: those whose lease ran out, and on demand its own that it never saw (a broken
--- connection swallowed them). Each handed entry gets a new generation, so whoever held it before can change nothing.
--- What the caller says it holds is renewed, never adopted. At most 1 MiB is handed over in one call.
--- answers: looked (1: the inbox was searched, 0: somebody looked just now, or a grace after an outage runs),
+-- Claims entries of one inbox for a worker: entries whose lease ran out and, on demand, its own entries that a broken
+-- connection lost. Each claimed entry gets a new generation, so that its former holder can change nothing. Renews the
+-- entries that the caller holds. Returns at most 1 MiB of envelopes.
+-- returns: looked (1: the inbox was searched, 0: searched a moment ago, or a grace period runs),
 --          then per delivery: entry id generation attempt deaths forgiven envelope
--- repeat: what the first call handed over is in the list of own lost entries, because the caller does not hold it
+-- repeat: returns the claimed entries as lost ones, because the caller does not list them as held
 local pool       = KEYS[1]                   -- key: root of the pool's slot
-local worker     = ARGV[1]                   -- str: consumer that takes
+local worker     = ARGV[1]                   -- str: consumer that adopts
 local agent      = ARGV[2]                   -- str: agent
 local lease_ms   = tonumber(ARGV[3])         -- int: lease of the agent
 local held       = cmsgpack.unpack(ARGV[4])  -- rows: entry
-local limit      = tonumber(ARGV[5])         -- int: at most so many (free slots of the caller)
+local limit      = tonumber(ARGV[5])         -- int: at most this many (free slots of the caller)
 local own        = ARGV[6]                   -- str: 1 = also the caller's own lost entries
 local max_deaths = cmsgpack.unpack(ARGV[7])  -- rows: skill deaths
-local dead_ttl_s = tonumber(ARGV[8])         -- int: dead letters are kept at least so long
+local dead_ttl_s = tonumber(ARGV[8])         -- int: minimum lifetime of dead letters
 local now_arg    = ARGV[9]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include record: next_generation
@@ -37,17 +37,17 @@ for i = 1, #max_deaths do deaths_allowed[max_deaths[i].skill] = max_deaths[i].de
 local seen = redis.call('HMGET', agent_key, 'looked', 'grace', 'limits', 'rest')
 local looked, grace, limits, rest = tonumber(seen.looked or 0), tonumber(seen.grace or 0), seen.limits or '', seen.rest == '1'
 local stepped_back = now_ms < looked
--- One look serves all workers for a tenth of a lease, unless it had to leave some behind. With a look of each worker
--- every fifth, searches are then at most three tenths apart: less than the third that counts as an outage.
+-- One search serves all workers for a tenth of a lease, unless it left entries behind. Each worker asks every fifth of
+-- a lease, so searches are at most three tenths apart: less than the third that counts as an outage.
 local search = rest or stepped_back or now_ms - looked >= lease_ms / 10
--- Nobody could renew while nobody could look: give every holder one lease to come back (protocol rule 10).
+-- While no search was possible, no renewal was: every holder gets one lease as grace (protocol rule 10).
 if search and (stepped_back or now_ms - looked > lease_ms / 3) then grace = now_ms + lease_ms end
 local may_take = search and now_ms >= grace
 
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
 local blocked, sessions = any_active and agent_blocked(pool, agent), any_active and any_session_stopped(pool)
 
--- Whether a task may not start now, for all that its limits allow.
+-- Returns whether an active command keeps a task from starting.
 local function stopped(task)
   if blocked then return true end
   local skill = task.skill or string.match(task.queue, '^skill:(.*)$')
@@ -70,7 +70,7 @@ end
 local renewed = #claim
 if may_take then
   rest = false
-  -- One more than fits tells whether some are left for whoever asks next.
+  -- One more than fits, to learn whether entries are left for the next caller.
   local wanted = limit - #candidates + #mine + 1
   --@rows idle: entry worker
   local idle = redis.call('XPENDING', inbox_key, 'workers', 'IDLE', lease_ms, '-', '+', wanted)

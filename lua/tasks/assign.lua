@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Move the best ready tasks of one agent's queues into its inbox: as many as its workers have room for, its limits
--- allow, and `limit` and 1 MiB permit. This is the gate: a task that passes it has been granted its start.
--- answers: assigned, left (1: tasks remain and room too: call again), next_free_us (0: no limit holds tasks back), now_us
--- repeat: a second call assigns further tasks, never the same one
+-- Moves the best ready tasks of an agent's queues into its inbox: as many as its workers' free slots, its limits,
+-- `limit` and 1 MiB of envelopes allow. A task that is assigned has taken its slots of the limits.
+-- returns: assigned, left (1: tasks and room remain: call again), next_free_us (0: no limit holds tasks back), now_us
+-- repeat: assigns further tasks
 local pool    = KEYS[1]             -- key: root of the pool's slot
 local agent   = ARGV[1]             -- str: agent
-local limit   = tonumber(ARGV[2])   -- int: at most so many (500)
+local limit   = tonumber(ARGV[2])   -- int: at most this many (500)
 local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include time: now_us, integer
 --@include record: read_task, lifetime, forgiven_failures
@@ -34,15 +34,15 @@ for skill in string.gmatch(spec.skills, '%S+') do
 end
 
 local room = slots * (1 + backlog) - redis.call('XLEN', inbox_key)
--- A marked agent rings when its entries fall below its slots plus half the backlog (protocol rule 6).
+-- A marked agent notifies supervisors when its entries fall below its slots plus half the backlog (protocol rule 6).
 local ring_below = integer(math.ceil(slots * (1 + backlog / 2)))
 local want, next_free = math.min(room, limit), 0
 if want > 0 and limits ~= '' then
-  -- It has no backlog. Half its slots in a call, so that its workers run the one half while the other one is fetched.
+  -- A limited agent has no backlog. Assigns half of its slots, so that its workers run one half and fetch the other.
   want, next_free = limit_room(pool, limits, now, math.min(want, math.ceil(slots / 2)))
 end
 
--- The heads of all its queues, best first. Asking the queues that hold something, for no more than they could give.
+-- Reads the heads of the non-empty queues, best first, and no more of each than may be assigned.
 local filled = {}
 for i = 1, #queues do
   local queue = queues[i]
@@ -53,13 +53,13 @@ for i = 1, #queues do
 end
 if #filled == 0 then return {0, 0, 0, now} end
 if want <= 0 then
-  -- Only a full inbox needs the mark; a limit reopens by time.
+  -- Only a full inbox is marked, because a limit reopens by time.
   if room <= 0 then redis.call('HSET', agent_key, 'mark', ring_below) end
   return {0, 0, next_free, now}
 end
 local each = want
 if #filled > 1 then each = math.max(1, math.min(want, math.floor(1000 / #filled))) end
--- A flat list id, score, id, score ... as Redis answers it; `from` has the queue of each. Scores stay the texts they are.
+-- A flat list id, score, id, score ... as Redis returns it; `from` has the queue of each. Scores stay text.
 local heads, from = {}, {}
 if #filled == 1 then
   heads = redis.call('ZRANGE', pool .. ':queue:' .. filled[1], 0, each - 1, 'WITHSCORES')
@@ -84,9 +84,9 @@ else
 end
 
 local plain = {}
--- State, generation and envelope of a task, and its other fields.
+-- Returns state, generation and envelope of a task, and a table of its other fields.
 local function read(task_key)
-  -- A plain task in its first attempt has these three, and nothing else that has to be read; or a lane on top.
+  -- A plain task in its first attempt has these three fields, or these and a lane; the rest need not be read.
   local fields = redis.call('HLEN', task_key)
   if fields == 3 then return read_task(task_key, 'state', 'gen', 'env'), plain end
   if fields == 4 then
@@ -95,12 +95,12 @@ local function read(task_key)
   end
   local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
     'out', 'requeued', 'lane')
-  return found, {fails = found.fails, deaths = found.deaths, by = found.by, ttl = found.ttl, idem = found.idem, skill = found.skill,
-    out = found.out, requeued = found.requeued, lane = found.lane}
+  return found, {fails = found.fails, deaths = found.deaths, by = found.by, ttl = found.ttl, idem = found.idem,
+    skill = found.skill, out = found.out, requeued = found.requeued, lane = found.lane}
 end
 
 local held = {}
--- Note a task that a stop holds back (protocol rule 7). Answers whether one does.
+-- Collects a task if a stop holds it back (protocol rule 7); returns whether one does.
 local function hold_back(id, score, skill, envelope)
   local scope = stopped_scope(pool, sessions, skill, envelope)
   if not scope then return false end
@@ -118,7 +118,7 @@ local ending = start_endings(now)
 local removed, grants, expiring = {}, {}, {}
 local parked = {}
 local assigned, bytes = 0, 0
--- With several queues only `each` heads of one are known, so no more than that may be taken before looking again.
+-- Of several queues only `each` heads are known, so that no more may be assigned before the next read.
 for i = 1, math.min(#heads / 2, each) do
   if assigned >= want or bytes >= call_bytes then break end
   local id, score, queue = heads[2 * i - 1], heads[2 * i], from[i] or filled[1]
@@ -126,7 +126,7 @@ for i = 1, math.min(#heads / 2, each) do
   --@row found: state gen env
   local found, task = read(task_key)
   if found.state ~= 'ready' then
-    -- An index entry that a torn script left behind: the state in the hash decides.
+    -- An index entry that an interrupted script left behind; the record decides.
   elseif task.by and tonumber(task.by) <= now_ms then
     task.gen = found.gen
     end_task(pool, ending, id, task, 'expired', lifetime(task.ttl), {'reason', 'did not start in time'})
@@ -135,7 +135,7 @@ for i = 1, math.min(#heads / 2, each) do
     parked[#parked + 1] = score
     parked[#parked + 1] = id
   elseif any_active and hold_back(id, score, task.skill, found.env) then
-    -- It waits with the others of its stop, so that it keeps nobody waiting here.
+    -- The task waits with the others of its stop, so that it does not block the queue.
   else
     local generation, envelope = found.gen, found.env
     if #envelope > inline_bytes then envelope = '' end
@@ -146,7 +146,7 @@ for i = 1, math.min(#heads / 2, each) do
       entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'e', envelope)
     elseif task.requeued then
       local fails = forgiven_failures(task.requeued)
-      -- Last, so that workers that know of no requeues read the rest.
+      -- Last, so that older workers, which do not know the field, read the rest.
       entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope,
         'f', fails)
     else

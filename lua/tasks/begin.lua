@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Note that attempts are about to begin. Asked for tasks only that have a death behind them: such a task waits in its
--- worker until it may run alone, and when that worker dies meanwhile it has not died of itself (protocol rule 8).
--- status, per row: kept | lost (the task was taken away; nothing changed, and it must not begin)
--- repeat: notes the same
+-- Records that attempts begin. Workers call it only for tasks that have died before: such a task waits until it may run
+-- alone, and a worker that dies meanwhile counts no death for it (protocol rule 8).
+-- status, per row: kept | lost (the attempt lost its task and must not begin; nothing changed)
+-- repeat: records the same
 local pool = KEYS[1]                   -- key: root of the pool's slot
 local rows = cmsgpack.unpack(ARGV[1])  -- rows: id generation
 --@include record: read_task

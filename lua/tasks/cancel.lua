@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Cancel tasks: one that waits, in a queue or unread in an inbox, ends at once; one that a worker has is marked, and that
--- worker gets a note, so that it stops it now and not at its next renewal.
+-- Cancels tasks. A waiting or unread task ends at once; a running one is marked, and its worker is notified, so that
+-- the worker stops the task before its next renewal.
 -- status, per id: ended | signalled | already state | unknown
--- repeat: answers already, or signalled again
+-- repeat: returns already, or signalled again
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: id
-local reason  = ARGV[2]                   -- str: who or why, shown to the client
+local reason  = ARGV[2]                   -- str: shown to the client
 local now_arg = ARGV[3]                   -- time: test override, microseconds
 --@include time: now_us
 --@include ending: start_endings, flush_endings

@@ -1,14 +1,13 @@
 #!lua flags=allow-oom
--- Look through a part of one inbox for entries of no attempt (their tasks are gone, ended or somewhere else) and for
--- entries that cannot be read; with `repair` remove them. An inbox that lost its group, or its agent's place in the
--- registry, gets it back, so that what lies in it is read or recovered.
+-- Checks a part of one inbox for entries that belong to no attempt or name no task; with `repair` removes them. Also
+-- recreates a missing consumer group and a missing index entry of the agent, so that the inbox is read or recovered.
 -- codes: stray-entry | damaged (an entry that names no task) | no-group | unlisted-agent
--- answers: the last entry that was looked at (empty: there are no more), then per finding: entry code repaired (1 or 0)
--- repeat: finds nothing of what it has repaired
+-- returns: the last checked entry ('': the end), then per finding: entry code repaired (1 or 0)
+-- repeat: finds nothing that it has repaired
 local pool    = KEYS[1]            -- key: root of the pool's slot
 local agent   = ARGV[1]            -- str: agent
-local after   = ARGV[2]            -- str: entry to go on behind; 0-0 = from the beginning
-local limit   = tonumber(ARGV[3])  -- int: look at so many at most; each holds up to 16 KiB
+local after   = ARGV[2]            -- str: continue after this entry; 0-0 = from the start
+local limit   = tonumber(ARGV[3])  -- int: read at most this many; each has up to 16 KiB
 local repair  = ARGV[4]            -- str: 1 = repair what is found
 local now_arg = ARGV[5]            -- time: test override, microseconds
 --@include time: now_us, integer

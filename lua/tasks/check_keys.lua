@@ -1,9 +1,8 @@
 #!lua flags=allow-oom
--- Look at keys from outside, up to 500: whether each holds the type that it should, and goes away if it should; with
--- `repair` what would stay for ever gets the lifetime that is named.
+-- Checks the type and the lifetime of up to 500 keys; with `repair` sets missing lifetimes.
 -- codes: wrong-type | no-lifetime
--- answers: per finding: row code repaired (1 or 0)
--- repeat: finds nothing of what it has repaired
+-- returns: per finding: row code repaired (1 or 0)
+-- repeat: finds nothing that it has repaired
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: suffix type keep_s
 local repair  = ARGV[2]                   -- str: 1 = repair what is found

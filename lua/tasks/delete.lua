@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Delete ended tasks with all that belongs to them: place among the dead letters, output, idempotency key, record. A stub
--- stays for 5 minutes, so that a late repeat of their submit is no new task (protocol rule 22).
+-- Deletes ended tasks: dead letter, output, idempotency key, record. A stub stays for 5 minutes, so that a late repeat
+-- of their submit creates no new task (protocol rule 22).
 -- status, per id: deleted | refused state (it has not ended; nothing changed) | unknown
--- repeat: answers deleted as long as the stub is there, unknown afterwards
+-- repeat: returns deleted while the stub exists, then unknown
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: id
 local now_arg = ARGV[2]                   -- time: test override, microseconds
@@ -16,9 +16,9 @@ local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
 
 local function delete(id)
   local task_key, out_key = pool .. ':task:' .. id, pool .. ':out:' .. id
-  local found = read_task(task_key, 'state', 'idem', 'deleted')
-  local state, idem = found.state, found.idem
-  if found.deleted then return 'deleted', '' end
+  local task = read_task(task_key, 'state', 'idem', 'deleted')
+  local state, idem = task.state, task.idem
+  if task.deleted then return 'deleted', '' end
   if not state then return 'unknown', '' end
   if not ended[state] then return 'refused', state end
   redis.call('EXISTS', dead_key, out_key)  -- reading probes what will be written (protocol rule 26)
@@ -27,7 +27,7 @@ local function delete(id)
   local fields = redis.call('HKEYS', task_key)
   redis.call('ZREM', dead_key, id)
   redis.call('UNLINK', out_key)
-  -- The key may have run out, and a later task may have it now.
+  -- The key may have expired, and a later task may own it.
   if holder and string.match(holder, '^%S+') == id then redis.call('UNLINK', idem_key) end
   redis.call('HSET', task_key, 'deleted', now_text)
   for first = 1, #fields, 1000 do

@@ -1,13 +1,13 @@
 #!lua
--- Append progress and partial output of running attempts to the output streams of their tasks: up to 500 rows, each
--- judged for itself. A stream holds about `max_chunks` entries. Progress right behind progress takes its place, so that
--- a talkative handler does not push its output out.
--- kinds: progress (data = [done, total, message]; the latest is kept in the task too) | output
--- status, per row: ok | stale (the task was taken away; nothing was written)
--- repeat: answers ok; a row whose `seq` is not above the last one of its attempt was here before and is skipped
+-- Appends progress and partial output of running attempts to the output streams of their tasks: up to 500 rows, each
+-- judged for itself. A stream keeps about `max_chunks` entries. Progress replaces the progress entry right before it,
+-- so that frequent progress does not evict output.
+-- kinds: progress (data = [done, total, message]; the record keeps the latest) | output
+-- status, per row: ok | stale (the attempt lost its task; nothing was written)
+-- repeat: returns ok and skips rows whose `seq` is not above the last one of the attempt
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation attempt seq kind number data
-local max_chunks = tonumber(ARGV[2])         -- int: entries that a stream keeps
+local max_chunks = tonumber(ARGV[2])         -- int: maximum entries of a stream
 --@include notify: publish_hint
 --@include record: read_task
 
@@ -18,7 +18,7 @@ local function known(id)
   if not task then
     local found = read_task(pool .. ':task:' .. id, 'state', 'gen', 'out')
     task = {running = found.state == 'assigned', gen = found.gen, seq = 0, progress = '-'}
-    -- out: generation of the last row, its seq, and its entry if that was progress
+    -- `out` has the generation and the seq of the last row, and its entry if it was progress.
     local gen, seq, progress = string.match(found.out or '', '^(%S+) (%S+) (%S+)$')
     if gen == task.gen then task.seq, task.progress = tonumber(seq), progress end
     tasks[id] = task

@@ -1,24 +1,25 @@
 #!lua flags=allow-oom
--- Store the verdicts of attempts: up to 500 in one call, each judged for itself.
--- verdicts: succeeded (payload = result) | dead (payload = error) | retry (payload = error, after delay_ms)
---           snooze (after delay_ms or at at_ms, no attempt counted) | requeue (to the head of its queue, no attempt counted)
---           released (as requeue; the rate-limit slots return too) | cancelled
---           | ask (waits for the answer to question `number`, which is the payload, up to delay_ms or at_ms if one is
---           given; no attempt counted)
--- A task that somebody asked to cancel does not go back: whatever would send it there ends it as cancelled.
--- A row may end after the payload: no delay, no reason.
--- status, per row: ok | already (the same verdict came before; nothing changed) | stale (the task was taken away; nothing changed)
--- answers: for each row that is not ok its number and status
--- repeat: answers already
+-- Stores the verdicts of attempts: up to 500 rows, each judged for itself; a row may end after its payload. A task whose
+-- cancel is requested does not return to its queue: it ends as cancelled.
+-- verdicts: succeeded (payload = result) | dead (payload = error) | cancelled
+--           | retry (payload = error; after delay_ms)
+--           | snooze (after delay_ms or at at_ms; counts no attempt)
+--           | requeue (at its original place; counts no attempt)
+--           | released (as requeue; returns the slots of rate limits too)
+--           | ask (payload = question `number`; until its answer, or delay_ms or at_ms if given; counts no attempt)
+-- status, per row: ok | already (the same verdict is stored; nothing changed) | stale (the attempt lost its task;
+-- nothing changed)
+-- returns: for each row that is not ok its number and status
+-- repeat: returns already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason number
-local dead_ttl_s = tonumber(ARGV[2])         -- int: dead letters are kept at least so long
+local dead_ttl_s = tonumber(ARGV[2])         -- int: minimum lifetime of dead letters
 local max_wait_s = tonumber(ARGV[3])         -- int: a task that goes back is kept this long
 local now_arg    = ARGV[4]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include counter: count_done
 --@include envelope: skill_queue
---@include record: read_task, lifetime, rank_of, original_score, next_generation
+--@include record: read_task, lifetime, rank_of, original_score, next_generation, attempt_number
 --@include output: append_event
 --@include queue: enqueue, start_waiting, flush_waiting
 --@include limit: return_slots
@@ -34,9 +35,9 @@ local waiting = start_waiting()
 local terminal = {succeeded = true, dead = true, cancelled = true, expired = true}
 local again = {retry = 'retried', snooze = 'snoozed', requeue = 'given_back', released = 'given_back', ask = 'asked'}
 
--- State and generation of a task, and its other fields.
+-- Returns state and generation of a task, and a table of its other fields.
 local function read(task_key)
-  -- A plain task in its first attempt has env, gen, state and at, and nothing else that has to be read; or a lane on top.
+  -- A plain task in its first attempt has env, gen, state and at, or these and a lane; the rest need not be read.
   local fields = redis.call('HLEN', task_key)
   if fields == 4 then return read_task(task_key, 'state', 'gen'), {} end
   if fields == 5 then
@@ -62,13 +63,13 @@ local function leave_attempt(task_key, row, task)
   if state == 'scheduled' then
     fields[7], fields[8], fields[9], fields[10] = 'left', verdict, 'due', integer(due)
   end
-  local attempt = tonumber(task.fails or 0) + tonumber(task.deaths or 0) + 1
+  local attempt = attempt_number(task.fails, task.deaths)
   if verdict == 'retry' then
     fields[#fields + 1], fields[#fields + 2] = 'fails', tonumber(task.fails or 0) + 1
     fields[#fields + 1], fields[#fields + 2] = 'error:' .. attempt, row.payload
   end
   if state == 'awaiting_input' then
-    -- Without a deadline it is due never: a time that is left of an earlier wait is none of this question.
+    -- 0: no deadline. Overwrites the due time of an earlier wait.
     local number, until_ms = integer(row.number or 1), integer(due)
     fields[7], fields[8], fields[9], fields[10] = 'asks', number, 'due', until_ms
     fields[11], fields[12] = 'ask:' .. number, integer(now_ms) .. ' ' .. until_ms .. ' ' .. row.payload
@@ -82,7 +83,7 @@ local function leave_attempt(task_key, row, task)
     waiting.expiring[#waiting.expiring + 1] = task.by
     waiting.expiring[#waiting.expiring + 1] = id
   elseif task.by then
-    -- It has started in time; what comes after is no start.
+    -- The task has started in time; later attempts have no deadline.
     redis.call('HDEL', task_key, 'by')
   end
   if state == 'scheduled' then
@@ -93,12 +94,15 @@ local function leave_attempt(task_key, row, task)
     waiting.asking[#waiting.asking + 1] = id
   else
     local score = integer(rank_of(task.rank) + now_ms)
-    -- Given back: to the very place it came from, ahead of all that waited behind it.
+    -- A requeued task returns to its original place.
     if verdict == 'requeue' or verdict == 'released' then score = original_score(task_key) end
     enqueue(waiting.ready, task.queue or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
   end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
-  if task.out then append_event(pool, id, row.generation, attempt, again[verdict], state == 'awaiting_input' and integer(row.number or 1) .. ' ' .. row.payload or reason) end
+  if task.out then
+    local text = state == 'awaiting_input' and integer(row.number or 1) .. ' ' .. row.payload or reason
+    append_event(pool, id, row.generation, attempt, again[verdict], text)
+  end
 end
 
 local function judge(row)

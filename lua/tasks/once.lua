@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
--- Keep the result of what a handler did and must not do again, with its task. It was done: a full server takes it too.
--- status, of the result: stored | already value (it had been stored) | stale (the task was taken away; nothing changed)
--- answers: status, then the value that had been stored
--- repeat: answers already, with the value that was stored
+-- Stores the result of a step that a handler must not repeat. A full server accepts it, because the step has happened.
+-- status, of the result: stored | already value (a result was stored) | stale (the attempt lost its task; nothing
+-- changed)
+-- returns: status, then the stored value
+-- repeat: returns already and the stored value
 local pool       = KEYS[1]  -- key: root of the pool's slot
 local id         = ARGV[1]  -- str: task
-local generation = ARGV[2]  -- str: of the attempt
-local name       = ARGV[3]  -- str: what was done
+local generation = ARGV[2]  -- str: generation of the attempt
+local name       = ARGV[3]  -- str: name of the step
 local value      = ARGV[4]  -- str: its result, JSON
 --@include record: read_task
 

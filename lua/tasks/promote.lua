@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- Make due tasks ready, and end those that were not started in time; a few hundred of each in one call. One whose
--- question nobody answered in time is due too: it goes on at the place that it came from, and its handler learns of it.
--- answers: promoted, expired, ms until the next is due (-1: nothing is scheduled), left (1: more is due now)
--- repeat: what was promoted is not scheduled any more
+-- Makes due tasks ready and ends tasks that did not start in time; up to `limit` of each. A task whose question has
+-- passed its deadline continues at its original place, and its handler learns that no answer came.
+-- returns: promoted, expired, ms until the next task is due (-1: none), left (1: more are due now)
+-- repeat: promotes further tasks
 local pool    = KEYS[1]             -- key: root of the pool's slot
-local limit   = tonumber(ARGV[1])   -- int: at most so many of each kind (500)
+local limit   = tonumber(ARGV[1])   -- int: at most this many of each kind (500)
 local now_arg = ARGV[2]             -- time: test override, microseconds
 --@include time: now_us, integer
 --@include envelope: skill_queue
---@include record: read_task, lifetime, rank_of
+--@include record: read_task, lifetime, rank_of, attempt_number
 --@include output: append_event
 --@include queue: put_ready, enqueue
 --@include lane: join_lane, leave_ready
@@ -23,14 +23,14 @@ local expired = 0
 local late = redis.call('ZRANGE', expiring_key, '-inf', now_text, 'BYSCORE', 'LIMIT', 0, limit)
 for i = 1, #late do
   local id = late[i]
-  local found = read_task(pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails',
+  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'ttl', 'idem', 'env', 'out', 'gen', 'fails',
       'deaths', 'lane')
-  if found.state == 'ready' or found.state == 'scheduled' or found.state == 'waiting' then
-    local task = {idem = found.idem, out = found.out, gen = found.gen, fails = found.fails, deaths = found.deaths, lane = found.lane}
-    end_task(pool, ending, id, task, 'expired', lifetime(found.ttl), {'reason', 'did not start in time'})
-    if found.state == 'ready' then
-      leave_ready(pool, ending, found.queue or skill_queue(found.env), id)
-    elseif found.state == 'scheduled' then
+  if task.state == 'ready' or task.state == 'scheduled' or task.state == 'waiting' then
+    local ended = {idem = task.idem, lane = task.lane, out = task.out, gen = task.gen, fails = task.fails, deaths = task.deaths}
+    end_task(pool, ending, id, ended, 'expired', lifetime(task.ttl), {'reason', 'did not start in time'})
+    if task.state == 'ready' then
+      leave_ready(pool, ending, task.queue or skill_queue(task.env), id)
+    elseif task.state == 'scheduled' then
       redis.call('ZREM', scheduled_key, id)
     end
     expired = expired + 1
@@ -43,13 +43,13 @@ local ids, ready, promoted = {}, {}, 0
 for i = 1, #due, 2 do
   local id, due_ms = due[i], tonumber(due[i + 1])
   ids[#ids + 1] = id
-  local found = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env', 'lane')
-  if found.state == 'scheduled' then
-    if found.lane and not join_lane(pool, found.lane, id, now) then
+  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env', 'lane')
+  if task.state == 'scheduled' then
+    if task.lane and not join_lane(pool, task.lane, id, now) then
       redis.call('HSET', pool .. ':task:' .. id, 'state', 'waiting')
     else
       redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
-      enqueue(ready, found.queue or skill_queue(found.env), integer(rank_of(found.rank) + due_ms), id)
+      enqueue(ready, task.queue or skill_queue(task.env), integer(rank_of(task.rank) + due_ms), id)
     end
     promoted = promoted + 1
   end
@@ -58,14 +58,16 @@ local overdue = redis.call('ZRANGE', asking_key, '-inf', now_text, 'BYSCORE', 'L
 for i = 1, #overdue do
   local id = overdue[i]
   local task_key = pool .. ':task:' .. id
-  local found = read_task(task_key, 'state', 'queue', 'env', 'at', 'asks', 'out', 'gen', 'fails', 'deaths')
-  if found.state == 'awaiting_input' then
-    local number, score = found.asks or '0', string.match(found.at or '', ' (%d+)$') or now_text
+  local task = read_task(task_key, 'state', 'queue', 'env', 'at', 'asks', 'out', 'gen', 'fails', 'deaths')
+  if task.state == 'awaiting_input' then
+    local number, score = task.asks or '0', string.match(task.at or '', ' (%d+)$') or now_text
     redis.call('HSET', task_key, 'state', 'ready', 'answered:' .. number, now_text)
-    enqueue(ready, found.queue or skill_queue(found.env), score, id)
+    enqueue(ready, task.queue or skill_queue(task.env), score, id)
     ending.counts.unanswered = (ending.counts.unanswered or 0) + 1
     promoted = promoted + 1
-    if found.out then append_event(pool, id, found.gen, tonumber(found.fails or 0) + tonumber(found.deaths or 0) + 1, 'unanswered', number) end
+    if task.out then
+      append_event(pool, id, task.gen, attempt_number(task.fails, task.deaths), 'unanswered', number)
+    end
   end
 end
 for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
@@ -75,7 +77,7 @@ flush_endings(pool, ending)
 
 local next_due = -1
 for _, key in ipairs({scheduled_key, expiring_key, asking_key}) do
-  -- What waits for a person without a deadline stands at infinity.
+  -- Questions without a deadline have the score infinity.
   local head = redis.call('ZRANGE', key, '-inf', '(+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
   if head[2] and (next_due < 0 or tonumber(head[2]) < next_due) then next_due = tonumber(head[2]) end
 end

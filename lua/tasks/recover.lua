@@ -1,16 +1,16 @@
 #!lua flags=allow-oom
--- Give back the entries of one inbox that none of its workers will finish: those whose lease ran out so long ago that
--- every live worker of the agent must be full; those that nobody has read, of an agent without live workers, or of one
--- without a free slot while another agent could take them; and what is unread and did not start in time ends.
--- answers: given back, left (1: there may be more: call again)
--- repeat: the entries are gone; finds those that ran out since
+-- Requeues entries of one inbox that no worker will finish: entries whose lease ran out long ago, because every live
+-- worker must be full; unread entries of an agent without workers, or without a free slot while another agent has the
+-- skill. Ends unread tasks that did not start in time.
+-- returns: requeued, left (1: call again)
+-- repeat: finds only entries that ran out since
 local pool       = KEYS[1]             -- key: root of the pool's slot
 local agent      = ARGV[1]             -- str: agent
-local limit      = tonumber(ARGV[2])   -- int: at most so many entries of each kind (500)
-local every_ms   = tonumber(ARGV[3])   -- int: the caller looks this often
-local heartbeat_ms = tonumber(ARGV[4])   -- int: workers renew this often, or three times a lease
-local dead_ttl_s = tonumber(ARGV[5])   -- int: dead letters are kept at least so long
-local clean      = ARGV[6]             -- str: 1 = also remove consumers that nobody knows and that hold nothing
+local limit      = tonumber(ARGV[2])   -- int: at most this many entries of each kind (500)
+local every_ms   = tonumber(ARGV[3])   -- int: interval of the caller's searches
+local heartbeat_ms = tonumber(ARGV[4])   -- int: interval of renewals, at most a third of a lease
+local dead_ttl_s = tonumber(ARGV[5])   -- int: minimum lifetime of dead letters
+local clean      = ARGV[6]             -- str: 1 = also remove consumers that are not registered and hold nothing
 local now_arg    = ARGV[7]             -- time: test override, microseconds
 --@include time: now_us, integer
 --@include envelope: skill_queue
@@ -26,7 +26,7 @@ local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
 if redis.call('EXISTS', inbox_key) == 0 then return {0, 0} end
 local group = redis.call('XINFO', 'GROUPS', inbox_key)[1]
--- A stream without its group was half restored: it is made again from the beginning (protocol rule 27).
+-- A stream that was restored without its group gets a group that reads from the beginning (protocol rule 27).
 if not group then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0') end
 local read_up_to = '0-0'
 for i = 1, group and #group or 0, 2 do
@@ -38,8 +38,8 @@ local slots, lease_ms = tonumber(spec.slots or 0), tonumber(spec.lease_ms or 150
 local swept, grace = tonumber(spec.swept or 0), tonumber(spec.grace or 0)
 local deaths_allowed = {}
 for skill, deaths in string.gmatch(spec.terms or '', '(%S+)=%d+/(%d+)') do deaths_allowed[skill] = tonumber(deaths) end
--- While nobody looked nobody may have been able to renew either: every holder gets one lease (protocol rule 10). An
--- inbox that was empty is not swept, but its workers look.
+-- While no supervisor or worker searched, renewals may have failed too: every holder gets one lease as grace (protocol
+-- rule 10). Supervisors skip empty inboxes, workers do not.
 local seen = math.max(swept, tonumber(spec.looked or 0))
 if now_ms < swept or now_ms - seen > every_ms + lease_ms / 3 then grace = math.max(grace, now_ms + lease_ms) end
 redis.call('HSET', agent_key, 'swept', integer(now_ms), 'grace', integer(grace))

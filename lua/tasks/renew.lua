@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Renew the leases of the entries that a worker holds in one inbox, if they are still its own.
--- answers: pending (how many entries the consumer has; more than it holds, twice running: some were lost on the way),
---          then per row: kept | lost | cancelled (kept too, but somebody asked to stop it)
+-- Renews the leases of entries that a worker holds in one inbox.
+-- returns: pending (entries of the consumer; more than it holds, twice in a row: a broken connection lost some),
+--          then per row: kept | lost | cancelled (kept, and a cancel is requested)
 -- repeat: renews again
 local pool   = KEYS[1]                   -- key: root of the pool's slot
 local worker = ARGV[1]                   -- str: consumer

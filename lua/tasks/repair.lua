@@ -1,22 +1,22 @@
 #!lua flags=allow-oom
--- Look whether tasks are where their records say, and nowhere else; with `repair` put them there. The record is the truth
--- about a task, queues and other indexes can be made from it again. Judges up to 500 rows, less when the records are large.
--- rows: id and '' (the record itself) | id and the index that lists it (queue:…, scheduled, asking, expiring, parked:…,
---       held:…, lane:…, dead)
---       id and out (its output stream) | '' and idem:… (an idempotency key) | '' and queue:… or held:… (whether it is listed)
---       '' and lane:… or id and lane (whether somebody has the turn of this lane, or of the task's; ask when all were judged)
--- codes: lost-ready lost-scheduled lost-asking lost-entry lost-deadline lost-lane lost-letter (a task, or a part of its place, is
---        missing) | lost-turn (nobody has that of the lane) | out-of-turn (another one of its lane has it)
---        misplaced (an index lists it wrongly) | gone (an index lists a task without record)
---        damaged (a record that nobody could work with) | unreadable (another type lies where the record should)
---        no-lifetime | orphan-output | orphan-key | unlisted-queue | listed-empty
--- answers: judged (how many rows; send the others again), then per finding: row code repaired (1 or 0)
--- repeat: finds nothing of what it has repaired
+-- Checks that tasks are indexed where their records say, and nowhere else; with `repair` corrects the indexes, because
+-- the record decides. Judges up to 500 rows, fewer when records are large.
+-- rows: id and '' (the record) | id and an index that lists it (queue:…, scheduled, asking, expiring, parked:…, held:…,
+--       lane:…, dead) | id and `out` (its output stream) | '' and idem:… (an idempotency key) | '' and queue:… or
+--       held:… (whether it is listed) | '' and lane:…, or id and `lane` (whether a task has the turn of this lane, or
+--       of the task's lane; sent after all tasks were judged)
+-- codes: lost-ready lost-scheduled lost-asking lost-entry lost-deadline lost-lane lost-letter (an index misses a task)
+--        | lost-turn (no task of a lane has the turn) | out-of-turn (another task of the lane has the turn)
+--        | misplaced (an index lists it wrongly) | gone (an index lists a task without record)
+--        | damaged (a corrupt record) | unreadable (the key of a record has another type)
+--        | no-lifetime | orphan-output | orphan-key | unlisted-queue | listed-empty
+-- returns: number of judged rows (send the rest again), then per finding: row code repaired (1 or 0)
+-- repeat: finds nothing that it has repaired
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id place
-local repair     = ARGV[2]                   -- str: 1 = repair what is found
-local max_wait_s = tonumber(ARGV[3])         -- int: a task that nobody runs is kept this long
-local dead_ttl_s = tonumber(ARGV[4])         -- int: dead letters are kept at least so long
+local repair     = ARGV[2]                   -- str: 1 = repair what is task
+local max_wait_s = tonumber(ARGV[3])         -- int: lifetime of a task that waits
+local dead_ttl_s = tonumber(ARGV[4])         -- int: minimum lifetime of dead letters
 local now_arg    = ARGV[5]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include key: has_type
@@ -44,7 +44,7 @@ local waits = {ready = true, waiting = true, scheduled = true, awaiting_input = 
 local ended = {succeeded = true, dead = true, cancelled = true, expired = true}
 local clean = {gone = true, ['orphan-output'] = true, ['orphan-key'] = true, ['listed-empty'] = true}
 
--- Nothing may fail after the first write: while another type lies where all repairs write, nothing is repaired.
+-- Nothing may fail after the first write: while a key that all repairs write has another type, nothing is repaired.
 local shared = {[queues_key] = 'set', [scheduled_key] = 'zset', [asking_key] = 'zset', [expiring_key] = 'zset', [dead_key] = 'zset',
   [pool .. ':doorbell'] = 'stream', [pool .. ':events'] = 'stream', [pool .. ':stats:TOTAL'] = 'hash',
   [pool .. ':stats:' .. integer(math.floor(now / 60000000))] = 'hash'}
@@ -65,7 +65,7 @@ local function number(text)
   return string.match(text or '', '^%d+$') and tonumber(text)
 end
 
--- Whether the turn of a lane can be given on: what is read and written for that is what it should be.
+-- Returns whether the keys that passing the turn of a lane touches have their types.
 local function sound(lane)
   local lane_key = pool .. ':lane:' .. lane
   if not has_type(types, lane_key, 'zset') then return false end
@@ -83,7 +83,8 @@ local function can_repair(id, task)
     and (not client or has_type(types, pool .. ':replies:' .. client, 'stream'))
 end
 
--- A delayed task joins its lane when it is due; one between two attempts has its place there.
+-- Returns whether a task is a member of its lane. A delayed task joins when it is due; between attempts it stays a
+-- member.
 local function in_lane(task)
   return (waits[task.state] and (task.state ~= 'scheduled' or task.left)) or task.state == 'assigned'
 end
@@ -97,7 +98,8 @@ local function check_lane(row, id, task)
     if done then
       local first = redis.call('ZRANGE', lane_key, 0, 0, 'WITHSCORES')
       local ahead, score = tonumber(first[2]), math.max(number(task.gen), number(task.due) or 0) * 1000
-      -- What is not `waiting` has the turn. Nobody gets it here: those before this one may be missing too.
+      -- A task that is not `waiting` has the turn. The turn is not passed here, because members before this one may be
+      -- missing too.
       if ahead and task.state ~= 'waiting' then
         score = ahead - 1
       elseif ahead and score <= ahead and redis.call('HGET', pool .. ':task:' .. first[1], 'state') ~= 'waiting' then
@@ -120,23 +122,23 @@ local function check_lane(row, id, task)
   end
 end
 
--- Give the turn to the first of a lane, unless it has it.
+-- Gives the turn to the first member of a lane, unless the member has it.
 local function check_turn(row, lane)
   local lane_key = pool .. ':lane:' .. lane
   local id = has_type(types, lane_key, 'zset') and redis.call('ZRANGE', lane_key, 0, 0)[1]
   if not id or not has_type(types, pool .. ':task:' .. id, 'hash') then return end
-  local found = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env')
-  if found.state ~= 'waiting' or not found.env then return end
-  local queue = found.queue or skill_queue(found.env)
+  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env')
+  if task.state ~= 'waiting' or not task.env then return end
+  local queue = task.queue or skill_queue(task.env)
   local done = may_repair and has_type(types, pool .. ':queue:' .. queue, 'zset')
   if done then
     redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
-    ending.turns[id] = {queue = queue, score = integer(rank_of(found.rank) + now_ms)}
+    ending.turns[id] = {queue = queue, score = integer(rank_of(task.rank) + now_ms)}
   end
   note(row, 'lost-turn', done)
 end
 
--- Whether a stop holds a task back, beside its queue.
+-- Returns whether a stop holds a task back.
 local function is_held(id, task)
   if not has_type(types, held_key, 'set') or types[held_key] == 'none' then return false end
   local found = read_task(pool .. ':task:' .. id, 'skill', 'env')
@@ -149,7 +151,7 @@ end
 
 local function check_waiting(row, id, task)
   if task.state == 'waiting' then
-    -- Its lane is its place.
+    -- `check_lane` has judged its place.
   elseif task.state == 'ready' then
     local queue_key = pool .. ':queue:' .. task.queue
     local addressed = string.match(task.queue, '^agent:(.*)$')
@@ -157,7 +159,7 @@ local function check_waiting(row, id, task)
       and not is_held(id, task) then
       local done = can_repair(id, task) and has_type(types, queue_key, 'zset')
       if done then
-        -- Where it came from, if it was assigned before: it may only stand further ahead than it would have.
+        -- The original place, if the task was assigned before.
         local score = string.match(task.at or '', ' (%d+)$')
         local since = math.max(number(task.gen), number(task.due) or 0)
         enqueue(waiting.ready, task.queue, score or integer(rank_of(task.rank) + since), id)
@@ -238,12 +240,13 @@ end
 local function end_damaged(id, task, field)
   local kept = {idem = task.idem, out = task.out, gen = number(task.gen) and task.gen or '0',
     fails = number(task.fails), deaths = number(task.deaths), lane = task.lane}
-  end_task(pool, ending, id, kept, 'dead', lifetime(task.ttl, dead_ttl_s), {'reason', 'its record is damaged: ' .. field})
+  local reason = 'its record is damaged: ' .. field
+  end_task(pool, ending, id, kept, 'dead', lifetime(task.ttl, dead_ttl_s), {'reason', reason})
   index_dead(pool, id, now_ms, dead_ttl_s)
   task.state = 'dead'
 end
 
--- Judge a record, once in a call. Answers its facts: `missing`, `unreadable`, else the state that it has from now on.
+-- Judges a record, once per call. Returns `missing`, `unreadable`, or the fields of the record after the repair.
 local function judge(row, id)
   if tasks[id] then return tasks[id] end
   local task_key = pool .. ':task:' .. id
@@ -257,8 +260,8 @@ local function judge(row, id)
     task.unreadable = true
     return task
   end
-  local found = read_task(task_key, unpack(record_fields))
-  for i = 1, #record_fields do task[record_fields[i]] = found[i] end
+  local values = read_task(task_key, unpack(record_fields))
+  for i = 1, #record_fields do task[record_fields[i]] = values[i] end
   check_lifetime(row, id, task)
   if task.deleted or ended[task.state] then
     local since = task.state == 'dead' and number(task.ended)
@@ -291,7 +294,7 @@ end
 
 local function belongs(id, task, place)
   if place == 'dead' then return task.state == 'dead' end
-  -- What cannot be judged stays, unless it stops whoever meets it.
+  -- A damaged record stays indexed until it has ended, because its place cannot be judged.
   if task.damaged then return not ended[task.state] end
   if place == 'scheduled' then return task.state == place end
   if place == 'asking' then return task.state == 'awaiting_input' end
@@ -361,7 +364,7 @@ local function check_key(row, idem)
   end
 end
 
--- Whether `queues` lists a queue that holds tasks, or `held` the scope of a stop that does.
+-- Checks that `queues` lists a queue, or `held` the scope of a stop, exactly when it holds tasks.
 local function check_listed(row, list_key, prefix, queue)
   local queue_key = pool .. prefix .. queue
   if not has_type(types, list_key, 'set') then return end
@@ -402,7 +405,7 @@ for i = 1, #rows do
   answers[1] = i
 end
 
--- Into the new places before they leave the old ones.
+-- Adds to the new places before it removes from the old ones, so that an interrupted script loses no task.
 flush_waiting(pool, waiting)
 for place, ids in pairs(misplaced) do
   local queue = string.match(place, '^queue:(.*)$')

@@ -1,14 +1,13 @@
 #!lua
--- Let ended tasks run again: dead letters, cancelled and expired ones line up in their lanes and queues as if they had
--- become ready now. They keep their ids, their keys and all that is known of their attempts; but what they failed and died so far
--- counts no more, and they need not start in time any more.
+-- Requeues ended tasks: dead letters, cancelled and expired ones. They keep ids, idempotency keys and the history of
+-- their attempts; earlier failures and deaths no longer count, and `start_by` no longer applies.
 -- status, per id: requeued | already state (it has not ended) | refused state (it succeeded) | damaged | unknown
--- repeat: answers requeued for every task that this token has requeued, whatever became of it since, and changes nothing
+-- repeat: returns requeued for every task that this token has requeued, whatever its state is now; changes nothing
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id
-local token      = ARGV[2]                   -- str: names this call and its repeats; one word
-local said       = ARGV[3]                   -- str: who and why, kept as evidence
-local max_wait_s = tonumber(ARGV[4])         -- int: a task that nobody runs is kept this long
+local token      = ARGV[2]                   -- str: identifies the call and its repeats; one word
+local said       = ARGV[3]                   -- str: actor and reason, kept as evidence
+local max_wait_s = tonumber(ARGV[4])         -- int: lifetime of a task that waits
 local now_arg    = ARGV[5]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include counter: increment_counters
@@ -30,7 +29,8 @@ local function retry(id)
     'requeued', 'lane', 'asks')
   local state = found.state
   if not state then return 'unknown', '' end
-  local task = {state = state, gen = found.gen, queue = found.queue, env = found.env, fails = found.fails, deaths = found.deaths}
+  local task = {state = state, gen = found.gen, queue = found.queue, env = found.env, fails = found.fails,
+    deaths = found.deaths}
   local count, by = string.match(found.requeued or '0 0 0 -', '^(%d+) %d+ %d+ (%S+)$')
   if by == token then return 'requeued', state end
   if state == 'succeeded' then return 'refused', state end
@@ -47,12 +47,12 @@ local function retry(id)
     'requeued', number .. ' ' .. fails .. ' ' .. deaths .. ' ' .. token,
     'requeue:' .. number, integer(now_ms) .. ' ' .. state .. ' ' .. said)
   redis.call('HDEL', task_key, 'ended', 'at', 'by', 'cancel', 'due', 'left')
-  -- What nobody answered in time is asked again.
+  -- A question whose deadline passed is asked again.
   if found.asks and redis.call('HEXISTS', task_key, 'answer:' .. found.asks) == 0 then
     redis.call('HDEL', task_key, 'answered:' .. found.asks)
   end
   redis.call('EXPIRE', task_key, max_wait_s)
-  -- The key may have run out, and a later task may have it now.
+  -- The key may have expired, and a later task may own it.
   if holder and string.match(holder, '^%S+') == id then redis.call('EXPIRE', idem_key, max_wait_s) end
   if state_now == 'ready' then
     enqueue(waiting.ready, task.queue or skill_queue(task.env), integer(rank_of(found.rank) + now_ms), id)

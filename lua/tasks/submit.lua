@@ -1,13 +1,14 @@
 #!lua
--- Accept tasks: up to 500 in one call, each judged for itself. A row may end with its last column that is not as usual.
--- Before one that replaces a lane only so many end in one call; `crowded` means: send this row again, it goes on.
--- status, per row: created | duplicate id | conflict id | full queue | stale parent or schedule | stopped slot | busy task | crowded lane
--- answers: for each row that was not created its number, status and what that names
--- repeat: a row whose task exists answers duplicate with its own id and changes nothing
+-- Accepts tasks: up to 500 rows, each judged for itself. A row may end after its last unusual column. A row that
+-- replaces the tasks of a long lane returns `crowded` after 500 ended tasks; sent again, it continues.
+-- status, per row: created | duplicate id | conflict id | full queue | stale parent or schedule | stopped slot | busy
+-- task | crowded lane
+-- returns: for each row that was not created its number, its status, and the value named above
+-- repeat: returns duplicate and the row's own id for a task that exists; changes nothing
 local pool        = KEYS[1]                   -- key: root of the pool's slot
 local rows        = cmsgpack.unpack(ARGV[1])  -- rows: id envelope rank ttl_s queue skill delay_ms at_ms start_by_ms idem digest parent parent_generation lane on_busy fire
 local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
-local max_wait_s  = tonumber(ARGV[3])         -- int: a task that nobody runs is kept this long
+local max_wait_s  = tonumber(ARGV[3])         -- int: lifetime of a task that waits
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include envelope: skill_queue, session_of
@@ -31,7 +32,7 @@ local any_known = redis.call('EXISTS', unpack(task_keys)) > 0
 
 local any_active, refusing = redis.call('EXISTS', pool .. ':desired') == 1, {}
 
--- The slot of the first order that refuses a new task, or nil: a stop that says so, or the drain of its queue.
+-- Returns the slot of the first active command that refuses a new task, a stop or a drain of its queue; or nil.
 local function refused_by(queue, skill, envelope)
   local session = session_of(envelope)
   local slots = {'stop:all', 'stop:' .. queue, 'drain:queue:' .. queue}
@@ -48,7 +49,7 @@ local function refused_by(queue, skill, envelope)
   return nil
 end
 
--- How many tasks wait in a queue, a lane, or `scheduled`.
+-- Returns how many tasks wait in a queue, a lane, or `scheduled`.
 local function length_of(place)
   if not lengths[place] then
     local key = pool .. ':queue:' .. place
@@ -60,7 +61,8 @@ local function length_of(place)
   return lengths[place]
 end
 
--- The task that a lane is busy with, or nil. One that was lost without an end keeps nobody out: it is noted as `stale`.
+-- Returns the live task of a lane, or nil. A member that was lost without an end is marked as `stale` and blocks no
+-- task.
 local function live_member(key, lane)
   local ids = redis.call('ZRANGE', pool .. ':lane:' .. key, 0, 99)
   for i = 1, #ids do
@@ -71,7 +73,7 @@ local function live_member(key, lane)
   return nil
 end
 
--- Whether its lane refuses a new task: nil, or a status and what that names (protocol rules 21, 22).
+-- Returns why a lane refuses a new task: a status and its value, or nil (protocol rules 21, 22).
 local function meet_lane(key, on_busy, id)
   local place, lane = 'lane:' .. key, lanes[key]
   if not lane then
@@ -100,7 +102,7 @@ local function meet_lane(key, on_busy, id)
     may_end = may_end - count
     lengths[place] = 1
   end
-  -- Those that come later in this call find it ahead of them.
+  -- Later rows of this call find this task ahead of them.
   if count == 0 or on_busy then lane.owner = id end
   return nil
 end
@@ -164,7 +166,7 @@ local born, usual_keep_s, usual_score = integer(now_ms), integer(max_wait_s), in
 local ending, cancelling = start_endings(now), start_cancelling()
 local ready, scheduled, expiring = {}, {}, {}
 
--- Put all into their places that were accepted so far.
+-- Stores the places of the tasks accepted so far.
 local function settle()
   for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
   flush_turns(pool, ending)
@@ -173,8 +175,8 @@ local function settle()
   ready, scheduled, expiring = {}, {}, {}
 end
 
--- Give a new task its place in its lane: the last one, or with `interrupt` that behind the owner. Answers whether it has
--- the turn at once, and those that it may end.
+-- Adds a new task to its lane: at the end, or with `interrupt` behind the owner. Returns whether the task has the turn,
+-- and the members that it may end.
 local function enter_lane(key, on_busy, id)
   local lane_key, lane = pool .. ':lane:' .. key, lanes[key]
   if lane.stale then
@@ -185,7 +187,7 @@ local function enter_lane(key, on_busy, id)
     lane.last = tonumber(redis.call('ZRANGE', lane_key, -1, -1, 'WITHSCORES')[2] or 0)
   end
   local free, others = lane.last == 0, {}
-  -- By time, for people; but never before those that are there, whatever the clock does.
+  -- Scores are times, but never below those of members, because the clock may step back.
   local score = math.max(now, lane.last + 1)
   if on_busy == 'interrupt' and not free then
     local first = redis.call('ZRANGE', lane_key, 0, 1, 'WITHSCORES')
@@ -202,7 +204,8 @@ local function enter_lane(key, on_busy, id)
   return free, others
 end
 
--- End those of a lane that a new task interrupts or replaces. The last ones first: the turn goes past them.
+-- Ends the members of a lane that a new task interrupts or replaces; the last first, so that none of them gets the
+-- turn.
 local function make_way(others, on_busy, id)
   if #others == 0 then return end
   settle()
@@ -241,7 +244,7 @@ for n = 1, #accepted do
   end
   if rank or ttl_s or row.queue or start_by or idem or due or row.lane then
     local fields = {}
-    -- What most tasks have in common is not stored: it would be a third of a small record.
+    -- Defaults are not stored: they would be a third of a small record.
     if row.queue and queue ~= skill_queue(row.envelope) then fields[#fields + 1], fields[#fields + 2] = 'queue', queue end
     if row.skill then fields[#fields + 1], fields[#fields + 2] = 'skill', row.skill end
     if rank and rank ~= rank_of(nil) then fields[#fields + 1], fields[#fields + 2] = 'rank', integer(rank) end

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Begin or go on to follow tasks: from now on their output streams also tell of their lives and of their ends. The first
--- entry of a stream that is made here tells the present state.
--- status, per id: live last_entry | ended last_entry (nothing will follow) | silent (ended, and has no stream) | unknown
+-- Turns on output streams for tasks, so that their states and ends appear there. A new stream begins with the present
+-- state.
+-- status, per id: live last_entry | ended last_entry (nothing follows) | silent (ended, without a stream) | unknown
 -- repeat: changes nothing
 local pool = KEYS[1]                   -- key: root of the pool's slot
 local rows = cmsgpack.unpack(ARGV[1])  -- rows: id
---@include record: read_task, has_ended
+--@include record: read_task, has_ended, attempt_number
 --@include output: append_event
 
 local answers = {}
@@ -27,10 +27,10 @@ local function watch(id)
   end
   if not task.out then redis.call('HSET', task_key, 'out', '0 0 -') end
   if not streams then
-    -- Who waits for the turn of its lane is ready.
-    local found, agent = state == 'waiting' and 'ready' or state, ''
+    -- Followers see a task that waits for the turn of its lane as ready.
+    local shown, agent = state == 'waiting' and 'ready' or state, ''
     if state == 'assigned' then agent = string.match(task.at, '^%S+') end
-    append_event(pool, id, task.gen, tonumber(task.fails or 0) + tonumber(task.deaths or 0) + 1, found, agent)
+    append_event(pool, id, task.gen, attempt_number(task.fails, task.deaths), shown, agent)
   end
   return 'live', last_entry(out_key)
 end

@@ -1,20 +1,21 @@
 #!lua flags=no-writes
--- Find what one task waits for: where it stands, and what could hold it back there. Reads only, and of nothing more than
--- `limit` agents, and ten times as many workers when nobody has its skill.
--- answers: nothing (unknown task), else
+-- Reads what one task waits for: its place and whatever may hold it back there. Reads at most `limit` agents, and ten
+-- times as many workers when no agent has the skill.
+-- returns: nothing (unknown task), else
 --   now_us, leader,
 --   task: state gen at cancel reason fails deaths left death ended skill queue progress forgiven_fails forgiven_deaths,
---   place: scheduled: due_ms, envelope of a retry | awaiting_input: due_ms, number, question | ready: rank in its queue, parked (1),
---          held by a stop (1) | waiting: rank in its lane, the task that has the turn, its state, lane
+--   place: scheduled: due_ms, envelope of a retry | awaiting_input: due_ms, number, question
+--          | ready: rank in its queue, parked (1), held by a stop (1)
+--          | waiting: rank in its lane, the task that has the turn, its state, lane
 --          | assigned: in the inbox (1), worker, idle_ms, seen_ms, host, pid, registered (1),
 --   agents, each: name seen_ms slots backlog lease_ms grace_ms skilled (1) workers inbox terms limits offers,
---     limits, each: name, then count window_us used next_us of those that are defined,
---     offers, if not skilled: live workers, those that have the skill, draining ones that have it, some that lack it,
---   active, each: slot value, of the stops and pauses that concern it
--- repeat: looks again
+--     limits, each: name, and of a defined limit: count window_us used next_us,
+--     offers, if not skilled: live workers, those with the skill, draining ones with the skill, some without it,
+--   active, each: slot value, of the active stops and pauses that concern the task
+-- repeat: reads again
 local pool    = KEYS[1]            -- key: root of the pool's slot
 local id      = ARGV[1]            -- str: task
-local limit   = tonumber(ARGV[2])  -- int: look at so many agents at most
+local limit   = tonumber(ARGV[2])  -- int: read at most this many agents
 local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include time: now_us
 --@include envelope: skill_queue, session_of
@@ -23,17 +24,17 @@ local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include limit: next_start
 
 local task_key = pool .. ':task:' .. id
-local found = read_task(task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
+local task = read_task(task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
   'skill', 'queue', 'env', 'progress', 'lane', 'requeued')
-local state, at, env = found.state, found.at, found.env
+local state, at, env = task.state, task.at, task.env
 if not state then return {} end
 local now = now_us(now_arg)
-local queue = found.queue or skill_queue(env)
-local skill = found.skill or string.match(queue, '^skill:(.*)$') or ''
-local death = found.deaths and redis.call('HGET', task_key, 'death:' .. found.deaths)
-local fails_forgiven, deaths_forgiven = forgiven_failures(found.requeued)
-local task = {state, found.gen, at, found.cancel, found.reason, found.fails, found.deaths, found.left, death, found.ended, skill, queue, found.progress,
-  fails_forgiven, deaths_forgiven}
+local queue = task.queue or skill_queue(env)
+local skill = task.skill or string.match(queue, '^skill:(.*)$') or ''
+local death = task.deaths and redis.call('HGET', task_key, 'death:' .. task.deaths)
+local fails_forgiven, deaths_forgiven = forgiven_failures(task.requeued)
+local facts = {state, task.gen, at, task.cancel, task.reason, task.fails, task.deaths, task.left, death, task.ended, skill,
+  queue, task.progress, fails_forgiven, deaths_forgiven}
 local place, agents, active = {}, {}, {}
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
 local looked = 0
@@ -45,7 +46,7 @@ local function note_active(slot)
   end
 end
 
--- What the workers of an agent that does not offer the skill as a whole say of it, each for itself.
+-- Counts the workers of an agent by skill, when the agent itself does not offer it.
 local function offers(agent)
   local workers_key = pool .. ':agent:' .. agent .. ':workers'
   local names, rows = redis.call('HKEYS', workers_key), redis.call('HVALS', workers_key)
@@ -75,19 +76,21 @@ local function look_at(agent, ahead, offered)
   local _, named = string.find(' ' .. (spec.terms or ''), ' ' .. skill .. '=', 1, true)
   local terms = named and string.match(spec.terms, '^%d+/%d+', named) or false
   if skilled == 0 and not offered then offered = offers(agent) end
-  agents[#agents + 1] = {agent, redis.call('ZSCORE', pool .. ':agents', agent), spec.slots, spec.backlog, spec.lease_ms, spec.grace, skilled,
-    redis.call('HLEN', agent_key .. ':workers'), redis.call('XLEN', pool .. ':inbox:' .. agent), terms, limits, offered or {}}
+  local seen_ms = redis.call('ZSCORE', pool .. ':agents', agent)
+  local workers, inbox = redis.call('HLEN', agent_key .. ':workers'), redis.call('XLEN', pool .. ':inbox:' .. agent)
+  agents[#agents + 1] = {agent, seen_ms, spec.slots, spec.backlog, spec.lease_ms, spec.grace, skilled, workers, inbox, terms,
+    limits, offered or {}}
 end
 
 local function look_for_agents(ahead)
   local addressed = string.match(queue, '^agent:(.*)$')
   if addressed then return look_at(addressed, ahead) end
   local names = redis.call('ZRANGE', pool .. ':skills:' .. skill, 0, limit - 1)
-  -- Several share what stands before it; how they do is not known.
+  -- Several agents share the tasks ahead; how they divide them is unknown.
   if #names > 1 then ahead = 0 end
   for i = 1, #names do look_at(names[i], ahead) end
   if #names > 0 then return end
-  -- Nobody offers it as a whole: perhaps some worker has it all the same.
+  -- No agent offers the skill, but some worker may have it.
   local known = redis.call('ZRANGE', pool .. ':agents', 0, limit - 1, 'REV')
   for i = 1, #known do
     if looked >= 10 * limit then return end
@@ -115,15 +118,15 @@ if state == 'ready' then
   place.held = scope and redis.call('ZSCORE', pool .. ':held:' .. scope, id) and 1 or 0
   look_for_agents(rank or 0)
 elseif state == 'waiting' then
-  local lane_key = pool .. ':lane:' .. found.lane
+  local lane_key = pool .. ':lane:' .. task.lane
   local owner = redis.call('ZRANGE', lane_key, 0, 0)[1]
   --@row place: rank owner owner_state lane
   place.rank, place.owner = redis.call('ZRANK', lane_key, id), owner
-  place.owner_state, place.lane = owner and redis.call('HGET', pool .. ':task:' .. owner, 'state'), found.lane
+  place.owner_state, place.lane = owner and redis.call('HGET', pool .. ':task:' .. owner, 'state'), task.lane
 elseif state == 'scheduled' then
   --@row place: due_ms envelope
   place.due_ms = redis.call('ZSCORE', pool .. ':scheduled', id)
-  place.envelope = found.fails and env
+  place.envelope = task.fails and env
   if at then look_at(string.match(at, '^%S+'), 0) end
 elseif state == 'awaiting_input' then
   --@row place: due_ms number question
@@ -150,4 +153,4 @@ note_active('stop:skill:' .. skill)
 note_active('pause:queue:' .. queue)
 local session = any_active and session_of(env)
 if session then note_active('stop:session:' .. session) end
-return {now, redis.call('GET', pool .. ':leader'), task, place, agents, active}
+return {now, redis.call('GET', pool .. ':leader'), facts, place, agents, active}

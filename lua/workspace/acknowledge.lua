@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
--- Remove directives that an agent has carried out.
--- answers: ok revision, how many were removed | duplicate (the same) | fenced value
--- repeat: answers duplicate, with what the first call answered
+-- Removes directives that an agent has carried out.
+-- returns: ok revision, number of removed directives | duplicate, the same | fenced value
+-- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]                      -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
-local to      = ARGV[3]                      -- str: the agent that was told
+local to      = ARGV[3]                      -- str: the agent that got them
 local rows    = cmsgpack.unpack(ARGV[4])     -- rows: entry
 local now_arg = ARGV[5]                      -- time: test override, microseconds
 --@include workspace: open_workspace, close_workspace

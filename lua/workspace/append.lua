@@ -1,13 +1,13 @@
 #!lua
--- Append items to a log of a session; the oldest beyond the cap go.
--- answers: ok revision, number of the last item, how many were dropped | duplicate (the same) | fenced value | full what
--- repeat: answers duplicate, with what the first call answered
+-- Appends items to a log of a session; drops the oldest items beyond the cap.
+-- returns: ok revision, number of the last item, dropped items | duplicate, the same | fenced value | full what
+-- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]                      -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local name    = ARGV[3]                      -- str: name of the log, encoded
 local rows    = cmsgpack.unpack(ARGV[4])     -- rows: text
-local cap     = tonumber(ARGV[5])            -- int: items that the log keeps, at least as many as are appended
+local cap     = tonumber(ARGV[5])            -- int: maximum items of the log, at least those appended
 local now_arg = ARGV[6]                      -- time: test override, microseconds
 --@include workspace: open_workspace, close_workspace, extend_log
 

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Empty a session's workspace: document, states, logs, sets, scratches, directory and directives. Events stay, and
--- versions go on, so that nobody takes the new for the old.
--- answers: ok revision | duplicate (the same) | fenced value
--- repeat: answers duplicate
+-- Empties a session's workspace: document, states, logs, sets, scratches, directory and directives. Keeps events;
+-- versions continue, so that no reader mistakes new values for old ones.
+-- returns: ok revision | duplicate, the same | fenced value
+-- repeat: returns duplicate
 local scope   = KEYS[1]                      -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json

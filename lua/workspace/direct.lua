@@ -1,14 +1,14 @@
 #!lua
--- Leave a directive for an agent of the session; it stays until the agent has acknowledged it.
--- answers: ok revision, entry | duplicate (the same) | fenced value | full what
--- repeat: answers duplicate, with what the first call answered
+-- Leaves a directive for an agent of the session until the agent acknowledges it.
+-- returns: ok revision, entry | duplicate, the same | fenced value | full what
+-- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]                      -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
-local to      = ARGV[3]                      -- str: the agent that is told
-local word    = ARGV[4]                      -- str: what it is told, as STOP
-local text    = ARGV[5]                      -- str: more about it, JSON
-local most    = tonumber(ARGV[6])            -- int: directives that may wait for one agent
+local to      = ARGV[3]                      -- str: the agent that gets it
+local word    = ARGV[4]                      -- str: the directive, as STOP
+local text    = ARGV[5]                      -- str: details, JSON
+local most    = tonumber(ARGV[6])            -- int: maximum waiting directives of one agent
 local now_arg = ARGV[7]                      -- time: test override, microseconds
 --@include workspace: event_value, part_version, open_workspace, close_workspace
 

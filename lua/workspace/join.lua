@@ -1,13 +1,13 @@
 #!lua
--- Enter an agent into the session's directory for the length of a lease, or take it out; drops whose lease ran out.
--- answers: ok revision | duplicate (the same) | fenced value | full what
--- repeat: answers duplicate
+-- Adds an agent to the session's directory for a lease, or removes it. Removes agents whose lease ran out.
+-- returns: ok revision | duplicate, the same | fenced value | full what
+-- repeat: returns duplicate
 local scope    = KEYS[1]                      -- key: root of the session's slot
 local caller   = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
 local limits   = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local member   = ARGV[3]                      -- str: the agent
-local text     = ARGV[4]                      -- str: what it says of itself, JSON
-local lease_ms = tonumber(ARGV[5])            -- int: how long the entry stands; 0 takes it out
+local text     = ARGV[4]                      -- str: its entry, JSON
+local lease_ms = tonumber(ARGV[5])            -- int: lifetime of the entry; 0 removes it
 local now_arg  = ARGV[6]                      -- time: test override, microseconds
 --@include time: integer
 --@include workspace: open_workspace, close_workspace

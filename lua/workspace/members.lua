@@ -1,7 +1,7 @@
 #!lua
--- Add members to a set of a session, or remove them.
--- answers: ok revision, version of the set, how many changed | duplicate (the same) | fenced value | full what
--- repeat: answers duplicate, with what the first call answered
+-- Adds members to a set of a session, or removes them.
+-- returns: ok revision, version of the set, number of changes | duplicate, the same | fenced value | full what
+-- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]                      -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json

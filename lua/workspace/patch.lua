@@ -1,16 +1,17 @@
 #!lua
--- Change paths of a session's document, or of an agent's private scratch: all rows or none.
--- modes: set | del | incr (the value is what to add)
--- conditions: any | is (the version must be this one; 0: nothing may be there) | newer (this becomes the version, and
+-- Changes paths of a session's document, or of an agent's private scratch: all rows or none.
+-- modes: set | del | incr (adds the value)
+-- conditions: any | is (the stored version is this one; 0: the path is empty) | newer (this becomes the version, and
 -- must be higher than the stored one)
--- answers: ok revision, per row its version and, of an incr, the new number | duplicate (the same) | fenced value |
--- conflict path version revision | full what | number path (incr of what is no whole number below 2^53)
--- repeat: answers duplicate, with what the first call answered
+-- returns: ok revision, per row its version and the new number of an incr | duplicate, the same | fenced value |
+--          conflict path version revision | full what | number path (an incr of a value that is no whole number below
+--          2^53)
+-- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]                      -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local rows    = cmsgpack.unpack(ARGV[3])     -- rows: path mode value condition number
-local owner   = ARGV[4]                      -- str: the agent whose scratch it is; empty: the shared document
+local owner   = ARGV[4]                      -- str: the agent that owns the scratch; empty: the shared document
 local now_arg = ARGV[5]                      -- time: test override, microseconds
 --@include time: integer
 --@include workspace: split_value, event_value, has_room, part_version, set_json_path, open_workspace, close_workspace
@@ -74,7 +75,7 @@ for i = 1, #rows do
     elseif version > 0 then
       version = version + 1
     else
-      -- A path that was deleted may come back: its versions go on, so that nobody takes it for what it was.
+      -- Versions continue when a deleted path returns, so that no reader mistakes it for the old value.
       version = ws.floor + 1
     end
     ws.top = math.max(ws.top, version)

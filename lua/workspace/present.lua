@@ -1,9 +1,9 @@
 #!lua flags=no-writes
--- Tell who is in the session's directory now.
--- answers: per agent its name, how many ms its lease has left, what it says of itself
--- repeat: the same
+-- Reads the session's directory.
+-- returns: per present agent: name, ms until its lease runs out, its entry
+-- repeat: reads again
 local scope   = KEYS[1]            -- key: root of the session's slot
-local limit   = tonumber(ARGV[1])  -- int: at most so many
+local limit   = tonumber(ARGV[1])  -- int: at most this many
 local now_arg = ARGV[2]            -- time: test override, microseconds
 --@include time: now_us, integer
 

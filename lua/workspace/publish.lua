@@ -1,16 +1,16 @@
 #!lua
--- Move an entry of an agent's scratch into the shared document, or to the end of a log, in one step.
+-- Moves an entry of an agent's scratch into the shared document, or to the end of a log.
 -- targets: path | log
--- answers: ok revision, version | duplicate (the same) | fenced value | missing | full what
--- repeat: answers duplicate, with what the first call answered
+-- returns: ok revision, version | duplicate, the same | fenced value | missing | full what
+-- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]                      -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
-local owner   = ARGV[3]                      -- str: the agent whose scratch it is
-local entry   = ARGV[4]                      -- str: what is published
+local owner   = ARGV[3]                      -- str: the agent that owns the scratch
+local entry   = ARGV[4]                      -- str: key in the scratch
 local target  = ARGV[5]                      -- str: path or log
 local name    = ARGV[6]                      -- str: the path, or the encoded name of the log
-local cap     = tonumber(ARGV[7])            -- int: items that the log keeps
+local cap     = tonumber(ARGV[7])            -- int: maximum items of the log
 local now_arg = ARGV[8]                      -- time: test override, microseconds
 --@include time: integer
 --@include workspace: split_value, event_value, has_room, set_json_path, open_workspace, close_workspace, extend_log

@@ -1,11 +1,11 @@
 #!lua flags=no-writes
--- Read a log of a session behind a number, the oldest first.
--- answers: entries
--- repeat: the same
+-- Reads a log of a session after a number, oldest first.
+-- returns: entries
+-- repeat: reads again
 local scope = KEYS[1]            -- key: root of the session's slot
 local name  = ARGV[1]            -- str: name of the log, encoded
-local after = tonumber(ARGV[2])  -- int: number of the last entry that is known
-local limit = tonumber(ARGV[3])  -- int: at most so many
+local after = tonumber(ARGV[2])  -- int: number of the last known entry
+local limit = tonumber(ARGV[3])  -- int: at most this many
 
 local log_key = scope .. ':ws:log:' .. name
 local last = tonumber(redis.call('HGET', scope .. ':ws:parts', 'ws:log:' .. name) or 0)

@@ -1,15 +1,15 @@
 #!lua
--- Move one entry of a session's state machines to another state.
--- expects: any | absent (it may not be there yet) | one (its state must be among `rows`)
--- answers: ok revision, version | duplicate (the same) | fenced value | state current version (not what was expected;
--- empty: it is not there) | full what
--- repeat: answers duplicate, with what the first call answered
+-- Moves one entry of a session's state machines to another state.
+-- expects: any | absent (the entry must not exist) | one (its state must be among `rows`)
+-- returns: ok revision, version | duplicate, the same | fenced value | state current version (another state than
+--          expected; '': no such entry) | full what
+-- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]                      -- key: root of the session's slot
 local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
-local id      = ARGV[3]                      -- str: what changes its state
+local id      = ARGV[3]                      -- str: the entry
 local to      = ARGV[4]                      -- str: the new state
-local text    = ARGV[5]                      -- str: what is kept with it, JSON
+local text    = ARGV[5]                      -- str: its data, JSON
 local expects = ARGV[6]                      -- str: any, absent or one
 local rows    = cmsgpack.unpack(ARGV[7])     -- rows: state
 local now_arg = ARGV[8]                      -- time: test override, microseconds
@@ -19,7 +19,7 @@ local now_arg = ARGV[8]                      -- time: test override, microsecond
 local task_key = scope .. ':ws:task'
 local ws, answer = open_workspace(scope, 'transition', caller, limits, {':ws:task'}, now_arg)
 if not ws then return answer end
--- Version, agent, state, JSON.
+-- Format: version, agent, state, JSON.
 local stored = redis.call('HGET', task_key, id)
 local version, from, before = 0, '', false
 if stored then
@@ -30,7 +30,7 @@ end
 local fine = expects == 'any' or (expects == 'absent' and not stored)
 for i = 1, #rows do fine = fine or (expects == 'one' and rows[i].state == from) end
 if not fine then return {'state', from, version} end
--- After a clear its versions go on, as those of paths.
+-- Versions continue after a clear, as those of paths.
 local next_version = (stored and version or ws.floor) + 1
 ws.top = math.max(ws.top, next_version)
 local entry = integer(next_version) .. ' ' .. ws.agent .. ' ' .. to .. ' ' .. text

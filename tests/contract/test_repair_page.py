@@ -38,7 +38,7 @@ def test_the_scripts_know_the_same_codes() -> None:
         text = all_scripts()[name].text
         told |= set(re.findall(r"'(\w+(?:-\w+)+|gone|damaged|unreadable|misplaced)'", text)) & set(DAMAGE_KINDS)
         header = " ".join(line.removeprefix("--") for line in text.splitlines()[1:30] if line.startswith("--"))
-        codes = re.sub(r"\([^)]*\)", "", header.partition("codes:")[2].partition("answers:")[0])
+        codes = re.sub(r"\([^)]*\)", "", header.partition("codes:")[2].partition("returns:")[0])
         assert set(re.findall(r"[a-z]+(?:-[a-z]+)*", codes)) <= set(DAMAGE_KINDS), name
     assert set(DAMAGE_KINDS) - told == {"foreign"}
 

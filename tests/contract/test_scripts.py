@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -145,7 +146,7 @@ def test_header() -> None:
     """A script says what it does, what it returns, and what a repeat does."""
     for script in SCRIPTS:
         words = "\n".join(header(script))
-        assert re.search(r"^-- (status|answers)\b", words, re.MULTILINE), script.name
+        assert re.search(r"^-- (status|returns)\b", words, re.MULTILINE), script.name
         assert re.search(r"^-- repeat: ", words, re.MULTILINE), script.name
 
 
@@ -169,15 +170,18 @@ def test_header() -> None:
 )
 def test_statuses(script: str, statuses: Any) -> None:
     """The statuses of the header are those that Python knows."""
-    (line,) = [line for line in header(all_scripts()[script]) if re.match(r"-- status[,:]|--.* kept \|", line)]
-    words = re.sub(r"\([^)]*\)", "", line.partition(":")[2] if "status" in line else line.partition("row:")[2])
+    lines = header(all_scripts()[script])
+    (first,) = [i for i, line in enumerate(lines) if re.match(r"-- status[,:]|--.* kept \|", line)]
+    more = itertools.takewhile(lambda line: not re.match(r"-- (returns|repeat)\b", line), lines[first + 1 :])
+    text = " ".join(line.removeprefix("--").strip() for line in (lines[first], *more))
+    words = re.sub(r"\([^)]*\)", "", text.partition("row:")[2] if "row:" in text else text.partition(":")[2])
     assert {part.split()[0] for part in words.split("|")} == {str(status) for status in statuses}
 
 
 def test_verdicts() -> None:
     """The verdicts that finish explains are those that Python can send."""
     words = " ".join(line.removeprefix("--") for line in header(all_scripts()["tasks/finish"]))
-    told = re.sub(r"\([^)]*\)", "|", words[words.index("verdicts:") + 9 : words.index("A task that somebody")])
+    told = re.sub(r"\([^)]*\)", "|", words[words.index("verdicts:") + 9 : words.index("status, per row")])
     assert {part.strip() for part in told.split("|") if part.strip()} == {kind.value for kind in VerdictKind}
 
 
