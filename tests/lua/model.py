@@ -622,7 +622,7 @@ class Model:
     def lose_and_repair(self, task_id: str) -> list[str]:
         """The place of a task is lost, and lua/tasks/repair.lua looks at it; the codes that it finds."""
         task = self.tasks[task_id]
-        codes = [f"lost-{'entry' if task.state == 'assigned' else task.state}"]
+        codes = ["lost-" + {"assigned": "entry", "awaiting_input": "asking"}.get(task.state, task.state)]
         if task.state == "ready":
             ranked = task.row.rank + max(task.gen, task.due)
             task.parked, task.score = False, ranked if task.original_score is None else task.original_score
