@@ -1,11 +1,11 @@
 #!lua
--- Let time pass for what waits: everything that is stored with a time is moved back by so much, as if it had been
--- stored earlier. Moved: due times, next fire times of schedules, deadlines of questions, `start_by`, places in queues, starts inside rate-limit windows. Not moved: leases,
--- lifetimes of keys, what a worker or a handler measures itself.
--- answers: ok
+-- Lets time pass for waiting tasks: moves stored times back. Moves due times, next fire times of schedules, deadlines of
+-- questions, `start_by`, scores in queues, and starts inside rate-limit windows. Does not move leases, lifetimes of keys,
+-- and what a worker or a handler measures itself.
+-- returns: ok
 -- repeat: moves time again
 local pool  = KEYS[1]            -- key: root of the pool's slot
-local by_ms = tonumber(ARGV[1])  -- int: so much time passes
+local by_ms = tonumber(ARGV[1])  -- int: time that passes
 
 local function move(key, amount)
   local members = redis.call('ZRANGE', key, 0, -1)
@@ -22,7 +22,7 @@ local back_ms, back_us = string.format('-%.0f', by_ms), string.format('-%.0f', b
 move(pool .. ':scheduled', back_ms)
 local asking = move(pool .. ':asking', back_ms)
 for i = 1, #asking do
-  -- It goes back to the score that is kept with it.
+  -- An answered task returns to the score in its record.
   local task_key = pool .. ':task:' .. asking[i]
   local where, score = string.match(redis.call('HGET', task_key, 'at') or '', '^(%S+ %S+) (%S+)$')
   if where then redis.call('HSET', task_key, 'at', where .. ' ' .. string.format('%.0f', score - by_ms)) end
@@ -36,10 +36,11 @@ for i = 1, #scopes do move(pool .. ':held:' .. scopes[i], back_ms) end
 local agents = redis.call('ZRANGE', pool .. ':agents', 0, -1)
 for i = 1, #agents do
   move(pool .. ':parked:' .. agents[i], back_ms)
+  --@rows entries: entry fields
   local entries = redis.call('XRANGE', pool .. ':inbox:' .. agents[i], '-', '+')
   for j = 1, #entries do
-    -- A task that goes back to its queue goes back to the score that is kept with it.
-    local id = entries[j][2][2]
+    -- A requeued task returns to the score in its record.
+    local id = entries[j].fields[2]
     local task_key = pool .. ':task:' .. id
     local where, score = string.match(redis.call('HGET', task_key, 'at') or '', '^(%S+ %S+) (%S+)$')
     if where then redis.call('HSET', task_key, 'at', where .. ' ' .. string.format('%.0f', score - by_ms)) end

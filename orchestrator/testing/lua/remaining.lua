@@ -1,6 +1,7 @@
 #!lua flags=no-writes
--- Count what is left to do, in one step: nothing can move from one place to another meanwhile.
--- answers: ready, in inboxes (assigned or running) or due by a schedule, scheduled, asking with a deadline, asking without one, ms until something is due (-1: nothing is), starts so far
+-- Counts the remaining work in one step, so that no task moves from one place to another meanwhile.
+-- returns: ready, in inboxes (assigned or running) or due by a schedule, scheduled, asking with a deadline, asking without
+--          one, ms until the next is due (-1: none), starts so far
 -- repeat: counts again
 local pool = KEYS[1]  -- key: root of the pool's slot
 
@@ -16,7 +17,7 @@ for i = 1, #agents do
 end
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
--- A schedule whose time has come is about to submit a task.
+-- A due schedule is about to submit a task.
 held = held + redis.call('ZCOUNT', pool .. ':schedules', '-inf', string.format('%.0f', now_ms))
 local due_in_ms = -1
 for _, key in ipairs({pool .. ':scheduled', pool .. ':asking', pool .. ':expiring'}) do
