@@ -1,4 +1,4 @@
--- The record of a task, a hash; docs/data-model.md lists its fields.
+-- The record of a task, a hash; docs/internals/data-model.md lists its fields.
 
 -- Reads fields of a task's record. The loader names the returned values after the literal fields: `task.state`. A
 -- missing field is false.

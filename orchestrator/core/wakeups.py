@@ -8,9 +8,9 @@ import anyio
 
 EVERYTHING: Final = "*"
 SCHEDULES: Final = "schedules"
-"""What `lua/includes/set_next_fire.lua` notifies when another schedule comes first."""
+"""What `lua/includes/schedule.lua` notifies when another schedule comes first."""
 REGISTRY: Final = "agents"
-"""What `lua/includes/recount.lua` notifies when agents or their skills change."""
+"""What `lua/includes/registry.lua` notifies when agents or their skills change."""
 
 
 class Wakeup:

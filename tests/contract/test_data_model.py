@@ -1,15 +1,13 @@
-"""docs/internals/data-model.md and lua/README.md list what the code has. Records: tests/lua/test_records.py."""
+"""docs/internals/data-model.md lists the keys of the code. Fields of records: tests/lua/test_records.py."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS, KeyKind, PoolKeys, is_permanent
-from orchestrator.store.script_files import all_scripts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,12 +32,6 @@ def test_keys() -> None:
     for kinds in (POOL_KEYS, SCOPE_KEYS):
         table = key_table(kinds)
         assert table in PAGE, f"put this into docs/internals/data-model.md:\n\n{table}\n"
-
-
-def test_script_table() -> None:
-    """lua/README.md lists every script."""
-    readme = (ROOT / "lua/README.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"^\| `(\w+/\w+)` \|", readme, re.MULTILINE)) == sorted(all_scripts())
 
 
 @pytest.mark.parametrize("kind", POOL_KEYS, ids=[kind.suffix for kind in POOL_KEYS])
