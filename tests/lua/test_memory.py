@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-import orchestrator.store
+import orchestrator.embedded
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.settings import Settings
 from orchestrator.store.keys import PoolKeys
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from orchestrator.tasks.scripts import SubmitRow
 
-SHIPPED = Path(orchestrator.store.__file__).with_name("redis.conf").read_text(encoding="utf-8")
+SHIPPED = Path(orchestrator.embedded.__file__).with_name("redis.conf").read_text(encoding="utf-8")
 MAX_BYTES = 420
 # Enough for fixed costs not to count, and few enough for tables of 2**16 that do not grow during the measurement.
 FIRST, TASKS = 1000, 60_000
