@@ -3,13 +3,15 @@
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_VENV := build/docs-venv
+DOCS_STAMP := $(DOCS_VENV)/.installed
 # The newest supported interpreter that really starts (version shims may exist without one).
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos check generate fmt bench bench-peers lock clean
+.PHONY: help setup demo test chaos check docs generate fmt bench bench-peers lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +41,17 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/basedpyright --project tests/typing --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 
+docs: $(DOCS_STAMP) ## build the manual into build/site
+	$(DOCS_VENV)/bin/python -m mkdocs build --strict --quiet $(ARGS)
+	@echo "build/site/index.html"
+
+$(DOCS_STAMP): requirements/docs.txt pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; install it or run: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/docs.txt
+	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
 generate: $(STAMP) ## write the generated code anew: the methods of orc.admin
 	$(BIN)/python -m tools.admin_methods
 
@@ -52,11 +65,16 @@ bench: $(STAMP) ## measure throughput, latency and cost; prints Markdown and JSO
 bench-peers: $(STAMP) ## the same beside other task queues, each installed in an environment of its own (ten minutes)
 	$(BIN)/python -m benchmarks --peers $(ARGS)
 
-lock: ## pin requirements/dev.txt anew from pyproject.toml (ARGS=--upgrade for newer versions)
-	@test -x build/lock/bin/pip-compile || { $(PYTHON) -m venv build/lock && build/lock/bin/python -m pip install --quiet pip-tools; }
-	CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
-		--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
-		--extra dev --build-deps-for editable --output-file requirements/dev.txt pyproject.toml $(ARGS)
+lock: build/lock/bin/pip-compile ## pin requirements/*.txt anew from pyproject.toml (ARGS=--upgrade for newer versions)
+	for extra in dev docs; do \
+		CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
+			--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
+			--extra $$extra --build-deps-for editable --output-file requirements/$$extra.txt pyproject.toml $(ARGS) || exit 1; \
+	done
+
+build/lock/bin/pip-compile:
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet pip-tools
 
 clean: ## remove the environment, caches and build results
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
