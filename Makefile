@@ -42,7 +42,7 @@ check: $(STAMP) ## format, lint, types, import contracts
 	$(BIN)/lint-imports
 
 docs: $(DOCS_STAMP) ## build the manual into build/site
-	$(DOCS_VENV)/bin/python -m mkdocs build --strict --quiet $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict --quiet $(ARGS)
 	@echo "build/site/index.html"
 
 $(DOCS_STAMP): requirements/docs.txt pyproject.toml

@@ -104,7 +104,7 @@ _TABLE: Final = (
     Topic(
         "control-secret",
         "Commands are not signed, and Redis is not on this machine: whoever reaches it can give commands.",
-        "The same `ORC_CONTROL__SECRET` for supervisors, workers and operators; see [control.md](control.md).",
+        "Set the same `ORC_CONTROL__SECRET` everywhere; see [signatures](../guides/control.md#signatures).",
     ),
     # The server
     Topic(
@@ -222,7 +222,7 @@ _TABLE: Final = (
     Topic(
         "lost-tasks",
         "Tasks are not in the place that their records say, or in two; or an index lists tasks whose record is gone.",
-        "`orc keys check --repair`; see [repair](repair.md).",
+        "`orc keys check --repair`; see [repair](../guides/repair.md).",
     ),
     Topic(
         "lifetimes",

@@ -1,9 +1,8 @@
-"""`orchestrator.sync` has what the asyncio client has, with the same arguments, and the API page names it."""
+"""`orchestrator.sync` has what the asyncio client has, with the same arguments."""
 
 from __future__ import annotations
 
 import inspect
-import re
 from typing import Any, Final, get_overloads
 
 import pytest
@@ -13,8 +12,6 @@ from orchestrator import sync
 from orchestrator.client import admin
 from orchestrator.schedules import api
 from orchestrator.tasks.submission import SubmitOptions
-from tests.docs.pages import section
-from tools.commands_table import commands_table
 
 RENAMED: Final = {"aclose": "close"}
 FOR_OTHERS: Final = {
@@ -83,12 +80,3 @@ def test_type_checkers_see_the_options() -> None:
     overloads = get_overloads(sync.Orchestrator.submit)
     assert len(overloads) == 2
     assert all("Unpack[SubmitOptions]" in str(one.__annotations__["options"]) for one in overloads)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_page_names_it(name: str) -> None:
-    """The section of the package or the generated table of commands has every public member."""
-    words = set(
-        re.findall(r"\w+", " ".join([*section("docs/reference/api.md", "`orchestrator.sync`"), commands_table()]))
-    )
-    assert {name, *members(getattr(sync, name))} - words == set()

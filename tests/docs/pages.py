@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tools.reference.api import api
+from tools.reference.pages import SINGLE
+
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted(
     path.relative_to(ROOT).as_posix()
@@ -92,6 +95,12 @@ def anchors(page: str) -> set[str]:
     """The anchors that the headings of a page get where it is shown."""
     titles = [found[2] for line in prose(page) if (found := _HEADING.match(line))]
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def is_generated(path: str) -> bool:
+    """Return True for a page below docs/ that `make docs` makes from the code."""
+    page = path.removeprefix("docs/")
+    return page in SINGLE or (page.startswith("reference/api/") and page in api())
 
 
 def section(page: str, title: str) -> list[str]:

@@ -1,0 +1,145 @@
+"""Renders the reference pages that are tables: settings, keys, states, codes, errors, control commands."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import orchestrator
+from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.settings import leaves
+from orchestrator.doctor.findings import TOPICS
+from orchestrator.repair.findings import DAMAGE_KINDS
+from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS
+from orchestrator.tasks.states import STEPS
+from tools.commands_table import commands_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from orchestrator.core.settings import Leaf
+    from orchestrator.store.keys import KeyKind
+
+KEY_HEAD: Final = ("key", "type", "holds", "lifetime", "permanent")
+
+
+def settings() -> str:
+    """Return the page of settings: name, environment variable, default, meaning."""
+    rows = [(f"`{leaf.name}`", f"`{leaf.variable}`", _default(leaf), leaf.description) for leaf in leaves()]
+    return _page(
+        "Settings",
+        "[Configuration](../guides/configuration.md) describes where settings come from.",
+        ("setting", "variable", "default", "meaning"),
+        rows,
+    )
+
+
+def _default(leaf: Leaf) -> str:
+    if leaf.open or leaf.default is None:
+        return "none"
+    return f"`{json.dumps(leaf.default)}`"
+
+
+def keys() -> str:
+    """Return the page of Redis keys: suffix, type, content, lifetime."""
+    pool = _page(
+        "Redis keys",
+        "The keys of a pool begin with `prefix:{pool:P}:`. A capital letter stands for a name. "
+        "The [data model](../internals/data-model.md) explains prefixes and the fields of records.",
+        KEY_HEAD,
+        _key_rows(POOL_KEYS),
+    )
+    scopes = _table(KEY_HEAD, _key_rows(SCOPE_KEYS))
+    return f"{pool}\n## Keys of scopes\n\nThe keys of a session begin with `prefix:{{session:S}}:`.\n\n{scopes}"
+
+
+def _key_rows(kinds: Iterable[KeyKind]) -> list[tuple[str, ...]]:
+    return [
+        (f"`{kind.suffix}`", kind.type, kind.holds, kind.lifetime, "yes" if kind.permanent else "") for kind in kinds
+    ]
+
+
+def doctor() -> str:
+    """Return the page of the codes of `orc doctor`."""
+    rows = [(f"`{topic.code}`", topic.condition, topic.fix) for topic in TOPICS.values()]
+    return _page(
+        "Doctor codes",
+        "[orc doctor](../guides/doctor.md) reports these codes. A code never changes its meaning.",
+        ("code", "reported when", "fix"),
+        rows,
+    )
+
+
+def repair() -> str:
+    """Return the page of the codes of `orc keys check`."""
+    rows = [
+        (
+            f"`{each.code}`{', harmless' * each.harmless}",
+            each.found,
+            each.repair or "Nothing: inspect it by hand.",
+        )
+        for each in DAMAGE_KINDS.values()
+    ]
+    return _page(
+        "Repair codes",
+        "The leading supervisor and `orc keys check` report these codes; "
+        "[Repair](../guides/repair.md) explains when. Harmless codes do not change the exit code.",
+        ("code", "damage", "repair"),
+        rows,
+    )
+
+
+def states() -> str:
+    """Return the page of the states of a task: a diagram of all steps and their table."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    for step in STEPS:
+        arrows.setdefault((step.before or "[*]", step.after or "[*]"), []).append(step.script)
+    lines = ["```mermaid", "stateDiagram-v2"]
+    for (before, after), scripts in arrows.items():
+        lines.append(f"    {before} --> {after}: {', '.join(dict.fromkeys(scripts))}")
+    lines += ["```", ""]
+    rows = [
+        (step.before or "no record", step.event, step.after or "no record", f"`tasks/{step.script}`") for step in STEPS
+    ]
+    return _page(
+        "States of a task",
+        "The scripts take these steps and no others. [Results and states](../guides/results.md#states) "
+        "explains the states.\n\n" + "\n".join(lines),
+        ("from", "event", "to", "script"),
+        rows,
+    )
+
+
+def errors() -> str:
+    """Return the page of public exceptions: base, exit code of `orc`, meaning."""
+    found = [getattr(orchestrator, name) for name in orchestrator.__all__]
+    classes = [each for each in found if isinstance(each, type) and issubclass(each, OrchestratorError)]
+    rows = [
+        (
+            f"[`{error.__name__}`](api/core.md#orchestrator.{error.__name__})",
+            ", ".join(f"`{base.__name__}`" for base in error.__bases__),
+            str(error.exit_code),
+            " ".join((error.__doc__ or "").partition("\n\n")[0].split()),
+        )
+        for error in sorted(classes, key=lambda error: [base.__name__ for base in reversed(error.__mro__)])
+    ]
+    return _page(
+        "Errors",
+        "Every exception derives from `OrchestratorError`. `orc` exits with the exit code of the error.",
+        ("error", "bases", "exit code", "raised when"),
+        rows,
+    )
+
+
+def control_commands() -> str:
+    """Return the page of control commands."""
+    return f"# Control commands\n\n[Control](../guides/control.md) explains how commands work.\n\n{commands_table()}"
+
+
+def _page(title: str, introduction: str, head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    return f"# {title}\n\n{introduction}\n\n{_table(head, rows)}"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines) + "\n"
