@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from benchmarks.processes import ChildFailedError
 from benchmarks.raw.team import RawTeam
 from benchmarks.server_cost import Drain, ServerReading, cost_between, read_server
 from benchmarks.systems import all_systems
+from orchestrator.bench.measures import SAMPLE_S, DrainWatch, Pace
 from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
@@ -20,26 +20,10 @@ if TYPE_CHECKING:
     from benchmarks.processes import Child
     from benchmarks.team import Team
 
-_SAMPLE_S = 0.005
-# Until a twentieth is done, readers wake up, pipelines fill, and caches warm.
-_RAMP_SHARE = 0.05
 _STALL_S = 20.0
 # They fill buffers, tables and caches whose size does not grow with the queue.
 _FIRST_TASKS = 1000
 WITHOUT_RESULTS = "raw without results"
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """The timed part of a pass: from the end of the ramp to the last task."""
-
-    tasks: int
-    duration_s: float
-
-    @property
-    def rate_per_s(self) -> float:
-        """Tasks per second."""
-        return self.tasks / max(self.duration_s, _SAMPLE_S)
 
 
 def drains_of_all_systems(bench: Bench, processes: int) -> dict[str, list[Drain]]:
@@ -72,7 +56,7 @@ def drain(bench: Bench, team: Team, *, processes: int) -> Drain:
             tasks=tasks,
             loaded_tasks=tasks - _FIRST_TASKS,
             timed_tasks=watched.tasks,
-            rate_per_s=watched.rate_per_s,
+            rate_per_s=watched.per_s,
             load_cost=cost_between(before, loaded),
             drain_cost=cost_between(ready, done),
             worker_cpu_s=sum(used_s[: len(worker_processes.workers)]),
@@ -86,29 +70,24 @@ def watch(
     children: Sequence[Child],
     *,
     on_ramp: Callable[[], None] = lambda: None,
-) -> Watched:
+) -> Pace:
     """Wait until nothing remains; `on_ramp` is called when the timed part begins."""
-    ramp_end = int(tasks * (1 - _RAMP_SHARE))
-    started: tuple[float, int] | None = None
-    last, last_change_s = tasks, time.monotonic()
+    drained = DrainWatch(tasks)
     while True:
-        remaining, now_s = count_remaining(), time.monotonic()
-        if started is None and remaining <= ramp_end:
-            started = now_s, remaining
+        was_timed = drained.is_timed
+        drained.note(count_remaining())
+        if drained.is_timed and not was_timed:
             on_ramp()
-        if remaining == 0:
-            break
-        if remaining != last:
-            last, last_change_s = remaining, now_s
-        elif now_s - last_change_s > _STALL_S:
+        if drained.remaining == 0:
+            return drained.pace
+        if drained.idle_s > _STALL_S:
             logs = ", ".join(str(child.log) for child in children)
-            raise ChildFailedError(f"{remaining} of {tasks} tasks are left and none ended for {_STALL_S:.0f} s: {logs}")
+            raise ChildFailedError(
+                f"{drained.remaining} of {tasks} tasks are left and none ended for {_STALL_S:.0f} s: {logs}"
+            )
         for child in children:
             child.check()
-        time.sleep(_SAMPLE_S)
-    assert started is not None
-    started_s, left = started
-    return Watched(left, now_s - started_s)
+        time.sleep(SAMPLE_S)
 
 
 async def _load(bench: Bench, team: Team, tasks: int) -> tuple[ServerReading, ServerReading]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -72,26 +71,6 @@ class Failure:
 
     measure: str
     reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Latencies:
-    """Percentiles of one pass, in milliseconds."""
-
-    p50: float
-    p95: float
-    p99: float
-    count: int = field(compare=False)
-
-
-def percentiles(values_ms: Sequence[float]) -> Latencies:
-    """Percentiles by the nearest rank."""
-    ordered = sorted(values_ms)
-
-    def rank(share: float) -> float:
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-    return Latencies(rank(0.50), rank(0.95), rank(0.99), len(ordered))
 
 
 def median(values: Sequence[float]) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-ONE_BY_ONE, AT_ONCE, MANY = "one by one", "100 at once", "1000 in a call"
+from orchestrator.bench.measures import AT_ONCE, MANY, ONE_BY_ONE
+
 # A drain counts the first thousand tasks apart, and the rest must still be a queue.
 _FEWEST_DRAINED = 1_500
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from benchmarks.sizes import AT_ONCE, MANY, ONE_BY_ONE
+from orchestrator.bench.measures import AT_ONCE, MANY, ONE_BY_ONE, time_round_trips, time_submits
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -39,21 +40,13 @@ class LocalDriver:
 
     async def submit_rate(self, kind: str, count: int) -> float:
         """Submits per second of one kind."""
-        submit = _SUBMITS[kind]
-        await submit(self.client, _WARM_UP)
-        started_s = time.perf_counter()
-        await submit(self.client, count)
-        return count / (time.perf_counter() - started_s)
+        submit = partial(_SUBMITS[kind], self.client)
+        await submit(_WARM_UP)
+        return (await time_submits(submit, count)).per_s
 
     async def round_trips_ms(self, count: int) -> list[float]:
         """Time from submit to result of tasks that come one at a time."""
-        taken_ms: list[float] = []
-        for number in range(_WARM_UP + count):
-            await asyncio.sleep(_BREATH_S)
-            started_s = time.perf_counter()
-            await self.client.round_trip(number)
-            taken_ms.append((time.perf_counter() - started_s) * 1000)
-        return taken_ms[_WARM_UP:]
+        return await time_round_trips(self.client.round_trip, count, warm_ups=_WARM_UP, pause_s=_BREATH_S)
 
     async def steady_stream(self, rate_per_s: int, count: int) -> None:
         """Submit stamped tasks at a steady rate, whatever the answers do."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from redis.asyncio import Redis
 
-from benchmarks.figures import Figure, figure_of, percentiles
+from benchmarks.figures import Figure, figure_of
 from benchmarks.goals import at_most
+from orchestrator.bench.measures import percentiles
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.event_loop import run_loop
 

@@ -6,10 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.comparison import OURS, RAW
-from benchmarks.figures import Figure, Goal, figure_of, percentiles
+from benchmarks.figures import Figure, Goal, figure_of
 from benchmarks.goals import FASTEST_END_TO_END, at_most_peer, at_most_raw, rival
 from benchmarks.systems import all_systems
 from benchmarks.traffic_runs import round_trips_ms
+from orchestrator.bench.measures import percentiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

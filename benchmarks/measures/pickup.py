@@ -6,11 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.comparison import OURS, RAW
-from benchmarks.figures import Figure, figure_of, percentiles
+from benchmarks.figures import Figure, figure_of
 from benchmarks.goals import FASTEST_PICK_UP, at_most_peer, rival
 from benchmarks.payload import STARTS_FILE_VARIABLE
 from benchmarks.systems import all_systems
 from benchmarks.traffic_runs import pick_up_waits_ms
+from orchestrator.bench.measures import percentiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

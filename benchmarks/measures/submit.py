@@ -17,9 +17,9 @@ from benchmarks.goals import (
     at_least_raw,
     rival,
 )
-from benchmarks.sizes import AT_ONCE, MANY, ONE_BY_ONE
 from benchmarks.systems import all_systems
 from benchmarks.traffic_runs import submit_rate
+from orchestrator.bench.measures import AT_ONCE, MANY, ONE_BY_ONE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

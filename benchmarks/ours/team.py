@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from benchmarks.ours.client import OurClient
+from benchmarks.calls import RESULT_TIMEOUT_S, Calls
 from benchmarks.processes import Child, running, wait_until
 from benchmarks.traffic import LocalDriver
-from orchestrator import Orchestrator
+from orchestrator import Orchestrator, Submission
 from orchestrator.store.keys import PoolKeys
 
 if TYPE_CHECKING:
@@ -62,6 +62,19 @@ class OurWorkers:
         self.helpers.append(self.stack.enter_context(supervisor))
 
 
+def _client(orc: Orchestrator, skill: str, lanes: int = 0) -> Calls:
+    """Submit to one skill; `submit_many` spreads the tasks over so many lanes."""
+
+    def submission(args: dict[str, Any]) -> Submission:
+        return Submission(skill, args, lane=f"lane {args['number'] % lanes}" if lanes else None)
+
+    return Calls(
+        submit=lambda args: orc.submit(skill, args),
+        result=lambda handle: handle.result(timeout=RESULT_TIMEOUT_S),
+        submit_bulk=lambda batch: orc.submit_many([submission(args) for args in batch]),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class OurTeam:
     """One agent, its worker processes under one host, and a supervisor."""
@@ -83,7 +96,7 @@ class OurTeam:
     async def client(self) -> AsyncIterator[LocalDriver]:
         """Connect."""
         async with Orchestrator(self.bench.server.url, pool=_POOL, prefix=_PREFIX) as orc:
-            yield LocalDriver(OurClient(orc, self.agent.skill))
+            yield LocalDriver(_client(orc, self.agent.skill))
 
     @contextlib.contextmanager
     def worker_processes(self, processes: int, *, hosts: int = 1) -> Iterator[OurWorkers]:
@@ -122,7 +135,7 @@ class LanedTeam(OurTeam):
     async def client(self) -> AsyncIterator[LocalDriver]:
         """Connect."""
         async with Orchestrator(self.bench.server.url, pool=_POOL, prefix=_PREFIX) as orc:
-            yield LocalDriver(OurClient(orc, self.agent.skill, self.lanes))
+            yield LocalDriver(_client(orc, self.agent.skill, self.lanes))
 
     def remaining(self) -> int:
         """Count by what was noted: most tasks are in no queue while they wait for their turn."""

@@ -11,9 +11,10 @@ from dramatiq.brokers.redis import RedisBroker  # type: ignore[import-not-found]
 from dramatiq.results import Results  # type: ignore[import-not-found]
 from dramatiq.results.backends import RedisBackend  # type: ignore[import-not-found]
 
+from benchmarks.calls import RESULT_TIMEOUT_S, Calls
 from benchmarks.payload import RESULT, arguments, note_start
 from benchmarks.peers.app_support import redis_url, wait_at_gate
-from benchmarks.peers.calls import AT_ONCE, RESULT_TIMEOUT_S, Calls
+from orchestrator.bench.measures import CALLERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,7 +40,7 @@ class ThreadedCalls(Calls):
 
     async def submit_at_once(self, count: int) -> None:
         """Submit tasks from a hundred threads."""
-        with ThreadPoolExecutor(AT_ONCE) as threads:
+        with ThreadPoolExecutor(CALLERS) as threads:
             for _ in threads.map(lambda number: answer.send(**arguments(number)), range(count)):
                 pass
 

@@ -10,9 +10,10 @@ from uuid import uuid4
 from saq import Queue, Status  # type: ignore[import-not-found]
 from saq.job import TERMINAL_STATUSES  # type: ignore[import-not-found]
 
+from benchmarks.calls import RESULT_TIMEOUT_S, Calls
 from benchmarks.payload import RESULT, arguments, note_start
 from benchmarks.peers.app_support import redis_url, use_uvloop, wait_at_gate
-from benchmarks.peers.calls import AT_ONCE, RESULT_TIMEOUT_S, Calls
+from orchestrator.bench.measures import CALLERS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 # It takes the loop of the policy; hiredis is an extra of its own, which its installation page names.
 use_uvloop()
 # max_concurrent_ops throttles submits to 20 at once by default (docstring of RedisQueue).
-_queue = Queue.from_url(redis_url(), max_concurrent_ops=AT_ONCE)
+_queue = Queue.from_url(redis_url(), max_concurrent_ops=CALLERS)
 
 
 async def answer(

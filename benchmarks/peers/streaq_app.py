@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import coredis  # type: ignore[import-not-found]
 from streaq import Worker  # type: ignore[import-not-found]
 
+from benchmarks.calls import RESULT_TIMEOUT_S, Calls
 from benchmarks.payload import RESULT, note_start
 from benchmarks.peers.app_support import redis_url, wait_at_gate
-from benchmarks.peers.calls import RESULT_TIMEOUT_S, Calls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -1,145 +1,175 @@
-"""What is measured, through the public client: how fast tasks go in, how fast they are done, how long one takes."""
+"""Measures submits, round trips and the drain of a queue, for `orc bench` and for the benchmarks.
+
+Imports the standard library alone, because the benchmarks also run it in environments that hold another task queue.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
-from dataclasses import dataclass
-from itertools import count
-from statistics import quantiles
-from typing import TYPE_CHECKING, Final
-
-import anyio
-
-from orchestrator.core.errors import OrchestratorError
-from orchestrator.tasks import queries
-from orchestrator.tasks.submission import Submission
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-    from orchestrator.client.client import Orchestrator
-
-SKILL: Final = "nothing"
-AT_ONCE: Final = 100
-MANY: Final = 1000
-FIRST_RESULT_S: Final = 15.0
-"""How long the first task may take: workers and supervisor are still starting."""
-RESULT_S: Final = 5.0
-WARM_UPS: Final = 50
+ONE_BY_ONE, AT_ONCE, MANY = "one by one", "100 at once", "1000 in a call"
+CALLERS: Final = 100
+BATCH: Final = 1000
 RAMP_SHARE: Final = 0.05
-"""Of a drain, this part is not counted: pipelines fill, caches warm."""
-STALL_S: Final = 5.0
-_SAMPLE_S: Final = 0.01
+"""Share of a drain that is not timed: readers wake up, pipelines fill, caches warm."""
+SAMPLE_S: Final = 0.005
 
 
-class BenchFailed(OrchestratorError):
-    """What was to be measured did not happen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """From submit to result, one task after another while nothing else is to be done."""
-
-    p50_ms: float
-    p99_ms: float
-    tasks: int
-
-
-async def measure_latency(orc: Orchestrator, *, tasks: int, at_most_s: float) -> Latency:
-    """Run tasks one after another, each when the one before has ended.
-
-    Raises:
-        BenchFailed: no result comes.
-    """
-    await _round_trip(orc, 0, FIRST_RESULT_S)
-    for number in range(WARM_UPS):
-        await _round_trip(orc, number, RESULT_S)
-    taken_s: list[float] = []
-    deadline_s = time.monotonic() + at_most_s
-    while len(taken_s) < tasks and (len(taken_s) < 2 or time.monotonic() < deadline_s):
-        taken_s.append(await _round_trip(orc, len(taken_s), RESULT_S))
-    cuts = quantiles(taken_s, n=100, method="inclusive")
-    return Latency(cuts[49] * 1000, cuts[98] * 1000, len(taken_s))
-
-
-async def _round_trip(orc: Orchestrator, number: int, timeout_s: float) -> float:
-    began_s = time.perf_counter()
-    handle = await orc.submit(SKILL, {"number": number})
-    try:
-        await handle.result(timeout=timeout_s)
-    except TimeoutError:
-        raise BenchFailed(f"a task that does nothing has not ended for {timeout_s:g} s") from None
-    return time.perf_counter() - began_s
+def _numbered(number: int) -> dict[str, Any]:
+    return {"number": number}
 
 
 @dataclass(frozen=True, slots=True)
-class SubmitRates:
-    """Tasks per second; and how many tasks were submitted at all."""
+class TaskClient:
+    """Makes the traffic that is measured.
 
-    one_by_one: float
-    at_once: float
-    many: float
-    tasks: int
-
-
-async def measure_submits(orc: Orchestrator, *, tasks: int, at_most_s: float) -> SubmitRates:
-    """Submit up to `tasks` tasks in each of three ways, for at most so long each; nobody takes them meanwhile."""
-    submitted = count()
-
-    async def one() -> int:
-        await orc.submit(SKILL, {"number": next(submitted)})
-        return 1
-
-    async def many() -> int:
-        await orc.submit_many([Submission(SKILL, {"number": next(submitted)}) for _ in range(min(MANY, tasks))])
-        return min(MANY, tasks)
-
-    one_by_one = await _rate(one, callers=1, tasks=tasks, at_most_s=at_most_s)
-    at_once = await _rate(one, callers=AT_ONCE, tasks=tasks, at_most_s=at_most_s)
-    in_batches = await _rate(many, callers=1, tasks=tasks, at_most_s=at_most_s)
-    return SubmitRates(one_by_one, at_once, in_batches, next(submitted))
-
-
-async def _rate(step: Callable[[], Awaitable[int]], *, callers: int, tasks: int, at_most_s: float) -> float:
-    """How many tasks a second so many callers get through, each taking one step after another."""
-    done = 0
-    began_s = time.perf_counter()
-
-    async def call() -> None:
-        nonlocal done
-        while done < tasks and time.perf_counter() - began_s < at_most_s:
-            more = await step()
-            done += more  # not in one: others count while this one waits
-
-    async with anyio.create_task_group() as group:
-        for _ in range(callers):
-            group.start_soon(call)
-    return done / (time.perf_counter() - began_s)
-
-
-async def measure_drain(orc: Orchestrator, *, tasks: int, at_most_s: float) -> float:
-    """Watch how fast so many waiting tasks are done, in tasks per second; the beginning is not counted.
-
-    Raises:
-        BenchFailed: they are not.
+    Attributes:
+        submit: submits one task and returns what `result` takes.
+        result: waits for the result of a submitted task.
+        submit_bulk: submits many tasks in one call; without it, `CALLERS` callers submit them.
+        arguments: makes the arguments of a task from its number.
     """
-    before = await _succeeded(orc)
-    ramp, began_s = before + RAMP_SHARE * tasks, 0.0
-    counted_from, moved_s, seen = before, time.perf_counter(), before
-    while True:
-        succeeded, now_s = await _succeeded(orc), time.perf_counter()
-        if succeeded > seen:
-            seen, moved_s = succeeded, now_s
-        elif now_s - moved_s > (STALL_S if began_s else FIRST_RESULT_S):
-            raise BenchFailed(
-                f"only {seen - before} of {tasks} tasks were done, then nothing for {now_s - moved_s:.0f} s"
-            )
-        if not began_s and succeeded >= ramp:
-            began_s, counted_from = now_s, succeeded
-        elif began_s and (succeeded >= before + tasks or now_s - began_s > at_most_s):
-            return (succeeded - counted_from) / (now_s - began_s)
-        await anyio.sleep(_SAMPLE_S)
+
+    submit: Callable[[dict[str, Any]], Awaitable[Any]]
+    result: Callable[[Any], Awaitable[Any]] | None = None
+    submit_bulk: Callable[[list[dict[str, Any]]], Awaitable[Any]] | None = None
+    arguments: Callable[[int], dict[str, Any]] = _numbered
+
+    async def submit_one_by_one(self, count: int) -> None:
+        """Submit tasks, each after the answer to the one before."""
+        for number in range(count):
+            await self.submit(self.arguments(number))
+
+    async def submit_at_once(self, count: int) -> None:
+        """Submit tasks from `CALLERS` concurrent callers."""
+        numbers = iter(range(count))
+        async with asyncio.TaskGroup() as callers:
+            for _ in range(CALLERS):
+                callers.create_task(self._submit_all(numbers))
+
+    async def submit_many(self, count: int) -> None:
+        """Submit tasks in calls of `BATCH`."""
+        if self.submit_bulk is None:
+            await self.submit_at_once(count)
+            return
+        for start in range(0, count, BATCH):
+            await self.submit_bulk([self.arguments(number) for number in range(start, min(start + BATCH, count))])
+
+    async def round_trip(self, number: int) -> None:
+        """Submit one task and wait for its result."""
+        assert self.result is not None
+        await self.result(await self.submit(self.arguments(number)))
+
+    async def _submit_all(self, numbers: Iterator[int]) -> None:
+        for number in numbers:
+            await self.submit(self.arguments(number))
 
 
-async def _succeeded(orc: Orchestrator) -> int:
-    return (await queries.counters(orc.services.store)).get("succeeded", 0)
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Tasks in a time."""
+
+    tasks: int
+    duration_s: float
+
+    @property
+    def per_s(self) -> float:
+        """Tasks per second."""
+        return self.tasks / max(self.duration_s, SAMPLE_S)
+
+
+async def time_submits(
+    submit: Callable[[int], Awaitable[None]], tasks: int, *, step: int | None = None, at_most_s: float = math.inf
+) -> Pace:
+    """Submit `tasks` tasks, `step` of them at a time, until the time is over."""
+    done, started_s = 0, time.perf_counter()
+    while done < tasks and time.perf_counter() - started_s < at_most_s:
+        count = min(step or tasks, tasks - done)
+        await submit(count)
+        done += count
+    return Pace(done, time.perf_counter() - started_s)
+
+
+async def time_round_trips(
+    round_trip: Callable[[int], Awaitable[None]],
+    tasks: int,
+    *,
+    warm_ups: int,
+    pause_s: float = 0.0,
+    at_most_s: float = math.inf,
+) -> list[float]:
+    """Run tasks one after another and return the milliseconds of each, without the warm-ups."""
+    taken_ms: list[float] = []
+    deadline_s = math.inf
+    for number in range(warm_ups + tasks):
+        if number == warm_ups:
+            deadline_s = time.monotonic() + at_most_s
+        if number > warm_ups + 1 and time.monotonic() >= deadline_s:
+            break
+        await asyncio.sleep(pause_s)
+        started_s = time.perf_counter()
+        await round_trip(number)
+        taken_ms.append((time.perf_counter() - started_s) * 1000)
+    return taken_ms[warm_ups:]
+
+
+@dataclass(slots=True)
+class DrainWatch:
+    """Follows how many tasks remain, and times the drain from the end of its ramp."""
+
+    tasks: int
+    remaining: int = field(init=False)
+    idle_s: float = field(default=0.0, init=False)
+    _changed_s: float = field(default_factory=time.monotonic, init=False)
+    _now_s: float = field(default=0.0, init=False)
+    _ramp: tuple[int, float] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.remaining = self.tasks
+
+    @property
+    def is_timed(self) -> bool:
+        """Tell whether the ramp is over."""
+        return self._ramp is not None
+
+    @property
+    def pace(self) -> Pace:
+        """What was done since the end of the ramp."""
+        left, started_s = self._ramp or (self.remaining, self._now_s)
+        return Pace(left - self.remaining, self._now_s - started_s)
+
+    def note(self, remaining: int) -> None:
+        """Take the number of tasks that are not finished at this moment."""
+        self._now_s = time.monotonic()
+        if remaining != self.remaining:
+            self.remaining, self._changed_s = remaining, self._now_s
+        self.idle_s = self._now_s - self._changed_s
+        if self._ramp is None and remaining <= int(self.tasks * (1 - RAMP_SHARE)):
+            self._ramp = remaining, self._now_s
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Percentiles of one pass, in milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+    count: int = field(compare=False)
+
+
+def percentiles(values_ms: Sequence[float]) -> Latencies:
+    """Return percentiles by the nearest rank."""
+    ordered = sorted(values_ms)
+
+    def rank(share: float) -> float:
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+    return Latencies(rank(0.50), rank(0.95), rank(0.99), len(ordered))

@@ -13,9 +13,9 @@ from uuid import uuid4
 import redis
 import redis.asyncio
 
+from benchmarks.calls import RESULT_TIMEOUT_S, Calls
 from benchmarks.payload import note_start
 from benchmarks.peers.app_support import redis_url, wait_at_gate
-from benchmarks.peers.calls import RESULT_TIMEOUT_S, Calls
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,8 +16,9 @@ from benchmarks.peer import InstalledPeer, Peer
 from benchmarks.peers.team import PeerTeam
 from benchmarks.processes import ChildFailedError
 from benchmarks.server import running_server
-from benchmarks.sizes import AT_ONCE, QUICK
+from benchmarks.sizes import QUICK
 from benchmarks.traffic_runs import pick_up_waits_ms, round_trips_ms, submit_rate
+from orchestrator.bench.measures import AT_ONCE
 from tests.helpers import list_peer_app
 
 if TYPE_CHECKING:

@@ -176,18 +176,18 @@ async def _take_figures(
     settings: Settings, children: list[Child], start_supervisor: Callable[[], None], tasks: int
 ) -> dict[str, Any]:
     """Measure: first at rest; then tasks pile up while nobody assigns; then they are done."""
-    from orchestrator.bench import measures
+    from orchestrator.bench import run
     from orchestrator.client.client import Orchestrator
 
     async with Orchestrator(settings=settings) as orc:
         _tell("one task after another …")
-        latency = await measures.measure_latency(orc, tasks=max(200, tasks // 5), at_most_s=LATENCY_S)
+        latency = await run.measure_latency(orc, tasks=max(200, tasks // 5), at_most_s=LATENCY_S)
         _tell("submits …")
         await _end_last(children)
-        rates = await measures.measure_submits(orc, tasks=tasks, at_most_s=SUBMIT_S)
+        rates = await run.measure_submits(orc, tasks=tasks, at_most_s=SUBMIT_S)
         _tell(f"{rates.tasks} tasks …")
         start_supervisor()
-        drain = await measures.measure_drain(orc, tasks=rates.tasks, at_most_s=DRAIN_S)
+        drain = await run.measure_drain(orc, tasks=rates.tasks, at_most_s=DRAIN_S)
         version = (await orc.services.store.server_info()).version
     return {
         "version": version,
@@ -195,8 +195,8 @@ async def _take_figures(
         "submit_100_at_once": round(rates.at_once),
         "submit_many": round(rates.many),
         "drain": round(drain),
-        "latency_p50_ms": round(latency.p50_ms, 2),
-        "latency_p99_ms": round(latency.p99_ms, 2),
+        "latency_p50_ms": round(latency.p50, 2),
+        "latency_p99_ms": round(latency.p99, 2),
     }
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.comparison import Comparison
 from benchmarks.goals import OnRecord, at_least_peer, rival
-from benchmarks.sizes import AT_ONCE, FULL, MANY, ONE_BY_ONE, QUICK, Sizes
+from benchmarks.sizes import FULL, QUICK, Sizes
+from orchestrator.bench.measures import AT_ONCE, MANY, ONE_BY_ONE
 
 RATES = {"ours": [30.0, 40.0, 50.0], "raw": [40.0, 40.0, 40.0], "slow": [1.0], "fast": [8.0, 12.0, 10.0]}
 ON_RECORD = OnRecord("fast", value=5.0, raw=20.0)

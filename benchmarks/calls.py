@@ -1,0 +1,25 @@
+"""The client of the benchmarks; runs under a peer's interpreter too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import payload
+from orchestrator.bench.measures import TaskClient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RESULT_TIMEOUT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Calls(TaskClient):
+    """Submits the tasks of the benchmarks; a client without `result` has a `round_trip` of its own."""
+
+    arguments: Callable[[int], dict[str, Any]] = payload.arguments
+
+    async def submit_stamped(self, number: int) -> None:
+        """Submit one task that carries the time."""
+        await self.submit(payload.stamped(number))
