@@ -15,7 +15,7 @@ from anyio import to_thread
 from workers import Agent, TaskContext
 from workers.demo.imports import read_imports
 from workers.demo.measure import Unparsable, measure_text, parse
-from workers.demo.models import FileMeasure, ImportList, Listed, Measured
+from workers.demo.models import FileMeasure, ImportList, Listed, Span
 from workers.demo.shared_findings import FILES_MEASURED, MEASURES, share
 from workers.demo.source import Unreadable, read_source
 from workers.demo.timing import Stopwatch
@@ -24,12 +24,12 @@ analyst = Agent("analyst", concurrency=2)
 
 
 @analyst.skill
-async def measure(ctx: TaskContext, root: str, path: str) -> Measured:
+async def measure(ctx: TaskContext, root: str, path: str) -> Span:
     """Measure one file, for the session. A file that cannot be read or parsed is a finding, not a failure."""
     watch = Stopwatch(ctx, path)
     file = await to_thread.run_sync(_measure, Path(root), path)
     repeated = await share(ctx, MEASURES, [file], counter=FILES_MEASURED)
-    return Measured(span=watch.span(repeated=repeated))
+    return watch.span(repeated=repeated)
 
 
 @analyst.skill

@@ -13,7 +13,7 @@ from orchestrator.core.errors import TaskFailed
 from workers import Agent, Reject, TaskContext
 from workers.demo.change_log import read_change_log
 from workers.demo.linker import link, linker
-from workers.demo.models import Audit, AuditResult, FileMeasure, Loop, Reviewed
+from workers.demo.models import Audit, AuditResult, FileMeasure, Loop, Span
 from workers.demo.report import write_report
 from workers.demo.review import worst_files
 from workers.demo.reviewer import RATE, review
@@ -67,7 +67,7 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
     loops = linked.graph.loops()
     worst = worst_files(measured, loops, most=REVIEWS)
     reviews = [await ctx.submit(review, _request(file, loops.get(file.path))) for file in worst]
-    reviewed: list[Reviewed] = []
+    reviewed: list[Span] = []
     for handle in reviews:
         done = len(reviewed)
         await ctx.progress(2 + done / len(reviews), STAGES, f"{done} of the {len(reviews)} worst files are reviewed")
@@ -81,7 +81,7 @@ async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = 
         found.span,
         *(span for batch in surveyed for span in batch.spans),
         *linked.spans,
-        *(one.span for one in reviewed),
+        *reviewed,
     )
     return write_report(
         Audit(

@@ -162,14 +162,7 @@ class _Reading:
         """All functions, and the module's own code if it decides anything."""
         for unit in self.units:
             if unit.name != MODULE or unit.complexity > 1:
-                yield FunctionMeasure(
-                    name=unit.name[:MAX_NAME],
-                    line=unit.line,
-                    lines=unit.lines,
-                    complexity=unit.complexity,
-                    nesting=unit.nesting,
-                    parameters=unit.parameters,
-                )
+                yield FunctionMeasure.model_validate(unit, from_attributes=True)
 
     def _push(self, nodes: Iterator[ast.AST] | list[ast.AST], place: _Place) -> None:
         self._stack.extend((node, place) for node in nodes)
@@ -193,7 +186,7 @@ class _Reading:
         name = f"{place.prefix}{node.name}"
         public = place.public and not node.name.startswith("_") and not _is_variant(node)
         self._docstring(node, "function", name, node.lineno, public=public)
-        unit = _Unit(name, node.lineno, len(_lines_of(node)), _parameters(node.args))
+        unit = _Unit(name[:MAX_NAME], node.lineno, len(_lines_of(node)), _parameters(node.args))
         self.units.append(unit)
         # What stands in the head runs where the function is defined; only the body is the function's own.
         head: list[ast.AST] = [node.args, *node.decorator_list]

@@ -140,12 +140,6 @@ class FileMeasure(Value):
         return max(self.histogram, default=0)
 
 
-class Measured(Value):
-    """Result of `measure`; the measure itself is in the log of the session."""
-
-    span: Span
-
-
 class Surveyed(Value):
     """Result of `survey`: one batch of files, measured but for those that are named."""
 
@@ -287,12 +281,6 @@ class Remark(Value):
     measured: int
     limit: int
     text: str
-
-
-class Reviewed(Value):
-    """Result of `review`; the remarks themselves are in the log of the session."""
-
-    span: Span
 
 
 # --------------------------------------------------------------------------------------------------------- editor

@@ -46,7 +46,7 @@ def render_page(audit: Audit, summary: AuditSummary) -> str:
         _imports(audit, summary),
         _complexity(summary),
         _docstrings(summary),
-        _problems(audit, summary),
+        _unmeasured(summary),
         _making(audit, summary),
         _sharing(audit),
         _footer(),
@@ -163,22 +163,14 @@ def _imports(audit: Audit, summary: AuditSummary) -> Markup:
         + "."
     )
     picture = (
-        el(
-            "figure",
-            el(
-                "ul",
-                _key("imports the module below", "--c:var(--edge)", "key line"),
-                _key("import inside a knot", "--c:var(--alarm-soft)", "key line"),
-                _key("a shortest way round", "--c:var(--alarm)", "key line"),
-                _key("module in a cycle", "--c:var(--alarm)", "key joins"),
-                class_="legend",
-            ),
+        _figure(
             graph_svg(graph, package=audit.tree.package),
-            el(
-                "figcaption",
-                "A module stands above those it imports; at most 60 are drawn, the best connected. In a dashed frame "
-                "every module reaches every other one. Imports that others imply show when you point at a module.",
-            ),
+            "A module stands above those it imports; at most 60 are drawn, the best connected. In a dashed frame "
+            "every module reaches every other one. Imports that others imply show when you point at a module.",
+            _key("imports the module below", "--c:var(--edge)", "key line"),
+            _key("import inside a knot", "--c:var(--alarm-soft)", "key line"),
+            _key("a shortest way round", "--c:var(--alarm)", "key line"),
+            _key("module in a cycle", "--c:var(--alarm)", "key joins"),
         )
         if at_import
         else None
@@ -249,22 +241,14 @@ def _complexity(summary: AuditSummary) -> Markup | None:
         "Complexity",
         f"{share} of {count(summary.functions, 'function')} exceed {COMPLEXITY_LIMIT}; beyond that a function is hard "
         "to test path by path.",
-        el(
-            "figure",
-            el(
-                "ul",
-                _key("simple, up to 5", "--c:var(--calm)"),
-                _key("up to 10", "--c:var(--warm)"),
-                _key("up to 20", "--c:var(--hot)"),
-                _key("more", "--c:var(--burning)"),
-                class_="legend",
-            ),
+        _figure(
             histogram_svg(summary.histogram),
-            el(
-                "figcaption",
-                "Number of functions by complexity. Heights grow with the square root of the number, so that the few "
-                "complex ones can be seen beside the many simple ones.",
-            ),
+            "Number of functions by complexity. Heights grow with the square root of the number, so that the few "
+            "complex ones can be seen beside the many simple ones.",
+            _key("simple, up to 5", "--c:var(--calm)"),
+            _key("up to 10", "--c:var(--warm)"),
+            _key("up to 20", "--c:var(--hot)"),
+            _key("more", "--c:var(--burning)"),
         ),
         el("h3", "Most complex functions"),
         _table(("function", "where", "#complexity", f"#nesting (limit {NESTING_LIMIT})", "#lines"), rows),
@@ -299,13 +283,10 @@ def _meter(part: int, whole: int) -> Markup:
     return el("span", el("i", style=f"width:{100 * part / max(1, whole):.0f}%"), class_="meter")
 
 
-def _problems(audit: Audit, summary: AuditSummary) -> Markup | None:
-    rows = [(el("code", file.path), file.problem) for file in summary.problems]
-    rows += [(el("code", skipped.path), f"left alone: {skipped.reason}") for skipped in audit.tree.skipped]
-    if audit.tree.truncated:
-        rows.append((el("code", "…"), "the tree is larger than one audit; what comes later was not looked at"))
-    if not rows:
+def _unmeasured(summary: AuditSummary) -> Markup | None:
+    if not summary.unmeasured:
         return None
+    rows = [(el("code", path), reason) for path, reason in summary.unmeasured]
     return _section(
         "Not measured", "What could not be read as Python is listed, not counted.", _table(("path", "why"), rows)
     )
@@ -330,24 +311,15 @@ def _making(audit: Audit, summary: AuditSummary) -> Markup | None:
     retried = [el("p", _sentence(describe_retry(span, planted=audit.planted))) for span in summary.retried]
     return _section(
         "Who worked when",
-        f"{count(summary.tasks, 'task')} in {count(summary.attempts, 'attempt')} on "
-        f"{count(summary.workers, 'worker process', 'worker processes')}. The reviewer is limited to "
-        f"{audit.review_rate} over all workers together, which is why its bars come in groups.",
+        f"{summary.effort}. The reviewer is limited to {audit.review_rate} over all workers together, which is why its "
+        "bars come in groups.",
         *retried,
-        el(
-            "figure",
-            el(
-                "ul",
-                *(_key(share.name, "", f"key {colour_of(share.name)}") for share in summary.agents),
-                _key("waits for its children", "--c:var(--soft)", "key joins"),
-                el("li", el("b", "↻ 2", class_="far"), "second attempt") if retried else None,
-                class_="legend",
-            ),
+        _figure(
             timeline_svg(audit.spans),
-            el(
-                "figcaption",
-                "Each bar is the last attempt of one task, each band a worker process; point at one to read of it.",
-            ),
+            "Each bar is the last attempt of one task, each band a worker process; point at one to read of it.",
+            *(_key(share.name, "", f"key {colour_of(share.name)}") for share in summary.agents),
+            _key("waits for its children", "--c:var(--soft)", "key joins"),
+            el("li", el("b", "↻ 2", class_="far"), "second attempt") if retried else None,
         ),
         _table(("agent", "#tasks", "#attempts", "#working", "#workers"), rows),
     )
@@ -431,6 +403,10 @@ def _footer() -> Markup:
 
 def _section(title: str, told: str, *content: Child) -> Markup:
     return el("section", el("h2", title), el("p", told, class_="soft"), *content)
+
+
+def _figure(picture: Markup, caption: str, *keys: Markup | None) -> Markup:
+    return el("figure", el("ul", *keys, class_="legend"), picture, el("figcaption", caption))
 
 
 def _key(name: str, style: str, kind: str = "key") -> Markup:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from workers.demo.models import AuditResult
 from workers.demo.page import render_page
 from workers.demo.review import COMPLEXITY_LIMIT
-from workers.demo.summary import AuditSummary, describe_repeats, describe_retry, summarize
+from workers.demo.summary import AuditSummary, describe_repeats, describe_retry
 from workers.demo.text_format import code, count, percent, printable, seconds
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ MAX_MISSING: Final = 40
 
 def write_report(audit: Audit, out: Path) -> AuditResult:
     """Write both reports into `out`; a reader never sees half of one, and a second run replaces them."""
-    summary = summarize(audit)
+    summary = AuditSummary(audit)
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
     _replace(out / MARKDOWN, render_markdown(audit, summary))
@@ -63,7 +63,7 @@ def render_markdown(audit: Audit, summary: AuditSummary) -> str:
         _cycles(audit, summary),
         _functions(summary),
         _docstrings(summary),
-        _problems(audit, summary),
+        _unmeasured(summary),
         _making(audit, summary),
         _sharing(audit),
     ]
@@ -143,7 +143,7 @@ def _functions(summary: AuditSummary) -> str:
 
 
 def _docstrings(summary: AuditSummary) -> str:
-    if not summary.undocumented:
+    if not summary.least_documented:
         return "## Docstrings\n\nEvery public name has one." if summary.public else ""
     rows = [
         (code(file.path), f"{file.undocumented_count:,} of {file.public:,}", _first_missing(file))
@@ -158,16 +158,12 @@ def _first_missing(file: FileMeasure) -> str:
     return ", ".join(f"{code(missing.name)} (line {missing.line})" for missing in file.undocumented[:3])
 
 
-def _problems(audit: Audit, summary: AuditSummary) -> str:
-    rows = [(code(file.path), prose(file.problem)) for file in summary.problems]
-    rows += [(code(skipped.path), prose(f"left alone: {skipped.reason}")) for skipped in audit.tree.skipped]
-    if audit.tree.truncated:
-        rows.append(("…", "the tree is larger than one audit; what comes later in path order was not looked at"))
+def _unmeasured(summary: AuditSummary) -> str:
+    rows = [(code(path), prose(reason)) for path, reason in summary.unmeasured]
     return "## Not measured\n\n" + _table(("path", "why"), rows) if rows else ""
 
 
 def _making(audit: Audit, summary: AuditSummary) -> str:
-    workers = count(summary.workers, "worker process", "worker processes")
     pace = f"{seconds(summary.seconds)}. The reviewer is limited to {audit.review_rate} over all workers together."
     rows = [
         (code(share.name), f"{share.tasks:,}", f"{share.attempts:,}", seconds(share.working_s), share.workers)
@@ -175,7 +171,7 @@ def _making(audit: Audit, summary: AuditSummary) -> str:
     ]
     said = [
         "## How this was made",
-        f"{count(summary.tasks, 'task')} in {count(summary.attempts, 'attempt')} on {workers}; {pace}",
+        f"{summary.effort}; {pace}",
         _table(("agent", "tasks", "attempts", "working", "workers"), rows),
     ]
     said += [prose(describe_retry(span, planted=audit.planted)) for span in summary.retried]

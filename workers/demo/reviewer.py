@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from workers import Agent, TaskContext
-from workers.demo.models import FileMeasure, Loop, Reviewed
+from workers.demo.models import FileMeasure, Loop, Span  # noqa: TC001 - read from the annotations
 from workers.demo.review import remarks_on
 from workers.demo.shared_findings import FILES_REVIEWED, REMARKS, share
 from workers.demo.timing import Stopwatch
@@ -15,8 +15,8 @@ reviewer = Agent("reviewer", concurrency=4, rate=RATE)
 
 
 @reviewer.skill
-async def review(ctx: TaskContext, file: FileMeasure, loop: Loop | None = None) -> Reviewed:
+async def review(ctx: TaskContext, file: FileMeasure, loop: Loop | None = None) -> Span:
     """Tell the session what is wrong with a file, sentence by sentence, each with its line and its number."""
     watch = Stopwatch(ctx, file.path)
     repeated = await share(ctx, REMARKS, remarks_on(file, loop), counter=FILES_REVIEWED)
-    return Reviewed(span=watch.span(repeated=repeated))
+    return watch.span(repeated=repeated)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.errors import InvalidInput, NotFound, TaskFailed
 from workers import Agent, Reject, TaskContext
 from workers.demo.analyst import measure
-from workers.demo.models import FileMeasure, Found, Measured, Surveyed
+from workers.demo.models import FileMeasure, Found, Span, Surveyed
 from workers.demo.source import check_tree, scan_tree
 from workers.demo.timing import Stopwatch
 
@@ -37,11 +37,11 @@ async def survey(ctx: TaskContext, root: str, files: list[str]) -> Surveyed:
     joined = [await _join(handle, path) for handle, path in zip(handles, files, strict=True)]
     return Surveyed(
         unmeasured=tuple(one for one in joined if isinstance(one, FileMeasure)),
-        spans=(watch.span(), *(one.span for one in joined if isinstance(one, Measured))),
+        spans=(watch.span(), *(one for one in joined if isinstance(one, Span))),
     )
 
 
-async def _join(handle: TaskHandle[Measured], path: str) -> Measured | FileMeasure:
+async def _join(handle: TaskHandle[Span], path: str) -> Span | FileMeasure:
     try:
         return await handle.result()
     except TaskFailed as failed:  # one file that nobody can measure must not spoil the audit

@@ -11,7 +11,7 @@ from workers.demo.text_format import count
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workers.demo.models import Audit, Cycle, FileMeasure, FunctionMeasure, Span
+    from workers.demo.models import Audit, Span
 
 AGENTS = ("editor", "scanner", "analyst", "linker", "reviewer")
 """In the order in which the reports name them."""
@@ -38,79 +38,50 @@ class AgentShare:
     workers: int
 
 
-@dataclass(frozen=True, slots=True)
 class AuditSummary:
-    """Totals and rankings over a whole audit."""
+    """Totals and rankings of an audit."""
 
-    name: str
-    files: int
-    lines: int
-    code_lines: int
-    functions: int
-    histogram: dict[int, int]
-    public: int
-    undocumented: int
-    problems: list[FileMeasure]
-    worst_functions: list[tuple[FileMeasure, FunctionMeasure]]
-    least_documented: list[FileMeasure]
-    cycles: list[Cycle]
-    deferred: list[Cycle]
-    agents: list[AgentShare]
-    workers: int
-    tasks: int
-    attempts: int
-    started: float
-    seconds: float
-    retried: list[Span]
+    def __init__(self, audit: Audit) -> None:
+        files, spans = audit.files, audit.spans
+        self.name = audit.tree.package or audit.tree.root.rstrip("/").rpartition("/")[2] or "/"
+        self.files = len(files)
+        self.lines = sum(file.lines for file in files)
+        self.code_lines = sum(file.code_lines for file in files)
+        self.functions = sum(file.functions for file in files)
+        self.histogram = sum((Counter(file.histogram) for file in files), Counter[int]())
+        self.complexity_max = max(self.histogram, default=0)
+        self.public = sum(file.public for file in files)
+        self.documented = self.public - sum(file.undocumented_count for file in files)
+        self.worst_functions = sorted(
+            ((file, function) for file in files for function in file.worst),
+            key=lambda pair: (-pair[1].complexity, pair[0].path, pair[1].line),
+        )
+        self.least_documented = sorted(
+            (file for file in files if file.undocumented_count), key=lambda f: (-f.undocumented_count, f.path)
+        )
+        self.unmeasured = [(file.path, file.problem) for file in files if file.problem]
+        self.unmeasured += [(skipped.path, f"left alone: {skipped.reason}") for skipped in audit.tree.skipped]
+        if audit.tree.truncated:
+            self.unmeasured.append(("…", "the tree is larger than one audit; what comes later was not looked at"))
+        self.cycles = [cycle for cycle in audit.graph.cycles if not cycle.deferred]
+        self.deferred = [cycle for cycle in audit.graph.cycles if cycle.deferred]
+        self.agents = _shares(spans)
+        self.workers = len({span.worker for span in spans})
+        self.tasks = len(spans)
+        self.attempts = sum(span.attempt for span in spans)
+        self.started = min((span.started for span in spans), default=0.0)
+        self.seconds = max((span.ended for span in spans), default=0.0) - self.started
+        self.retried = [span for span in spans if span.attempt > 1]
 
     @property
-    def complexity_max(self) -> int:
-        """Of the most complex function."""
-        return max(self.histogram, default=0)
-
-    @property
-    def documented(self) -> int:
-        """Public names that have a docstring."""
-        return self.public - self.undocumented
+    def effort(self) -> str:
+        """Tasks, attempts and workers, as the beginning of a sentence."""
+        workers = count(self.workers, "worker process", "worker processes")
+        return f"{count(self.tasks, 'task')} in {count(self.attempts, 'attempt')} on {workers}"
 
     def more_complex_than(self, limit: int) -> int:
-        """How many functions exceed a complexity."""
+        """Count the functions above a complexity."""
         return sum(number for complexity, number in self.histogram.items() if complexity > limit)
-
-
-def summarize(audit: Audit) -> AuditSummary:
-    """Add everything up."""
-    files = audit.files
-    histogram: Counter[int] = Counter()
-    for file in files:
-        histogram.update(file.histogram)
-    functions = [(file, function) for file in files for function in file.worst]
-    functions.sort(key=lambda pair: (-pair[1].complexity, pair[0].path, pair[1].line))
-    started = min((span.started for span in audit.spans), default=0.0)
-    return AuditSummary(
-        name=audit.tree.package or audit.tree.root.rstrip("/").rpartition("/")[2] or "/",
-        files=len(files),
-        lines=sum(file.lines for file in files),
-        code_lines=sum(file.code_lines for file in files),
-        functions=sum(file.functions for file in files),
-        histogram=dict(histogram),
-        public=sum(file.public for file in files),
-        undocumented=sum(file.undocumented_count for file in files),
-        problems=[file for file in files if file.problem],
-        worst_functions=functions,
-        least_documented=sorted(
-            (file for file in files if file.undocumented_count), key=lambda f: (-f.undocumented_count, f.path)
-        ),
-        cycles=[cycle for cycle in audit.graph.cycles if not cycle.deferred],
-        deferred=[cycle for cycle in audit.graph.cycles if cycle.deferred],
-        agents=_shares(audit.spans),
-        workers=len({span.worker for span in audit.spans}),
-        tasks=len(audit.spans),
-        attempts=sum(span.attempt for span in audit.spans),
-        started=started,
-        seconds=max((span.ended for span in audit.spans), default=0.0) - started,
-        retried=[span for span in audit.spans if span.attempt > 1],
-    )
 
 
 def _shares(spans: tuple[Span, ...]) -> list[AgentShare]:

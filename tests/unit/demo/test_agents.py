@@ -10,7 +10,6 @@ from workers.demo.analyst import list_imports, measure
 from workers.demo.editor import audit
 from workers.demo.models import (
     FileMeasure,
-    Measured,
     Span,
     Tree,
 )
@@ -43,7 +42,7 @@ async def test_the_scanner_refuses_what_is_no_tree(tmp_path: Path) -> None:
 
 async def test_a_survey_asks_for_each_file() -> None:
     """Children in the order of the files; one that failed becomes a finding, not a failure."""
-    measured = Measured(span=SPAN)
+    measured = SPAN
     outcome = await run_skill(
         survey,
         {"root": "/r", "files": ["a.py", "b.py"]},
