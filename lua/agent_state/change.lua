@@ -4,22 +4,20 @@
 -- returns: ok, per row the new number of a bump or '' | duplicate, the same | fenced value | full |
 --          number field (a bump of a field that is no whole number below 2^53)
 -- repeat: returns duplicate and the first call's result
-local scope = KEYS[1]                   -- key: root of the agent's slot
-local op    = ARGV[1]                   -- str: op id
-local lock  = ARGV[2]                   -- str: lock of the caller; empty: none
-local token = ARGV[3]                   -- str: value of the caller's lock
-local rows  = cmsgpack.unpack(ARGV[4])  -- rows: field mode value
-local most  = tonumber(ARGV[5])         -- int: maximum number of fields
+local scope  = KEYS[1]                      -- key: root of the agent's slot
+local caller = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local rows   = cmsgpack.unpack(ARGV[2])     -- rows: field mode value
+local most   = tonumber(ARGV[3])            -- int: fields that an agent may have
 --@include time: integer
 --@include lock: fenced_by
---@include dedup: earlier_answer, store_answer
+--@include dedup: earlier_reply, store_reply
 
 local largest = 9007199254740991
 local state_key = scope .. ':state'
-local first = earlier_answer(scope, op)
-if first then return {'duplicate', unpack(cmsgpack.unpack(first))} end
-if lock ~= '' then
-  local owner = fenced_by(scope, lock, token)
+local reply = earlier_reply(scope, caller.op)
+if reply then return reply end
+if caller.lock ~= '' then
+  local owner = fenced_by(scope, caller.lock, caller.token)
   if owner then return {'fenced', owner} end
 end
 local fields, written, numbers, new = {}, {}, {}, 0
@@ -48,5 +46,5 @@ end
 if new > 0 and redis.call('HLEN', state_key) + new > most then return {'full'} end
 redis.call('HSET', state_key, unpack(written))
 redis.call('EXPIRE', state_key, 604800)
-store_answer(scope, op, cmsgpack.pack(numbers))
+store_reply(scope, caller.op, 600000, 20000, numbers)
 return {'ok', unpack(numbers)}

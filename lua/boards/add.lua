@@ -9,14 +9,14 @@ local by      = tonumber(ARGV[3])  -- int: amount
 local most    = tonumber(ARGV[4])  -- int: maximum members of a day
 local now_arg = ARGV[5]            -- time: test override, microseconds
 --@include time: now_us, utc_day, integer
---@include dedup: earlier_answer, store_answer
+--@include dedup: earlier_reply, store_reply
 
-local first = earlier_answer(scope, op)
-if first then return {'duplicate', unpack(cmsgpack.unpack(first))} end
+local reply = earlier_reply(scope, op)
+if reply then return reply end
 local day = utc_day(now_us(now_arg))
 local day_key = scope .. ':day:' .. day
 if not redis.call('ZSCORE', day_key, member) and redis.call('ZCARD', day_key) >= most then return {'full'} end
 local count = integer(tonumber(redis.call('ZINCRBY', day_key, integer(by), member)))
 redis.call('EXPIRE', day_key, 691200)
-store_answer(scope, op, cmsgpack.pack({day, count}))
+store_reply(scope, op, 600000, 20000, {day, count})
 return {'counted', day, count}

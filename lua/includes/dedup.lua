@@ -1,19 +1,23 @@
--- Results of earlier calls by op id.
+-- Makes a change of a scope once per op id.
 
--- Returns the stored result of an op id from the last ten minutes, or false.
-local function earlier_answer(scope, op)
-  return redis.call('HGET', scope .. ':ops', op) or redis.call('HGET', scope .. ':ops:before', op)
+-- Returns the reply to a change whose op id is known: `duplicate` and the first call's values. nil: the op id is new.
+local function earlier_reply(scope, op)
+  local packed = redis.call('HGET', scope .. ':ops', op) or redis.call('HGET', scope .. ':ops:before', op)
+  if packed then return {'duplicate', unpack(cmsgpack.unpack(packed))} end
 end
 
--- Stores the result of an op id for ten minutes. Two hashes alternate: one lives for twenty minutes and is written in
--- the first ten. After 20,000 calls in that time the older results are dropped early.
-local function store_answer(scope, op, answer)
+-- Stores the values that a change returns, for at least `window_ms`. Scripts call this last. Two hashes alternate: a
+-- hash that is `window_ms` old, or holds `most` op ids, replaces the one before it. The op id is stored first: in a slot
+-- that moves to another node, only a repeat meets an error from then on, and earlier_reply answers it.
+local function store_reply(scope, op, window_ms, most, values)
   local ops_key, before_key = scope .. ':ops', scope .. ':ops:before'
+  redis.call('HSET', ops_key, op, cmsgpack.pack(values))
   local left_ms = redis.call('PTTL', ops_key)
-  if left_ms >= 0 and (left_ms < 600000 or redis.call('HLEN', ops_key) >= 20000) then
+  if left_ms < 0 then
+    redis.call('PEXPIRE', ops_key, window_ms * 2)
+  elseif left_ms <= window_ms or redis.call('HLEN', ops_key) >= most then
+    redis.call('UNLINK', before_key)
     redis.call('RENAME', ops_key, before_key)
-    left_ms = -2
+    redis.call('PEXPIRE', before_key, window_ms)
   end
-  redis.call('HSET', ops_key, op, answer)
-  if left_ms < 0 then redis.call('PEXPIRE', ops_key, 1200000) end
 end

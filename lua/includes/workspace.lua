@@ -1,6 +1,7 @@
 -- Changes of a session's workspace.
 --@include time: now_us, integer
 --@include lock: fenced_by
+--@include dedup: earlier_reply, store_reply
 
 -- Splits the value of a path: version (0: none), writer, JSON text.
 local function split_value(stored)
@@ -83,13 +84,11 @@ local function open_workspace(scope, kind, caller, limits, suffixes, override)
     max_parts = limits.parts, json = limits.json == 1,
     now_ms = math.floor(now_us(override) / 1000), keys = {}, parts = {},
   }
+  local reply = earlier_reply(scope, ws.op)
+  if reply then return nil, reply end
   local meta_key, parts_key = scope .. ':meta', scope .. ':ws:parts'
   local meta = redis.call('HMGET', meta_key,
-    'rev', 'born', 'fresh', 'dies', 'items', 'bytes', 'floor', 'top', 'tail', 'op', 'older', 'since', 'noted', 'places')
-  ws.window, ws.older = meta.op or '0', meta.older or '0'
-  local first = redis.call('HGET', scope .. ':op:' .. ws.window, ws.op)
-    or redis.call('HGET', scope .. ':op:' .. ws.older, ws.op)
-  if first then return nil, {'duplicate', unpack(cmsgpack.unpack(first))} end
+    'rev', 'born', 'fresh', 'dies', 'items', 'bytes', 'floor', 'top', 'tail', 'noted', 'places')
   local owner = fenced_by(scope, caller.lock, caller.token)
   if owner then return nil, {'fenced', owner} end
 
@@ -98,19 +97,10 @@ local function open_workspace(scope, kind, caller, limits, suffixes, override)
   ws.floor, ws.top, ws.tail = tonumber(meta.floor or 0), tonumber(meta.top or 0), tonumber(meta.tail or 0)
   ws.had_items, ws.had_bytes = ws.items, ws.bytes
   ws.had_floor, ws.had_top, ws.had_tail = ws.floor, ws.top, ws.tail
-  ws.since = tonumber(meta.since or 0)
   ws.noted, ws.places = tonumber(meta.noted or 0), {}
   for id, before in string.gmatch(meta.places or '', '(%d+%-%d+) (%d+)') do
     ws.places[#ws.places + 1] = id
     ws.places[#ws.places + 1] = before
-  end
-  local ops = redis.call('HLEN', scope .. ':op:' .. ws.window)
-  ws.new_ops = ops == 0
-  -- A full or old window of op ids is followed by another one, under an unused name.
-  if ws.now_ms >= ws.since + ws.window_ms or ops >= ws.max_ops then
-    ws.turned, ws.outdated, ws.older = true, ws.older, ws.window
-    ws.window = string.format('%.0f', math.max(tonumber(ws.window) + 1, math.floor(ws.now_ms / 1000)))
-    ws.since = ws.now_ms
   end
   -- All keys expire together. An eighth of the lifetime must pass before they are extended, so that most calls extend
   -- none.
@@ -138,7 +128,7 @@ end
 -- Ends a change of a session's workspace: adds the event if there are `changes`, stores counts, op id and lifetime, and
 -- returns ok, the revision, and `answer`. Stores only counts that changed.
 local function close_workspace(scope, ws, changes, answer)
-  local meta_key, parts_key, op_key = scope .. ':meta', scope .. ':ws:parts', scope .. ':op:' .. ws.window
+  local meta_key, parts_key = scope .. ':meta', scope .. ':ws:parts'
   if changes then
     ws.rev = ws.rev + 1
     add_event(scope, ws, changes)
@@ -153,11 +143,6 @@ local function close_workspace(scope, ws, changes, answer)
   if ws.had_tail ~= ws.tail then note('tail', ws.tail) end
   if changes then note('noted', integer(ws.noted)) end
   if ws.placed then note('places', table.concat(ws.places, ' ')) end
-  if ws.turned then
-    note('op', ws.window)
-    note('older', ws.older)
-    note('since', ws.since)
-  end
   if ws.moved then
     note('born', ws.born)
     note('fresh', ws.fresh)
@@ -165,10 +150,6 @@ local function close_workspace(scope, ws, changes, answer)
   end
   redis.call('HSET', meta_key, unpack(counts))
   for part, number in pairs(ws.parts) do redis.call('HSET', parts_key, part, number) end
-  redis.call('HSET', op_key, ws.op, cmsgpack.pack({ws.rev, unpack(answer)}))
-  -- Also when the hash was deleted meanwhile, so that no key stays without a lifetime.
-  if ws.turned or ws.new_ops then redis.call('PEXPIRE', op_key, ws.window_ms * 2) end
-  if ws.outdated then redis.call('UNLINK', scope .. ':op:' .. ws.outdated) end
   if ws.moved then
     redis.call('PEXPIREAT', meta_key, ws.dies)
     for _, key in ipairs(ws.keys) do redis.call('PEXPIREAT', key, ws.dies) end
@@ -179,6 +160,7 @@ local function close_workspace(scope, ws, changes, answer)
       redis.call('PEXPIREAT', key, ws.dies, 'NX')
     end
   end
+  store_reply(scope, ws.op, ws.window_ms, ws.max_ops, {ws.rev, unpack(answer)})
   return {'ok', ws.rev, unpack(answer)}
 end
 

@@ -37,9 +37,7 @@ def change(keys: ScopeKeys, *, caller: CallerRow, rows: Sequence[FieldRow], most
 
     args: Arguments = {
         "scope": keys.root,
-        "op": caller.op,
-        "lock": caller.lock,
-        "token": caller.token,
+        "caller": pack_rows([caller]),
         "rows": pack_rows([(row.field, row.mode, opaque(row.value)) for row in rows]),
         "most": most,
     }

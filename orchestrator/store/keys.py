@@ -198,10 +198,9 @@ SCOPE_KEYS: Final = (
     KeyKind(
         "meta",
         "hash",
-        "rev, born, fresh, dies, items, bytes, floor, top, tail, op, older, since, noted, places",
+        "rev, born, fresh, dies, items, bytes, floor, top, tail, noted, places",
         _WORKSPACE,
     ),
-    KeyKind("op:W", "hash", "op ids of one window and what they were answered", "two windows of `workspace.dedup_s`"),
     KeyKind("ws:doc", "hash", "shared document: path -> version agent JSON", _WORKSPACE),
     KeyKind("ws:json", "ReJSON-RL", "the same as one JSON document, if `workspace.json_projection`", _WORKSPACE),
     KeyKind("ws:task", "hash", "state machines: id -> version agent state JSON", _WORKSPACE),
@@ -230,8 +229,13 @@ SCOPE_KEYS: Final = (
     ),
     KeyKind("day:DATE", "zset", "what members have on a board on this day (UTC)", "8 days after the last change"),
     KeyKind("state", "hash", "what an agent says of itself: field -> JSON", "7 days after the last change"),
-    KeyKind("ops", "hash", "op ids of a board, an agent's state, and what they were answered", "20 minutes"),
-    KeyKind("ops:before", "hash", "the older ones", "20 minutes"),
+    KeyKind(
+        "ops",
+        "hash",
+        "replies to recent changes of the scope: op id -> MessagePack",
+        "20 minutes; of a workspace twice `workspace.dedup_s`",
+    ),
+    KeyKind("ops:before", "hash", "older replies", "10 minutes; of a workspace `workspace.dedup_s`"),
 )
 """The keys of a scope: of a session, of an agent, or of a pool's own locks."""
 SCOPES: Final = ("session", "agent", "locks", "limit", "board")

@@ -73,15 +73,19 @@ def test_sent_twice(board: Counting) -> None:
 
 
 def test_op_ids_take_turns(board: Counting) -> None:
-    """After ten minutes a new hash of op ids begins; those of the hash before are known still, older ones are not."""
+    """A hash of op ids that is ten minutes old replaces the one before; what that one held is new again."""
     board.add(op="old")
     board.store.execute("PEXPIRE", board.keys.key("ops"), 599_000)
-    board.add(op="new")
-    assert board.add(op="old").status == board.add(op="new").status == "duplicate"
-    assert board.left_ms("ops:before") <= 599_000 < board.left_ms("ops")
+    board.add(op="late")
+    assert board.left_ms("ops") < 0
+    assert 590_000 < board.left_ms("ops:before") <= 600_000
+    assert board.add(op="new").status == "counted"
+    assert 1_190_000 < board.left_ms("ops") <= 1_200_000
+    for known in ("old", "late", "new"):
+        assert board.add(op=known).status == "duplicate"
     board.store.execute("PEXPIRE", board.keys.key("ops"), 599_000)
     board.add(op="newest")
-    assert board.add(op="new").status == "duplicate"
+    assert board.add(op="new").status == board.add(op="newest").status == "duplicate"
     assert board.add(op="old").status == "counted"
 
 

@@ -33,6 +33,7 @@ class Content:
     numbers: dict[str, int] = field(default_factory=dict)
     events: list[tuple[str, int]] = field(default_factory=list)
     since_s: float = 0.0
+    older_since_s: float = 0.0
     ops: dict[str, ChangeReply] = field(default_factory=dict)
     older_ops: dict[str, ChangeReply] = field(default_factory=dict)
 
@@ -70,6 +71,10 @@ class Model:
     def change(self, kind: str, op: str, token: str, make: Callable[[], tuple[bool, tuple[Any, ...]]]) -> ChangeReply:
         """What every change has in common; `make` answers whether there is an event, and what else is answered."""
         held, named = self.content, f"{kind}:{op}"
+        if self.now_s >= held.since_s + 2 * self.dedup_s:
+            held.ops = {}
+        if self.now_s >= held.older_since_s + self.dedup_s:
+            held.older_ops = {}
         if (first := held.ops.get(named) or held.older_ops.get(named)) is not None:
             self.fired["duplicate"] += 1
             return ChangeReply("duplicate", first.revision, first.rest)
@@ -94,9 +99,11 @@ class Model:
         if told:
             held.revision += 1
             held.events.append((kind, held.revision))
-        if self.now_s >= held.since_s + self.dedup_s or not held.since_s or len(held.ops) >= self.max_dedup:
-            held.older_ops, held.ops, held.since_s = held.ops, {}, self.now_s
+        if not held.ops:
+            held.since_s = self.now_s
         answer = held.ops[named] = ChangeReply("ok", held.revision, rest)
+        if self.now_s >= held.since_s + self.dedup_s or len(held.ops) >= self.max_dedup:
+            held.older_ops, held.ops, held.older_since_s = held.ops, {}, self.now_s
         self.fired[kind] += 1
         return answer
 

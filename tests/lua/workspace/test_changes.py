@@ -331,7 +331,7 @@ def test_clear(lived_in: Space) -> None:
     """Nothing stays but events, counts and locks; versions and numbers go on."""
     lived_in.clear()
     kept = {name.removeprefix(f"{lived_in.keys.root}:").split(":")[0] for name in lived_in.names()}
-    assert kept == {"exec", "meta", "op", "ws"}
+    assert kept == {"exec", "meta", "ops", "ws"}
     assert [name for name in lived_in.names() if ":ws:" in name] == [lived_in.keys.key("ws:ev")]
     assert lived_in.counts() == (0, 0)
     assert lived_in.patch(("there",)).rest == (2, b"")

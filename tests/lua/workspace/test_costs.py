@@ -16,7 +16,7 @@ pytestmark = pytest.mark.both_servers
 
 def memory(space: Space) -> int:
     """Bytes of all keys of the workspace; what tells repeats apart goes by itself and does not count."""
-    names = [name for name in space.names() if ":op:" not in name and not name.endswith(":ws:ev")]
+    names = [name for name in space.names() if ":ops" not in name and not name.endswith(":ws:ev")]
     return sum(int(space.execute("MEMORY", "USAGE", name, "SAMPLES", 0)) for name in names)
 
 
