@@ -68,7 +68,7 @@ def test_on_a_server_of_its_own(terminal: Terminal) -> None:
 
 
 def test_a_pool_in_use_is_refused(terminal: Terminal, shared: RedisServer, client: redis.Redis) -> None:
-    """A pool that is named and not empty is left alone: exit code 4, and what to do."""
+    """A pool that is named and not empty is skipped: exit code 4, and what to do."""
     done = terminal.orc("bench", "--pool", "default", ORC_REDIS__URL=shared.url)
     assert (done.code, done.out) == (4, "")
     assert "pool 'default' of orc:dev:default is in use" in done.err

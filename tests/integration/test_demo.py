@@ -106,7 +106,7 @@ async def test_an_audit_reports_exactly_what_was_planted(make: Callable[..., Tea
         assert result.changes == shared.revision
     markdown = check_reports(tmp_path / "out")
     assert "planted failure" in markdown
-    assert "1 change came again from a later attempt of the same task and changed nothing." in markdown
+    assert "1 change were repeated by a later attempt and changed nothing." in markdown
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ async def test_a_session_takes_one_audit(make: Callable[..., Team], shop: Path, 
         await team.run(audit, args, session="s")
         before = await check_shared(team.orc.workspace("s"))
         owner = before.states["audit"].value
-        with pytest.raises(TaskFailed, match=f"session 's' is that of the audit in task {owner}") as failed:
+        with pytest.raises(TaskFailed, match=f"session 's' belongs to the audit in task {owner}") as failed:
             await team.run(audit, args, session="s")
         assert len(failed.value.errors) == 1
         assert await team.orc.workspace("s").snapshot() == before

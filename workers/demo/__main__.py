@@ -1,7 +1,4 @@
-"""`python -m workers.demo [PATH]`: name the folder that would be audited, or say why none can be.
-
-`orc demo` asks this before it starts anything.
-"""
+"""Prints the folder that `orc demo` would audit, or the error: `python -m workers.demo [PATH]`."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from workers.demo.source import check_tree, default_tree
 
 
 def main(arguments: list[str]) -> int:
-    """Print the folder; answer 2 for one that cannot be used, 3 for one without Python files."""
+    """Print the folder. Returns 2 for a folder that cannot be used, 3 for one without Python files."""
     try:
         sys.stdout.write(f"{check_tree(arguments[0] if arguments else default_tree())}\n")
     except OrchestratorError as refused:

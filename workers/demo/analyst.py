@@ -1,9 +1,7 @@
-"""The analyst: reads files and says what they measure. Many may work at once; none knows of another.
+"""The analyst: measures files and lists their imports, many at a time.
 
-What they measure goes to a log of the session: all of them append at once, nobody waits, and nothing gets lost. The
-imports of a batch are a result, for the one task that has asked for them and for nobody else.
-
-Parsing is work for the processor, so it runs in a thread: the loop stays free for the neighbours in the same worker.
+Measures go to a log of the session, which all analysts append to. Import lists are results, because only the linker
+needs them. Parsing runs in a thread, so that it does not block the event loop of other handlers.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ analyst = Agent("analyst", concurrency=2)
 
 @analyst.skill
 async def measure(ctx: TaskContext, root: str, path: str) -> Span:
-    """Measure one file, for the session. A file that cannot be read or parsed is a finding, not a failure."""
+    """Measure one file and append the result to the session. A file that cannot be parsed is a finding."""
     watch = Stopwatch(ctx, path)
     file = await to_thread.run_sync(_measure, Path(root), path)
     repeated = await share(ctx, MEASURES, [file], counter=FILES_MEASURED)
@@ -34,7 +32,7 @@ async def measure(ctx: TaskContext, root: str, path: str) -> Span:
 
 @analyst.skill
 async def list_imports(ctx: TaskContext, root: str, files: list[str]) -> Listed:
-    """List the import statements of a batch of files, for the linker."""
+    """List the import statements of a batch of files for the linker."""
     watch = Stopwatch(ctx, f"imports of {len(files)} files from {files[0]}")
     lists = await to_thread.run_sync(lambda: tuple(_imports(Path(root), path) for path in files))
     return Listed(files=lists, span=watch.span())
@@ -51,4 +49,4 @@ def _imports(root: Path, path: str) -> ImportList:
     try:
         return ImportList(path=path, imports=read_imports(parse(read_source(root, path))))
     except (Unreadable, Unparsable):
-        return ImportList(path=path)  # `measure` says what is wrong with it
+        return ImportList(path=path)  # `measure` reports the problem

@@ -1,4 +1,4 @@
-"""Tells the events of the session's workspace as rows for the report: who changed what, when, to which version."""
+"""Turns the workspace events of the session into rows of the report: agent, change, time and version."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 FIRST_ROWS: Final = 200
 LAST_ROWS: Final = 100
-"""A report of thousands of files shows how it began and how it ended; the rest is counted."""
+"""The report shows the first and the last rows, and counts the rest."""
 MAX_DESCRIPTION: Final = 90
 BEGINNING: Final = "0-0"
 
 
 async def read_change_log(workspace: WorkspaceView, snapshot: Snapshot) -> ChangeLog:
-    """Read the events that led to a snapshot, as far as they are kept."""
+    """Read the events up to a snapshot, as far as the stream still has them."""
     first: list[ChangeLogRow] = []
     last: deque[ChangeLogRow] = deque(maxlen=LAST_ROWS)
     made: Counter[tuple[str, str, str]] = Counter()
@@ -52,7 +52,7 @@ async def read_change_log(workspace: WorkspaceView, snapshot: Snapshot) -> Chang
 
 
 def describe_event(event: WorkspaceEvent) -> ChangeLogRow:
-    """One event as a row."""
+    """Describe one event as a row."""
     names = list(dict.fromkeys(change.name for change in event.changes))
     return ChangeLogRow(
         revision=event.revision,

@@ -1,7 +1,7 @@
-"""The three pictures of the report as SVG: import graph, complexity, timeline.
+"""Draws the three pictures of the report as SVG: import graph, complexity histogram and timeline.
 
-Each is a plain function from values to markup; colours come from the page's style sheet.
-Every shape has a title; nothing needs a script.
+Each function turns values into markup without a script. Colours come from the style sheet of the page; every shape has
+a title.
 """
 
 from __future__ import annotations
@@ -62,17 +62,17 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """Its middle, from left to right."""
+        """The horizontal centre."""
         return self.x + self.width / 2
 
     @property
     def bottom(self) -> float:
-        """Its lower edge."""
+        """The lower edge."""
         return self.y + self.height
 
 
 def graph_svg(graph: ImportGraph, *, package: str) -> Markup:
-    """The import graph of the best connected modules: what imports stands above what it imports."""
+    """Draw the best connected modules, each above the modules that it imports."""
     drawn = [edge for edge in graph.edges if edge.when == "import"]
     loop = {(edge.importer, edge.imported) for cycle in graph.cycles if not cycle.deferred for edge in cycle.loop}
     knotted = {member for cycle in graph.cycles if not cycle.deferred for member in cycle.members}
@@ -117,7 +117,7 @@ def _label(name: str, package: str) -> str:
 
 @dataclass(slots=True)
 class _Sketch:
-    """Gives every node its box, from top to bottom. A row too wide for the page goes on in the next line."""
+    """Places a box for every node, from top to bottom, and wraps rows that are too wide."""
 
     labels: Mapping[int, str]
     loop: set[Arrow]
@@ -140,7 +140,7 @@ class _Sketch:
             self.height += LINE_GAP
         top = self.height
         self.height += KNOT_EDGE
-        # The shortest way round comes first, in its order, so that it reads as one line of arrows.
+        # The shortest cycle comes first, in its order, so that it reads as one line of arrows.
         after = {importer: imported for importer, imported in self.loop if importer in members}
         first = min(after, default=members[0])
         way = [first]
@@ -165,7 +165,7 @@ class _Sketch:
 
     def _wrapped(self, nodes: Sequence[int], room: float) -> list[list[int]]:
         total = sum(self._width(node) + GAP for node in nodes)
-        even = total / (total // room + 1)  # lines of about the same width, none wider than the room
+        even = total / (total // room + 1)  # lines of about the same width
         lines: list[list[int]] = []
         used = room
         for node in nodes:
@@ -193,7 +193,7 @@ def _line(graph: ImportGraph, edge: Edge, boxes: Mapping[int, Box], kind: str) -
 
 
 def _curve(start: Box, end: Box) -> str:
-    """From one box to another: down or up between lines, in an arc above the boxes within one."""
+    """Connect two boxes: between lines by a vertical curve, within one line by an arc above it."""
     if start.y == end.y:
         lift = min(24.0, 10 + abs(start.middle - end.middle) / 20)
         lean = 6 if start.middle < end.middle else -6
@@ -243,7 +243,7 @@ def _arrow_head() -> Markup:
 
 
 def _hover_rules(nodes: set[int]) -> Markup:
-    """Pointing at a module shows its edges and fades the others; without `:has()` nothing happens."""
+    """Highlight the edges of the module under the pointer; without `:has()` nothing changes."""
     rules = "".join(f".graph:has(#node-{n}:hover) .n{n}{{opacity:1;stroke:var(--accent)}}" for n in sorted(nodes))
     return el("style", raw(f".graph:has(.node:hover) .edge{{opacity:.06}}{rules}"))
 
@@ -256,7 +256,7 @@ FLOOR: Final = 200.0
 
 
 def histogram_svg(histogram: Mapping[int, int]) -> Markup:
-    """How many functions have which complexity. Heights grow with the square root, so that rare ones can be seen."""
+    """Draw the number of functions by complexity, on a square root scale so that rare ones are visible."""
     counts = [sum(n for c, n in histogram.items() if low <= c and (high is None or c <= high)) for low, high in BINS]
     most = max(counts, default=0) or 1
     step = WIDTH / len(BINS)
@@ -304,7 +304,7 @@ STEPS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
 
 
 def timeline_svg(spans: Sequence[Span]) -> Markup:
-    """Who worked when: one band per worker process, one bar per task. Of very many, the longest are drawn."""
+    """Draw one band per worker process and one bar per task; of very many tasks, the longest."""
     start, end = min(span.started for span in spans), max(span.ended for span in spans)
     scale = (WIDTH - GUTTER - 8) / max(end - start, 0.001)
     drawn = sorted(spans, key=lambda span: (-span.attempt, span.started - span.ended))[:MAX_SPANS]
@@ -331,7 +331,7 @@ def _by_first_start(spans: Sequence[Span]) -> list[str]:
 
 
 def _lanes(spans: Sequence[Span]) -> list[list[Span]]:
-    """What runs at once goes into different lanes: what waits for children first, then each into the first free."""
+    """Put concurrent tasks into separate lanes, tasks that wait for children first."""
     lanes: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: (not span.joins, span.started)):
         free = next((lane for lane in lanes if lane[-1].ended <= span.started), None)
@@ -359,7 +359,7 @@ def _band(
 
 
 def _width_of(span: Span, scale: float) -> float:
-    """Width of a bar; even the shortest can be seen."""
+    """Return the width of a bar, with a minimum so that the shortest is visible."""
     return max(6.0 if span.attempt > 1 else 1.5, (span.ended - span.started) * scale)
 
 

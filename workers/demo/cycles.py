@@ -1,4 +1,4 @@
-"""Cycles of the import graph: knots of modules that import each other, each with a shortest way round. Pure."""
+"""Finds the cycles of the import graph: groups of modules that import each other, each with a shortest cycle."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Arrows = dict[int, list[int]]
 
 
 def find_cycles(edges: Sequence[Edge]) -> list[Cycle]:
-    """All knots of modules that import each other at import time, the largest first; then those held by later imports.
+    """Find the groups of modules that import each other, the largest first.
 
-    An import inside a function or under `TYPE_CHECKING` does not run when the module is imported, so a loop that needs
-    one is safe: it is listed as deferred, unless an import-time cycle among the same modules is listed already.
+    An import inside a function or under `TYPE_CHECKING` does not run when the module is imported, so a cycle through
+    one is safe. It is listed as deferred, after the others, unless its modules are in an import-time cycle already.
     """
     immediate = [edge for edge in edges if edge.when == "import"]
     cycles = _knots(immediate, deferred=False)
@@ -27,7 +27,7 @@ def find_cycles(edges: Sequence[Edge]) -> list[Cycle]:
 
 
 def strong_components(arrows: Mapping[int, Iterable[int]]) -> list[list[int]]:
-    """Strongly connected components (Tarjan, with a stack of our own: no chain of imports is too long for it)."""
+    """Return the strongly connected components (Tarjan's algorithm, without recursion)."""
     index: dict[int, int] = {}
     low: dict[int, int] = {}
     open_nodes: list[int] = []
@@ -65,13 +65,13 @@ def strong_components(arrows: Mapping[int, Iterable[int]]) -> list[list[int]]:
 
 
 def shortest_loop(members: Sequence[int], arrows: Mapping[int, Sequence[int]]) -> list[int]:
-    """A shortest cycle among the members, starting at its smallest; empty when there is none."""
+    """Return a shortest cycle among the members, starting at its smallest, or nothing."""
     inside = set(members)
     best: list[int] = []
     for start in sorted(members):
         found = _way_back(start, arrows, inside, shorter_than=len(best) or len(inside) + 1)
         best = found or best
-        if len(best) == 2:  # no loop is shorter: nothing imports itself
+        if len(best) == 2:  # no cycle is shorter, because no module imports itself
             break
     return best
 
@@ -94,7 +94,7 @@ def _knots(edges: Sequence[Edge], *, deferred: bool) -> list[Cycle]:
 
 
 def _way_back(start: int, arrows: Mapping[int, Sequence[int]], inside: set[int], *, shorter_than: int) -> list[int]:
-    """Breadth first from `start` back to itself, through members that are not smaller, in fewer steps than given."""
+    """Search breadth first from `start` back to itself, through larger members, in fewer steps than given."""
     came_from = {start: start}
     queue = deque([(start, 1)])
     while queue:

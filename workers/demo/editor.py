@@ -1,8 +1,7 @@
-"""The editor: runs an audit from the first look to the printed report, and leaves the work to the others.
+"""The editor: runs an audit and writes the report; the other agents do the work.
 
-What was found (measures, remarks) stands in the workspace of the session, and is read there at one moment, in one
-snapshot. What a task gives to the one that asked for it alone (the tree, the graph, who worked when, what failed) is
-its result: waiting for it is the join, and nobody else has a use for it.
+Measures and remarks are in the workspace of the session and are read in one snapshot. Everything that only one task
+needs (the tree, the graph, the time spans) is a result of a child.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from workers.demo.source import MAX_FILES
 from workers.demo.timing import Stopwatch
 
 BATCH = 50
-"""Files per survey: few enough that surveys come to an end one by one."""
+"""Files per survey: small, so that surveys end one after another."""
 REVIEWS = 20
 STAGES = 3
-"""Of an audit: scan, measure and link, review."""
+"""Stages of an audit: scan, measure and link, review."""
 
 editor = Agent("editor", concurrency=2)
 
@@ -35,14 +34,13 @@ editor = Agent("editor", concurrency=2)
 async def audit(ctx: TaskContext, path: str, out: str, *, plant_failure: bool = True) -> AuditResult:
     """Audit the Python source below a folder and write REPORT.md and report.html.
 
-    Children are submitted in a fixed order and then awaited, so that a retried audit finds the same children again.
-    Agents wait for other agents alone, never for tasks of their own, so that no number of audits can block each other.
-    An audit needs a session of its own.
+    The audit submits children in a fixed order, so that a retry finds the same children again. An agent waits only for
+    other agents, never for its own tasks, so audits cannot block each other. Each audit needs its own session.
 
     Args:
         ctx: the attempt.
         path: the folder to audit.
-        out: the folder that the reports go to; made when it is missing.
+        out: the folder of the reports; created if missing.
         plant_failure: let the linker fail once on purpose.
     """
     watch = Stopwatch(ctx, "the audit", joins=True)

@@ -1,8 +1,7 @@
-"""Reads import statements and resolves them to files of the same tree, which gives the import graph.
+"""Reads import statements and resolves them to files of the tree, which gives the import graph.
 
-Resolution is by path, as Python's own: a package wins over a module of the same name. What is not in the tree (the
-standard library, installed packages, compiled modules) has no edge. Imports through `importlib` or `__import__` with
-a computed name cannot be seen.
+Resolution is by path, as Python does it: a package wins over a module of the same name. Imports from outside the tree
+have no edge. Imports through `importlib` or `__import__` with a computed name are not seen.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from workers.demo.models import ImportList, Tree
 
 MAX_LIST_BYTES: Final = 16_000
-"""What the imports of one file may take; a batch of lists has to fit into one result (1 MiB)."""
+"""Limit of the imports of one file, because the lists of a batch must fit into one result (1 MiB)."""
 MAX_EDGES: Final = 20_000
 RANK: Final[dict[When, int]] = {"import": 0, "lazy": 1, "typing": 2}
 
@@ -30,7 +29,7 @@ RANK: Final[dict[When, int]] = {"import": 0, "lazy": 1, "typing": 2}
 
 
 def read_imports(module: ast.Module) -> tuple[Import, ...]:
-    """All import statements of a module in line order, each with the time at which it runs."""
+    """Return the import statements of a module in line order, each with the time at which it runs."""
     found: list[Import] = []
     stack: list[tuple[ast.AST, When]] = [(module, "import")]
     while stack:
@@ -60,14 +59,14 @@ def _later(when: When) -> When:
 
 
 def _branches(test: ast.expr, when: When) -> tuple[When, When]:
-    """When the two branches of an `if` run."""
+    """Return when each branch of an `if` runs."""
     match test:
         case ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING"):
             return "typing", when
         case ast.UnaryOp(op=ast.Not(), operand=ast.Name(id="TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
             return when, "typing"
         case ast.Compare(left=ast.Name(id="__name__"), comparators=[ast.Constant(value="__main__")]):
-            return _later(when), when  # runs as a script only, not when it is imported
+            return _later(when), when  # runs as a script only
     return when, when
 
 
@@ -76,12 +75,12 @@ def _branches(test: ast.expr, when: When) -> tuple[When, When]:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where modules are found in a tree.
+    """Finds modules in a tree.
 
     Attributes:
-        package: dotted name of the tree's folder as a package, in parts; empty when it is none.
-        files: all files.
-        roots: folders that hold top-level packages; absolute imports start there.
+        package: dotted name of the tree's folder, in parts; empty if it is no package.
+        files: paths of all files.
+        roots: folders that hold top-level packages.
     """
 
     package: tuple[str, ...]
@@ -90,13 +89,13 @@ class Layout:
 
     @classmethod
     def of(cls, tree: Tree) -> Layout:
-        """Look at a tree once."""
+        """Index a tree."""
         files = frozenset(tree.files)
         roots = {root for path in tree.files if (root := _root_of(path, files)) is not None}
         return cls(tuple(part for part in tree.package.split(".") if part), files, tuple(sorted(roots)))
 
     def module_name(self, path: str) -> str:
-        """The dotted name under which the file is imported."""
+        """Return the dotted name under which the file is imported."""
         parts = path.removesuffix(".py").split("/")
         if parts[-1] == "__init__":
             parts.pop()
@@ -106,7 +105,7 @@ class Layout:
         return ".".join(parts[len(_parts(root)) :]) or path
 
     def targets(self, path: str, statement: Import) -> list[str]:
-        """The files that a statement in `path` imports: submodules where its names are such, else the module itself."""
+        """Return the files that a statement in `path` imports: submodules that it names, else the module itself."""
         for parts in self._places(path, statement.target):
             found = [file for name in statement.names if (file := self._file([*parts, name]))]
             whole = self._file(parts)
@@ -117,7 +116,7 @@ class Layout:
         return []
 
     def _places(self, path: str, target: str) -> Iterator[list[str]]:
-        """Where the target may lie below the tree's folder, the likeliest first."""
+        """Yield the possible paths of a target, the most likely first."""
         level = sum(1 for _ in takewhile(lambda c: c == ".", target))
         dotted = _parts(target[level:], ".")
         folder = path.split("/")[:-1]
@@ -136,7 +135,7 @@ class Layout:
         yield from self._only_place(dotted)
 
     def _only_place(self, dotted: list[str]) -> Iterator[list[str]]:
-        """A top-level name that exists below one root alone: tests that import the package under `src`."""
+        """Yield the path of a top-level name that exists below exactly one root, such as a package under `src`."""
         places = [[*_parts(root), *dotted] for root in self.roots]
         known = [place for place in places if self._file(place)]
         if len(known) == 1:
@@ -151,7 +150,7 @@ class Layout:
 
 
 def _root_of(path: str, files: frozenset[str]) -> str | None:
-    """The folder above the topmost package that holds `path`; None when that lies above the tree."""
+    """Return the folder above the topmost package that holds `path`, or None if it lies above the tree."""
     if "__init__.py" in files:
         return None
     folder = path.split("/")[:-1]
@@ -169,7 +168,7 @@ def _parts(text: str, separator: str = "/") -> list[str]:
 
 
 def build_graph(tree: Tree, lists: Sequence[ImportList]) -> ImportGraph:
-    """Resolve all imports, keep between two modules the one that runs first, and find the cycles."""
+    """Resolve all imports, keep the one that runs first between two modules, and find the cycles."""
     layout = Layout.of(tree)
     position = {path: number for number, path in enumerate(tree.files)}
     first: dict[tuple[int, int], Edge] = {}

@@ -1,7 +1,7 @@
-"""Places a directed graph in rows: what imports stands above what it imports. Pure geometry, no drawing.
+"""Places a directed graph in rows, importing modules above imported ones, by Sugiyama's steps.
 
-Nodes that import each other have no above and below: they stay together as a knot. Then the steps are Sugiyama's: each
-knot or single node goes one row above all that it imports, and the rows are sorted so that few edges cross.
+Modules of a cycle stay together as one item. Each item goes one row above everything that it imports; then the rows are
+sorted so that few edges cross.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Placed:
     """Rows from top to bottom.
 
     Attributes:
-        rows: each from left to right; an item is a knot (several nodes) or one node alone.
-        implied: arrows between items that other arrows imply; a picture is clearer without them.
+        rows: items from left to right; an item is one node, or the nodes of a cycle.
+        implied: arrows between items that other arrows imply.
     """
 
     rows: list[list[list[int]]]
@@ -33,12 +33,12 @@ class Placed:
 
 
 def place(nodes: Iterable[int], arrows: Iterable[Arrow]) -> Placed:
-    """Find a row, and a place in it, for every node."""
+    """Find a row and a position for every node."""
     arrows = sorted(set(arrows))
     targets: dict[int, list[int]] = {node: [] for node in nodes}
     for importer, imported in arrows:
         targets[importer].append(imported)
-    items = strong_components(targets)  # each item comes after all that it imports
+    items = strong_components(targets)  # each item comes after everything that it imports
     home = {node: number for number, item in enumerate(items) for node in item}
     down: dict[int, set[int]] = defaultdict(set)
     for importer, imported in arrows:
@@ -53,7 +53,7 @@ def place(nodes: Iterable[int], arrows: Iterable[Arrow]) -> Placed:
 
 
 def _rows(count: int, down: Mapping[int, set[int]]) -> list[list[int]]:
-    """Longest path from below; targets have smaller numbers."""
+    """Assign rows by the longest path from below; targets have smaller numbers."""
     height: list[int] = []
     for number in range(count):
         height.append(1 + max((height[target] for target in down.get(number, ())), default=-1))
@@ -64,7 +64,7 @@ def _rows(count: int, down: Mapping[int, set[int]]) -> list[list[int]]:
 
 
 def _sorted_rows(rows: list[list[int]], down: Mapping[int, set[int]]) -> list[list[int]]:
-    """Move each item to the middle of its neighbours, row by row, until most edges run straight (barycentres)."""
+    """Move each item to the mean position of its neighbours, row by row (barycentre method)."""
     neighbours: dict[int, list[int]] = defaultdict(list)
     for importer, imported in ((a, b) for a, targets in sorted(down.items()) for b in sorted(targets)):
         neighbours[importer].append(imported)
@@ -83,7 +83,7 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 
 
 def _implied(count: int, down: Mapping[int, set[int]]) -> set[Arrow]:
-    """Arrows whose end can be reached through another arrow from the same start."""
+    """Return the arrows whose end another path from the same start reaches."""
     below: list[set[int]] = []
     implied: set[Arrow] = set()
     for number in range(count):

@@ -1,4 +1,4 @@
-"""The linker: asks the analysts for all imports, builds the graph of who imports whom, and finds its cycles."""
+"""The linker: collects imports from the analysts, builds the import graph and finds its cycles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workers.demo.shared_findings import GRAPHS, share
 from workers.demo.timing import Stopwatch
 
 BATCH = 25
-"""Files per task: so many import lists of the largest kind fit into one result (1 MiB)."""
+"""Files per task: their import lists fit into one result (1 MiB)."""
 
 linker = Agent("linker", concurrency=2)
 
@@ -19,15 +19,14 @@ linker = Agent("linker", concurrency=2)
 async def link(ctx: TaskContext, tree: Tree, *, plant_failure: bool = False) -> Linked:
     """Build the import graph of a tree.
 
-    The graph is a result: it has one author and one reader, and may be larger than a value that agents share. What
-    they share is what it comes to.
+    The graph is a result, because only the editor reads it and it may exceed the size of a shared value; the linker
+    shares a summary.
 
     Args:
         ctx: the attempt.
-        tree: what the scanner found.
-        plant_failure: fail once on purpose, to show what a retry looks like. The second attempt asks for the same
-            children as the first and finds their results: nothing is read twice. What it shares, the first attempt
-            has shared already: it is there once.
+        tree: the files.
+        plant_failure: fail once on purpose, to show a retry. The second attempt finds the results of the first one's
+            children, and its repeated append changes nothing.
     """
     watch = Stopwatch(ctx, "the import graph", joins=True)
     handles = [await ctx.submit(list_imports, {"root": tree.root, "files": batch}) for batch in tree.batches(BATCH)]

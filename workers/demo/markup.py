@@ -1,4 +1,4 @@
-"""Builds HTML and SVG from values. Every text is escaped unless it was built here, so that nothing foreign slips in."""
+"""Builds HTML and SVG. Escapes every text that was not built here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VOID = frozenset({"meta", "br", "hr", "wbr", "input"})
 
 
 class Markup(str):
-    """Text that is markup already. Made by `el` and `join`; anything else is escaped when it is put inside."""
+    """Text that is markup already, made by `el`, `join` or `raw`."""
 
     __slots__ = ()
 
@@ -20,13 +20,13 @@ Child: TypeAlias = "str | int | float | None"
 
 
 def el(tag: str, *children: Child, **attributes: str | float | None) -> Markup:
-    """One element.
+    """Build one element.
 
     Args:
-        tag: its name.
-        *children: texts (escaped), numbers, markup (kept); None is left out.
-        **attributes: values (escaped); None leaves the attribute out. A trailing underscore is dropped and others
-            become hyphens: `class_`, `stroke_width`, `aria_label`.
+        tag: name of the element.
+        *children: texts (escaped), numbers, markup; None is left out.
+        **attributes: values (escaped); None leaves the attribute out. A trailing underscore is dropped, other
+            underscores become hyphens: `class_`, `stroke_width`.
     """
     head = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(_text(value), quote=True)}"'
@@ -39,7 +39,7 @@ def el(tag: str, *children: Child, **attributes: str | float | None) -> Markup:
 
 
 def join(*children: Child, separator: str = "") -> Markup:
-    """Several children one after another."""
+    """Concatenate children."""
     return Markup(
         separator.join(
             child if isinstance(child, Markup) else escape(_text(child)) for child in children if child is not None
@@ -48,7 +48,7 @@ def join(*children: Child, separator: str = "") -> Markup:
 
 
 def raw(trusted: str) -> Markup:
-    """Markup written in this program: style sheets, nothing that was read."""
+    """Mark text of this program, such as a style sheet, as markup."""
     return Markup(trusted)
 
 

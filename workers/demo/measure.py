@@ -1,8 +1,8 @@
-"""Measures one file from its syntax tree: size, complexity, nesting, docstrings. Never runs or imports what it reads.
+"""Measures one file from its syntax tree: size, complexity, nesting, docstrings. Never runs or imports the file.
 
-Complexity is McCabe's number: 1 for a function, and 1 more for each `if`, `elif`, `for`, `while`, `except`, `case`
-(but `case _`), conditional expression, further operand of `and` / `or`, and `for` and `if` of a comprehension. A nested
-function is measured on its own; a lambda belongs to the function around it.
+Complexity is McCabe's number: 1 for a function, and 1 more for each `if`, `elif`, `for`, `while`, `except`, `case` (but
+`case _`), conditional expression, further operand of `and` / `or`, and `for` and `if` of a comprehension. A nested
+function is measured separately; a lambda belongs to the enclosing function.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MODULE: Final = "<module>"
 MAX_NAMED: Final = 20
-"""Functions and missing docstrings that one measure names; the counts go on."""
+"""Limit of functions and of missing docstrings that a measure names; the counts include all."""
 MAX_NAME: Final = 80
 MAX_PROBLEM: Final = 200
 
@@ -30,11 +30,11 @@ Documented = ast.Module | ast.ClassDef | Function
 BLOCKS: Final = (ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.With, ast.AsyncWith, ast.Match)
 
 _one_at_a_time = threading.Lock()
-"""Warning filters belong to the whole process; parsing holds the interpreter anyway."""
+"""Protects the warning filters, which belong to the whole process."""
 
 
 class Unparsable(Exception):
-    """Text that is no Python for this interpreter; the message names the line where there is one."""
+    """Text that this interpreter cannot parse; the message names the line if there is one."""
 
 
 def parse(text: str) -> ast.Module:
@@ -45,7 +45,7 @@ def parse(text: str) -> ast.Module:
     """
     try:
         with _one_at_a_time, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what an audited file does wrong is no warning of ours
+            warnings.simplefilter("ignore")  # warnings about the audited file are not ours
             return ast.parse(text)
     except SyntaxError as wrong:
         raise Unparsable(f"line {wrong.lineno or 1}: {wrong.msg}") from None
@@ -56,7 +56,7 @@ def parse(text: str) -> ast.Module:
 
 
 def measure_text(path: str, text: str) -> FileMeasure:
-    """Measure the text of one file; a text that cannot be parsed keeps its size and says why."""
+    """Measure the text of one file. A text that cannot be parsed keeps its size and the reason."""
     lines = text.split("\n")
     count = len(lines) - (not lines[-1])
     try:
@@ -111,7 +111,7 @@ def _code_lines(lines: list[str], reading: _Reading) -> int:
 
 @dataclass(slots=True)
 class _Unit:
-    """A function, or all code of the module outside functions, while it is being counted."""
+    """Counts one function, or the module's code outside functions."""
 
     name: str
     line: int
@@ -123,7 +123,7 @@ class _Unit:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a node stands: whose complexity it adds to, how deep, and whether names defined here are public."""
+    """Position in the tree: the unit that a node counts for, its depth, and if names defined here are public."""
 
     unit: _Unit
     prefix: str = ""
@@ -137,7 +137,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Reading:
-    """One walk over the tree, with a stack of our own: source may be nested deeper than Python can recurse."""
+    """Walks the tree with an explicit stack, because source may be nested deeper than Python can recurse."""
 
     units: list[_Unit] = field(default_factory=list)
     undocumented: list[Undocumented] = field(default_factory=list)
@@ -159,7 +159,7 @@ class _Reading:
             self._visit(node, place)
 
     def measures(self) -> Iterator[FunctionMeasure]:
-        """All functions, and the module's own code if it decides anything."""
+        """Yield all functions, and the module's own code if it has branches."""
         for unit in self.units:
             if unit.name != MODULE or unit.complexity > 1:
                 yield FunctionMeasure.model_validate(unit, from_attributes=True)
@@ -188,7 +188,7 @@ class _Reading:
         self._docstring(node, "function", name, node.lineno, public=public)
         unit = _Unit(name[:MAX_NAME], node.lineno, len(_lines_of(node)), _parameters(node.args))
         self.units.append(unit)
-        # What stands in the head runs where the function is defined; only the body is the function's own.
+        # The head runs where the function is defined; only the body is the function's own.
         head: list[ast.AST] = [node.args, *node.decorator_list]
         self._push([*head, node.returns] if node.returns else head, place)
         self._push([*node.body], _Place(unit, f"{name}.", public=False))
@@ -246,12 +246,12 @@ def _parameters(arguments: ast.arguments) -> int:
 
 
 def _is_elif(node: ast.If, inner: ast.stmt) -> bool:
-    # `elif` stands in the column of its `if`; an `if` inside `else:` stands further right.
+    # `elif` has the column of its `if`; an `if` inside `else:` is further right.
     return inner.col_offset == node.col_offset
 
 
 def _is_variant(node: Function) -> bool:
-    """Overloads, setters and deleters share the docstring of the one definition that is none of them."""
+    """Return True for overloads, setters and deleters, which share the docstring of another definition."""
     for decorator in node.decorator_list:
         name = getattr(decorator, "attr", None) or getattr(decorator, "id", None)  # `@typing.overload`, `@overload`
         if name in {"overload", "setter", "deleter"}:

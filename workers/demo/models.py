@@ -1,4 +1,4 @@
-"""What the demo's agents say to each other: arguments and results, small enough to travel through Redis."""
+"""Arguments and results of the demo's agents, small enough for a task record."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 When = Literal["import", "lazy", "typing"]
-"""When an import statement runs: with the module, inside a function, or never (a type checker alone reads it)."""
+"""Time at which an import statement runs: with the module, inside a function, or never (for type checkers)."""
 
 
 class Value(BaseModel):
-    """Base of all that travels: frozen, nothing unknown accepted."""
+    """Base of all values: frozen, without unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Span(Value):
-    """The last attempt of one task: who worked on what, and when (seconds since the epoch).
+    """Times the last attempt of one task.
 
     Attributes:
-        joins: the task spent most of its time waiting for its children.
-        repeated: changes of the workspace that an attempt before this one had made; they were not made again.
+        started, ended: seconds since the epoch.
+        joins: the task mostly waited for its children.
+        repeated: workspace changes that an earlier attempt had made already.
     """
 
     agent: str
@@ -39,7 +40,7 @@ class Span(Value):
 
 
 class Skipped(Value):
-    """A path that was left alone, and why."""
+    """A path that was not audited, and the reason."""
 
     path: str
     reason: str
@@ -49,11 +50,10 @@ class Tree(Value):
     """The Python files below one folder, in path order.
 
     Attributes:
-        root: the folder.
-        package: dotted name that modules directly in the folder are imported under; empty when it is no package.
+        package: dotted name of the folder; empty if it is no package.
         files: paths below the root, with forward slashes.
-        skipped: what was left alone; at most a hundred are named.
-        truncated: a cap was reached; what comes later in path order was not looked at.
+        skipped: paths that were not audited, 100 at most.
+        truncated: a limit was reached, and later files are missing.
     """
 
     root: str
@@ -63,7 +63,7 @@ class Tree(Value):
     truncated: bool = False
 
     def batches(self, size: int) -> list[tuple[str, ...]]:
-        """The files in runs of at most `size`."""
+        """Split the files into batches."""
         return [self.files[start : start + size] for start in range(0, len(self.files), size)]
 
 
@@ -78,10 +78,12 @@ class Found(Value):
 
 
 class FunctionMeasure(Value):
-    """One function or method; `name` is qualified inside its module, `complexity` is McCabe's number.
+    """Measure of one function or method.
 
     Attributes:
-        parameters: all that a caller may pass; `self` and `cls` are not counted.
+        name: qualified inside its module.
+        complexity: McCabe's number.
+        parameters: all that a caller may pass, without `self` and `cls`.
     """
 
     name: str
@@ -101,19 +103,16 @@ class Undocumented(Value):
 
 
 class FileMeasure(Value):
-    """What one file measures. Lists are cut to the worst and the first; the counts are of everything.
+    """Measure of one file. Lists are cut; counts include everything.
 
     Attributes:
-        problem: why nothing (or only the size) could be measured: "line 3: invalid syntax"; empty when all is well.
-        lines: all lines.
+        problem: reason why the file could not be measured, or empty.
         code_lines: lines that are neither blank nor comment nor docstring.
-        complexity: sum over all functions; code outside functions counts as one more when it decides anything.
-        histogram: how many functions have each complexity.
-        nesting: deepest nesting of blocks in any function.
+        complexity: sum over all functions, and over code outside functions that has branches.
+        histogram: number of functions by complexity.
         worst: the functions that lead in complexity, nesting, length or parameters, most complex first.
         public: public modules, classes and functions, which should have a docstring.
-        undocumented: the first of those without one; `undocumented_count` counts all.
-        imports: import statements of any kind.
+        undocumented: the first public names without a docstring; `undocumented_count` counts all.
     """
 
     path: str
@@ -131,17 +130,17 @@ class FileMeasure(Value):
 
     @property
     def functions(self) -> int:
-        """How many functions it has."""
+        """Number of functions."""
         return sum(self.histogram.values())
 
     @property
     def complexity_max(self) -> int:
-        """Complexity of its most complex function."""
+        """Complexity of the most complex function."""
         return max(self.histogram, default=0)
 
 
 class Surveyed(Value):
-    """Result of `survey`: one batch of files, measured but for those that are named."""
+    """Result of `survey`: the time spans of one batch, and the files whose task failed."""
 
     unmeasured: tuple[FileMeasure, ...] = ()
     spans: tuple[Span, ...]
@@ -151,13 +150,11 @@ class Surveyed(Value):
 
 
 class Import(Value):
-    """One import statement, as written.
+    """One import statement.
 
     Attributes:
-        target: `a.b` of `import a.b` and `from a.b import c`; relative ones keep their dots.
-        names: what stands after `from ... import`; empty for a plain `import`.
-        line: where it stands.
-        when: when it runs.
+        target: `a.b` of `import a.b` and of `from a.b import c`; relative ones keep their dots.
+        names: names after `from … import`; empty for a plain `import`.
     """
 
     target: str
@@ -167,21 +164,21 @@ class Import(Value):
 
 
 class ImportList(Value):
-    """The imports of one file; empty when it cannot be parsed."""
+    """The imports of one file; empty if it cannot be parsed."""
 
     path: str
     imports: tuple[Import, ...] = ()
 
 
 class Listed(Value):
-    """Result of `list_imports`: one batch of files, read."""
+    """Result of `list_imports`: the imports of one batch."""
 
     files: tuple[ImportList, ...]
     span: Span
 
 
 class Edge(NamedTuple):
-    """One module imports another; both are positions in `ImportGraph.modules`. Travels as a short list."""
+    """One module imports another; both are positions in `ImportGraph.modules`. A tuple, to stay short as JSON."""
 
     importer: int
     imported: int
@@ -197,12 +194,12 @@ class Module(NamedTuple):
 
 
 class Cycle(Value):
-    """Modules that import each other, all of them at import time unless `deferred`.
+    """Modules that import each other.
 
     Attributes:
-        members: every module of the knot.
-        loop: a shortest way round, edge by edge.
-        deferred: the loop closes only through imports inside functions or under TYPE_CHECKING: importing is safe.
+        members: all modules of the group.
+        loop: a shortest cycle, edge by edge.
+        deferred: the cycle needs imports inside functions or under TYPE_CHECKING, so importing is safe.
     """
 
     members: tuple[int, ...]
@@ -211,17 +208,17 @@ class Cycle(Value):
 
 
 class Loop(Value):
-    """A cycle as one of its files sees it: the way round from this module, and the line that enters it."""
+    """A cycle seen from one of its files: the modules from this one on, and the line of the import."""
 
     names: tuple[str, ...]
     line: int
 
 
 class ImportGraph(Value):
-    """Who imports whom inside the tree. Between two modules there is one edge, the one that runs first.
+    """The imports inside the tree, one edge between two modules: the import that runs first.
 
     Attributes:
-        edges_left_out: edges that were cut from `edges` to keep the result small; cycles are found over all of them.
+        edges_left_out: edges that were cut to keep the result small; cycles include them.
     """
 
     modules: tuple[Module, ...]
@@ -230,11 +227,11 @@ class ImportGraph(Value):
     edges_left_out: int = 0
 
     def loop_names(self, cycle: Cycle) -> list[str]:
-        """The loop as names; the first is repeated at the end."""
+        """Return the loop as names; the first is repeated at the end."""
         return [self.modules[edge.importer].name for edge in (*cycle.loop, cycle.loop[0])]
 
     def loops(self) -> dict[str, Loop]:
-        """For each file on the loop of an import-time cycle, that loop seen from the file."""
+        """Return the import-time loop of each file that is on one."""
         seen: dict[str, Loop] = {}
         for cycle in self.cycles:
             names = self.loop_names(cycle)[:-1]
@@ -246,7 +243,7 @@ class ImportGraph(Value):
 
 
 class GraphSummary(Value):
-    """What an import graph comes to, in numbers."""
+    """Counts of an import graph."""
 
     modules: int
     imports: int
@@ -273,7 +270,7 @@ class Linked(Value):
 
 
 class Remark(Value):
-    """One sentence of the review, the place it is about, and the number it rests on."""
+    """One sentence of the review, with its place and its measured number."""
 
     path: str
     line: int
@@ -287,15 +284,14 @@ class Remark(Value):
 
 
 class ChangeLogRow(Value):
-    """One change of the workspace, as the report shows it.
+    """One change of the workspace.
 
     Attributes:
-        revision: of the whole workspace.
+        revision: revision of the whole workspace.
         at: seconds since the epoch.
-        kind: what was done, as events name it: `append`, `patch`, `transition`.
-        name: of the log, path or state machine.
-        version: of that, after the change; of a log the number of its newest entry.
-        description: what it was changed to, for people.
+        kind: kind of the event: `append`, `patch`, `transition`.
+        name: log, path or state machine.
+        version: its version after the change; for a log, the number of its newest entry.
     """
 
     revision: int
@@ -308,7 +304,7 @@ class ChangeLogRow(Value):
 
 
 class ChangeCount(Value):
-    """How often one agent has done one thing to one part of the workspace."""
+    """Number of changes of one kind by one agent to one part of the workspace."""
 
     agent: str
     kind: str
@@ -320,11 +316,10 @@ class ChangeLog(Value):
     """The events of a session's workspace.
 
     Attributes:
-        changes: how many there were in all.
-        counters: numbers that the document holds, by path.
-        rows: the first and the last of them, oldest first.
-        left_out: how many are not among the rows.
-        change_counts: of all events that were kept.
+        changes: number of all events.
+        counters: numbers in the document, by path.
+        rows: the first and the last events, oldest first.
+        left_out: number of events between those.
     """
 
     session: str
@@ -336,13 +331,12 @@ class ChangeLog(Value):
 
 
 class Audit(Value):
-    """Everything the report is made of.
+    """All inputs of the report.
 
     Attributes:
-        reviewed: files that a reviewer looked at, the worst first.
-        review_rate: how often the reviewer may start, as declared.
-        planted: agent that was told to fail once; empty when none was.
-        change_log: what was changed in the session's workspace, by whom.
+        reviewed: reviewed files, the worst first.
+        review_rate: rate limit of the reviewer.
+        planted: agent that fails once on purpose; empty if none does.
     """
 
     tree: Tree
@@ -357,7 +351,7 @@ class Audit(Value):
 
 
 class AuditResult(Value):
-    """Result of `audit`, the root task: where the report is, and what it took."""
+    """Result of `audit`, the root task."""
 
     markdown: str
     html: str

@@ -1,4 +1,4 @@
-"""The report as one HTML page: style sheet and pictures inside, no script, nothing fetched, light and dark."""
+"""Renders the report as one HTML page with inline style and pictures, without scripts or fetched files."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ OPEN_FILES: Final = 5
 MAX_ROWS: Final = 15
 MAX_CYCLES: Final = 8
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
-"""The browser is told to run and fetch nothing, whatever might stand in the page."""
+"""Forbids scripts and requests, in case foreign text gets into the page."""
 
 
 def render_page(audit: Audit, summary: AuditSummary) -> str:
-    """The whole document."""
+    """Render the whole document."""
     head = el(
         "head",
         el("meta", charset="utf-8"),
@@ -114,7 +114,7 @@ def _review(audit: Audit) -> Markup:
     return _section(
         "Review",
         f"The {count(len(groups), 'file')} that need attention most, the worst first. "
-        "Each remark rests on a measured number, shown with its limit.",
+        "Each remark shows its measured number and the limit.",
         el(
             "div",
             *(_reviewed_file(path, r, opened=n < OPEN_FILES) for n, (path, r) in enumerate(groups)),
@@ -145,7 +145,7 @@ def _remark(remark: Remark) -> Markup:
 
 
 def _sentence(text: str) -> Markup:
-    """A sentence in which `code` stands in backticks."""
+    """Render a sentence with `code` in backticks."""
     return join(*(el("code", part) if at % 2 else part for at, part in enumerate(text.split("`"))))
 
 
@@ -333,7 +333,7 @@ def _swatch(agent: str) -> Markup:
 
 
 def _sharing(audit: Audit) -> Markup | None:
-    """The event log of the session. Folded by `details`, filtered by the style sheet: nothing here is a script."""
+    """Render the event log of the session, folded by `details` and filtered by the style sheet."""
     change_log = audit.change_log
     if not change_log.changes:
         return None
@@ -368,7 +368,7 @@ def _sharing(audit: Audit) -> Markup | None:
 
 
 def _choice(agent: str, changes: int, *, kind: str, checked: bool = False) -> Markup:
-    """A button that leaves one agent's rows; where the browser cannot do that, all rows stay."""
+    """Build a button that shows the rows of one agent; without style support all rows stay."""
     button = el("input", type="radio", name="by", value=kind, checked="" if checked else None)
     swatch = None if kind == "all" else el("span", class_=f"key {kind}")
     return el("li", el("label", button, swatch, agent, el("small", f"{changes:,}")))
@@ -414,7 +414,7 @@ def _key(name: str, style: str, kind: str = "key") -> Markup:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[Child]], *, kinds: Sequence[str] = ()) -> Markup:
-    """A table; a head that begins with `#` stands over numbers. `kinds` are classes of its rows."""
+    """Build a table. A head that begins with `#` is over numbers; `kinds` are classes of the rows."""
     columns = ["number" if head.startswith("#") else None for head in heads]
     head_row = el("tr", *(el("th", h.lstrip("#"), class_=k, scope="col") for h, k in zip(heads, columns, strict=True)))
     body = [

@@ -1,4 +1,4 @@
-"""Writes the reports of an audit: REPORT.md for the terminal and the pull request, report.html for the browser."""
+"""Writes the reports of an audit: REPORT.md and report.html."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MAX_MISSING: Final = 40
 
 
 def write_report(audit: Audit, out: Path) -> AuditResult:
-    """Write both reports into `out`; a reader never sees half of one, and a second run replaces them."""
+    """Write both reports into `out`, each replaced in one step."""
     summary = AuditSummary(audit)
     out = out.absolute()
     out.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def _replace(path: Path, text: str) -> None:
 
 
 def render_markdown(audit: Audit, summary: AuditSummary) -> str:
-    """The report as Markdown."""
+    """Render the report as Markdown."""
     sections = [
         _head(audit, summary),
         _remarks(audit),
@@ -200,14 +200,14 @@ def _sharing(audit: Audit) -> str:
 
 
 def by_file(remarks: Iterable[Remark]) -> list[tuple[str, list[Remark]]]:
-    """Remarks file by file, in the order given."""
+    """Group remarks by file, in the order given."""
     return [(path, list(group)) for path, group in groupby(remarks, key=lambda remark: remark.path)]
 
 
 def prose(text: str) -> str:
-    """A sentence in which only `code` in backticks is meant as markup."""
+    """Escape a sentence, in which only `code` in backticks is markup."""
     parts = printable(text).split("`")
-    if len(parts) % 2 == 0:  # an odd backtick: nothing in it is code
+    if len(parts) % 2 == 0:  # odd number of backticks: no code
         return _plain("'".join(parts))
     return "".join(code(part) if at % 2 else _plain(part) for at, part in enumerate(parts))
 

@@ -1,4 +1,4 @@
-"""What a senior reviewer would say about a file, by rules over its measurements; claims nothing else."""
+"""Reviews a file by rules over its measures."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FUNCTIONS_PER_FILE: Final = 3
 
 
 def worst_files(files: Sequence[FileMeasure], loops: Mapping[str, Loop], *, most: int) -> list[FileMeasure]:
-    """The files that deserve a reviewer's time, the worst first; those without anything to say are not among them."""
+    """Return the files that need a review most, the worst first, without files that have no remarks."""
     ranked = [(_badness(file, loops), file) for file in files if not file.problem]
     ranked = [item for item in ranked if item[0] > 0]
     return [file for _, file in sorted(ranked, key=lambda item: (-item[0], item[1].path))[:most]]
 
 
 def remarks_on(file: FileMeasure, loop: Loop | None) -> list[Remark]:
-    """All remarks on one file, in line order."""
+    """Return all remarks on one file, in line order."""
     found = [*_on_functions(file), *_on_size(file), *_on_docstrings(file)]
     if loop is not None:
         found.append(_on_loop(file, loop))
@@ -37,7 +37,7 @@ def remarks_on(file: FileMeasure, loop: Loop | None) -> list[Remark]:
 
 
 def _badness(file: FileMeasure, loops: Mapping[str, Loop]) -> float:
-    """How far the file is beyond the limits; decides only who is reviewed first."""
+    """Rate how far the file exceeds the limits, to order the reviews."""
     complexity = sum(max(0, number - COMPLEXITY_LIMIT) * count for number, count in file.histogram.items())
     longest = max((function.lines for function in file.worst), default=0)
     widest = max((function.parameters for function in file.worst), default=0)
@@ -56,7 +56,7 @@ def _badness(file: FileMeasure, loops: Mapping[str, Loop]) -> float:
 
 
 def _on_functions(file: FileMeasure) -> list[Remark]:
-    """The functions furthest beyond a limit, in line order. Advice is given once; then the same goes for the next."""
+    """Return remarks on the functions furthest beyond a limit, in line order; the same advice appears once."""
     excess = {function: _excess(function) for function in file.worst}
     chosen = sorted(file.worst, key=lambda function: -max(excess[function].values()))[:FUNCTIONS_PER_FILE]
     remarks: list[Remark] = []
@@ -71,7 +71,7 @@ def _on_functions(file: FileMeasure) -> list[Remark]:
 
 
 def _excess(function: FunctionMeasure) -> dict[str, float]:
-    """By how much each limit is exceeded, as measured / limit."""
+    """Return measured / limit of each rule."""
     return {
         "complexity": function.complexity / COMPLEXITY_LIMIT,
         "nesting": function.nesting / NESTING_LIMIT,
@@ -98,21 +98,21 @@ def _on_function(file: FileMeasure, function: FunctionMeasure, rule: str, *, adv
 
 
 def _advice(function: FunctionMeasure, rule: str) -> str:
-    """What to do about it, which depends on the shape that the numbers show."""
+    """Return advice that fits the numbers."""
     match rule:
         case "parameters":
-            return "nobody gets such a call right from memory; group what belongs together into a value with a name"
+            return "such a call is easy to get wrong; group related arguments into a named value"
         case "nesting":
-            return "whoever edits the innermost line has to hold all of them in mind; return early, or lift it out"
+            return "the innermost line depends on all of them; return early, or extract a function"
         case "length":
-            return "the beginning is off the screen before the end comes in sight; tell it in steps, one function each"
+            return "it does not fit on a screen; split it into steps, one function each"
     if function.nesting > NESTING_LIMIT:
-        return "decisions inside decisions; deal with the simple cases first and return, then name what is left"
+        return "branches inside branches; handle the simple cases first and return"
     if function.nesting <= 2:
-        return "its decisions stand side by side; see whether a table of cases can take their place"
+        return "its branches are alternatives; a table of cases may replace them"
     if function.lines > FUNCTION_LINES_LIMIT:
-        return "that reads like several jobs under one name; let each be a function that can be tested alone"
-    return "too many paths to keep in my head while reading; give the branches names of their own"
+        return "it does several jobs; make each a function that can be tested alone"
+    return "too many paths to follow; extract the branches into named functions"
 
 
 def _enumerate(parts: Sequence[str]) -> str:
@@ -126,16 +126,16 @@ def _on_size(file: FileMeasure) -> list[Remark]:
     if file.code_lines <= FILE_LINES_LIMIT:
         return []
     advice = (
-        "I would not add another before it is split"
+        "split it before adding to it"
         if file.code_lines > 2 * FILE_LINES_LIMIT
-        else "more than one subject lives here; find the seam and make it two modules"
+        else "it has more than one subject; split it into modules"
     )
     said = f"{file.code_lines:,} lines of code in one file, {count(file.functions, 'function')} in them: {advice}."
     return [Remark(path=file.path, line=1, rule="size", measured=file.code_lines, limit=FILE_LINES_LIMIT, text=said)]
 
 
 def _docstring_limit(file: FileMeasure) -> int:
-    """How many public names may lack a docstring: half of a few, a quarter of many."""
+    """Return how many public names may lack a docstring: half of a few, a quarter of many."""
     return file.public // (4 if file.undocumented_count > UNDOCUMENTED_FEW else 2)
 
 
@@ -150,8 +150,8 @@ def _on_docstrings(file: FileMeasure) -> list[Remark]:
         said = f"None of its {count(missing, 'public name')} has a docstring; start with `{first.name}`."
     else:
         said = (
-            f"{missing} of {count(file.public, 'public name')} have no docstring: the next reader has to read the code "
-            f"to learn what it promises; start with `{first.name}`."
+            f"{missing} of {count(file.public, 'public name')} have no docstring: readers must read the code to "
+            f"learn what it does; start with `{first.name}`."
         )
     return [Remark(path=file.path, line=first.line, rule="docstrings", measured=missing, limit=limit, text=said)]
 
@@ -159,7 +159,7 @@ def _on_docstrings(file: FileMeasure) -> list[Remark]:
 def _on_loop(file: FileMeasure, loop: Loop) -> Remark:
     round_trip = " → ".join(loop.names)
     said = (
-        f"This import closes a loop of {len(loop.names) - 1} modules, {round_trip}: whichever comes "
-        "first, one of them meets another half made; move what they share below them, or import it where it is used."
+        f"This import closes a cycle of {len(loop.names) - 1} modules, {round_trip}: one of them runs "
+        "before another has loaded; move what they share into a module below, or import it where it is used."
     )
     return Remark(path=file.path, line=loop.line, rule="cycle", measured=len(loop.names) - 1, limit=0, text=said)

@@ -1,4 +1,4 @@
-"""The reviewer: remarks on the worst files, a few a second and no more, however many workers there are."""
+"""The reviewer: remarks on the worst files, under a rate limit over all workers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from workers.demo.shared_findings import FILES_REVIEWED, REMARKS, share
 from workers.demo.timing import Stopwatch
 
 RATE = "6/s"
-"""Stands for the quota of a model or a service that a real reviewer would ask."""
+"""Stands for the quota of a model or a service."""
 
 reviewer = Agent("reviewer", concurrency=4, rate=RATE)
 
 
 @reviewer.skill
 async def review(ctx: TaskContext, file: FileMeasure, loop: Loop | None = None) -> Span:
-    """Tell the session what is wrong with a file, sentence by sentence, each with its line and its number."""
+    """Review one file and append the remarks to the session."""
     watch = Stopwatch(ctx, file.path)
     repeated = await share(ctx, REMARKS, remarks_on(file, loop), counter=FILES_REVIEWED)
     return watch.span(repeated=repeated)

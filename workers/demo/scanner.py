@@ -1,4 +1,4 @@
-"""The scanner: finds the files of a tree, and hands them out to the analysts, one task each."""
+"""The scanner: finds the files of a tree and submits one measuring task per file."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ async def scan(ctx: TaskContext, path: str) -> Found:
     try:
         tree = scan_tree(check_tree(path))
     except (InvalidInput, NotFound) as wrong:
-        raise Reject(str(wrong)) from None  # trying again would not help
+        raise Reject(str(wrong)) from None  # a retry cannot help
     ctx.log.info("tree_scanned", files=len(tree.files), skipped=len(tree.skipped))
     return Found(tree=tree, span=watch.span())
 
 
 @scanner.skill
 async def survey(ctx: TaskContext, root: str, files: list[str]) -> Surveyed:
-    """Have each file measured by an analyst. What they found is in the session; a task that failed could not say so."""
+    """Submit a measuring task per file and wait for all of them."""
     watch = Stopwatch(ctx, f"{len(files)} files from {files[0]}", joins=True)
     handles = [await ctx.submit(measure, {"root": root, "path": path}) for path in files]
     joined = [await _join(handle, path) for handle, path in zip(handles, files, strict=True)]
@@ -44,5 +44,5 @@ async def survey(ctx: TaskContext, root: str, files: list[str]) -> Surveyed:
 async def _join(handle: TaskHandle[Span], path: str) -> Span | FileMeasure:
     try:
         return await handle.result()
-    except TaskFailed as failed:  # one file that nobody can measure must not spoil the audit
+    except TaskFailed as failed:  # one failed file must not fail the audit
         return FileMeasure(path=path, problem=f"its task failed: {failed.reason}"[:200])

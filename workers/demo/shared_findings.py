@@ -1,7 +1,7 @@
-"""What the team keeps in the workspace of its session: the names there, how findings get there once, how they are read.
+"""Reads and writes the findings in the workspace of the session.
 
-Every change is named after its task, so an attempt that repeats what one before it had written changes nothing. The
-names hold for `workspace.dedup_s`, ten minutes, which is also the longest that an audit may take.
+Every change has an operation id of its task, so that a retried attempt changes nothing twice. Workspaces remember these
+ids for `workspace.dedup_s`, ten minutes, which is also the time limit of an audit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from workers.demo.models import Tree, Value
 
 STAGE: Final = "audit"
-"""The state machine of the session: at which stage the audit is, and whose task it is."""
+"""State machine of the session: the stage of the audit, and its task id."""
 
 MEASURES: Final = "measures"
 GRAPHS: Final = "graphs"
@@ -32,10 +32,10 @@ FILES_REVIEWED: Final = "files_reviewed"
 
 
 async def begin(ctx: TaskContext, stage: str) -> None:
-    """Take the session for this audit: what two of them had found in one session could not be told apart.
+    """Claim the session for this audit, so that it does not mix with the findings of another.
 
     Raises:
-        Reject: it has no session, or one that another audit has.
+        Reject: there is no session, or another audit has it.
     """
     if ctx.session is None:
         raise Reject("an audit keeps its findings in a session; submit it with session=, a new one for each audit")
@@ -43,21 +43,22 @@ async def begin(ctx: TaskContext, stage: str) -> None:
         await ctx.workspace.transition(STAGE, to=stage, expect=(), data=ctx.task_id, op_id=f"{ctx.task_id}/{stage}")
     except StateConflict:
         owner = (await ctx.workspace.states(STAGE))[STAGE].value
-        if owner != ctx.task_id:  # else an attempt before this one has begun
+        if owner != ctx.task_id:  # an earlier attempt of this task has the session
             raise Reject(
-                f"session {ctx.session!r} is that of the audit in task {owner}; submit with another session="
+                f"session {ctx.session!r} belongs to the audit in task {owner}; submit with another session="
             ) from None
 
 
 async def enter(ctx: TaskContext, stage: str) -> None:
-    """Note that the audit goes on to its next stage."""
+    """Enter the next stage of the audit."""
     await ctx.workspace.transition(STAGE, to=stage, data=ctx.task_id, op_id=f"{ctx.task_id}/{stage}")
 
 
 async def share(ctx: TaskContext, log: str, findings: Iterable[Value], *, counter: str = "") -> int:
-    """Append what a task has found to a log, and count the task.
+    """Append findings to a log and count the task.
 
-    Answers how many of these changes an attempt before this one had made; they were not made again.
+    Returns:
+        The number of these changes that an earlier attempt had made already.
     """
     items, answers = list(findings), list[Applied]()
     if items:
@@ -68,12 +69,12 @@ async def share(ctx: TaskContext, log: str, findings: Iterable[Value], *, counte
 
 
 def read_measures(log: Iterable[LogEntry], tree: Tree, unmeasured: Iterable[FileMeasure]) -> tuple[FileMeasure, ...]:
-    """The measure of each file of the tree, in its order; the log is in the order in which analysts came to an end.
+    """Return the measure of each file of the tree, in path order.
 
     Args:
-        log: what analysts have appended.
-        tree: what was to be measured.
-        unmeasured: files that no analyst could finish.
+        log: entries of the analysts.
+        tree: the files.
+        unmeasured: files whose task failed.
     """
     known = {file.path: file for file in unmeasured}
     known |= {entry.value["path"]: FileMeasure.model_validate(entry.value) for entry in log}
@@ -82,7 +83,7 @@ def read_measures(log: Iterable[LogEntry], tree: Tree, unmeasured: Iterable[File
 
 
 def read_remarks(log: Iterable[LogEntry], reviewed: Iterable[str]) -> tuple[Remark, ...]:
-    """All remarks, file by file in the order given."""
+    """Return all remarks by file, in the order given."""
     by_path: dict[str, list[Remark]] = {path: [] for path in reviewed}
     for entry in log:
         remark = Remark.model_validate(entry.value)

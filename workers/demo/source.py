@@ -1,4 +1,4 @@
-"""Finds the Python files of a tree, the same ones in the same order every time, and reads them. Parses nothing."""
+"""Finds the Python files of a tree in a stable order, and reads them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 DEFAULT_PACKAGE: Final = "redis"
-"""Audited when no folder is named: real source that every installation has."""
+"""Audited when no folder is named, because every installation has it."""
 
 MAX_FILES: Final = 3000
 MAX_PATHS_BYTES: Final = 160_000
-"""All paths of a tree together, as JSON, so that a whole tree fits into the arguments of one task (256 KiB)."""
+"""Limit of all paths of a tree as JSON, so that the tree fits into the arguments of one task (256 KiB)."""
 MAX_FOLDERS: Final = 20_000
 MAX_SKIPPED: Final = 100
 MAX_SHOWN: Final = 200
@@ -33,11 +33,11 @@ NOT_SOURCE: Final = frozenset({"__pycache__", "node_modules"})
 
 
 class Unreadable(Exception):
-    """A file that is no readable source text; the message says why."""
+    """A file that is no readable source text; the message has the reason."""
 
 
 def default_tree() -> Path:
-    """The source of the installed `redis` package, found without importing it."""
+    """Find the source of the installed `redis` package without importing it."""
     spec = importlib.util.find_spec(DEFAULT_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
         raise NotFound(f"the package {DEFAULT_PACKAGE!r} is not installed as source; name a folder instead")
@@ -45,7 +45,7 @@ def default_tree() -> Path:
 
 
 def check_tree(path: str | Path) -> Path:
-    """Make sure that there is something to audit, before anything is started.
+    """Check that a folder can be audited.
 
     Returns:
         The folder, absolute and without symbolic links.
@@ -64,9 +64,9 @@ def check_tree(path: str | Path) -> Path:
     if not exists:
         raise InvalidInput(f"{shown} does not exist; name a folder of Python source")
     if not is_folder:
-        raise InvalidInput(f"{shown} is a file; name the folder that holds it")
+        raise InvalidInput(f"{shown} is a file; name the folder that contains it")
     if not os.access(root, os.R_OK | os.X_OK):
-        raise InvalidInput(f"{shown} may not be read by this user; change its rights or name another folder")
+        raise InvalidInput(f"{shown} is not readable by this user; change its mode or name another folder")
     if not scan_tree(root, max_files=1).files:
         raise NotFound(f"no Python files (*.py) under {shown}; name a folder that has some")
     return root
@@ -75,8 +75,8 @@ def check_tree(path: str | Path) -> Path:
 def scan_tree(root: Path, *, max_files: int = MAX_FILES) -> Tree:
     """List the Python files below `root` in path order.
 
-    Hidden folders, virtual environments, caches and symbolic links are not followed. Files that cannot travel (a name
-    that is no UTF-8) or are no files (a socket) are named among the skipped.
+    Skips hidden folders, virtual environments, caches and symbolic links. Names that are no UTF-8 and special files
+    such as sockets are listed as skipped.
     """
     files: list[str] = []
     skipped: list[Skipped] = []
@@ -105,10 +105,10 @@ def scan_tree(root: Path, *, max_files: int = MAX_FILES) -> Tree:
 
 
 def read_source(root: Path, path: str) -> str:
-    """Read one file as text, in the encoding that it declares, its lines ended as on Unix.
+    """Read one file as text in its declared encoding, with Unix line ends.
 
     Raises:
-        Unreadable: gone, too large, or no text in its encoding.
+        Unreadable: missing, too large, or no text in its encoding.
     """
     try:
         with (root / path).open("rb") as file:
@@ -135,7 +135,7 @@ class _Folder:
 
 
 def _walk(root: Path) -> Iterator[_Folder | str | Skipped]:
-    """Depth first, each folder in name order, with a stack of our own: no tree is too deep for it."""
+    """Walk depth first in name order, with an explicit stack so that no tree is too deep."""
     stack: list[_Folder | str | Skipped] = [_Folder(root, "")]
     while stack:
         item = stack.pop()

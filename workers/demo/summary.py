@@ -1,4 +1,4 @@
-"""What both reports tell of an audit: totals, rankings, shares. Pure."""
+"""Computes the totals, rankings and sentences that both reports share."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from workers.demo.models import Audit, Span
 
 AGENTS = ("editor", "scanner", "analyst", "linker", "reviewer")
-"""In the order in which the reports name them."""
+"""In the order of the reports."""
 
 
 def colour_of(agent: str) -> str:
-    """The class of the style sheet that gives an agent its colour; one for all that are not of the team."""
+    """Return the style class of an agent; agents outside the team share one."""
     return f"a-{agent}" if agent in AGENTS else "a-other"
 
 
 @dataclass(frozen=True, slots=True)
 class AgentShare:
-    """What one agent did in the audit.
+    """Share of one agent in the audit.
 
     Attributes:
-        working_s: all its attempts together, but those that waited for children.
-        workers: how many worker processes it was seen in.
+        working_s: time of all its attempts, without those that waited for children.
+        workers: number of worker processes that ran it.
     """
 
     name: str
@@ -60,9 +60,9 @@ class AuditSummary:
             (file for file in files if file.undocumented_count), key=lambda f: (-f.undocumented_count, f.path)
         )
         self.unmeasured = [(file.path, file.problem) for file in files if file.problem]
-        self.unmeasured += [(skipped.path, f"left alone: {skipped.reason}") for skipped in audit.tree.skipped]
+        self.unmeasured += [(skipped.path, f"skipped: {skipped.reason}") for skipped in audit.tree.skipped]
         if audit.tree.truncated:
-            self.unmeasured.append(("…", "the tree is larger than one audit; what comes later was not looked at"))
+            self.unmeasured.append(("…", "the tree is too large for one audit; later files were not audited"))
         self.cycles = [cycle for cycle in audit.graph.cycles if not cycle.deferred]
         self.deferred = [cycle for cycle in audit.graph.cycles if cycle.deferred]
         self.agents = _shares(spans)
@@ -75,7 +75,7 @@ class AuditSummary:
 
     @property
     def effort(self) -> str:
-        """Tasks, attempts and workers, as the beginning of a sentence."""
+        """Tasks, attempts and workers, to begin a sentence with."""
         workers = count(self.workers, "worker process", "worker processes")
         return f"{count(self.tasks, 'task')} in {count(self.attempts, 'attempt')} on {workers}"
 
@@ -101,7 +101,7 @@ def _share(name: str, spans: list[Span]) -> AgentShare:
 
 
 def describe_retry(span: Span, *, planted: str) -> str:
-    """What is known of a task that took more than one attempt, as a sentence."""
+    """Describe a task that took more than one attempt."""
     before = "The attempt before failed" if span.attempt == 2 else f"The {span.attempt - 1} attempts before failed"
     why = " on purpose, to show what a retry looks like (a planted failure)" if span.agent == planted else ""
     how = ", which found the finished children of the first and read nothing twice" if span.joins else ""
@@ -109,8 +109,8 @@ def describe_retry(span: Span, *, planted: str) -> str:
 
 
 def describe_repeats(spans: Iterable[Span]) -> str:
-    """What repeated attempts sent to the workspace again, as a sentence."""
+    """Describe workspace changes that later attempts repeated."""
     again = sum(span.repeated for span in spans)
     if not again:
-        return "No attempt sent one of them again."
-    return f"{count(again, 'change')} came again from a later attempt of the same task and changed nothing."
+        return "No attempt repeated one of them."
+    return f"{count(again, 'change')} were repeated by a later attempt and changed nothing."

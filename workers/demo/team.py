@@ -1,4 +1,4 @@
-"""All agents of the demo, for one worker that hosts the whole team: `orc worker run workers.demo.team:team`."""
+"""All agents of the demo, for one worker that runs the whole team: `orc worker run workers.demo.team:team`."""
 
 from __future__ import annotations
 

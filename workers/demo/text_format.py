@@ -1,25 +1,25 @@
-"""How numbers and foreign text are written in reports: whatever comes in, what leaves here is one line."""
+"""Formats numbers and foreign text for reports, each on one line."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """Text on one line, with invisible and direction-changing characters spelled out as escapes."""
+    """Escape line breaks, invisible and direction-changing characters."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def count(number: int, singular: str, plural: str = "") -> str:
-    """A number with its noun: `1 file`, `1,200 files`."""
+    """Format a number with its noun: `1 file`, `1,200 files`."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def seconds(value: float) -> str:
-    """A duration for people: `850 ms`, `4.2 s`."""
+    """Format a duration: `850 ms`, `4.2 s`."""
     return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
 def percent(part: int, whole: int) -> str:
-    """A share, never rounded up to all or down to nothing."""
+    """Format a share, never rounded to all or to nothing."""
     if not whole:
         return "none"
     share = 100 * part / whole
@@ -29,7 +29,7 @@ def percent(part: int, whole: int) -> str:
 
 
 def shortened(name: str, length: int) -> str:
-    """A name of at most `length` characters; the middle gives way, for the ends tell names apart."""
+    """Shorten a name in the middle, because its ends identify it."""
     if len(name) <= length:
         return name
     tail = length * 2 // 3
@@ -37,7 +37,7 @@ def shortened(name: str, length: int) -> str:
 
 
 def code(text: str) -> str:
-    """A Markdown code span that holds any text."""
+    """Wrap any text in a Markdown code span."""
     shown = printable(text)
     runs = [len(run) for run in "".join(c if c == "`" else " " for c in shown).split()]
     fence = "`" * (max(runs, default=0) + 1)

@@ -1,4 +1,4 @@
-"""Times one attempt, so that the report can show who worked when."""
+"""Times one attempt for the timeline of the report."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
 
 class Stopwatch:
-    """Runs from where it is made to where its span is asked for.
+    """Starts when it is created.
 
     Args:
         ctx: the attempt.
-        what: the subject of its work, for people.
-        joins: the attempt will mostly wait for its children.
+        what: the subject of the work, for the report.
+        joins: the attempt mostly waits for children.
     """
 
     def __init__(self, ctx: TaskContext, what: str, *, joins: bool = False) -> None:
         self._ctx, self._what, self._joins, self._started_s = ctx, what, joins, time.time()
 
     def span(self, *, repeated: int = 0) -> Span:
-        """The attempt until now, as a value that travels.
+        """Return the time span until now.
 
         Args:
-            repeated: changes of the workspace that an attempt before this one had made.
+            repeated: workspace changes that an earlier attempt had made already.
         """
         ctx = self._ctx
         return Span(

@@ -220,7 +220,7 @@ def test_the_event_log_is_shown(write_tree: WriteTree, tmp_path: Path) -> None:
     """Each change is a row with agent, version and time; there is a choice for each agent, and all are chosen."""
     markdown, html = reports_of(write_tree(PLANTED), tmp_path / "out")
     page = Page(html)
-    assert "4 changes of the workspace of session `s<i>1`. No attempt sent one of them again." in markdown
+    assert "4 changes of the workspace of session `s<i>1`. No attempt repeated one of them." in markdown
     assert "| `analyst` | append | `measures` | 1 |" in markdown
     assert "session s<i>1" in page.text
     assert "Counted there: files_measured 2." in page.text
@@ -244,7 +244,7 @@ def test_a_long_event_log_is_cut(write_tree: WriteTree, tmp_path: Path) -> None:
     assert write_report(long, tmp_path / "out").changes == 1204
     page = Page((tmp_path / "out" / "report.html").read_text())
     assert "And 1,200 more in between." in page.text
-    assert "3 changes came again from a later attempt of the same task and changed nothing." in page.text
+    assert "3 changes were repeated by a later attempt and changed nothing." in page.text
 
 
 def test_a_second_run_replaces_the_reports(write_tree: WriteTree, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_size_docstrings_and_loops_are_remarked() -> None:
     size, loop, docstrings = remarks_on(file, Loop(names=("a", "b", "a"), line=4))
     assert (size.rule, size.line, size.measured) == ("size", 1, 1001)
     assert (loop.rule, loop.line, loop.measured) == ("cycle", 4, 2)
-    assert "a loop of 2 modules, a → b → a" in loop.text
+    assert "a cycle of 2 modules, a → b → a" in loop.text
     assert (docstrings.rule, docstrings.line, docstrings.measured, docstrings.limit) == ("docstrings", 7, 3, 2)
     assert docstrings.text.startswith("3 of 5 public names have no docstring")
     assert docstrings.text.endswith("start with `A`.")
