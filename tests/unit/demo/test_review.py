@@ -164,4 +164,4 @@ def test_measured_source_leads_to_the_expected_words() -> None:
     file = measure_text("big.py", dedent(DOC) + f"class A:\n    {DOC}    def __init__(self, {names}):\n        pass\n")
     (remark,) = remarks_on(file, None)
     assert (remark.line, remark.rule, remark.measured) == (4, "parameters", 14)
-    assert remark.text.startswith("`A.__init__` takes 14 parameters: nobody gets such a call right from memory")
+    assert remark.text.startswith("`A.__init__` takes 14 parameters: such a call is easy to get wrong")
