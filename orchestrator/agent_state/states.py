@@ -11,7 +11,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, check_text
 from orchestrator.core.payload import decode_json
 from orchestrator.locks.fenced_writer import FencedWriter
-from orchestrator.store.keys import ScopeKeys
+from orchestrator.store.keys import AGENT_STATE, ScopeKeys
 from orchestrator.store.scoped import ScopedStore, read_many
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Agents:
             raise InvalidInput(f"{len(names)} agents are too many for one call; ask for {MAX_AGENTS} at a time")
         for field in fields:
             check_text("field", field)
-        keys = [self._scope(name).keys.key("state") for name in names]
+        keys = [self._scope(name).keys.key(AGENT_STATE) for name in names]
         replies = await self._read([("HMGET", key, *fields) if fields else ("HGETALL", key) for key in keys])
         return {name: _parse_fields(reply, fields) for name, reply in zip(names, replies, strict=True)}
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.rates import Rate  # noqa: TC001
+from orchestrator.store.keys import PoolKeys
 
 
 class SkillTerms(NamedTuple):
@@ -40,7 +41,7 @@ class AgentSpec:
     terms: Mapping[str, SkillTerms] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.name.endswith(":workers"):
+        if PoolKeys.is_ambiguous(self.name):
             raise InvalidInput(f"agent {self.name!r} would share a key with another agent; end its name differently")
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.agents.model import AgentInfo, WorkerInfo
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
+from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import Rate
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ async def agent(store: Store, name: str) -> AgentInfo:
 
 def takers(queue: str, agents: Iterable[AgentInfo]) -> list[str]:
     """Of these agents, the live ones that take tasks from a queue (`skill:S` or `agent:A`), by name."""
-    kind, _, name = queue.partition(":")
+    kind, name = QueueName.parse(queue)
     return sorted(
         agent.name
         for agent in agents
@@ -146,11 +147,7 @@ def _worker(id_: str, last_ms: int, fields: dict[str, str]) -> WorkerInfo:
         host=fields.get("host", ""),
         pid=int(fields.get("pid", 0)),
         version=fields.get("version", ""),
-        agents={
-            name.removeprefix("agent:"): int(slots)
-            for name, slots in sorted(fields.items())
-            if name.startswith("agent:")
-        },
+        agents={agent: int(slots) for name, slots in sorted(fields.items()) if (agent := QueueName.parse(name).agent)},
         started_at=from_instant_ms(int(started)) if started else None,
         last_seen_at=from_instant_ms(last_ms),
     )

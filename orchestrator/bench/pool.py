@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import OrchestratorError, StoreError
 from orchestrator.services import pool_keys, reach_server
-from orchestrator.store.keys import POOL_KEYS
 from orchestrator.store.store import Store
 
 if TYPE_CHECKING:
@@ -31,10 +30,7 @@ async def check_empty(settings: Settings) -> None:
     with reach_server(settings) as where:
         async with Store(where, pool_keys(settings), name="bench") as store:
             # Whoever opens a pool leaves its format there.
-            fixed = [
-                f"{store.keys.root}:{kind.suffix}" for kind in POOL_KEYS if kind.suffix.rpartition(":")[2].islower()
-            ]
-            if await store.execute("EXISTS", *fixed):
+            if await store.execute("EXISTS", *store.keys.fixed):
                 raise PoolInUse(
                     f"pool {settings.pool!r} of {settings.prefix} is in use, and is left alone; "
                     "leave --pool out for one with a name of its own, or name one that nobody uses"
@@ -51,7 +47,7 @@ async def remove(settings: Settings) -> int:
         async with Store(where, pool_keys(settings), name="bench") as store:
             removed, cursor = 0, b"0"
             while True:
-                cursor, names = await store.execute("SCAN", cursor, "MATCH", f"{store.keys.root}:*", "COUNT", _COUNT)
+                cursor, names = await store.execute("SCAN", cursor, "MATCH", f"{store.keys.stem}*", "COUNT", _COUNT)
                 if names:
                     removed += await store.execute("UNLINK", *names)
                 if cursor == b"0":

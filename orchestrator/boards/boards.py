@@ -95,7 +95,7 @@ class Board(BoardView):
     __slots__ = ("_keys", "_op_ids")
 
     def __init__(self, store: Store, keys: ScopeKeys, *, date_: date | None, retry_for_s: float) -> None:
-        super().__init__(store, lambda day: keys.key(f"day:{day}"), date_=date_, retry_for_s=retry_for_s)
+        super().__init__(store, lambda day: keys.key(keys.day_part(day)), date_=date_, retry_for_s=retry_for_s)
         self._keys, self._op_ids = keys, OpIds()
 
     async def add(self, member: str, by: int = 1, *, op_id: str | None = None) -> int:

@@ -361,11 +361,14 @@ class Orchestrator:
         Raises:
             InvalidInput: that is no scope.
         """
+        keys = self._here().keys
+        return self._locks(parse_scope(scope, prefix=keys.prefix, pool=keys.pool), owner)
+
+    def _locks(self, scope: ScopeKeys, owner: str | None = None) -> Locks:
         services = self._here()
-        keys = services.keys
         return Locks(
-            parse_scope(scope, prefix=keys.prefix, pool=keys.pool),
-            pool=keys.pool,
+            scope,
+            pool=services.keys.pool,
             owner=owner or f"{socket.gethostname()}:{os.getpid()}",
             store=services.store,
             waiter=self._waiter,
@@ -425,7 +428,7 @@ class Orchestrator:
         """
         services = self._here()
         scope = session_scope(services.store, services.settings, session)
-        return WorkspaceView(scope, locks=self.locks(f"session:{session}"))
+        return WorkspaceView(scope, locks=self._locks(scope.keys))
 
     def task(self, id_: str) -> TaskHandle[Any]:
         """A handle for a known id.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control.commands import PublishConfig, WithdrawConfig
-from orchestrator.control.desired import CONFIG, VERIFIED, read_desired
+from orchestrator.control.desired import read_desired
 from orchestrator.control.entries import read_entry
 from orchestrator.control.records import without_replays
 from orchestrator.control.signing import signer_of
@@ -19,6 +19,7 @@ from orchestrator.core.durations import Duration, from_instant_ms, to_seconds
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 from orchestrator.core.payload import decode_json
+from orchestrator.core.slots import VERIFIED, config_slot
 from orchestrator.store.following import END, follow_stream
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class SharedConfig:
         Raises:
             InvalidInput, StoreError: that is no key; no answer.
         """
-        slot = CONFIG + check_name("config key", key)
+        slot = config_slot(check_name("config key", key))
         if self._known is not None:
             return _values(self._known()).get(key, default)
         names = (slot, VERIFIED + slot)

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, check_task_id, encode_foreign
 from orchestrator.core.payload import decode_json
+from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import parse_rate
 
 
@@ -47,7 +48,7 @@ def _check_session(value: str) -> str:
 
 
 def _check_queue(value: str) -> str:
-    kind, _, name = value.partition(":")
+    kind, name = QueueName.parse(value)
     if kind not in {"skill", "agent"}:
         raise ValueError("must be skill:NAME or agent:NAME, as `orc queues list` shows it")
     check_name(kind, name)
@@ -82,7 +83,7 @@ LimitName: TypeAlias = Annotated[
 ]
 ScheduleName: TypeAlias = Annotated[str, _name("schedule")]
 SessionId: TypeAlias = Annotated[str, AfterValidator(_check_session)]
-QueueName: TypeAlias = Annotated[str, AfterValidator(_check_queue), Field(description="skill:NAME or agent:NAME.")]
+QueueText: TypeAlias = Annotated[str, AfterValidator(_check_queue), Field(description="skill:NAME or agent:NAME.")]
 RateText: TypeAlias = Annotated[
     str, AfterValidator(_check_rate), Field(description="Starts per time, as 10/s, 10/min, 10/h or 10/d.")
 ]
@@ -240,7 +241,7 @@ class PauseQueue(Command):
     examples = ('skill:summarize --reason "the model is down"', "agent:editor")
 
     kind: Literal["pause-queue"] = "pause-queue"
-    queue: QueueName
+    queue: QueueText
 
 
 class DrainQueue(Command):
@@ -251,7 +252,7 @@ class DrainQueue(Command):
     examples = ("skill:summarize",)
 
     kind: Literal["drain-queue"] = "drain-queue"
-    queue: QueueName
+    queue: QueueText
 
 
 class ResumeQueue(Command):
@@ -262,7 +263,7 @@ class ResumeQueue(Command):
     examples = ("skill:summarize",)
 
     kind: Literal["resume-queue"] = "resume-queue"
-    queue: QueueName
+    queue: QueueText
 
 
 class SetLimit(Command):
@@ -445,7 +446,7 @@ class PurgeQueue(Job):
     """Cancel every task that was waiting in a queue when the command was given."""
 
     kind: Literal["purge-queue"] = "purge-queue"
-    queue: QueueName
+    queue: QueueText
 
 
 # -------------------------------------------------------------------------------------------------------------- records

@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.control.commands import KINDS, Command, LogLevel, SetLogLevel, decode_command
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.issued import Issued, SlotValue, read_slot_value
+from orchestrator.core.slots import LOG_LEVEL, STOP_ALL, VERIFIED, drain_slot, job_slot, parse_slot, stop_slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from orchestrator.control.signing import Signer
 
-VERIFIED: Final = "verified:"
-CONFIG: Final = "config:"
 SKEW_MS: Final = 5000
 """As in `lua/control/append.lua`: a command may say that it was issued so much later than it was accepted."""
 KEPT_SLOTS: Final = 20_000
 """Of so many slots it is remembered what they say: all of them are read after each change of one."""
 COUNTED_DIGITS: Final = 15
 """As in `lua/includes/desired.lua`: nobody counts further than that."""
-_SORTS: Final = tuple(
-    {slot.partition(":")[0] + ":" for kind in KINDS.values() for slot in kind.slots} | {"do:", VERIFIED}
+_SORTS: Final = frozenset(
+    {parse_slot(slot).verb for kind in KINDS.values() for slot in kind.slots} | {"do", "verified"}
 )
 """Prefixes of the slots that this version knows."""
 _INTERRUPTS: Final = frozenset("nb")
@@ -51,12 +50,12 @@ class ActiveCommand:
     @property
     def interrupts(self) -> bool:
         """Whether what runs is to be interrupted too."""
-        return self.slot.startswith("stop:") and self.mark in _INTERRUPTS
+        return parse_slot(self.slot).verb == "stop" and self.mark in _INTERRUPTS
 
     @property
     def ends_process(self) -> bool:
         """Whether the worker is to end when it has drained."""
-        return self.slot.startswith("drain:worker:") and self.mark == "s"
+        return parse_slot(self.slot)[:2] == ("drain", "worker") and self.mark == "s"
 
     @property
     def command(self) -> Command:
@@ -89,10 +88,10 @@ class Desired:
         if not self.active:
             return None
         for slot in (
-            "stop:all",
-            f"stop:agent:{agent}",
-            skill is not None and f"stop:skill:{skill}",
-            session is not None and f"stop:session:{session}",
+            STOP_ALL,
+            stop_slot("agent", agent),
+            skill is not None and stop_slot("skill", skill),
+            session is not None and stop_slot("session", session),
         ):
             if slot and slot in self.active:
                 return self.active[slot]
@@ -100,7 +99,10 @@ class Desired:
 
     def interrupts(self, *, agent: str, skill: str, session: str | None) -> ActiveCommand | None:
         """The stop that interrupts such a task while it runs; None: it may go on."""
-        for slot in ("stop:all", f"stop:agent:{agent}", f"stop:skill:{skill}", f"stop:session:{session}"):
+        if not self.active:
+            return None
+        scoped = (stop_slot("agent", agent), stop_slot("skill", skill), stop_slot("session", session or ""))
+        for slot in (STOP_ALL, *scoped):
             found = self.active.get(slot)
             if found is not None and found.interrupts:
                 return found
@@ -108,12 +110,12 @@ class Desired:
 
     def drain_of(self, worker: str) -> ActiveCommand | None:
         """The command that lets a worker drain."""
-        return self.active.get(f"drain:worker:{worker}")
+        return self.active.get(drain_slot("worker", worker))
 
     @property
     def log_level(self) -> LogLevel | None:
         """The level that all log from; None: as their settings say."""
-        found = self.active.get("log:level")
+        found = self.active.get(LOG_LEVEL)
         command = found.command if found else None
         return command.level if isinstance(command, SetLogLevel) else None
 
@@ -139,8 +141,8 @@ def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
             found = read_slot(slot, fields.get(VERIFIED + slot), signer)
         if found is not None and not found.ended:
             active[slot] = ActiveCommand(slot, found.mark, found.issued)
-    jobs = [active.pop(slot) for slot in list(active) if slot.startswith("do:")]
-    config = {slot.removeprefix(CONFIG): active.pop(slot) for slot in list(active) if slot.startswith(CONFIG)}
+    jobs = [active.pop(slot) for slot in list(active) if parse_slot(slot).verb == "do"]
+    config = {parsed.name: active.pop(slot) for slot in list(active) if (parsed := parse_slot(slot)).verb == "config"}
     return Desired(seq, epoch, active, tuple(jobs), config, frozenset(doubtful))
 
 
@@ -169,15 +171,15 @@ def read_slot(slot: str, value: bytes | None, signer: Signer) -> SlotValue | Non
         command = decode_command(found.issued.command)
     except InvalidInput:
         return None
-    if slot.startswith("do:"):
-        return found if command.job and slot == f"do:{found.issued.id}" else None
+    if parse_slot(slot).verb == "do":
+        return found if command.job and slot == job_slot(found.issued.id) else None
     mark = "" if found.ended else found.mark
     return found if (slot, mark) in command.changes else None
 
 
 def is_of_later_version(slot: str, value: bytes, signer: Signer) -> bool:
     """Whether this is truly an order of a sort that only a newer version knows: it stays, for those that obey it."""
-    if slot.startswith(_SORTS):
+    if parse_slot(slot).verb in _SORTS:
         return False
     try:
         found = read_slot_value(value)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control import scripts
 from orchestrator.control.commands import SetLimit, decode_command
-from orchestrator.control.desired import SKEW_MS, VERIFIED, Desired, is_of_later_version, read_desired, read_slot
+from orchestrator.control.desired import SKEW_MS, Desired, is_of_later_version, read_desired, read_slot
 from orchestrator.control.entries import read_entry
 from orchestrator.control.records import without_replays
 from orchestrator.control.scripts import Verification, VerificationRow
@@ -18,6 +18,7 @@ from orchestrator.core.errors import StoreError
 from orchestrator.core.issued import pack_slot_value
 from orchestrator.core.log import get_logger
 from orchestrator.core.rates import parse_rate
+from orchestrator.core.slots import VERIFIED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

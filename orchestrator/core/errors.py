@@ -41,6 +41,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orchestrator.core.slots import parse_slot
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -257,12 +259,12 @@ class Stopped(SubmitRefused):
     """
 
     def __init__(self, slot: str) -> None:
-        what, _, scope = slot.partition(":")
-        if what == "drain":
-            text = f"queue {scope.removeprefix('queue:')} is drained: it takes no new tasks until `orc queues resume`"
+        verb, kind, name = parse_slot(slot)
+        if verb == "drain":
+            text = f"queue {name} is drained: it takes no new tasks until `orc queues resume`"
         else:
-            said = "everything is" if scope == "all" else f"{scope.replace(':', ' ', 1)} is"
-            text = f"{said} stopped and refuses new tasks until `orc start`"
+            stopped = "everything" if kind == "all" else f"{kind} {name}"
+            text = f"{stopped} is stopped and refuses new tasks until `orc start`"
         super().__init__(f"{text}; `orc control list` says who asked for it and why")
         self.slot = slot
 

@@ -6,11 +6,18 @@ from typing import Final
 
 import anyio
 
+from orchestrator.core.queue_name import QueueName
+
 EVERYTHING: Final = "*"
 SCHEDULES: Final = "schedules"
 """What `lua/includes/schedule.lua` notifies when another schedule comes first."""
 REGISTRY: Final = "agents"
 """What `lua/includes/registry.lua` notifies when agents or their skills change."""
+
+
+def changed_queue(name: str) -> QueueName:
+    """The queue that a notification names: of a queue that has tasks now, or of an agent that has room."""
+    return QueueName.parse(name.removeprefix("queue:"))
 
 
 class Wakeup:

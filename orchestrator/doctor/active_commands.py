@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from orchestrator.control.records import desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.slots import parse_slot
 from orchestrator.doctor.findings import ok, problem, warning
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 SHOWN = 5
-_HOLDING = ("stop:", "pause:", "drain:")
+_HOLDING = {"stop", "pause", "drain"}
 
 
 async def check_active_commands(context: CheckContext) -> list[DoctorFinding]:
@@ -27,7 +28,7 @@ async def check_active_commands(context: CheckContext) -> list[DoctorFinding]:
         return [problem("active-commands", text, fix)]
     signer = signer_of(context.settings, place=context.store.keys.root)
     found = await desired(context.store, signer)
-    holding = [one for one in found.active.values() if one.slot.startswith(_HOLDING)]
+    holding = [one for one in found.active.values() if parse_slot(one.slot).verb in _HOLDING]
     if found.doubtful:
         slots = ", ".join(sorted(found.doubtful)[:SHOWN])
         text = f"{len(found.doubtful)} not truly signed ({slots}): somebody writes into the pool, or has another secret"

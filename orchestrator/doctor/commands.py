@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.store.keys import ScopeKeys
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -100,8 +98,8 @@ HINTS: Final = ("SPUBLISH KEY m", "SSUBSCRIBE KEY", "SUNSUBSCRIBE KEY")
 
 def used_commands(keys: PoolKeys) -> list[list[str]]:
     """The commands on the keys of one pool, those that may be missing last. The key is one that nobody uses."""
-    scope = ScopeKeys(keys.prefix, "session", "probe")
-    words = {"ROOT": keys.root, "KEY": f"{keys.root}:probe", "SCOPE": scope.key("probe")}
+    scope = keys.scope("session", "probe")
+    words = {"ROOT": keys.root, "KEY": keys.probe, "SCOPE": scope.key("probe")}
     return [[words.get(word, word) for word in command.split(" ")] for command in (*SENT, *CALLED, *HINTS)]
 
 

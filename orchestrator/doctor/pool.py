@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.agents import queries as registry
+from orchestrator.core.queue_name import QueueName
 from orchestrator.doctor.findings import ok, problem, warning
 from orchestrator.tasks import queries as tasks
 
@@ -23,7 +24,7 @@ async def check_skills(context: CheckContext) -> list[DoctorFinding]:
     agents = await registry.agents(context.store)
     findings = []
     for queue, count in lengths.items():
-        kind, _, name = queue.partition(":")
+        kind, name = QueueName.parse(queue)
         if not registry.takers(queue, agents):
             whom = f"the skill {name!r}" if kind == "skill" else f"agent {name!r}"
             whose = "an agent that has it" if kind == "skill" else "it"

@@ -243,13 +243,13 @@ class ExecutionLocks:
         """
         if self._owner.session is None:
             raise OrchestratorError(f"task {self._owner.task} belongs to no session; submit it with session=")
-        lock = "exec" if self._mode == "session" else f"exec:{self._owner.task}"
+        lock = ScopeKeys.execution(None if self._mode == "session" else self._owner.task)
         return self._of("session", self._owner.session, lock)
 
     @property
     def agent(self) -> ExecutionLock:
         """The right to change what the agent remembers."""
-        return self._of("agent", self._owner.agent, f"exec:{self._owner.task}")
+        return self._of("agent", self._owner.agent, ScopeKeys.execution(self._owner.task))
 
     @property
     def exclusive(self) -> bool:
@@ -290,12 +290,12 @@ class ExecutionLocks:
         if self._owner.session is not None and (self._mode == "session" or again):
             await self.session.wait()
         if self._mode == "agent":
-            await self._of("agent", self._owner.agent, "exec").wait()
+            await self._of("agent", self._owner.agent, ScopeKeys.execution()).wait()
 
     async def note_awaited(self, tasks: Sequence[str]) -> None:
         """The handler waits for these tasks: none of them may wait for a lock that only one task can have."""
         for (_, name), lock in self._open.items():
-            if name == "exec":
+            if name == ScopeKeys.execution():
                 await lock.note_awaited(tasks)
 
     def revoke(self) -> None:

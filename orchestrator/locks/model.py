@@ -8,7 +8,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.ids import decode_foreign
 from orchestrator.store.keys import ScopeKeys
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ def info(lock: str, value: str, left_ms: int, waiting: int) -> LockInfo:
     """Read one row of `peek`."""
     execution = execution_of(value)
     return LockInfo(
-        name=decode_foreign(lock.removeprefix("lock:")) if lock.startswith("lock:") else lock,
+        name=ScopeKeys.lock_name(lock),
         holder=describe(value),
         task=execution[0] if execution else None,
         fence=None if value == NEXT else int(value.partition(":")[0]),

@@ -57,7 +57,7 @@ class KeyReport:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._root = f"{store.keys.root}:".encode()
+        self._root = store.keys.stem.encode()
         self._kinds = {suffix: KindReport(suffix) for suffix in (*(kind.suffix for kind in POOL_KEYS), FOREIGN)}
         self._told = True
 

@@ -69,7 +69,7 @@ class PoolScan:
 
     def __init__(self, store: Store, lifetimes: KeyLifetimes, *, repair: bool) -> None:
         self._store, self._lifetimes, self._repair = store, lifetimes, repair
-        self._root = f"{store.keys.root}:".encode()
+        self._root = store.keys.stem.encode()
         self._scanners: dict[str, Callable[[_Key], AsyncIterator[list[RepairFinding]]]] = {
             **dict.fromkeys(_INDEXES, self._scan_index),
             "queues": self._scan_queues,

@@ -9,10 +9,11 @@ suffixes; a contract test holds the suffixes in the scripts against the table be
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.ids import check_name, encode_foreign
+from orchestrator.core.ids import check_name, decode_foreign, encode_foreign
+from orchestrator.core.slots import stop_slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +326,11 @@ class PoolKeys:
         """The live workers of one agent."""
         return f"{self.root}:agent:{agent}:workers"
 
+    @staticmethod
+    def is_ambiguous(agent: str) -> bool:
+        """Whether the record of an agent with this name would be the `agent_workers` of another."""
+        return agent.endswith(":workers")
+
     @property
     def workers(self) -> str:
         """Live workers."""
@@ -396,6 +402,15 @@ class PoolKeys:
         """Ready tasks of a stopped session or skill."""
         return f"{self.root}:held:{scope}"
 
+    @staticmethod
+    def stop_slot(scope: str) -> str:
+        """The slot of the stop whose tasks are kept under `held`; in that key the id of a session is encoded."""
+        kind, _, name = scope.partition(":")
+        try:
+            return stop_slot(kind, decode_foreign(name) if kind == "session" else name)
+        except InvalidInput:
+            return stop_slot(kind, name)
+
     @property
     def schedules(self) -> str:
         """Schedules by next fire time."""
@@ -418,6 +433,41 @@ class PoolKeys:
     def format(self) -> str:
         """The version of the data format."""
         return f"{self.root}:format"
+
+    def scope(self, kind: str, id_: str) -> ScopeKeys:
+        """The keys of a session, an agent, a limit or a board."""
+        return ScopeKeys(self.prefix, kind, id_)
+
+    @property
+    def pool_locks(self) -> ScopeKeys:
+        """The keys of the pool's own locks."""
+        return ScopeKeys(self.prefix, "locks", self.pool)
+
+    @property
+    def fixed(self) -> list[str]:
+        """The keys without a name in them."""
+        return [f"{self.root}:{kind.suffix}" for kind in POOL_KEYS if kind.suffix.rpartition(":")[2].islower()]
+
+    @property
+    def stem(self) -> str:
+        """The beginning of every key of the pool, in front of its suffix."""
+        return f"{self.root}:"
+
+    @property
+    def probe(self) -> str:
+        """A key that no program writes; the doctor tries rights with it."""
+        return f"{self.root}:probe"
+
+
+EXECUTION: Final = "exec"
+DOCUMENT: Final = "ws:doc"
+MACHINES: Final = "ws:task"
+PARTS: Final = "ws:parts"
+CHANGES: Final = "ws:ev"
+META: Final = "meta"
+AGENT_STATE: Final = "state"
+"""Suffixes without a name in them."""
+_LOCK, _LOG, _SET = "lock:", "ws:log:", "ws:set:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,13 +492,59 @@ class ScopeKeys:
         """A key by what follows the root."""
         return f"{self.root}:{suffix}"
 
+    # Scripts get the root and one of these suffixes.
+
     @staticmethod
     def lock(name: str) -> str:
-        """What scripts call a named lock: the suffix of its key."""
-        return f"lock:{encode_foreign('lock', name)}"
+        """The suffix of a named lock."""
+        return f"{_LOCK}{encode_foreign('lock', name)}"
+
+    @staticmethod
+    def execution(task: str | None = None) -> str:
+        """The suffix of the execution lock of the whole scope, or of one task."""
+        return EXECUTION if task is None else f"{EXECUTION}:{task}"
+
+    @staticmethod
+    def lock_name(suffix: str) -> str:
+        """The name of a named lock by its suffix; an execution lock goes by its suffix."""
+        return decode_foreign(suffix.removeprefix(_LOCK)) if suffix.startswith(_LOCK) else suffix
+
+    @staticmethod
+    def log_part(log: str) -> str:
+        """The suffix of a log."""
+        return f"{_LOG}{encode_foreign('log', log)}"
+
+    @staticmethod
+    def set_part(name: str) -> str:
+        """The suffix of a set."""
+        return f"{_SET}{encode_foreign('set', name)}"
+
+    @staticmethod
+    def parse_part(suffix: str) -> tuple[Literal["log", "set", "other"], str]:
+        """Which part of a workspace a suffix belongs to, and the name of the log or set."""
+        if suffix.startswith(_LOG):
+            return "log", decode_foreign(suffix.removeprefix(_LOG))
+        if suffix.startswith(_SET):
+            return "set", decode_foreign(suffix.removeprefix(_SET))
+        return "other", suffix
+
+    @staticmethod
+    def scratch_part(agent: str) -> str:
+        """The suffix of an agent's scratch."""
+        return f"agent:{agent}:kv"
+
+    @staticmethod
+    def directives_part(agent: str) -> str:
+        """The suffix of the directives for an agent."""
+        return f"inbox:{agent}"
+
+    @staticmethod
+    def day_part(date: str) -> str:
+        """The suffix of a board on one day, as 2026-11-21."""
+        return f"day:{date}"
 
     def wake(self, lock: str) -> str:
-        """Where those wait who wait for a lock."""
+        """The list that wakes a waiter of a lock; `lock` is its suffix."""
         return f"{self.root}:{lock}:wake"
 
 

@@ -12,7 +12,7 @@ from orchestrator.agents.queries import skills_by_agent
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.core.pauses import Pauses
-from orchestrator.core.wakeups import EVERYTHING, REGISTRY
+from orchestrator.core.wakeups import EVERYTHING, REGISTRY, changed_queue
 from orchestrator.tasks import scripts
 from orchestrator.tasks.queries import any_ready
 
@@ -60,7 +60,7 @@ class Assigner:
         now_s = time.monotonic()
         touched = dict.fromkeys(agent for agent, at_s in self._opens_s.items() if at_s <= now_s)
         for change in sorted(changed):
-            kind, _, name = change.removeprefix("queue:").partition(":")
+            kind, name = changed_queue(change)
             if kind == "agent":
                 touched[name] = None
             elif kind == "skill":

@@ -15,7 +15,6 @@ from orchestrator.control import scripts
 from orchestrator.control.entries import READ_COUNT, ControlEntry, read_entry
 from orchestrator.control.receipts import SUPERVISOR
 from orchestrator.control.records import without_replays
-from orchestrator.control.scopes import slot_of
 from orchestrator.control.signing import signer_of
 from orchestrator.control.verification import verify_desired_state
 from orchestrator.core.errors import ServerRefused, StoreError
@@ -124,7 +123,7 @@ class Controller:
         store, keys = self._services.store, self._services.keys
         scopes = [name.decode() for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
         for scope in scopes:
-            slot = slot_of(scope)
+            slot = keys.stop_slot(scope)
             left = slot not in desired.active
             while left:
                 call = scripts.release(keys, scope=scope, slot=slot, limit=RELEASE_BATCH)

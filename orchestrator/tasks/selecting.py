@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.core.durations import Duration, instant_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, StoreError
 from orchestrator.core.ids import decode_foreign
+from orchestrator.core.queue_name import QueueName
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.records import TaskRecord, read_records
@@ -202,7 +203,7 @@ async def _places(store: Store, agents: Sequence[str], states: frozenset[TaskSta
     if TaskState.READY in states:
         queues = [queue] if queue else sorted(name.decode() for name in await store.execute("SMEMBERS", keys.queues))
         scopes = sorted(scope.decode() for scope in await store.execute("SMEMBERS", keys.suspended_scopes))
-        addressed = [name.removeprefix("agent:") for name in queues if name.startswith("agent:")]
+        addressed = [agent for name in queues if (agent := QueueName.parse(name).agent)]
         places += [keys.queue(name) for name in queues]
         places += [keys.parked(name) for name in dict.fromkeys([*agents, *addressed])]
         places += [keys.held(scope) for scope in scopes]

@@ -26,6 +26,7 @@ from orchestrator.core.durations import instant_ms, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name, encode_foreign
 from orchestrator.core.payload import encode_json
+from orchestrator.core.queue_name import QueueName
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import Envelope, encode_envelope, encode_plain
 from orchestrator.tasks.scripts import SubmitRow, UnusualRow
@@ -239,7 +240,7 @@ class SubmissionValidator:
             envelope=opaque(envelope),
             rank=None if rank == USUAL_RANK else rank,
             ttl_s=None if ttl_s == USUAL_TTL_S else ttl_s,
-            queue=None if task.agent is None else f"agent:{self._name('agent', task.agent)}",
+            queue=None if task.agent is None else str(QueueName.of_agent(self._name("agent", task.agent))),
             skill=None if task.agent is None else skill,
             delay_ms=None if task.delay is None else to_ms("delay", task.delay),
             at_ms=None if task.at is None else instant_ms("at", task.at),

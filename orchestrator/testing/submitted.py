@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.payload import decode_json
+from orchestrator.core.queue_name import QueueName
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.testing import scripts
 
@@ -82,14 +83,14 @@ def read_submitted(store: SyncStore) -> list[Submitted]:
 
 def _read(id_: str, state: bytes, envelope: bytes, queue: bytes, due_ms: bytes) -> Submitted:
     sent = decode_envelope(envelope)
-    kind, _, name = queue.decode().partition(":")
+
     return Submitted(
         id=id_,
         skill=sent.skill,
         args=decode_json(sent.args),
         state=TaskState(state.decode()),
         session=sent.session,
-        agent=name if kind == "agent" else None,
+        agent=QueueName.parse(queue.decode()).agent,
         priority=sent.priority,
         key=sent.key,
         tags=sent.tags,

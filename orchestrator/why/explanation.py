@@ -6,6 +6,7 @@ import shlex
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.slots import STOP_ALL, parse_slot, pause_slot, stop_slot
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.questions import encode_value
 from orchestrator.why.model import Cause, Why
@@ -88,25 +89,27 @@ def _no_supervisor(found: Findings) -> Why | None:
 
 def _stopped(found: Findings) -> Why | None:
     """An operator has stopped or paused what it needs; of its agents all that could do it."""
-    for slot in ("stop:all", f"stop:skill:{found.skill}", f"pause:queue:{found.queue}"):
+    for slot in (STOP_ALL, stop_slot("skill", found.skill), pause_slot("queue", found.queue)):
         if slot in found.active:
             return _active_command(found.active[slot], found)
-    sessions = [active for slot, active in found.active.items() if slot.startswith("stop:session:")]
+    sessions = [active for slot, active in found.active.items() if parse_slot(slot)[:2] == ("stop", "session")]
     if sessions:
         return _active_command(sessions[0], found)
     agents = _able(found) or found.agents
     barred = [
         active
         for agent in agents
-        if (active := found.active.get(f"stop:agent:{agent.name}") or found.active.get(f"pause:agent:{agent.name}"))
+        if (
+            active := found.active.get(stop_slot("agent", agent.name))
+            or found.active.get(pause_slot("agent", agent.name))
+        )
     ]
     return _active_command(barred[0], found) if barred and len(barred) == len(agents) else None
 
 
 def _active_command(active: ActiveCommandFacts, found: Findings) -> Why:
-    verb, _, scope = active.slot.partition(":")
-    kind, _, name = scope.partition(":")
-    what = "everything" if scope == "all" else f"{kind} {name!r}"
+    verb, kind, name = parse_slot(active.slot)
+    what = "everything" if kind == "all" else f"{kind} {name!r}"
     typed = shlex.quote(name)
     command = f"orc {kind}s resume {typed}" if verb == "pause" else "orc start" + (f" --{kind} {typed}" if name else "")
     since = f" since {_moment(active.since_ms, found)}" if active.since_ms else ""

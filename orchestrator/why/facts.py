@@ -9,6 +9,7 @@ from msgspec import DecodeError
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.issued import read_slot_value
+from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.questions import read_question
@@ -214,8 +215,7 @@ class Findings:
     @property
     def addressed(self) -> str | None:
         """The agent that it was submitted for, if it was for one."""
-        kind, _, name = self.queue.partition(":")
-        return name if kind == "agent" else None
+        return QueueName.parse(self.queue).agent
 
 
 def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:

@@ -11,8 +11,9 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import decode_foreign
 from orchestrator.core.payload import decode_json
 from orchestrator.store.following import BEGINNING, END
+from orchestrator.store.keys import CHANGES
 from orchestrator.workspace.model import Change, WorkspaceEvent
-from orchestrator.workspace.queries import EVENTS, entry_time
+from orchestrator.workspace.queries import entry_time
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -122,7 +123,7 @@ async def read_events(
 ) -> AsyncGenerator[WorkspaceEvent]:
     """Give the events that are there behind `after`, up to `until` if given, and end."""
     while True:
-        page = await scope.read("XRANGE", scope.keys.key(EVENTS), f"({after}", until or "+", "COUNT", _PAGE)
+        page = await scope.read("XRANGE", scope.keys.key(CHANGES), f"({after}", until or "+", "COUNT", _PAGE)
         for entry, fields in page:
             yield parse_event(entry, fields)
         if len(page) < _PAGE:

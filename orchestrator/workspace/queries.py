@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.ids import decode_foreign, encode_foreign
+from orchestrator.core.ids import encode_foreign
 from orchestrator.core.payload import decode_json
+from orchestrator.store.keys import CHANGES, DOCUMENT, MACHINES, META, PARTS
 from orchestrator.workspace import scripts
 from orchestrator.workspace.model import AgentEntry, Directive, LogEntry, Snapshot, StateEntry, Versioned
 
@@ -16,34 +17,6 @@ if TYPE_CHECKING:
 
     from orchestrator.store.calls import Argument
     from orchestrator.store.scoped import ScopedStore
-
-DOCUMENT: Final = "ws:doc"
-EVENTS: Final = "ws:ev"
-_PARTS: Final = "ws:parts"
-_STATES: Final = "ws:task"
-_META: Final = "meta"
-_LOG: Final = "ws:log:"
-_SET: Final = "ws:set:"
-
-
-def log_part(log: str) -> str:
-    """What follows the root in the key of a log."""
-    return _LOG + encode_foreign("log", log)
-
-
-def set_part(name: str) -> str:
-    """What follows the root in the key of a set."""
-    return _SET + encode_foreign("set", name)
-
-
-def scratch_part(agent: str) -> str:
-    """What follows the root in the key of an agent's scratch."""
-    return f"agent:{agent}:kv"
-
-
-def inbox_part(agent: str) -> str:
-    """What follows the root in the key of an agent's directives."""
-    return f"inbox:{agent}"
 
 
 async def read_paths(scope: ScopedStore, part: str, paths: Sequence[str]) -> dict[str, Versioned]:
@@ -57,7 +30,9 @@ async def read_paths(scope: ScopedStore, part: str, paths: Sequence[str]) -> dic
 
 async def read_last(scope: ScopedStore, log: str, count: int) -> list[LogEntry]:
     """The last entries of a log, the oldest first."""
-    return [_log_entry(entry) for entry in await scope.read("LRANGE", scope.keys.key(log_part(log)), -count, -1)]
+    return [
+        _log_entry(entry) for entry in await scope.read("LRANGE", scope.keys.key(scope.keys.log_part(log)), -count, -1)
+    ]
 
 
 async def read_after(scope: ScopedStore, log: str, after: int, count: int) -> list[LogEntry]:
@@ -68,12 +43,12 @@ async def read_after(scope: ScopedStore, log: str, after: int, count: int) -> li
 
 async def read_members(scope: ScopedStore, name: str) -> frozenset[str]:
     """Members of a set."""
-    return _members(await scope.read("SMEMBERS", scope.keys.key(set_part(name))))
+    return _members(await scope.read("SMEMBERS", scope.keys.key(scope.keys.set_part(name))))
 
 
 async def read_states(scope: ScopedStore, ids: Sequence[str]) -> dict[str, StateEntry]:
     """Where state machines stand; all of them when none is named."""
-    key = scope.keys.key(_STATES)
+    key = scope.keys.key(MACHINES)
     if ids:
         found = zip(ids, await scope.read("HMGET", key, *ids), strict=True)
         return {id_: _state(stored) for id_, stored in found if stored is not None}
@@ -88,7 +63,9 @@ async def read_agents(scope: ScopedStore) -> list[AgentEntry]:
 
 async def read_directives(scope: ScopedStore, agent: str, after: str, count: int) -> list[Directive]:
     """Directives that wait for an agent, behind an id."""
-    found = await scope.read("XRANGE", scope.keys.key(inbox_part(agent)), f"({after}", "+", "COUNT", count)
+    found = await scope.read(
+        "XRANGE", scope.keys.key(scope.keys.directives_part(agent)), f"({after}", "+", "COUNT", count
+    )
     return [parse_directive(entry, fields) for entry, fields in found]
 
 
@@ -106,42 +83,34 @@ def entry_time(entry: str) -> datetime:
 
 async def read_snapshot(scope: ScopedStore) -> Snapshot:
     """All that is shared, at one moment."""
-    parts: list[str] = []
+    parts, keys = list[str](), scope.keys
     while True:
         # Logs and sets are known by name only after a look; one that is new when all is read begins another round.
         commands: list[Sequence[Argument]] = [
             ("MULTI",),
-            ("HGET", scope.keys.key(_META), "rev"),
-            ("HKEYS", scope.keys.key(_PARTS)),
+            ("HGET", scope.keys.key(META), "rev"),
+            ("HKEYS", scope.keys.key(PARTS)),
             ("HGETALL", scope.keys.key(DOCUMENT)),
-            ("HGETALL", scope.keys.key(_STATES)),
-            ("XREVRANGE", scope.keys.key(EVENTS), "+", "-", "COUNT", 1),
+            ("HGETALL", scope.keys.key(MACHINES)),
+            ("XREVRANGE", scope.keys.key(CHANGES), "+", "-", "COUNT", 1),
             *[
-                ("LRANGE", scope.keys.key(part), 0, -1) if part.startswith(_LOG) else ("SMEMBERS", scope.keys.key(part))
+                ("LRANGE", keys.key(part), 0, -1) if keys.parse_part(part)[0] == "log" else ("SMEMBERS", keys.key(part))
                 for part in parts
             ],
             ("EXEC",),
         ]
         replies = await scope.read_many(commands)
         revision, names, paths, states, events, *contents = replies[-1]
-        shared = sorted(name.decode() for name in names if name.startswith((_LOG.encode(), _SET.encode())))
+        shared = sorted(part for name in names if keys.parse_part(part := name.decode())[0] != "other")
         if shared == parts:
             break
         parts = shared
-    by_part = list(zip(parts, contents, strict=True))
+    by_part = [(*keys.parse_part(part), content) for part, content in zip(parts, contents, strict=True) if content]
     return Snapshot(
         revision=int(revision or 0),
         paths=_paths(paths),
-        logs={
-            decode_foreign(part.removeprefix(_LOG)): tuple(_log_entry(entry) for entry in content)
-            for part, content in by_part
-            if part.startswith(_LOG) and content
-        },
-        sets={
-            decode_foreign(part.removeprefix(_SET)): _members(content)
-            for part, content in by_part
-            if part.startswith(_SET) and content
-        },
+        logs={name: tuple(_log_entry(entry) for entry in content) for kind, name, content in by_part if kind == "log"},
+        sets={name: _members(content) for kind, name, content in by_part if kind == "set"},
         states=_states(states),
         event=events[0][0].decode() if events else "0-0",
     )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orchestrator.store.keys import ScopeKeys
 from orchestrator.workspace.model import DELETE
 from orchestrator.workspace.paths import change_paths
-from orchestrator.workspace.queries import read_paths, scratch_part
+from orchestrator.workspace.queries import read_paths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,7 @@ class Scratch:
     def __init__(self, writer: WorkspaceWriter) -> None:
         self._writer = writer
         self.agent = writer.agent
-        self._part = scratch_part(writer.agent)
+        self._part = ScopeKeys.scratch_part(writer.agent)
 
     async def get(self, *paths: str) -> dict[str, Versioned]:
         """What these paths hold, all of them if none is named; missing ones are left out."""

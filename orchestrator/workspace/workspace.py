@@ -15,6 +15,7 @@ from orchestrator.core.durations import Duration, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, NotFound, StateConflict
 from orchestrator.core.ids import check_name, check_text, encode_foreign
 from orchestrator.store.following import BEGINNING, END, follow_stream
+from orchestrator.store.keys import CHANGES, DOCUMENT
 from orchestrator.workspace import queries, scripts
 from orchestrator.workspace.events import check_event_id, parse_event, read_events
 from orchestrator.workspace.model import Appended, Applied, Counted
@@ -64,7 +65,7 @@ class WorkspaceView:
 
     async def get(self, *paths: str) -> dict[str, Versioned]:
         """What these paths of the document hold, all of them if none is named; missing ones are left out."""
-        return await queries.read_paths(self._scope, queries.DOCUMENT, paths)
+        return await queries.read_paths(self._scope, DOCUMENT, paths)
 
     async def log(self, log: str, *, last: int = 100, after: int | None = None) -> list[LogEntry]:
         """Entries of a log, the oldest first.
@@ -121,7 +122,7 @@ class WorkspaceView:
                 async for event in read_events(scope, after=after):
                     yield event
             return
-        key = scope.keys.key(queries.EVENTS)
+        key = scope.keys.key(CHANGES)
         entries = follow_stream(scope.store, key, after=after, idle_s=block_s, name="events")
         async with aclosing(entries):
             async for entry, fields in entries:
@@ -515,7 +516,7 @@ class Workspace(WorkspaceView):
             for directive in await queries.read_directives(scope, agent, BEGINNING, MAX_INBOX):
                 yield directive
             return
-        key = scope.keys.key(queries.inbox_part(agent))
+        key = scope.keys.key(scope.keys.directives_part(agent))
         entries = follow_stream(scope.store, key, after=BEGINNING, idle_s=block_s, name="directives")
         async with aclosing(entries):
             async for entry, fields in entries:

@@ -8,7 +8,6 @@ import pytest
 
 from orchestrator.control import scripts as control
 from orchestrator.control.commands import make_command
-from orchestrator.control.scopes import slot_of
 from orchestrator.core.ids import encode_foreign, new_task_id
 from orchestrator.core.issued import VERSION, Issued, pack_issued
 from orchestrator.core.rates import parse_rate
@@ -50,7 +49,7 @@ def of_session(session: str, size: int = 3, **fields: Any) -> Row:
 
 def release(pool: Pool, scope: str, limit: int = 500) -> tuple[int, bool]:
     """Let go what a stop held back."""
-    return pool.call(control.release(pool.keys, scope=scope, slot=slot_of(scope), limit=limit))
+    return pool.call(control.release(pool.keys, scope=scope, slot=pool.keys.stop_slot(scope), limit=limit))
 
 
 def given(pool: Pool, agent: str = "ed") -> list[str]:

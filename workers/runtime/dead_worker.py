@@ -8,7 +8,6 @@ import msgspec
 
 from orchestrator.agents import scripts as registry
 from orchestrator.locks import scripts as lock_scripts
-from orchestrator.locks.model import parse_scope
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import decode_envelope
 
@@ -60,16 +59,21 @@ def give_back(store: SyncStore, *, agents: Sequence[Agent], worker: str, how: st
 
 def free_locks(store: SyncStore, agent: str, died: Sequence[tuple[str, str]]) -> None:
     """Release the execution locks of dead attempts, so that nobody waits until they lapse (protocol rule 12)."""
-    rows: dict[str, list[tuple[str, str, str]]] = {}
+    keys = store.keys
+    rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for task, generation in died:
-        packed = store.execute("HGET", store.keys.task(task), "env")
+        packed = store.execute("HGET", keys.task(task), "env")
         session = None if packed is None else _session(packed)
-        scopes = [f"agent:{agent}"] if session is None else [f"agent:{agent}", f"session:{session}"]
-        for scope in scopes:
-            rows.setdefault(scope, []).extend((lock, task, generation) for lock in ("exec", f"exec:{task}"))
-    for scope, locks in rows.items():
-        keys = parse_scope(scope, prefix=store.keys.prefix, pool=store.keys.pool)
-        store.call(lock_scripts.free(keys, rows=locks))
+        for scope in [("agent", agent), *([] if session is None else [("session", session)])]:
+            rows.setdefault(scope, []).append((task, generation))
+    for (kind, id_), attempts in rows.items():
+        scope_keys = keys.scope(kind, id_)
+        held = [
+            (lock, task, generation)
+            for task, generation in attempts
+            for lock in (scope_keys.execution(), scope_keys.execution(task))
+        ]
+        store.call(lock_scripts.free(scope_keys, rows=held))
 
 
 def _session(packed: bytes) -> str | None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from orchestrator.locks.attempt import AttemptLocks
 from orchestrator.locks.execution import ExecutionLocks, LockOwner
-from orchestrator.locks.model import POOL, parse_scope
 from orchestrator.locks.named import Locks
 from orchestrator.locks.renewal import LockRenewer
 from orchestrator.locks.waiter import LockWaiter
@@ -52,9 +51,9 @@ class Locking:
         execution = ExecutionLocks(
             owner, mode=mode, prefix=keys.prefix, store=self._services.store, waiter=self._waiter, renewer=self.renewer
         )
-        scope = POOL if session is None else f"session:{session}"
+        scope = keys.pool_locks if session is None else keys.scope("session", session)
         named = Locks(
-            parse_scope(scope, prefix=keys.prefix, pool=keys.pool),
+            scope,
             pool=keys.pool,
             owner=f"task {delivery.task_id}, attempt {delivery.attempt}, agent {delivery.agent}",
             store=self._services.store,

@@ -20,6 +20,7 @@ from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.cli.terminal.targets import known_agent
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.slots import STOP_ALL, pause_slot, stop_slot
 
 if TYPE_CHECKING:
     from orchestrator.agents.model import AgentInfo
@@ -78,7 +79,7 @@ async def show(
 
 
 def _row(agent: AgentInfo, now: Desired) -> dict[str, Any]:
-    slots = ("stop:all", f"stop:agent:{agent.name}", f"pause:agent:{agent.name}")
+    slots = (STOP_ALL, stop_slot("agent", agent.name), pause_slot("agent", agent.name))
     return {**asdict(agent), "active_commands": active_commands(now, *slots)}
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.cli.terminal.active_commands import active_commands, read_desired_state, show_affected
 from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.core.slots import limit_slot
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -43,7 +44,7 @@ async def _rows(services: Services) -> list[dict[str, Any]]:
     def row(name: str) -> dict[str, Any]:
         own = name.removeprefix("@") if name.startswith("@") else None
         agents = [agent for agent, its in bound.items() if (agent == own and "rate" in its) or name in its]
-        found = active_commands(now, f"limit:{name}")
+        found = active_commands(now, limit_slot(name))
         return {
             "limit": name,
             "rate": rates[name],

@@ -12,6 +12,8 @@ from orchestrator.cli.terminal.options import DEFAULTS, DryRun, Globals, Yes
 from orchestrator.cli.terminal.parsing import positional
 from orchestrator.cli.terminal.selections import Selecting, carry_out, find, show_dry_run
 from orchestrator.core.errors import InvalidInput
+from orchestrator.core.queue_name import QueueName
+from orchestrator.core.slots import STOP_ALL, drain_slot, parse_slot, pause_slot, stop_slot
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -51,7 +53,7 @@ async def queue_rows(services: Services) -> list[dict[str, Any]]:
 
     now = await read_desired_state(services)
     lengths = {queue: count for queue, count in (await tasks.queue_lengths(services.store)).items() if count}
-    ordered = [slot.partition(":queue:")[2] for slot in now.active if ":queue:" in slot]
+    ordered = [slot.name for slot in map(parse_slot, now.active) if slot.kind == "queue"]
     lengths |= {queue: 0 for queue in ordered if queue not in lengths}
     known = await agents.agents(services.store)
     heads = await lookup.heads(services.store, [queue for queue, count in lengths.items() if count][:HEADS])
@@ -61,7 +63,14 @@ async def queue_rows(services: Services) -> list[dict[str, Any]]:
         cause, why = (status.detail.cause, status.why) if status else (None, None)
         takers = agents.takers(queue, known)
         facts = {"queue": queue, "tasks": count, "agents": takers, "head": head, "cause": cause, "why": why}
-        slots = ("stop:all", f"stop:{queue}", f"pause:{queue}", f"pause:queue:{queue}", f"drain:queue:{queue}")
+        owner = QueueName.parse(queue)
+        slots = (
+            STOP_ALL,
+            stop_slot(*owner),
+            pause_slot(*owner),
+            pause_slot("queue", queue),
+            drain_slot("queue", queue),
+        )
         return {**facts, "active_commands": active_commands(now, *slots)}
 
     return [row(queue, count) for queue, count in lengths.items()]

@@ -10,6 +10,7 @@ from orchestrator.cli.terminal.active_commands import SHOWN, read_desired_state
 from orchestrator.cli.terminal.declared import declared, examples_of
 from orchestrator.cli.terminal.parsing import Commands
 from orchestrator.control.commands import Start, Stop
+from orchestrator.core.slots import parse_slot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,9 +25,9 @@ async def report_other_stops(services: Services, command: Command) -> AsyncItera
     before = (await read_desired_state(services)).active
     slot = command.changes[0].slot
     if slot not in before:
-        output.say(f"nothing changes: {slot.removeprefix('stop:').replace(':', ' ', 1)} was not stopped")
+        output.say(f"nothing changes: {parse_slot(slot).scope.replace(':', ' ', 1)} was not stopped")
     yield
-    others = sorted(one.removeprefix("stop:") for one in before if one.startswith("stop:") and one != slot)
+    others = sorted(one.scope for one in map(parse_slot, before) if one.verb == "stop" and one != parse_slot(slot))
     if others:
         more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
         named = output.clean(", ".join(others[:SHOWN])) + more

@@ -15,6 +15,7 @@ from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import positional
 from orchestrator.cli.terminal.targets import find_worker
+from orchestrator.core.slots import drain_slot
 
 if TYPE_CHECKING:
     from orchestrator.agents.model import WorkerInfo
@@ -59,4 +60,4 @@ async def show(
 
 
 def _row(worker: WorkerInfo, now: Desired) -> dict[str, Any]:
-    return {**asdict(worker), "active_commands": active_commands(now, f"drain:worker:{worker.id}")}
+    return {**asdict(worker), "active_commands": active_commands(now, drain_slot("worker", worker.id))}

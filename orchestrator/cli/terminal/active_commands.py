@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.terminal import output
+from orchestrator.core.slots import parse_slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -82,9 +83,9 @@ def _row(one: ActiveCommand) -> dict[str, Any]:
 
 
 def _state(one: ActiveCommand) -> str:
-    kind = one.slot.partition(":")[0]
+    kind = parse_slot(one.slot).verb
     word = _WORDS.get(kind, kind)
-    if one.slot.startswith("drain:worker:"):
+    if parse_slot(one.slot)[:2] == ("drain", "worker"):
         return "to end" if one.ends_process else "draining"
     if kind == "drain":
         return "drained"
