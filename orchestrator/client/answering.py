@@ -11,7 +11,8 @@ from orchestrator.core.ids import check_task_id
 from orchestrator.core.log import get_logger
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import AnswerStatus, TaskState
-from orchestrator.tasks.questions import match_option, unpack_stored
+from orchestrator.tasks.questions import match_option
+from orchestrator.tasks.records import numbered_field, read_record
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -38,11 +39,11 @@ async def answer(
     actor = _one_line(actor or this_actor())
     store, retry_for_s = services.store, services.settings.redis.command_timeout_s
     if number is None:
-        asks = await store.ask(lambda: store.execute("HGET", store.keys.task(id_), "asks"), retry_for_s=retry_for_s)
-        number = int(asks or 1)
-    field = f"ask:{number}"
-    stored = await store.ask(lambda: store.execute("HGET", store.keys.task(id_), field), retry_for_s=retry_for_s)
-    text = match_option(value, () if stored is None else unpack_stored(stored).options)
+        record = await store.ask(lambda: read_record(store, id_, "asks"), retry_for_s=retry_for_s)
+        number = record.asks or 1
+    field = numbered_field("ask", number)
+    asked = (await store.ask(lambda: read_record(store, id_, field), retry_for_s=retry_for_s)).stored_question(number)
+    text = match_option(value, asked.options if asked else ())
     max_wait_s = round(services.settings.queue.max_wait_s)
     call = scripts.answer(store.keys, id_=id_, number=number, value=text, actor=actor, max_wait_s=max_wait_s)
     found = await store.call(call, retry_for_s=retry_for_s)

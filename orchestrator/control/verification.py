@@ -18,7 +18,7 @@ from orchestrator.core.errors import StoreError
 from orchestrator.core.issued import pack_slot_value
 from orchestrator.core.log import get_logger
 from orchestrator.core.rates import parse_rate
-from orchestrator.core.slots import VERIFIED
+from orchestrator.core.slots import VERIFIED, job_slot
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,7 +137,7 @@ async def _last_words(
         for one in await without_replays(store, received):
             if one.problem or one.command is None:
                 continue
-            slots = {f"do:{one.id}"} if one.command.job else {change.slot for change in one.command.changes}
+            slots = {job_slot(one.id)} if one.command.job else {change.slot for change in one.command.changes}
             words |= dict.fromkeys(slots & set(news), one)
         if len(page) < BATCH:
             return words

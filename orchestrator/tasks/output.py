@@ -11,6 +11,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import OutputChunk, Progress, TaskEvent, TaskState
 from orchestrator.tasks.questions import unpack_question
+from orchestrator.tasks.records import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -93,17 +94,13 @@ def _entry(id_: str, fields: Mapping[bytes, bytes]) -> StreamEntry:
 
 async def final_entry(store: Store, task_id: str) -> StreamEntry | None:
     """The end of a task that has no stream, as its record tells it; None: it has not ended, or is gone."""
-    record = await store.execute(
-        "HMGET", store.keys.task(task_id), "state", "gen", "ended", "reason", "fails", "deaths"
-    )
-    state, gen, ended, reason, fails, deaths = record
-    if ended is None:
+    record = await read_record(store, task_id, "state", "gen", "ended", "reason", "fails", "deaths")
+    if record.ended_ms is None:
         return None
-    attempts = int(fails or 0) + int(deaths or 0)
     # A dead letter's last attempt is counted as a failure or a death already.
-    attempt = attempts if state == b"dead" else attempts + 1
-    told = b"" if state == b"succeeded" else reason or b""
-    return StreamEntry((int(ended), 0), state.decode(), int(gen), attempt, 0, told)
+    attempt = record.attempts if record.state is TaskState.DEAD else record.attempts + 1
+    reason = b"" if record.state is TaskState.SUCCEEDED else record.field("reason") or b""
+    return StreamEntry((record.ended_ms, 0), record.state, record.generation, attempt, 0, reason)
 
 
 def as_chunk(entry: StreamEntry) -> OutputChunk:

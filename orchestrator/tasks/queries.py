@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.core.errors import StoreError
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.tasks.model import STATE_OF_LETTER, TaskState
-from orchestrator.tasks.records import lane_name, numbered, read_records, record_fields, text
+from orchestrator.tasks.records import TaskRecord, list_records, read_each, read_record, record_fields
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -32,31 +32,21 @@ async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, TaskOutcome | 
 
     One that Redis refuses to read, as when another type lies where its record was, has the refusal.
     """
-    replies = await store.pipeline(
-        [("HMGET", store.keys.task(id_), "state", "result", "reason", "fails") for id_ in ids]
-    )
     found: dict[str, TaskOutcome | StoreError] = {}
-    failed: list[str] = []
-    for id_, reply in zip(ids, replies, strict=True):
-        if isinstance(reply, ServerUnavailable):
-            raise reply
-        if isinstance(reply, StoreError):
-            found[id_] = reply
-            continue
-        state, result, reason, fails = reply
-        if state is None:
-            found[id_] = TaskOutcome(None)
-        elif state != b"assigned" and TaskState(state.decode()).final:
-            found[id_] = TaskOutcome(TaskState(state.decode()), result, text(reason))
-            if fails:
-                failed.append(id_)
-    records = await store.pipeline([("HGETALL", store.keys.task(id_)) for id_ in failed])
-    for id_, record in zip(failed, records, strict=True):
+    failed: dict[str, TaskRecord] = {}
+    for id_, record in (await read_each(store, ids, "state", "result", "reason", "fails")).items():
         if isinstance(record, StoreError):
-            raise record
-        outcome = found[id_]
-        if isinstance(outcome, TaskOutcome):
-            found[id_] = replace(outcome, errors=numbered(record_fields(record), "error:"))
+            found[id_] = record
+        elif not record.exists:
+            found[id_] = TaskOutcome(None)
+        elif record.state.final:
+            found[id_] = TaskOutcome(record.state, record.result, record.reason)
+            if record.failures:
+                failed[id_] = record
+    for id_, whole in (await read_each(store, failed)).items():
+        if isinstance(whole, StoreError):
+            raise whole
+        found[id_] = TaskOutcome(failed[id_].state, failed[id_].result, failed[id_].reason, whole.errors)
     return found
 
 
@@ -103,15 +93,16 @@ async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
 
 
 async def _lanes(store: Store, ids: Sequence[str]) -> list[str]:
-    stored = await store.pipeline([("HGET", store.keys.task(id_), "lane") for id_ in ids])
-    return list(dict.fromkeys(lane_name(lane) for lane in stored if isinstance(lane, bytes)))
+    records = (await read_each(store, ids, "lane")).values()
+    names = [record.lane_name for record in records if isinstance(record, TaskRecord)]
+    return list(dict.fromkeys(name for name in names if name is not None))
 
 
 async def _running(store: Store, ids: Sequence[str]) -> list[tuple[str, TaskState]]:
-    marks = await store.pipeline([("HGET", store.keys.task(id_), "cancel") for id_ in ids])
+    records = await read_each(store, ids, "cancel")
     return [
-        (id_, TaskState.CANCELLING if isinstance(mark, bytes) else TaskState.RUNNING)
-        for id_, mark in zip(ids, marks, strict=True)
+        (id_, TaskState.RUNNING if isinstance(record, StoreError) or record.cancel is None else TaskState.CANCELLING)
+        for id_, record in records.items()
     ]
 
 
@@ -157,7 +148,7 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
         if state in wanted:
             seen.setdefault(id_, state)
     rows: list[TaskRow] = []
-    for task in await read_records(store, dict(list(seen.items())[:limit])):
+    for task in await list_records(store, dict(list(seen.items())[:limit])):
         # One that was requeued is among the ended ones still: there, its record decides.
         state = task.state if seen[task.id].final else seen[task.id]
         if state in wanted:
@@ -198,8 +189,7 @@ async def counters(store: Store) -> dict[str, int]:
 
 async def envelope_bytes(store: Store, id_: str) -> bytes | None:
     """The packed envelope of a task, for a worker whose delivery was too large to carry it; None: the task is gone."""
-    reply: bytes | None = await store.execute("HGET", store.keys.task(id_), "env")
-    return reply
+    return (await read_record(store, id_, "env")).field("env")
 
 
 async def server_ms(store: Store) -> int:

@@ -12,7 +12,7 @@ from orchestrator.core.payload import decode_json, encode_json
 from orchestrator.tasks.model import Question
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 MAX_BYTES: Final = 65_536
 """Of one question with its options, and of one answer."""
@@ -123,12 +123,3 @@ def read_question(
         )
     except (ValueError, msgspec.DecodeError):
         return None
-
-
-def read_questions(record: Mapping[str, bytes]) -> tuple[Question, ...]:
-    """All questions in the record of a task, in order."""
-    numbers = sorted(int(name[4:]) for name in record if name.startswith("ask:") and name[4:].isdecimal())
-    found = [
-        read_question(n, record[f"ask:{n}"], record.get(f"answer:{n}"), record.get(f"answered:{n}")) for n in numbers
-    ]
-    return tuple(question for question in found if question is not None)

@@ -1,153 +1,333 @@
-"""What a task's record says of it, as far as lists and filters ask: read in batches, for any number of tasks."""
+"""Decodes the record of a task: the hash `task:ID`, or those of its fields that were read."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import InvalidInput, StoreError
+from orchestrator.core.errors import InvalidInput, ServerUnavailable, StoreError
 from orchestrator.core.ids import decode_foreign
-from orchestrator.tasks.model import Envelope, TaskState, decode_envelope
+from orchestrator.core.payload import decode_json
+from orchestrator.core.queue_name import QueueName
+from orchestrator.tasks.model import Envelope, Progress, TaskState, decode_envelope
+from orchestrator.tasks.questions import StoredQuestion, read_question, unpack_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
+    from orchestrator.store.calls import Argument
+    from orchestrator.store.keys import PoolKeys
     from orchestrator.store.store import Store
+    from orchestrator.tasks.model import Question
 
-_FIELDS = ("state", "env", "queue", "at", "reason", "ended", "fails", "deaths", "lane", "cancel")
+Numbered = Literal["error", "death", "requeue", "ask", "answer", "answered"]
+"""Fields that a record has once for each failed attempt, death, retry by an operator, or question."""
+LISTED: Final = ("state", "env", "queue", "at", "reason", "ended", "fails", "deaths", "lane", "cancel")
+"""The fields that lists and filters need."""
 
 
-@dataclass(frozen=True, slots=True)
+def numbered_field(kind: Numbered, number: int) -> str:
+    """The name of a numbered field; the first has number 1."""
+    return f"{kind}:{number}"
+
+
+def once_field(name: str) -> str:
+    """The name of the field that keeps a result of `ctx.once`."""
+    return f"once:{name}"
+
+
 class TaskRecord:
-    """One task, as it was when it was read.
+    """One task as it was when its record was read. A property whose fields were not read is empty.
 
-    Attributes:
-        state: as it is stored; whoever knows that a worker has read it says `running` or `cancelling`.
-        agent: which had it last, or which it is addressed to.
-        queue: where it waits when it waits: `skill:S` or `agent:A`.
-        lane: encoded as in the key of the lane.
-        attempts: failed ones and deaths.
-        errors: tracebacks of the failed attempts; only if they were asked for.
+    Args:
+        id_: the task.
+        fields: the fields that were read and exist.
+        known: state from elsewhere: `running` of a task that a worker has read, which its record does not tell.
     """
 
-    id: str
-    state: TaskState
-    skill: str
-    agent: str | None
-    priority: int
-    session: str | None
-    tags: tuple[str, ...]
-    queue: str
-    reason: str
-    attempts: int
-    submitted_at: datetime
-    ended_at: datetime | None
-    lane: str | None = None
-    errors: tuple[str, ...] = ()
+    def __init__(self, id_: str, fields: Mapping[str, bytes], *, known: TaskState | None = None) -> None:
+        self.id, self._fields, self._known = id_, fields, known
+
+    @classmethod
+    def from_reply(
+        cls, id_: str, fields: Sequence[str], reply: Sequence[Any], *, known: TaskState | None = None
+    ) -> TaskRecord:
+        """Make a record of the reply to a command of `read_command`."""
+        if not fields:
+            return cls(id_, record_fields(reply), known=known)
+        values = zip(fields, reply, strict=True)
+        return cls(id_, {name: value for name, value in values if value is not None}, known=known)
+
+    def merged(self, more: TaskRecord) -> TaskRecord:
+        """This record with the fields of another read of the same task."""
+        return TaskRecord(self.id, {**self._fields, **more._fields}, known=self._known)
+
+    def field(self, name: str) -> bytes | None:
+        """A field as it is stored."""
+        return self._fields.get(name)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is such a task."""
+        return "state" in self._fields
+
+    @cached_property
+    def state(self) -> TaskState:
+        """The state; `running` and `cancelling` only where `known` tells it."""
+        stored = TaskState(self._text("state"))
+        if stored is not TaskState.ASSIGNED or self._known is None:
+            return stored
+        return TaskState.CANCELLING if self._known is TaskState.RUNNING and self.cancel is not None else self._known
+
+    @property
+    def generation(self) -> int:
+        """The generation of the present or last attempt."""
+        return self._count("gen")
+
+    @cached_property
+    def envelope(self) -> Envelope:
+        """The envelope; a damaged one has the skill `(unreadable)`, so that lists still show the other tasks."""
+        try:
+            return decode_envelope(self._fields.get("env", b""))
+        except msgspec.DecodeError:
+            return Envelope(skill="(unreadable)", args=b"")
+
+    @property
+    def skill(self) -> str:
+        """The skill."""
+        return self.envelope.skill
+
+    @property
+    def session(self) -> str | None:
+        """The session."""
+        return self.envelope.session
+
+    @property
+    def priority(self) -> int:
+        """The priority, 0 to 9."""
+        return self.envelope.priority
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags."""
+        return self.envelope.tags
+
+    @property
+    def queue(self) -> str:
+        """The queue in which it waits: `skill:S` or `agent:A`."""
+        return self._text("queue") or str(QueueName.of_skill(self.skill))
+
+    @property
+    def holder(self) -> str | None:
+        """The agent that had it last."""
+        return self._text("at").partition(" ")[0] or None
+
+    @property
+    def agent(self) -> str | None:
+        """The agent that had it last, or that it is addressed to."""
+        return self.holder or QueueName.parse(self.queue).agent
+
+    @property
+    def entered_ms(self) -> int:
+        """When it was put into the inbox that it is in."""
+        return int(self._text("at").split(" ")[1].partition("-")[0])
+
+    @property
+    def lane(self) -> str | None:
+        """The lane, encoded as in its key."""
+        return self._text("lane") if "lane" in self._fields else None
+
+    @property
+    def lane_name(self) -> str | None:
+        """The lane, as it was given."""
+        return None if self.lane is None else decode_lane(self.lane)
+
+    @property
+    def cancel(self) -> str | None:
+        """The reason of a cancel request; None without one."""
+        return self._text("cancel") if "cancel" in self._fields else None
+
+    @property
+    def reason(self) -> str:
+        """Why it left its last attempt, or ended without a result."""
+        return self._text("reason")
+
+    @property
+    def result(self) -> bytes | None:
+        """The result, JSON."""
+        return self._fields.get("result")
+
+    @property
+    def failures(self) -> int:
+        """Failed attempts."""
+        return self._count("fails")
+
+    @property
+    def deaths(self) -> int:
+        """Attempts whose worker died."""
+        return self._count("deaths")
+
+    @property
+    def attempts(self) -> int:
+        """Failed attempts and deaths."""
+        return self.failures + self.deaths
+
+    @property
+    def submitted_at(self) -> datetime:
+        """When it was submitted, which its id tells."""
+        return from_instant_ms(int(self.id.replace("-", "")[:12], 16))
+
+    @property
+    def ended_ms(self) -> int | None:
+        """When it ended."""
+        return self._count("ended") if "ended" in self._fields else None
+
+    @property
+    def ended_at(self) -> datetime | None:
+        """When it ended."""
+        return None if self.ended_ms is None else from_instant_ms(self.ended_ms)
 
     @property
     def at(self) -> datetime:
         """When it ended; when it was submitted, while it has not."""
         return self.ended_at or self.submitted_at
 
+    def numbered(self, kind: Numbered) -> dict[int, str]:
+        """The numbered fields of a kind by number, in order."""
+        stem = numbered_field(kind, 0)[:-1]
+        numbers = (name.removeprefix(stem) for name in self._fields if name.startswith(stem))
+        return {
+            number: self._text(numbered_field(kind, number))
+            for number in sorted(int(text) for text in numbers if text.isdecimal())
+        }
 
-async def read_records(
+    @property
+    def errors(self) -> tuple[str, ...]:
+        """Tracebacks of the failed attempts, oldest first."""
+        return tuple(self.numbered("error").values())
+
+    @property
+    def progress(self) -> Progress | None:
+        """What the present or last attempt reported last; reports of earlier attempts do not count."""
+        made, _, data = self._fields.get("progress", b"").partition(b" ")
+        return Progress(*decode_json(data)) if made and int(made) == self.generation else None
+
+    @property
+    def asks(self) -> int:
+        """How many questions it has asked."""
+        return self._count("asks")
+
+    def question(self, number: int) -> Question | None:
+        """A question; None if it was not asked, or is damaged."""
+        stored = self._fields.get(numbered_field("ask", number))
+        answer, answered = (self._fields.get(numbered_field(kind, number)) for kind in ("answer", "answered"))
+        return None if stored is None else read_question(number, stored, answer, answered)
+
+    def stored_question(self, number: int) -> StoredQuestion | None:
+        """A question as its handler asked it; None if it was not asked.
+
+        Raises:
+            InvalidInput: it is damaged.
+        """
+        stored = self._fields.get(numbered_field("ask", number))
+        return None if stored is None else unpack_stored(stored)
+
+    @property
+    def questions(self) -> tuple[Question, ...]:
+        """The questions that can be read, in order."""
+        found = [self.question(number) for number in self.numbered("ask")]
+        return tuple(question for question in found if question is not None)
+
+    @property
+    def once(self) -> tuple[str, ...]:
+        """The names of the results that `ctx.once` keeps."""
+        stem = once_field("")
+        return tuple(name.removeprefix(stem) for name in self._fields if name.startswith(stem))
+
+    def _text(self, name: str) -> str:
+        return self._fields.get(name, b"").decode(errors="replace")
+
+    def _count(self, name: str) -> int:
+        value = self._fields.get(name, b"")
+        return int(value) if value.isdigit() else 0
+
+
+def read_command(keys: PoolKeys, id_: str, *fields: str) -> tuple[Argument, ...]:
+    """The command that reads these fields of a task; all of them when none is named."""
+    return ("HMGET", keys.task(id_), *fields) if fields else ("HGETALL", keys.task(id_))
+
+
+async def read_record(store: Store, id_: str, *fields: str) -> TaskRecord:
+    """Read these fields of a task; all of them when none is named.
+
+    Raises:
+        StoreError: Redis does not answer, or refuses.
+    """
+    return TaskRecord.from_reply(id_, fields, await store.execute(*read_command(store.keys, id_, *fields)))
+
+
+async def read_each(store: Store, ids: Iterable[str], *fields: str) -> dict[str, TaskRecord | StoreError]:
+    """Read these fields of tasks; the refusal stands in the place of a task that Redis refuses to read.
+
+    Raises:
+        ServerUnavailable: Redis does not answer.
+    """
+    listed = list(ids)
+    found: dict[str, TaskRecord | StoreError] = {}
+    replies = await store.pipeline([read_command(store.keys, id_, *fields) for id_ in listed])
+    for id_, reply in zip(listed, replies, strict=True):
+        if isinstance(reply, ServerUnavailable):
+            raise reply
+        found[id_] = reply if isinstance(reply, StoreError) else TaskRecord.from_reply(id_, fields, reply)
+    return found
+
+
+async def list_records(
     store: Store, found: Mapping[str, TaskState | None], *, errors: bool = False
 ) -> list[TaskRecord]:
-    """Read the records of tasks, in their order; those that are gone, deleted or unreadable are left out.
+    """Read the fields `LISTED` of tasks, in their order, without those that are gone, deleted or unreadable.
 
     Args:
         store: where.
         found: ids, with a state where more is known than is stored (`running`).
         errors: also read the tracebacks.
     """
-    replies = await store.pipeline([("HMGET", store.keys.task(id_), *_FIELDS) for id_ in found])
-    records = {
-        id_: _record(id_, known, reply)
-        for (id_, known), reply in zip(found.items(), replies, strict=True)
+    commands = [read_command(store.keys, id_, *LISTED) for id_ in found]
+    records = [
+        TaskRecord.from_reply(id_, LISTED, reply, known=known)
+        for (id_, known), reply in zip(found.items(), await store.pipeline(commands), strict=True)
         if not isinstance(reply, StoreError) and reply[0] is not None
+    ]
+    return await _with_errors(store, records) if errors else records
+
+
+async def _with_errors(store: Store, records: Sequence[TaskRecord]) -> list[TaskRecord]:
+    names = {
+        record.id: [numbered_field("error", number) for number in range(1, record.attempts + 1)]
+        for record in records
+        if record.attempts
     }
-    if errors:
-        records = await _with_errors(store, records)
-    return list(records.values())
+    replies = await store.pipeline([read_command(store.keys, id_, *fields) for id_, fields in names.items()])
+    more = {
+        id_: TaskRecord.from_reply(id_, fields, reply)
+        for (id_, fields), reply in zip(names.items(), replies, strict=True)
+        if not isinstance(reply, StoreError)
+    }
+    return [record.merged(more[record.id]) if record.id in more else record for record in records]
 
 
-async def _with_errors(store: Store, records: Mapping[str, TaskRecord]) -> dict[str, TaskRecord]:
-    failed = [record for record in records.values() if record.attempts]
-    replies = await store.pipeline(
-        [
-            ("HMGET", store.keys.task(record.id), *[f"error:{number}" for number in range(1, record.attempts + 1)])
-            for record in failed
-        ]
-    )
-    read = dict(records)
-    for record, reply in zip(failed, replies, strict=True):
-        if not isinstance(reply, StoreError):
-            texts = tuple(text.decode(errors="replace") for text in reply if text is not None)
-            read[record.id] = replace(record, errors=texts)
-    return read
-
-
-def _record(id_: str, known: TaskState | None, reply: Sequence[Any]) -> TaskRecord:
-    state, env, queue, at, reason, ended, fails, deaths, lane, cancel = reply
-    envelope = readable_envelope(env)
-    place = text(queue) or f"skill:{envelope.skill}"
-    held_by = text(at).partition(" ")[0] or None
-    stored = TaskState(state.decode())
-    if known is TaskState.RUNNING and cancel is not None:
-        known = TaskState.CANCELLING
-    return TaskRecord(
-        id=id_,
-        state=known if known is not None and stored is TaskState.ASSIGNED else stored,
-        skill=envelope.skill,
-        agent=held_by or (place.removeprefix("agent:") if place.startswith("agent:") else None),
-        priority=envelope.priority,
-        session=envelope.session,
-        tags=envelope.tags,
-        queue=place,
-        reason=text(reason),
-        attempts=_count(fails) + _count(deaths),
-        submitted_at=from_instant_ms(int(id_.replace("-", "")[:12], 16)),
-        ended_at=None if ended is None else from_instant_ms(int(ended)),
-        lane=None if lane is None else text(lane),
-    )
-
-
-def readable_envelope(data: bytes | None) -> Envelope:
-    """Decode an envelope to show it; a damaged one becomes `(unreadable)`, so that it does not hide the other tasks."""
-    try:
-        return decode_envelope(data or b"")
-    except msgspec.DecodeError:
-        return Envelope(skill="(unreadable)", args=b"")
-
-
-def _count(value: bytes | None) -> int:
-    return int(value) if value is not None and value.isdigit() else 0
-
-
-def record_fields(reply: list[Any]) -> dict[str, bytes]:
-    """The fields of a record by name, from the reply of HGETALL."""
+def record_fields(reply: Sequence[Any]) -> dict[str, bytes]:
+    """The fields of a hash by name, from the reply of HGETALL."""
     return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
 
 
-def numbered(record: dict[str, bytes], prefix: str) -> tuple[str, ...]:
-    """The texts of the fields `PREFIX1`, `PREFIX2` ..., in order."""
-    numbers = sorted(int(name.removeprefix(prefix)) for name in record if name.startswith(prefix))
-    return tuple(text(record[f"{prefix}{number}"]) for number in numbers)
-
-
-def text(value: bytes | None) -> str:
-    """A stored text; empty when the field is missing."""
-    return (value or b"").decode(errors="replace")
-
-
-def lane_name(stored: bytes) -> str:
+def decode_lane(encoded: str) -> str:
     """The name of a lane, as it was given."""
     try:
-        return decode_foreign(text(stored))
+        return decode_foreign(encoded)
     except InvalidInput:
-        return text(stored)
+        return encoded

@@ -15,7 +15,7 @@ from orchestrator.core.ids import decode_foreign
 from orchestrator.core.queue_name import QueueName
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.tasks.model import TaskState
-from orchestrator.tasks.records import TaskRecord, read_records
+from orchestrator.tasks.records import TaskRecord, list_records
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -162,7 +162,7 @@ async def select(
         async for page in walk:
             fresh = {id_: state for id_, state in page.items() if id_ not in seen}
             seen |= fresh.keys()
-            for task in await read_records(store, fresh, errors=meant.error is not None):
+            for task in await list_records(store, fresh, errors=meant.error is not None):
                 if task.lane is not None and TaskState.READY in states:
                     lanes.setdefault(task.lane)
                 if task.state in states and meant.matches(task):

@@ -17,8 +17,8 @@ from pydantic_core import to_jsonable_python
 
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.payload import decode_json
-from orchestrator.core.queue_name import QueueName
 from orchestrator.tasks.model import TaskState, decode_envelope
+from orchestrator.tasks.records import TaskRecord
 from orchestrator.testing import scripts
 
 if TYPE_CHECKING:
@@ -82,15 +82,15 @@ def read_submitted(store: SyncStore) -> list[Submitted]:
 
 
 def _read(id_: str, state: bytes, envelope: bytes, queue: bytes, due_ms: bytes) -> Submitted:
+    record = TaskRecord(id_, {"state": state, "queue": queue})
     sent = decode_envelope(envelope)
-
     return Submitted(
         id=id_,
         skill=sent.skill,
         args=decode_json(sent.args),
-        state=TaskState(state.decode()),
+        state=record.state,
         session=sent.session,
-        agent=QueueName.parse(queue.decode()).agent,
+        agent=record.agent,
         priority=sent.priority,
         key=sent.key,
         tags=sent.tags,

@@ -13,16 +13,21 @@ from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.questions import read_question
-from orchestrator.tasks.records import lane_name
+from orchestrator.tasks.records import TaskRecord, decode_lane
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from orchestrator.tasks.model import Question
+    from orchestrator.tasks.model import Progress, Question
 
 
 VERSION: Final = ("state", "gen", "at", "cancel")
 """The fields of a record that change with every step of its life."""
+_FIELDS: Final = (
+    *("state", "gen", "at", "cancel", "reason", "fails", "deaths"),
+    *("left", "death", "ended", "skill", "queue", "progress"),
+)
+"""What `lua/tasks/why.lua` returns of the record; `death` is the evidence of the last one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +186,7 @@ class Findings:
     reason: str
     death: str
     ended_ms: int | None
-    progress: bytes | None
+    progress: Progress | None
     own_attempts: int | None = None
     forgiven_fails: int = 0
     forgiven_deaths: int = 0
@@ -223,9 +228,10 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
     if not reply:
         return None
     now_us, leader, task, place, agents, active = reply
-    state, generation, at, cancel, reason, fails, deaths, left, death, ended, skill, queue, progress, *forgiven = task
-    facts: dict[str, Any] = {}
-    match state:
+    *stored, forgiven_fails, forgiven_deaths = task
+    record = TaskRecord.from_reply(id_, _FIELDS, stored)
+    state, facts = record.state, dict[str, Any]()
+    match record.field("state"):
         case b"scheduled":
             facts = {"due_ms": _number(place[0]), "own_attempts": _own_attempts(place[1])}
         case b"ready":
@@ -235,30 +241,29 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
         case b"awaiting_input":
             facts = {"due_ms": _deadline(place[0]), "question": _question(place[1], place[2])}
         case b"assigned":
-            entry_ms = int(at.split(b" ")[1].partition(b"-")[0])
-            facts = {"entry_ms": entry_ms, "in_inbox": bool(place[0]), "worker": _worker(place)}
+            facts = {"entry_ms": record.entered_ms, "in_inbox": bool(place[0]), "worker": _worker(place)}
             if facts["worker"]:
-                state = b"running" if cancel is None else b"cancelling"
+                state = TaskState.RUNNING if record.cancel is None else TaskState.CANCELLING
     return Findings(
         id=id_,
         now_us=now_us,
         supervisor=None if leader is None else _text(leader),
-        state=TaskState(state.decode()),
-        version=(task[0], generation, at, cancel),
-        generation=int(generation),
-        skill=_text(skill),
-        queue=_text(queue),
-        fails=int(fails or 0),
-        deaths=int(deaths or 0),
-        forgiven_fails=forgiven[0],
-        forgiven_deaths=forgiven[1],
-        cancel=None if cancel is None else _text(cancel),
-        left=_text(left),
-        reason=_text(reason),
-        death=_text(death),
-        ended_ms=_number(ended),
+        state=state,
+        version=tuple(map(record.field, VERSION)),
+        generation=record.generation,
+        skill=_text(record.field("skill")),
+        queue=_text(record.field("queue")),
+        fails=record.failures,
+        deaths=record.deaths,
+        forgiven_fails=forgiven_fails,
+        forgiven_deaths=forgiven_deaths,
+        cancel=record.cancel,
+        left=_text(record.field("left")),
+        reason=record.reason,
+        death=_text(record.field("death")),
+        ended_ms=record.ended_ms,
         agents=tuple(_agent(row) for row in agents),
-        progress=progress,
+        progress=record.progress,
         active=_active_commands(active),
         **facts,
     )
@@ -266,7 +271,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
 
 def _lane(place: Sequence[Any]) -> LaneFacts:
     rank, owner, state, name = place
-    return LaneFacts(lane_name(name), rank, _text(owner), None if state is None else TaskState(state.decode()))
+    return LaneFacts(decode_lane(_text(name)), rank, _text(owner), None if state is None else TaskState(state.decode()))
 
 
 def _active_commands(reply: Sequence[bytes]) -> dict[str, ActiveCommandFacts]:

@@ -10,11 +10,9 @@ import anyio
 import msgspec
 
 from orchestrator.core.durations import from_instant_ms
-from orchestrator.core.errors import NotFound, StoreError
+from orchestrator.core.errors import NotFound
 from orchestrator.tasks.model import TaskState, decode_envelope
-from orchestrator.tasks.output import read_progress
-from orchestrator.tasks.questions import read_questions
-from orchestrator.tasks.records import lane_name, numbered, readable_envelope, record_fields, text
+from orchestrator.tasks.records import TaskRecord, read_record
 from orchestrator.why import scripts
 from orchestrator.why.explanation import explain
 from orchestrator.why.facts import VERSION
@@ -22,10 +20,8 @@ from orchestrator.why.model import TaskInfo, TaskStatus
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from orchestrator.store.store import Store
-    from orchestrator.tasks.model import Progress
     from orchestrator.why.facts import Findings
 
 
@@ -41,7 +37,7 @@ async def status(store: Store, id_: str) -> TaskStatus:
     """
     found = await _find(store, id_)
     why = explain(found)
-    return TaskStatus(found.state, why.text, why, _progress(found.progress, found.generation))
+    return TaskStatus(found.state, why.text, why, found.progress)
 
 
 async def info(store: Store, id_: str) -> TaskInfo:
@@ -51,49 +47,48 @@ async def info(store: Store, id_: str) -> TaskInfo:
         NotFound: no such task, or its retention has passed.
     """
     found, record = await _find_with_record(store, id_)
-    envelope, state = readable_envelope(record["env"]), found.state
+    envelope, state = record.envelope, found.state
     has_begun = state in {TaskState.ASSIGNED, TaskState.RUNNING, TaskState.CANCELLING}
     runs = has_begun or state is TaskState.SUCCEEDED
-    has_agent = "at" in record and (state.final or has_begun)
     return TaskInfo(
         id=id_,
         state=state,
         why=explain(found).text,
         skill=envelope.skill,
-        agent=record["at"].decode().split(" ")[0] if has_agent else None,
+        agent=record.holder if state.final or has_begun else None,
         worker=found.worker.id if found.worker else None,
         priority=envelope.priority,
         session=envelope.session,
         tags=envelope.tags,
         key=envelope.key,
         parent=envelope.parent,
-        lane=lane_name(record["lane"]) if "lane" in record else None,
+        lane=record.lane_name,
         attempts=found.fails + found.deaths + runs,
-        submitted_at=_submitted_at(id_),
+        submitted_at=record.submitted_at,
         due_at=None if found.due_ms is None else from_instant_ms(found.due_ms),
-        ended_at=None if found.ended_ms is None else from_instant_ms(found.ended_ms),
-        reason=text(record.get("reason")),
+        ended_at=record.ended_at,
+        reason=record.reason,
         args=envelope.args,
-        result=record.get("result"),
-        errors=numbered(record, "error:"),
-        deaths=numbered(record, "death:"),
-        requeues=numbered(record, "requeue:"),
-        progress=_progress(record.get("progress"), int(record["gen"])),
-        questions=read_questions(record),
-        once=tuple(name.removeprefix("once:") for name in record if name.startswith("once:")),
+        result=record.result,
+        errors=record.errors,
+        deaths=tuple(record.numbered("death").values()),
+        requeues=tuple(record.numbered("requeue").values()),
+        progress=record.progress,
+        questions=record.questions,
+        once=record.once,
     )
 
 
-async def _find_with_record(store: Store, id_: str) -> tuple[Findings, dict[str, bytes]]:
+async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecord]:
     """What is found of a task and its record, of one moment unless it changes all the time."""
     looks_left = LOOKS
     while True:
         looks_left -= 1
         found = await _find(store, id_)
-        record = record_fields(await store.execute("HGETALL", store.keys.task(id_)))
-        if "state" not in record:
+        record = await read_record(store, id_)
+        if not record.exists:
             raise _unknown(id_)
-        if not looks_left or found.version == tuple(record.get(name) for name in VERSION):
+        if not looks_left or found.version == tuple(map(record.field, VERSION)):
             return found, record
 
 
@@ -106,16 +101,6 @@ async def _find(store: Store, id_: str) -> Findings:
 
 def _unknown(id_: str) -> NotFound:
     return NotFound(f"task {id_} does not exist, or its retention has passed")
-
-
-def _progress(stored: bytes | None, generation: int) -> Progress | None:
-    """What the attempt of this generation reported last; what an earlier one did is no progress any more."""
-    made, _, data = (stored or b"0").partition(b" ")
-    return read_progress(data) if int(made) == generation else None
-
-
-def _submitted_at(id_: str) -> datetime:
-    return from_instant_ms(int(id_.replace("-", "")[:12], 16))
 
 
 async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, TaskStatus]]:
@@ -142,18 +127,14 @@ async def export_task(store: Store, id_: str) -> dict[str, Any] | None:
     Arguments and result keep their digits: they are `msgspec.Raw`.
     """
     try:
-        known = await info(store, id_)
-        packed, queue, lane = await store.execute("HMGET", store.keys.task(id_), "env", "queue", "lane")
-        envelope = decode_envelope(packed)
-    except (NotFound, StoreError, msgspec.DecodeError, TypeError) as failure:
-        if isinstance(failure, StoreError):
-            raise
+        known, record = await info(store, id_), await read_record(store, id_, "env", "queue", "lane")
+        envelope = decode_envelope(record.field("env") or b"")
+    except (NotFound, msgspec.DecodeError):
         return None
-    record = asdict(known)
-    del record["why"], record["worker"]
-    record["args"] = msgspec.Raw(known.args)
-    record["result"] = None if known.result is None else msgspec.Raw(known.result)
-    record["queue"] = queue.decode() if queue else f"skill:{known.skill}"
-    record["lane"] = None if lane is None else lane.decode()
-    record["timeout_s"], record["max_attempts"] = envelope.timeout_s, envelope.max_attempts
-    return record
+    exported = asdict(known)
+    del exported["why"], exported["worker"]
+    exported["args"] = msgspec.Raw(known.args)
+    exported["result"] = None if known.result is None else msgspec.Raw(known.result)
+    exported["queue"], exported["lane"] = record.queue, record.lane
+    exported["timeout_s"], exported["max_attempts"] = envelope.timeout_s, envelope.max_attempts
+    return exported

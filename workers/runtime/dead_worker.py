@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from orchestrator.agents import scripts as registry
 from orchestrator.locks import scripts as lock_scripts
 from orchestrator.tasks import scripts
-from orchestrator.tasks.model import decode_envelope
+from orchestrator.tasks.records import TaskRecord, read_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,8 +60,8 @@ def free_locks(store: SyncStore, agent: str, died: Sequence[tuple[str, str]]) ->
     keys = store.keys
     rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for task, generation in died:
-        packed = store.execute("HGET", keys.task(task), "env")
-        session = None if packed is None else _session(packed)
+        reply = store.execute(*read_command(keys, task, "env"))
+        session = TaskRecord.from_reply(task, ("env",), reply).session
         for scope in [("agent", agent), *([] if session is None else [("session", session)])]:
             rows.setdefault(scope, []).append((task, generation))
     for (kind, id_), attempts in rows.items():
@@ -74,10 +72,3 @@ def free_locks(store: SyncStore, agent: str, died: Sequence[tuple[str, str]]) ->
             for lock in (scope_keys.execution(), scope_keys.execution(task))
         ]
         store.call(lock_scripts.free(scope_keys, rows=held))
-
-
-def _session(packed: bytes) -> str | None:
-    try:
-        return decode_envelope(packed).session
-    except msgspec.DecodeError:
-        return None

@@ -10,7 +10,7 @@ from orchestrator.client.shared_config import SharedConfig
 from orchestrator.core.errors import Fenced, OrchestratorError, QuestionChanged
 from orchestrator.limits.limits import Limits
 from orchestrator.tasks import scripts
-from orchestrator.tasks.questions import read_question
+from orchestrator.tasks.records import TaskRecord, numbered_field, once_field, read_record
 from orchestrator.workspace.workspace import Workspace
 from orchestrator.workspace.writer import session_scope
 from workers.asking import AnswerSource, Asking
@@ -141,16 +141,16 @@ class AttemptRecord:
 
     async def look_up(self, number: int, question: str) -> Question | None:
         """Read a question and its answer; see `AnswerSource`."""
-        stored, answer, answered = await self._read(f"ask:{number}", f"answer:{number}", f"answered:{number}")
-        found = None if stored is None else read_question(number, stored, answer, answered)
+        record = await self._read(*(numbered_field(kind, number) for kind in ("ask", "answer", "answered")))
+        found = record.question(number)
         if found is not None and not found.open and found.question != question:
             raise QuestionChanged(number, question, found.question)
         return found
 
     async def load_result(self, name: str) -> bytes | None:
         """Read a kept result; see `OnceResults`."""
-        (found,) = await self._read(f"once:{name}")
-        return found
+        field = once_field(name)
+        return (await self._read(field)).field(field)
 
     async def store_result(self, name: str, result: bytes) -> bytes:
         """Keep a result; see `OnceResults`."""
@@ -166,13 +166,12 @@ class AttemptRecord:
                 return done.value
         return result
 
-    async def _read(self, *fields: str) -> list[bytes | None]:
+    async def _read(self, *fields: str) -> TaskRecord:
         delivery, store = self._delivery, self._services.store
-        key, retry_for_s = store.keys.task(delivery.task_id), self._services.settings.redis.command_timeout_s
-        reply: list[bytes | None] = await store.ask(
-            lambda: store.execute("HMGET", key, "state", "gen", *fields), retry_for_s=retry_for_s
+        retry_for_s = self._services.settings.redis.command_timeout_s
+        record = await store.ask(
+            lambda: read_record(store, delivery.task_id, "state", "gen", *fields), retry_for_s=retry_for_s
         )
-        state, generation, *found = reply
-        if state != b"assigned" or generation != delivery.generation.encode():
+        if record.field("state") != b"assigned" or record.field("gen") != delivery.generation.encode():
             raise Fenced(delivery.task_id)
-        return found
+        return record

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
 from orchestrator.core.payload import decode_json
 from orchestrator.store.keys import is_permanent
-from orchestrator.tasks.model import Envelope, TaskState, decode_envelope
+from orchestrator.tasks.model import Envelope, TaskState
+from orchestrator.tasks.records import TaskRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -166,28 +165,29 @@ _RANGE: Final = "return redis.call('XRANGE', KEYS[1], ARGV[1], '+')"
 
 def read_record(id_: str, record: Mapping[bytes, bytes]) -> StoredTask:
     """Make a task of its record."""
-    fields = {name.decode(): value for name, value in record.items()}
-    envelope = _envelope(fields.get("env"))
-    args = decode_json(envelope.args) if envelope else {}
+    stored = TaskRecord(id_, {name.decode(): value for name, value in record.items()})
+    # The skill of a damaged envelope is missing, so that a checker sees it.
+    envelope = stored.envelope if stored.envelope.args else Envelope("", b"{}")
+    args = decode_json(envelope.args)
     op = args.get("op") if isinstance(args, dict) else None
     return StoredTask(
         id=id_,
-        state=fields.get("state", b"").decode(),
-        generation=int(fields.get("gen", b"0")),
-        skill=envelope.skill if envelope else "",
+        state=(stored.field("state") or b"").decode(),
+        generation=stored.generation,
+        skill=envelope.skill,
         op=op if isinstance(op, str) else None,
-        key=envelope.key if envelope else None,
-        priority=envelope.priority if envelope else 2,
-        fails=int(fields.get("fails", b"0")),
-        deaths=int(fields.get("deaths", b"0")),
-        reason=fields.get("reason", b"").decode(errors="replace"),
-        result=fields["result"].decode(errors="replace") if "result" in fields else None,
-        ended_ms=int(fields["ended"]) if "ended" in fields else None,
-        start_by="by" in fields,
-        lane=fields["lane"].decode(errors="replace") if "lane" in fields else None,
-        errors=_numbered(fields, "error:"),
-        death_notes=_numbered(fields, "death:"),
-        forgiven=_forgiven(fields.get("requeued")),
+        key=envelope.key,
+        priority=envelope.priority,
+        fails=stored.failures,
+        deaths=stored.deaths,
+        reason=stored.reason,
+        result=None if stored.result is None else stored.result.decode(errors="replace"),
+        ended_ms=stored.ended_ms,
+        start_by=stored.field("by") is not None,
+        lane=stored.lane,
+        errors=stored.numbered("error"),
+        death_notes=stored.numbered("death"),
+        forgiven=_forgiven(stored.field("requeued")),
     )
 
 
@@ -196,21 +196,6 @@ def _forgiven(requeued: bytes | None) -> tuple[int, int]:
         return 0, 0
     _, fails, deaths, _ = requeued.split(b" ")
     return int(fails), int(deaths)
-
-
-def _envelope(data: bytes | None) -> Envelope | None:
-    try:
-        return None if data is None else decode_envelope(data)
-    except msgspec.DecodeError:
-        return None  # damaged; a checker sees that its skill is missing
-
-
-def _numbered(fields: Mapping[str, bytes], stem: str) -> dict[int, str]:
-    return {
-        int(name.removeprefix(stem)): value.decode(errors="replace")
-        for name, value in sorted(fields.items())
-        if name.startswith(stem)
-    }
 
 
 def _chunk(entry: bytes, flat: Sequence[bytes]) -> StoredChunk:

@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from orchestrator.control.outcomes import in_words, progress, read_progress, read_words
+from orchestrator.core.durations import instant_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.tasks.dead_letters import error_class, group_by_error
-from orchestrator.tasks.model import TaskState
+from orchestrator.tasks.model import Envelope, encode_envelope
 from orchestrator.tasks.records import TaskRecord
 from orchestrator.tasks.selecting import TaskFilter
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
-TASK = TaskRecord(
-    id="0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55",
-    state=TaskState.DEAD,
-    skill="send",
-    agent="mailer",
-    priority=2,
-    session="s1",
-    tags=("a", "b"),
-    queue="skill:send",
-    reason="TimeoutError: no answer",
-    attempts=2,
-    submitted_at=NOW - timedelta(hours=2),
-    ended_at=NOW - timedelta(hours=1),
-    errors=("Traceback: in connect",),
-)
+
+
+def make_task(number: int = 0, **fields: str) -> TaskRecord:
+    """A dead letter as it is stored, with other fields."""
+    submitted_ms = instant_ms("at", NOW - timedelta(hours=2))
+    digits = f"{submitted_ms:012x}"
+    stored = {
+        "state": "dead",
+        "at": "mailer 1-1",
+        "reason": "TimeoutError: no answer",
+        "fails": "2",
+        "ended": str(instant_ms("at", NOW - timedelta(hours=1))),
+        "error:1": "Traceback: in connect",
+    } | fields
+    stored = {name: value for name, value in stored.items() if value}
+    packed = encode_envelope(Envelope(stored.pop("skill", "send"), b"{}", session="s1", tags=("a", "b")))
+    return TaskRecord(
+        f"{digits[:8]}-{digits[8:]}-7c3b-9f10-{number:012x}",
+        {"env": packed} | {name: value.encode() for name, value in stored.items()},
+    )
+
+
+TASK = make_task()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +75,7 @@ def test_matches(*, said: dict[str, Any], meant: bool) -> None:
 
 def test_times_of_what_has_not_ended() -> None:
     """A task that has not ended is as old as its submission."""
-    waiting = replace(TASK, ended_at=None)
+    waiting = make_task(state="ready", ended="")
     assert TaskFilter(older_than=7000).at(NOW).matches(waiting)
     assert not TaskFilter(older_than=7300).at(NOW).matches(waiting)
 
@@ -104,10 +112,10 @@ def test_error_classes() -> None:
 
 def test_groups() -> None:
     """Alike is what has the same kind of trouble and skill; the largest group comes first, with its newest task."""
-    later = replace(TASK, id="newer", reason="TimeoutError: again", ended_at=NOW)
-    other = replace(TASK, id="other", skill="sort")
+    later = make_task(1, reason="TimeoutError: again", ended=str(instant_ms("at", NOW)))
+    other = make_task(2, skill="sort")
     first, second = group_by_error([other, TASK, later])
-    assert (first.error, first.skill, first.tasks, first.example) == ("TimeoutError", "send", 2, "newer")
+    assert (first.error, first.skill, first.tasks, first.example) == ("TimeoutError", "send", 2, later.id)
     assert (first.oldest, first.newest) == (TASK.at, NOW)
     assert (second.skill, second.tasks) == ("sort", 1)
 
