@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import anyio
 
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import NotFound, OrchestratorError, ServerUnavailable, StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.core.pauses import Pauses
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import WatchStatus
 from orchestrator.tasks.output import final_entry, read_page, read_place

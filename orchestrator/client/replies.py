@@ -14,9 +14,9 @@ from weakref import WeakValueDictionary, ref
 
 import anyio
 
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import OrchestratorError, StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.core.pauses import Pauses
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import STATE_OF_LETTER
 from orchestrator.tasks.queries import TaskOutcome

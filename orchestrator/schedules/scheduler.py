@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import InvalidInput, ServerRefused, StoreError
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.log import get_logger
-from orchestrator.core.pauses import Pauses
 from orchestrator.core.wakeups import EVERYTHING, SCHEDULES
 from orchestrator.schedules import scripts
 from orchestrator.schedules.model import NEVER, CatchUp, FireOutcome, Overlap, decode_plan

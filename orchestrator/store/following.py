@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerUnavailable
-from orchestrator.core.pauses import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence

@@ -15,8 +15,7 @@ import anyio
 
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerFull, ServerUnavailable
 from orchestrator.store.failures import ScriptMissing
-from orchestrator.store.hints import Hints
-from orchestrator.store.links import Link, SyncLink
+from orchestrator.store.links import Hints, Link, SyncLink
 from orchestrator.store.long_read import LongRead
 from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.script_files import all_scripts

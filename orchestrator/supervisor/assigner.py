@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from orchestrator.agents.queries import skills_by_agent
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.core.pauses import Pauses
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, changed_queue
 from orchestrator.tasks import scripts
 from orchestrator.tasks.queries import any_ready

@@ -17,9 +17,9 @@ from orchestrator.control.receipts import SUPERVISOR
 from orchestrator.control.records import without_replays
 from orchestrator.control.signing import signer_of
 from orchestrator.control.verification import verify_desired_state
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger, set_level
-from orchestrator.core.pauses import Pauses
 
 if TYPE_CHECKING:
     from orchestrator.control.desired import Desired

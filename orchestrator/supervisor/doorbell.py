@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from anyio.lowlevel import checkpoint
 
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.core.pauses import Pauses
 from orchestrator.core.wakeups import EVERYTHING, REGISTRY, SCHEDULES
 
 if TYPE_CHECKING:

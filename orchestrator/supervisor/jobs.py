@@ -15,9 +15,9 @@ from orchestrator.control import scripts
 from orchestrator.control.commands import Job
 from orchestrator.control.outcomes import in_words, progress, read_progress
 from orchestrator.control.receipts import SUPERVISOR, read_receipt
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.core.pauses import Pauses
 from orchestrator.supervisor.bulk_actions import BULK_ACTIONS
 
 if TYPE_CHECKING:

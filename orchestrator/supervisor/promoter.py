@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.core.pauses import Pauses
 from orchestrator.core.wakeups import EVERYTHING
 from orchestrator.tasks import scripts
 

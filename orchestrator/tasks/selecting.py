@@ -5,6 +5,7 @@ What was found is a frozen selection: who acts on it acts on these ids, and not 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -18,7 +19,7 @@ from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.records import TaskRecord, list_records
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
     from orchestrator.store.store import Store
 
@@ -172,7 +173,7 @@ async def select(
     return Selection(tuple(found.values()), more=False, looked=len(seen))
 
 
-# ------------------------------------------------------------------------------------------------------------- the walk
+# ------------------------------------------------------------------------------------------------------------ the walk
 
 Page = dict[str, TaskState | None]
 
@@ -268,3 +269,45 @@ async def _ended(store: Store, letters: Collection[str]) -> AsyncIterator[list[s
             if ids := [id_.decode() for id_, letter in pairs if letter.decode() in letters]:
                 yield ids[::-1]
         before = f"({entries[-1][0].decode()}"
+
+
+# -------------------------------------------------------------------------------------------------------- dead letters
+
+_EXCEPTION: Final = re.compile(r"([A-Za-z_][\w.]*)(?:: |$)")
+_VARIABLE: Final = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """Dead letters that failed alike.
+
+    Attributes:
+        error: the kind of exception, else the reason with its numbers left out.
+        example: the newest of them.
+    """
+
+    error: str
+    skill: str
+    tasks: int
+    oldest: datetime
+    newest: datetime
+    example: str
+
+
+def error_class(reason: str) -> str:
+    """What kind of trouble a reason tells of: the exception's name, else the text without numbers and ids."""
+    found = _EXCEPTION.match(reason)
+    return found[1] if found else _VARIABLE.sub("#", reason) or "(no reason)"
+
+
+def group_by_error(tasks: Iterable[TaskRecord]) -> list[ErrorGroup]:
+    """Group by skill and kind of trouble, the largest group first."""
+    members: dict[tuple[str, str], list[TaskRecord]] = {}
+    for task in tasks:
+        members.setdefault((error_class(task.reason), task.skill), []).append(task)
+    groups = []
+    for (error, skill), alike in members.items():
+        newest = max(alike, key=lambda task: task.at)
+        oldest = min(task.at for task in alike)
+        groups.append(ErrorGroup(error, skill, len(alike), oldest, newest.at, newest.id))
+    return sorted(groups, key=lambda one: (-one.tasks, one.error, one.skill))

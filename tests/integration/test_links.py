@@ -8,8 +8,7 @@ import anyio
 import pytest
 
 from orchestrator.core.errors import ServerUnavailable
-from orchestrator.store.hints import Hints
-from orchestrator.store.links import Link, transport_of
+from orchestrator.store.links import Hints, Link, transport_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

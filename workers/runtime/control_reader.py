@@ -9,9 +9,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.core.pauses import Pauses
 from orchestrator.services import ReplyTooLarge
 
 if TYPE_CHECKING:

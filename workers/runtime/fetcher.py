@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.core.pauses import Pauses
 from orchestrator.tasks import scripts
 from orchestrator.tasks.inbox import GroupMissing, read_inbox
 from orchestrator.tasks.model import Delivery, LeaseStatus, Verdict, VerdictKind

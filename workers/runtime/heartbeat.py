@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.agents import scripts as registry
+from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
-from orchestrator.core.pauses import Pauses
 from orchestrator.services import SyncStore
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus

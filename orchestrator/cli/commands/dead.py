@@ -40,9 +40,8 @@ async def list_(
     Args:
         group: One line for those that failed alike: how many, the newest, an example.
     """
-    from orchestrator.tasks.dead_letters import group_by_error
     from orchestrator.tasks.model import TaskState
-    from orchestrator.tasks.selecting import select
+    from orchestrator.tasks.selecting import group_by_error, select
 
     wanted = filtering.wanted()
     async with common.services() as services:

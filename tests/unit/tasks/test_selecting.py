@@ -11,10 +11,9 @@ import pytest
 from orchestrator.control.outcomes import in_words, progress, read_progress, read_words
 from orchestrator.core.durations import instant_ms
 from orchestrator.core.errors import InvalidInput
-from orchestrator.tasks.dead_letters import error_class, group_by_error
 from orchestrator.tasks.model import Envelope, encode_envelope
 from orchestrator.tasks.records import TaskRecord
-from orchestrator.tasks.selecting import TaskFilter
+from orchestrator.tasks.selecting import TaskFilter, error_class, group_by_error
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
