@@ -1,1 +1,1 @@
-"""The only code that talks to Redis: keys, connections, scripts, the embedded server."""
+"""Talks to Redis: keys, connections, scripts. No other package does."""

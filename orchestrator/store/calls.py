@@ -1,7 +1,4 @@
-"""What a script wrapper hands to the store: which script, which arguments, how to read the answer.
-
-A call is a value, so the same wrapper serves the asyncio store and the synchronous one of the heartbeat thread.
-"""
+"""Describes script calls as values, so that one wrapper serves the asyncio store and the synchronous one."""
 
 from __future__ import annotations
 
@@ -20,12 +17,12 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def pack_rows(rows: Iterable[Sequence[object] | msgspec.Struct]) -> bytes:
-    """Pack rows for an argument of type `rows`: lists, tuples, or structs that are packed like these."""
+    """Pack lists, tuples or structs for an argument of type `rows`."""
     return _encoder.encode(rows)
 
 
 def opaque(data: bytes) -> msgspec.Raw:
-    """Wrap payload bytes for `pack_rows`: the decoder inside Redis knows texts, not MessagePack's binary type."""
+    """Wrap payload bytes for `pack_rows` as text, because the decoder inside Redis lacks the binary type."""
     return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
 
 
@@ -35,7 +32,7 @@ class Call(Generic[T]):
 
     Attributes:
         script: name below `lua/`, as `tasks/submit`.
-        args: the script's bindings by name; those left out are sent empty (only the test clock may be).
+        args: the script's bindings by name; a missing one is sent empty (only the test clock may be missing).
         parse: turns the raw reply into a value.
     """
 
@@ -45,11 +42,11 @@ class Call(Generic[T]):
 
     @property
     def sha(self) -> str:
-        """The hash under which the server knows the script."""
+        """The script's SHA1 hash."""
         return all_scripts()[self.script].sha
 
     def command(self) -> list[Argument]:
-        """The EVALSHA command to send."""
+        """Return the EVALSHA command."""
         script, args = all_scripts()[self.script], self.args
         return [
             "EVALSHA",

@@ -1,4 +1,4 @@
-"""One table from what Redis and its client say to what our callers can act on."""
+"""Translates errors of Redis and redis-py into the project's errors."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from orchestrator.core.errors import ServerFull, ServerRefused, ServerUnavailabl
 
 
 class ScriptMissing(StoreError):
-    """The server does not know a script (restart, SCRIPT FLUSH, promotion): load and repeat. Never leaves the store."""
+    """The server lost the script (restart, SCRIPT FLUSH, promotion). The store loads it and repeats the call."""
 
 
 class GroupMissing(StoreError):
-    """A stream or its consumer group is gone: make it again."""
+    """The stream or its consumer group does not exist. The caller creates it again."""
 
 
 class ReplyTooLarge(StoreError):
-    """A reply is larger than its reader wants to keep; it was given up."""
+    """The reply exceeds the reader's limit and was discarded."""
 
 
 _TRY_LATER: Final = {
@@ -38,10 +38,10 @@ _FULL: Final = {
 
 
 def translate(error: BaseException, *, what: str, sent: bool) -> StoreError:
-    """Say what an exception of the Redis client means.
+    """Translate an exception of redis-py or an error reply.
 
     Args:
-        error: what was raised.
+        error: the exception.
         what: the command or script, for the message.
         sent: whether the command may have reached the server.
     """
@@ -57,7 +57,7 @@ def translate(error: BaseException, *, what: str, sent: bool) -> StoreError:
 def _translate_reply(error: BaseException, what: str) -> StoreError:
     text = _line(error)
     code = text.partition(" ")[0]
-    # redis-py strips the code from the errors that it has a class for.
+    # redis-py strips the code from errors that have a class of their own.
     if isinstance(error, redis_errors.NoScriptError) or code == "NOSCRIPT":
         return ScriptMissing(what)
     if isinstance(error, redis_errors.OutOfMemoryError) or code == "OOM":

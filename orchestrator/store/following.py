@@ -1,4 +1,4 @@
-"""Reads a stream as it grows, from any place on."""
+"""Reads a stream as it grows."""
 
 from __future__ import annotations
 
@@ -24,10 +24,9 @@ _BLOCK_S: Final = 5.0
 async def follow_stream(
     store: Store, key: str, *, after: str, idle_s: float | None, name: str
 ) -> AsyncGenerator[tuple[bytes, Sequence[bytes]]]:
-    """Give the entries of a stream behind `after` as they come, over a connection of one's own.
+    """Yield the entries of a stream after `after` as they arrive, over a dedicated connection.
 
-    Ends when nothing has come for `idle_s`, if that is given. A connection that breaks is opened again; nothing is left
-    out and nothing given twice.
+    Reconnects after a failure; yields every entry once. Returns when nothing has arrived for `idle_s` seconds.
     """
     block_s = _BLOCK_S if idle_s is None else min(idle_s, _BLOCK_S)
     link, pauses, last_reply_s = store.blocking_link(block_s, name=name), Pauses(), time.monotonic()

@@ -1,9 +1,9 @@
-"""Every Redis key of the project: its name, its type, how long it lives. Python builds keys here and nowhere else.
+"""Defines every Redis key: name, type and lifetime.
 
-A key is `{prefix}:{{pool:P}}:resource[:sub]`; the inner braces are the cluster hash tag, so all keys of a pool share
-one slot. Shared state and locks lie in slots of their own, one for each session or agent: `{{session:S}}`,
-`{{agent:A}}`. Scripts receive the part up to the closing brace (`root`) as their one declared key and append the same
-suffixes; a contract test holds the suffixes in the scripts against the table below.
+A key is `{prefix}:{{pool:P}}:resource[:sub]`. The inner braces are the cluster hash tag: all keys of a pool share one
+hash slot. Shared state and locks use one hash slot per session or agent (`{{session:S}}`, `{{agent:A}}`). A script gets
+the part up to the closing brace (`root`) as its only declared key and appends the suffixes. Contract tests compare the
+suffixes in scripts with the table below, and forbid keys that are built elsewhere in Python.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class KeyKind:
     """One kind of key.
 
     Attributes:
-        suffix: what follows the root; a capital letter at the end stands for a name.
+        suffix: the part after the root; a part in capitals stands for a name.
         type: the Redis type.
-        holds: what is in it.
-        lifetime: how it goes away.
-        permanent: True if such a key may exist without a time to live.
+        holds: the content.
+        lifetime: when it is removed.
+        permanent: whether it may have no time to live.
     """
 
     suffix: str
@@ -39,19 +39,17 @@ POOL_KEYS: Final = (
     KeyKind(
         "queue:agent:A",
         "zset",
-        "ready tasks for one agent; score = level x aging + time in ms",
+        "ready tasks of an agent; score = level x aging + time in ms",
         "empty = gone",
         permanent=True,
     ),
-    KeyKind(
-        "queue:skill:S", "zset", "ready tasks for whoever has the skill; same score", "empty = gone", permanent=True
-    ),
+    KeyKind("queue:skill:S", "zset", "ready tasks of a skill; same score", "empty = gone", permanent=True),
     KeyKind("queues", "set", "names of the queues that are not empty", "empty = gone", permanent=True),
     KeyKind("scheduled", "zset", "delayed and retrying tasks by due ms", "empty = gone", permanent=True),
     KeyKind(
         "asking",
         "zset",
-        "tasks that wait for a person's answer, by the deadline of their question in ms; at infinity without one",
+        "tasks that wait for an answer, by the deadline of the question in ms; infinity without one",
         "empty = gone",
         permanent=True,
     ),
@@ -66,31 +64,29 @@ POOL_KEYS: Final = (
     KeyKind(
         "inbox:A",
         "stream, group `workers`",
-        "t task, g generation, a attempt and d deaths (not of a first attempt), e envelope (empty above 16 KiB)",
+        "t task, g generation, a attempt and d deaths (omitted for a first attempt), e envelope (empty above 16 KiB)",
         "entries are deleted when finished; the stream an hour after the agent's last worker, when empty",
         permanent=True,
     ),
-    KeyKind(
-        "task:ID", "hash", "the truth about one task", "`queue.max_wait_s` while it waits, its result TTL after the end"
-    ),
+    KeyKind("task:ID", "hash", "record of a task", "`queue.max_wait_s` while it waits, its result TTL after the end"),
     KeyKind(
         "out:ID",
         "stream",
-        "progress, output and life of one task that emits or is followed; also the channel that hints at new entries",
+        "progress, output and events of a task that emits or is followed; also the channel of hints about new entries",
         "as its task; capped at about `output.max_chunks` entries",
     ),
-    KeyKind("doorbell", "stream", "which queue or agent changed", "capped at about 1000 entries", permanent=True),
+    KeyKind("doorbell", "stream", "queues and agents that changed", "capped at about 1000 entries", permanent=True),
     KeyKind("limits", "hash", "definition of each limit: starts, window in microseconds", "permanent", permanent=True),
     KeyKind(
         "limit:NAME",
         "zset",
-        "starts inside the window, by grant time in microseconds; at infinity the time of a returned last one",
+        "starts inside the window, by grant time in microseconds; the last returned start at infinity",
         "window + 1 s",
     ),
     KeyKind(
         "lane:KEY",
         "zset",
-        "tasks of one lane that have not ended, in their order; the first one has the turn",
+        "open tasks of a lane, in order; the first one has the turn",
         "empty = gone",
         permanent=True,
     ),
@@ -104,7 +100,7 @@ POOL_KEYS: Final = (
         "slots, backlog, skills, limits, lease, terms, mark, looked, swept, grace, rest",
         "an hour after the last heartbeat; a day when no supervisor runs",
     ),
-    KeyKind("agent:A:workers", "hash", "per worker: slots, wished backlog, skills", "as `agent:A`"),
+    KeyKind("agent:A:workers", "hash", "per worker: slots, requested backlog, skills", "as `agent:A`"),
     KeyKind(
         "workers",
         "zset",
@@ -121,25 +117,25 @@ POOL_KEYS: Final = (
     KeyKind(
         "worker:W:notes",
         "stream",
-        "what one worker should hear at once: k kind, t task, g generation",
+        "urgent messages for a worker: k kind, t task, g generation",
         "a minute after the last note; capped at about 1000 entries",
     ),
-    KeyKind("skills:S", "zset", "live agents that serve the skill", "empty = gone", permanent=True),
+    KeyKind("skills:S", "zset", "live agents with the skill", "empty = gone", permanent=True),
     KeyKind("dead", "zset", "dead letters by time in ms", "`results.dead_ttl_s`"),
     KeyKind(
         "replies:C",
         "stream",
-        "results for one client; C is the last group of its tasks' ids",
+        "results for a client; C is the last group of its task ids",
         "an hour after the last reply; capped at about 1000 entries",
     ),
-    KeyKind("events", "stream", "ends of tasks, one entry per batch", "capped at about 1000 entries", permanent=True),
+    KeyKind("events", "stream", "ended tasks, one entry per batch", "capped at about 1000 entries", permanent=True),
     KeyKind("stats:TOTAL", "hash", "counters since the beginning", "permanent", permanent=True),
     KeyKind("stats:MINUTE", "hash", "the same counters of one minute (unix time / 60)", "3 days"),
     KeyKind("control", "stream", "commands: c command, s signature", "capped at about 10,000 entries", permanent=True),
     KeyKind(
         "control:refused",
         "stream",
-        "commands that were refused: c command, s signature, r why, e entry of `control` if it has one",
+        "refused commands: c command, s signature, r reason, e entry of `control` if any",
         "capped at about 1000 entries",
         permanent=True,
     ),
@@ -153,7 +149,7 @@ POOL_KEYS: Final = (
     ),
     KeyKind("nonce:CMD", "string", "entry of a command and token of its sender", "an hour after it may be accepted"),
     KeyKind("receipts:CMD", "hash", "per worker or supervisor: ms, word, detail", "7 days"),
-    KeyKind("selection:CMD", "list", "tasks that a job is for", "until it is done; 7 days"),
+    KeyKind("selection:CMD", "list", "tasks that a job applies to", "until the job is done; at most 7 days"),
     KeyKind("held", "set", "scopes of the stops that hold ready tasks", "empty = gone", permanent=True),
     KeyKind(
         "held:SCOPE",
@@ -165,37 +161,36 @@ POOL_KEYS: Final = (
     KeyKind(
         "schedules",
         "zset",
-        "schedules by next fire time in ms; paused ones, and those that fire no more, at infinity",
+        "schedules by next fire time in ms; paused and finished ones at infinity",
         "empty = gone",
         permanent=True,
     ),
     KeyKind("schedule:NAME", "hash", "definition and history of one schedule", "until it is deleted", permanent=True),
-    KeyKind(
-        "board:DATE", "zset", "tasks that ended with a result on this day (UTC), per agent", "8 days after the day"
-    ),
-    KeyKind("leader", "string", "id of the supervisor that leads", "`supervisor.leader_lease_s`"),
+    KeyKind("board:DATE", "zset", "tasks that succeeded on this day (UTC), per agent", "8 days after the day"),
+    KeyKind("leader", "string", "id of the leading supervisor", "`supervisor.leader_lease_s`"),
     KeyKind("format", "string", "version of the data format", "permanent", permanent=True),
 )
 
 _DAY: Final = "a day after its last use"
 _WORKSPACE: Final = "`workspace.ttl_s` after the last change, `workspace.life_s` after the first"
 SCOPE_KEYS: Final = (
-    KeyKind("lock:N", "string", "who has the named lock: fence:nonce:owner, or `next`", "the lock's own"),
-    KeyKind("lock:N:waiters", "zset", "who waits for it, by the ms until which", "a minute after they have given up"),
-    KeyKind("lock:N:wake", "list", "one token for whoever has been blocked the longest", "5 s"),
+    KeyKind("lock:N", "string", "owner of the named lock: fence:nonce:owner, or `next`", "that of the lock"),
     KeyKind(
-        "exec", "string", "the execution that has the scope for itself: fence:task:generation:nonce", "agent's lease"
+        "lock:N:waiters",
+        "zset",
+        "waiters of the lock, by the ms until which they wait",
+        "a minute after the last one gives up",
     ),
-    KeyKind("exec:fence", "hash", "highest generation per task; `live`: fence of the present owner", _DAY),
-    KeyKind("exec:awaited", "set", "tasks that the holder waits for", "as long as the holder has it; a day"),
+    KeyKind("lock:N:wake", "list", "one token for the client that has blocked the longest", "5 s"),
+    KeyKind("exec", "string", "exclusive execution of the scope: fence:task:generation:nonce", "agent's lease"),
+    KeyKind("exec:fence", "hash", "highest generation per task; `live`: fence of the current owner", _DAY),
+    KeyKind("exec:awaited", "set", "tasks that the holder waits for", "as long as the lock is held; at most a day"),
     KeyKind("exec:waiters", "zset", "as `lock:N:waiters`", "as `lock:N:waiters`"),
     KeyKind("exec:wake", "list", "as `lock:N:wake`", "5 s"),
     KeyKind("exec:ID", "string", "the attempt of a task that may change the scope: as `exec`", "agent's lease"),
     KeyKind("exec:ID:fence", "hash", "as `exec:fence`, of one task", _DAY),
-    KeyKind(
-        "fence", "string", "the highest fence number given out: at least the server's time in us", "30 days, sliding"
-    ),
-    KeyKind("locks", "zset", "locks by the ms at which they lapse", _DAY),
+    KeyKind("fence", "string", "highest fence issued: at least the server's time in us", "30 days, sliding"),
+    KeyKind("locks", "zset", "locks by expiry in ms", _DAY),
     KeyKind(
         "meta",
         "hash",
@@ -203,33 +198,29 @@ SCOPE_KEYS: Final = (
         _WORKSPACE,
     ),
     KeyKind("ws:doc", "hash", "shared document: path -> version agent JSON", _WORKSPACE),
-    KeyKind("ws:json", "ReJSON-RL", "the same as one JSON document, if `workspace.json_projection`", _WORKSPACE),
+    KeyKind("ws:json", "ReJSON-RL", "the same as a JSON document, if `workspace.json_projection`", _WORKSPACE),
     KeyKind("ws:task", "hash", "state machines: id -> version agent state JSON", _WORKSPACE),
-    KeyKind(
-        "ws:parts", "hash", "logs, sets, scratches and inboxes by what follows the root -> their version", _WORKSPACE
-    ),
+    KeyKind("ws:parts", "hash", "versions of logs, sets, scratches and inboxes by suffix", _WORKSPACE),
     KeyKind("ws:log:L", "list", "one log: number ms agent JSON", _WORKSPACE),
     KeyKind("ws:set:S", "set", "one set", _WORKSPACE),
     KeyKind(
         "ws:ev",
         "stream",
-        "what changed: k kind, r revision, a agent, c changes, MessagePack",
+        "changes: k kind, r revision, a agent, c changes, MessagePack",
         _WORKSPACE + "; capped at about `workspace.max_events` and at `workspace.max_bytes`",
     ),
     KeyKind("dir", "zset", "agents of the session by the ms at which their lease ends", _WORKSPACE),
-    KeyKind("dir:info", "hash", "what they say of themselves, JSON", _WORKSPACE),
+    KeyKind("dir:info", "hash", "their published info, JSON", _WORKSPACE),
     KeyKind(
         "inbox:A",
         "stream",
-        "directives for one agent: k kind, a by whom, d JSON; removed when acknowledged",
+        "directives for an agent: k kind, a sender, d JSON; removed when acknowledged",
         _WORKSPACE,
     ),
     KeyKind("agent:A:kv", "hash", "scratch of one agent: as `ws:doc`", _WORKSPACE),
-    KeyKind(
-        "window:MS", "zset", "what a limit has counted in a window of so many ms, by us; `op:number`", "window + 1 s"
-    ),
-    KeyKind("day:DATE", "zset", "what members have on a board on this day (UTC)", "8 days after the last change"),
-    KeyKind("state", "hash", "what an agent says of itself: field -> JSON", "7 days after the last change"),
+    KeyKind("window:MS", "zset", "starts that a limit counts in a window of MS ms, by us; `op:number`", "window + 1 s"),
+    KeyKind("day:DATE", "zset", "scores of the members of a board on this day (UTC)", "8 days after the last change"),
+    KeyKind("state", "hash", "published state of an agent: field -> JSON", "7 days after the last change"),
     KeyKind(
         "ops",
         "hash",
@@ -238,9 +229,9 @@ SCOPE_KEYS: Final = (
     ),
     KeyKind("ops:before", "hash", "older replies", "10 minutes; of a workspace `workspace.dedup_s`"),
 )
-"""The keys of a scope: of a session, of an agent, or of a pool's own locks."""
+"""The keys of a scope: a session, an agent, a limit, a board, or the locks of a pool."""
 SCOPES: Final = ("session", "agent", "locks", "limit", "board")
-"""The kinds of scopes; `locks` are those of a pool, in another slot than its tasks; each limit, each board has one."""
+"""The kinds of scopes. `locks` holds the locks of a pool, in another hash slot than its tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +247,7 @@ class PoolKeys:
         object.__setattr__(self, "root", f"{self.prefix}:{{pool:{self.pool}}}")
 
     def queue(self, queue: str) -> str:
-        """The queue called `skill:S` or `agent:A`."""
+        """The queue `skill:S` or `agent:A`."""
         return f"{self.root}:queue:{queue}"
 
     @property
@@ -271,7 +262,7 @@ class PoolKeys:
 
     @property
     def asking(self) -> str:
-        """Tasks that wait for a person's answer."""
+        """Tasks that wait for an answer."""
         return f"{self.root}:asking"
 
     @property
@@ -292,7 +283,7 @@ class PoolKeys:
         return f"{self.root}:task:{task_id}"
 
     def out(self, task_id: str) -> str:
-        """Progress, output and life of a task; the channel that hints at new entries has the same name."""
+        """The output stream of a task; hints are published to a channel of the same name."""
         return f"{self.root}:out:{task_id}"
 
     @property
@@ -301,11 +292,11 @@ class PoolKeys:
         return f"{self.root}:doorbell"
 
     def lane(self, lane: str) -> str:
-        """The tasks of one lane; its name is encoded here."""
+        """The tasks of a lane; encodes its name."""
         return f"{self.root}:lane:{encode_foreign('lane', lane)}"
 
     def limit(self, name: str) -> str:
-        """Starts inside the window of one limit."""
+        """Starts inside the window of a limit."""
         return f"{self.root}:limit:{name}"
 
     @property
@@ -319,16 +310,16 @@ class PoolKeys:
         return f"{self.root}:agents"
 
     def agent(self, agent: str) -> str:
-        """What is known of one agent."""
+        """The record of an agent."""
         return f"{self.root}:agent:{agent}"
 
     def agent_workers(self, agent: str) -> str:
-        """The live workers of one agent."""
+        """The live workers of an agent."""
         return f"{self.root}:agent:{agent}:workers"
 
     @staticmethod
     def is_ambiguous(agent: str) -> bool:
-        """Whether the record of an agent with this name would be the `agent_workers` of another."""
+        """Return whether this agent's record would have the key of another agent's `agent_workers`."""
         return agent.endswith(":workers")
 
     @property
@@ -337,11 +328,11 @@ class PoolKeys:
         return f"{self.root}:workers"
 
     def worker(self, worker: str) -> str:
-        """What is known of one worker."""
+        """The record of a worker."""
         return f"{self.root}:worker:{worker}"
 
     def notes(self, worker: str) -> str:
-        """What one worker should hear at once."""
+        """The stream of urgent messages for a worker."""
         return f"{self.root}:worker:{worker}:notes"
 
     def skill(self, skill: str) -> str:
@@ -368,34 +359,34 @@ class PoolKeys:
 
     @property
     def control(self) -> str:
-        """The stream of commands."""
+        """The stream of control commands."""
         return f"{self.root}:control"
 
     @property
     def refused_control(self) -> str:
-        """The stream of commands that were refused."""
+        """The stream of refused control commands."""
         return f"{self.root}:control:refused"
 
     @property
     def desired(self) -> str:
-        """What is active."""
+        """The desired state: the active commands."""
         return f"{self.root}:desired"
 
     def nonce(self, command: str) -> str:
-        """That a command was seen."""
+        """The replay protection of a command."""
         return f"{self.root}:nonce:{command}"
 
     def receipts(self, command: str) -> str:
-        """Who has received a command, and what came of it."""
+        """The receipts of a command."""
         return f"{self.root}:receipts:{command}"
 
     def selection(self, command: str) -> str:
-        """The tasks that a job is for."""
+        """The tasks that a job applies to."""
         return f"{self.root}:selection:{command}"
 
     @property
     def suspended_scopes(self) -> str:
-        """The scopes of the stops that hold ready tasks."""
+        """The scopes of stops that hold ready tasks."""
         return f"{self.root}:held"
 
     def held(self, scope: str) -> str:
@@ -404,7 +395,7 @@ class PoolKeys:
 
     @staticmethod
     def stop_slot(scope: str) -> str:
-        """The slot of the stop whose tasks are kept under `held`; in that key the id of a session is encoded."""
+        """Return the slot of the stop behind a `held` key, which has the session id encoded."""
         kind, _, name = scope.partition(":")
         try:
             return stop_slot(kind, decode_foreign(name) if kind == "session" else name)
@@ -421,7 +412,7 @@ class PoolKeys:
         return f"{self.root}:schedule:{name}"
 
     def board(self, day: str) -> str:
-        """Tasks done per agent on one day, as 2026-11-21."""
+        """Tasks completed per agent on one day, as 2026-11-21."""
         return f"{self.root}:board:{day}"
 
     @property
@@ -435,7 +426,7 @@ class PoolKeys:
         return f"{self.root}:format"
 
     def scope(self, kind: str, id_: str) -> ScopeKeys:
-        """The keys of a session, an agent, a limit or a board."""
+        """Return the keys of a session, an agent, a limit or a board."""
         return ScopeKeys(self.prefix, kind, id_)
 
     @property
@@ -445,17 +436,17 @@ class PoolKeys:
 
     @property
     def fixed(self) -> list[str]:
-        """The keys without a name in them."""
+        """All keys without a name in them."""
         return [f"{self.root}:{kind.suffix}" for kind in POOL_KEYS if kind.suffix.rpartition(":")[2].islower()]
 
     @property
     def stem(self) -> str:
-        """The beginning of every key of the pool, in front of its suffix."""
+        """The text in front of every suffix."""
         return f"{self.root}:"
 
     @property
     def probe(self) -> str:
-        """A key that no program writes; the doctor tries rights with it."""
+        """A key that no program writes; the doctor tests permissions with it."""
         return f"{self.root}:probe"
 
 
@@ -472,10 +463,10 @@ _LOCK, _LOG, _SET = "lock:", "ws:log:", "ws:set:"
 
 @dataclass(frozen=True, slots=True)
 class ScopeKeys:
-    """Builds the keys of one scope; `id` is what others call it, encoded here.
+    """Builds the keys of one scope; encodes its id.
 
     Raises:
-        InvalidInput: no such kind of scope, or an id that no key can hold.
+        InvalidInput: an unknown kind of scope, or an invalid id.
     """
 
     prefix: str
@@ -489,10 +480,10 @@ class ScopeKeys:
         object.__setattr__(self, "root", f"{self.prefix}:{{{self.kind}:{encode_foreign(self.kind, self.id)}}}")
 
     def key(self, suffix: str) -> str:
-        """A key by what follows the root."""
+        """Return the key with a suffix."""
         return f"{self.root}:{suffix}"
 
-    # Scripts get the root and one of these suffixes.
+    # Suffixes, which scripts append to the root.
 
     @staticmethod
     def lock(name: str) -> str:
@@ -506,7 +497,7 @@ class ScopeKeys:
 
     @staticmethod
     def lock_name(suffix: str) -> str:
-        """The name of a named lock by its suffix; an execution lock goes by its suffix."""
+        """Decode the name of a named lock from its suffix; an execution lock is named by its suffix."""
         return decode_foreign(suffix.removeprefix(_LOCK)) if suffix.startswith(_LOCK) else suffix
 
     @staticmethod
@@ -521,7 +512,7 @@ class ScopeKeys:
 
     @staticmethod
     def parse_part(suffix: str) -> tuple[Literal["log", "set", "other"], str]:
-        """Which part of a workspace a suffix belongs to, and the name of the log or set."""
+        """Split a suffix into the kind of workspace part and the name of the log or set."""
         if suffix.startswith(_LOG):
             return "log", decode_foreign(suffix.removeprefix(_LOG))
         if suffix.startswith(_SET):
@@ -544,12 +535,12 @@ class ScopeKeys:
         return f"day:{date}"
 
     def wake(self, lock: str) -> str:
-        """The list that wakes a waiter of a lock; `lock` is its suffix."""
+        """The list that wakes a waiter of a lock, by the suffix of the lock."""
         return f"{self.root}:{lock}:wake"
 
 
 def kind_of(suffix: str) -> tuple[KeyKind, str] | None:
-    """Which kind of key this is, by what follows the root, and the name in it; None: none of ours."""
+    """Return the kind of a key by its suffix, and the name in it; None for an unknown key."""
     for kind in POOL_KEYS:
         if suffix == kind.suffix:
             return kind, ""
@@ -568,7 +559,7 @@ _KINDS: Final = {kind.suffix: kind for kind in POOL_KEYS}
 
 
 def is_permanent(key: str) -> bool:
-    """Whether a key of ours may exist without a time to live."""
+    """Return whether a key of this project may have no time to live."""
     root, tag_end, suffix = key.partition("}:")
     found = kind_of(suffix) if tag_end and "{pool:" in root else None
     return found is not None and found[0].permanent

@@ -1,9 +1,7 @@
-"""Connections to Redis: the asyncio link, and the synchronous link of a thread. Each sends a command once.
+"""Connects to Redis: an asyncio link that many callers share, and a blocking link for a thread.
 
-redis-py opens the connection (URL, TLS, login); its own retries are off. From then on the asyncio link speaks the
-protocol itself, with hiredis on both sides: commands of many callers travel over one connection, and replies are
-matched in order. So a caller that is cancelled leaves nothing behind that could answer another one: its reply is
-dropped when it comes. docs/internals/adr/0002 has the measurements.
+redis-py opens the connection (URL, TLS, login) with its retries off; `Wire` takes over the transport. A link sends each
+command once. docs/internals/adr/0002 has the measurements.
 """
 
 from __future__ import annotations
@@ -34,10 +32,10 @@ _SCHEMES = ("redis://", "rediss://", "unix://")
 
 
 def check_url(url: str) -> str:
-    """Return `url` if it is one we can connect to.
+    """Return `url` if its scheme is supported.
 
     Raises:
-        ConfigError: the scheme is unknown or not built yet.
+        ConfigError: it is not.
     """
     if url.startswith(("redis+sentinel://", "redis+cluster://")):
         raise ConfigError(f"{url.partition('://')[0]}:// is not supported yet; use redis://, rediss:// or unix://")
@@ -58,15 +56,15 @@ def _options(connect_timeout_s: float, read_timeout_s: float, name: str) -> dict
 
 
 def make_pool(url: str, *, connect_timeout_s: float, name: str) -> AsyncConnectionPool:
-    """What makes connections to `url`."""
+    """Make a factory of asyncio connections to `url`."""
     return AsyncConnectionPool.from_url(check_url(url), **_options(connect_timeout_s, connect_timeout_s, name))
 
 
 async def log_in(pool: AsyncConnectionPool) -> AsyncConnection:
-    """Open a connection and leave it to the caller, who takes over its transport (`transport_of`).
+    """Open a connection; the caller owns it and takes over its transport (`transport_of`).
 
     Raises:
-        OSError, RedisError: nobody answered, or the login was refused.
+        OSError, RedisError: the connection or the login failed.
     """
     connection: AsyncConnection = pool.make_connection()  # type: ignore[no-untyped-call]
     try:
@@ -76,7 +74,7 @@ async def log_in(pool: AsyncConnectionPool) -> AsyncConnection:
         with anyio.CancelScope(shield=True):
             await connection.disconnect(nowait=True)
         if isinstance(failure, RuntimeError):
-            # uvloop's word for a write to a connection that has just ended.
+            # uvloop raises RuntimeError for a write to a connection that has just ended.
             raise ConnectionError(str(failure)) from failure
         raise
     return connection
@@ -88,14 +86,14 @@ def _check_open(connection: AsyncConnection) -> None:
 
 
 def transport_of(connection: AsyncConnection) -> asyncio.Transport:
-    """The transport of an open connection: redis-py logs in, we speak from then on."""
+    """Return the transport of an open connection."""
     writer = connection._writer  # noqa: SLF001 - there is no other way to it
     assert writer is not None
     return writer.transport  # type: ignore[return-value]
 
 
 class Link:
-    """One asyncio connection, opened on first use and again after a loss; many callers may share it."""
+    """One asyncio connection, opened on first use and again after a loss. Many callers may share it."""
 
     def __init__(
         self,
@@ -117,7 +115,7 @@ class Link:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection that takes commands."""
+        """True while a connection is open."""
         return self._wire is not None and not self._wire.is_closed
 
     async def execute(self, *command: Argument) -> Any:
@@ -132,12 +130,12 @@ class Link:
         return reply
 
     async def begin(self, *command: Argument) -> asyncio.Future[list[Any]]:
-        """Send one command that blocks; the future gets its raw reply in a list, or why the connection was lost.
+        """Send one blocking command; the future gets its raw reply in a list, or the connection error.
 
-        A link whose future is given up must be closed: the reply may still come.
+        The caller must close the link if it abandons the future, because the reply may still arrive.
 
         Raises:
-            StoreError: it could not be sent.
+            StoreError: the command could not be sent.
         """
         wire = self._wire
         if wire is None or wire.is_closed:
@@ -145,7 +143,7 @@ class Link:
         return wire.send(pack(command), 1)
 
     async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands together and return their replies; an error reply stands in its place as a `StoreError`."""
+        """Send commands together and return their replies; an error reply becomes a `StoreError` in the list."""
         if not commands:
             return []
         packed = b"".join(pack(command) for command in commands)
@@ -167,7 +165,7 @@ class Link:
             if self._wire is not None and not self._wire.is_closed:
                 return self._wire
             if self._attempts > attempt and self._refusal is not None:
-                # Somebody tried while we waited: a crowd must not queue for one connection time-out each.
+                # Another caller failed while this one waited: a crowd must not wait for one connection time-out each.
                 raise translate(self._refusal, what=str(what), sent=False) from self._refusal
             self._attempts, self._refusal = self._attempts + 1, None
             await self.close()
@@ -196,15 +194,15 @@ class Link:
 
 
 class Hints:
-    """One connection, opened on first use and again after a loss.
+    """Subscribes to hints over one connection, opened on first use and again after a loss. Hints may be lost.
 
     Args:
         url: of the server.
-        connect_timeout_s: for the connection itself.
+        connect_timeout_s: for the connection.
         reply_timeout_s: for the confirmation of a command.
-        name: shown in the server's client list.
+        name: shown in CLIENT LIST.
         received: called with channel and message of each hint.
-        ended: called when the connection has ended, also by `close`: its subscriptions end with it.
+        ended: called when the connection has ended, also by `close`; all subscriptions end with it.
     """
 
     def __init__(
@@ -228,7 +226,7 @@ class Hints:
         self.close = self._link.close
 
     async def subscribe(self, channels: Sequence[str]) -> None:
-        """Receive hints from these channels.
+        """Subscribe to channels.
 
         Raises:
             ServerRefused: the ACL user may not subscribe.
@@ -237,31 +235,31 @@ class Hints:
         await self._send("SSUBSCRIBE", channels)
 
     async def unsubscribe(self, channels: Sequence[str]) -> None:
-        """Stop receiving hints from these channels."""
+        """Unsubscribe from channels."""
         if self._link.is_open:
             await self._send("SUNSUBSCRIBE", channels)
 
     async def check(self) -> None:
-        """Ping the server over an open connection; a connection without an answer is closed."""
+        """Ping the server over an open connection; close it if there is no reply."""
         if self._link.is_open:
             await self._link.execute("PING")
 
     async def _send(self, command: str, channels: Sequence[str]) -> None:
-        # A command for each channel: so each has one reply.
+        # One command per channel, because each command then has one reply.
         for reply in await self._link.pipeline([(command, channel) for channel in channels]):
             if isinstance(reply, Exception):
                 raise reply
 
 
 def make_sync_pool(url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> ConnectionPool:
-    """What makes the one connection of a thread."""
+    """Make a pool of one blocking connection."""
     return ConnectionPool.from_url(
         check_url(url), max_connections=1, **_options(connect_timeout_s, read_timeout_s, name)
     )
 
 
 class SyncLink:
-    """One blocking connection for a thread of its own (the heartbeat) or a process without a loop (the host)."""
+    """One blocking connection, for a thread (the heartbeat) or a process without an event loop (the host)."""
 
     def __init__(self, url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> None:
         self._pool = make_sync_pool(url, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s, name=name)
@@ -278,7 +276,7 @@ class SyncLink:
         return reply
 
     def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands together and return their replies; an error reply stands in its place as a `StoreError`.
+        """Send commands together and return their replies; an error reply becomes a `StoreError` in the list.
 
         Raises:
             StoreError: the connection failed.
@@ -318,7 +316,7 @@ class SyncLink:
 
 
 def _to_reply_or_error(what: str, reply: Any) -> Any:
-    """A reply with each error in it as a `StoreError`; what EXEC answers is a list of replies."""
+    """Translate error replies, also those inside the reply of EXEC."""
     if isinstance(reply, hiredis.ReplyError):
         return translate(reply, what=what, sent=True)
     return [_to_reply_or_error(what, part) for part in reply] if what == "EXEC" and isinstance(reply, list) else reply

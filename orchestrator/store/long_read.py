@@ -1,6 +1,6 @@
-"""A read that may take long, on a connection of its own. Nothing here waits for its reply.
+"""Runs a long read on a dedicated connection without blocking its thread.
 
-A thread begins the read, waits for `fileno` beside other things, and takes the reply when it is all there.
+The thread begins the read, polls `fileno` together with other descriptors, and takes the reply once it is complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES: Final = 65_536
 TURN_BYTES: Final = 1_048_576
-"""A `take` reads so much at most, so that its caller has its turn."""
+"""Bytes that one `take` reads at most, so that the caller can do other work in between."""
 
 _NOTHING = object()
 
@@ -32,9 +32,9 @@ class LongRead:
 
     Args:
         url: of the server.
-        connect_timeout_s: for the connection, and for each answer during the login.
-        name: shown in the server's client list.
-        max_bytes: a reply that is larger is given up.
+        connect_timeout_s: for the connection and for each reply during the login.
+        name: shown in CLIENT LIST.
+        max_bytes: a larger reply is discarded.
     """
 
     def __init__(self, url: str, *, connect_timeout_s: float, name: str, max_bytes: int) -> None:
@@ -47,13 +47,13 @@ class LongRead:
         self._read_bytes = 0
         self.under_way = False
         self.more = False
-        """More has come than one `take` reads: `fileno` need not tell of it."""
+        """Whether data is left that one `take` did not read; `fileno` does not signal it."""
 
     def begin(self, *command: Argument) -> None:
-        """Send a command whose reply may take long; connects first, if need be.
+        """Send a command with a long reply; connects first if necessary.
 
         Raises:
-            StoreError: it could not be sent.
+            StoreError: the command could not be sent.
         """
         assert not self.under_way
         self._what, self._read_bytes = str(command[0]), 0
@@ -76,15 +76,15 @@ class LongRead:
         return self._socket
 
     def fileno(self) -> int:
-        """What becomes readable when there is something to `take`."""
+        """Return the descriptor that becomes readable when `take` has data."""
         assert self._socket is not None
         return self._socket.fileno()
 
     def take(self) -> tuple[Any] | None:
-        """The reply, alone in a tuple, or None as long as it is not all there.
+        """Return the reply in a tuple, or None while it is incomplete.
 
         Raises:
-            ReplyTooLarge: it is given up.
+            ReplyTooLarge: the reply was discarded.
             StoreError: Redis refused, or the connection was lost.
         """
         try:
@@ -107,7 +107,7 @@ class LongRead:
         return (reply,)
 
     def _read(self) -> bool:
-        """Read what has come, up to a turn's worth; True: that was the end of the connection."""
+        """Read available data, up to `TURN_BYTES`; returns whether the connection has ended."""
         assert self._socket is not None
         turn_bytes, self.more = 0, False
         while turn_bytes < TURN_BYTES:
@@ -116,7 +116,7 @@ class LongRead:
             except (BlockingIOError, InterruptedError):
                 return False
             except OSError as error:
-                # TLS says so in its own words when there is no whole record yet.
+                # TLS raises its own errors while a record is incomplete.
                 if type(error).__name__ in {"SSLWantReadError", "SSLWantWriteError"}:
                     return False
                 raise
@@ -129,7 +129,7 @@ class LongRead:
         return False
 
     def close(self) -> None:
-        """Close the connection and give up the read; a later `begin` opens it again."""
+        """Close the connection and abandon the read; a later `begin` connects again."""
         self.under_way = self.more = False
         self._socket = None
         self._connection.disconnect()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""When a call to Redis is repeated: policies for tenacity. Only what is safe to send twice may be repeated."""
+"""Repeats calls to Redis while it does not answer. Callers pass only calls that are safe to send twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Full jitter, so that a fleet which lost its server together does not come back together.
+# Full jitter, so that the processes that lost a server together do not come back together.
 _WAIT = wait_random_exponential(multiplier=0.05, max=2.0)
 
 
@@ -33,17 +33,16 @@ async def repeat(
     after: ServerUnavailable | None = None,
     closed: anyio.Event | None = None,
 ) -> T:
-    """Run `call` until Redis answers, for about `retry_for_s` seconds (`math.inf`: as long as it takes).
+    """Run `call` until Redis answers, for about `retry_for_s` seconds (`math.inf`: without end).
 
     Args:
-        call: what to run.
-        retry_for_s: how long.
-        after: how a first try of the caller's own ended.
-        closed: when it is set, nothing is repeated any more and nobody pauses.
+        call: runs one try.
+        retry_for_s: time limit.
+        after: failure of a first try that the caller has made.
+        closed: stops retries and pauses when set.
 
     Raises:
-        StoreError: the last one, when it was no `ServerUnavailable` or time was up; its outcome is unknown if that
-            of any try was.
+        StoreError: the last failure; its outcome is unknown if that of any try is.
     """
     unknown = after is not None and after.outcome_unknown
     ended = closed or anyio.Event()
@@ -63,14 +62,14 @@ async def repeat(
             try:
                 return await call()
             except StoreError as failure:
-                # A try that was refused says nothing of an earlier one whose answer was lost.
+                # A refused try does not tell the outcome of an earlier try whose reply was lost.
                 unknown = failure.outcome_unknown = unknown or failure.outcome_unknown
                 raise
     raise AssertionError("unreachable: tenacity returns or raises")
 
 
 def repeat_sync(call: Callable[[], T], *, retry_for_s: float) -> T:
-    """The same for a thread."""
+    """Run `call` in a thread until Redis answers, for about `retry_for_s` seconds."""
     return Retrying(
         retry=retry_if_exception_type(ServerUnavailable), wait=_WAIT, stop=stop_after_delay(retry_for_s), reraise=True
     )(call)

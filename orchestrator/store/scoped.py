@@ -31,7 +31,7 @@ class ScopedStore:
 
     @property
     def retry_for_s(self) -> float:
-        """How long to repeat a call that Redis does not answer."""
+        """Seconds for which a call is repeated while Redis does not answer."""
         return self.settings.redis.command_timeout_s
 
     async def call(self, call: Call[T]) -> T:

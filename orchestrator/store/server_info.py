@@ -1,4 +1,4 @@
-"""Reads what a server says about itself in INFO. The one place that knows INFO's names; loads nothing heavy."""
+"""Parses the reply of INFO. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ SECTIONS: Final = ("server", "clients", "memory", "persistence", "stats", "repli
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What is asked about a server. Texts are as Redis words them; `?` stands for what it did not say.
+    """Facts about a server. Texts are Redis' own words; `?` stands for a missing field.
 
     Attributes:
-        run_id: another one after every start of the server.
-        memory_limit_bytes: `maxmemory`; 0 = none.
+        run_id: changes with every start of the server.
+        memory_limit_bytes: `maxmemory`; 0: unlimited.
         eviction: `maxmemory-policy`.
-        append_only: whether there is an append-only file.
-        aof_write, aof_rewrite, snapshot: how the last of its kind went, `ok` or `err`.
+        append_only: whether the append-only file is on.
+        aof_write, aof_rewrite, snapshot: outcome of the last one, `ok` or `err`.
         role: `master` or `slave`, in Redis' words.
     """
 
@@ -46,7 +46,7 @@ class ServerInfo:
 
 
 def read_info(text: str) -> ServerInfo:
-    """Read the text of one INFO reply, or of several one after another."""
+    """Parse one INFO reply, or several that are joined."""
     facts = dict(line.split(":", 1) for line in text.splitlines() if ":" in line and not line.startswith("#"))
 
     def number(name: str) -> int:

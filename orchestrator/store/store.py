@@ -1,7 +1,7 @@
-"""The two clients of Redis: `Store` for asyncio, `SyncStore` for threads. They run script calls and read-only commands.
+"""Redis clients: `Store` for asyncio, `SyncStore` for threads. They run script calls and read-only commands.
 
-Calls are sent once. With `retry_for_s` a call is repeated while Redis does not answer; every script of ours is safe to
-send twice, so an unknown outcome may be repeated too.
+A call is sent once. With `retry_for_s` it is repeated while Redis does not answer, also after an unknown outcome,
+because every script is safe to send twice.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DATA_FORMAT = 2
-"""Version of the stored data. It rises whenever another version could misread what this one writes."""
+"""Version of the stored data. Raise it when another version could misread what this one writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where Redis is and how long to wait for it.
+    """Address of Redis, and time-outs.
 
     Attributes:
-        url: `redis://`, `rediss://` or `unix://`; may hold a password, so it is never shown.
-        connect_timeout_s: for the connection itself.
-        command_timeout_s: for the answer to a short command.
+        url: `redis://`, `rediss://` or `unix://`; never shown, because it may contain a password.
+        connect_timeout_s: for the connection.
+        command_timeout_s: for the reply to a short command.
     """
 
     url: str
@@ -53,14 +53,14 @@ class Endpoint:
 
 
 class Store:
-    """Short commands and scripts over one shared link, and links of one's own for blocking reads."""
+    """Runs scripts and short commands over one shared link; makes links for blocking reads."""
 
     def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str = "orc") -> None:
         self.keys = keys
         self._endpoint, self._name = endpoint, name
         self._closed = anyio.Event()
         self.last_outage_s = -math.inf
-        """When Redis last did not answer here or was full, by the monotonic clock."""
+        """Monotonic time of the last call that Redis did not answer or refused because it was full."""
         self._link = Link(
             endpoint.url,
             connect_timeout_s=endpoint.connect_timeout_s,
@@ -72,11 +72,11 @@ class Store:
         """Run a script.
 
         Args:
-            call: what a wrapper of a feature made.
+            call: made by a script wrapper.
             retry_for_s: how long to repeat while Redis does not answer; 0 sends once.
 
         Raises:
-            StoreError: Redis did not do it; see `core.errors`.
+            StoreError: the call failed; see `core.errors`.
         """
         try:
             return call.parse(await self._run(call))
@@ -91,14 +91,14 @@ class Store:
         return await repeat(again, retry_for_s=retry_for_s, after=first, closed=self._closed)
 
     async def ask(self, read: Callable[[], Awaitable[T]], *, retry_for_s: float) -> T:
-        """Run something that only reads, again and again while Redis does not answer.
+        """Run `read`, and repeat it while Redis does not answer.
 
         Args:
-            read: uses this store.
+            read: uses this store, and only reads.
             retry_for_s: how long to repeat.
 
         Raises:
-            StoreError: Redis did not do it.
+            StoreError: the read failed.
         """
         try:
             return await read()
@@ -106,7 +106,7 @@ class Store:
             if self._closed.is_set():
                 raise
             first = failure
-        # From now on: the first try may have taken all the time that a command may take.
+        # The time limit starts now, because the first try may have taken a whole command time-out.
         return await repeat(read, retry_for_s=retry_for_s, after=first, closed=self._closed)
 
     async def _run(self, call: Call[Any]) -> Any:
@@ -118,7 +118,7 @@ class Store:
             return await self.execute(*command)
 
     async def execute(self, *command: Argument) -> Any:
-        """Send one plain command."""
+        """Send one command."""
         self._check_open(command)
         try:
             return await self._link.execute(*command)
@@ -127,7 +127,7 @@ class Store:
             raise
 
     async def pipeline(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send plain commands together; an error reply stands in its place as a `StoreError`."""
+        """Send commands together; an error reply becomes a `StoreError` in the list."""
         if commands:
             self._check_open(commands[0])
         try:
@@ -137,13 +137,13 @@ class Store:
             raise
 
     def _check_open(self, command: Sequence[Argument]) -> None:
-        # The link would open itself again, and nobody would close it.
+        # A closed link would connect again and stay open.
         if self._closed.is_set():
             raise ServerUnavailable(f"{command[0]!s} was not sent: the connection has been closed")
 
     def blocking_link(self, block_s: float, *, name: str = "block") -> Link:
-        """A link of one's own for reads that block up to `block_s`."""
-        # The margin is for a busy server: a read must never time out before the server has answered "nothing".
+        """Make a link for reads that block up to `block_s`."""
+        # The margin lets a busy server reply "nothing" before the read times out.
         return Link(
             self._endpoint.url,
             connect_timeout_s=self._endpoint.connect_timeout_s,
@@ -152,7 +152,7 @@ class Store:
         )
 
     def hints(self, *, name: str, received: Callable[[str, str], None], ended: Callable[[], None]) -> Hints:
-        """Subscriptions to hints, over a connection of their own; see `Hints`."""
+        """Make a connection for subscriptions; see `Hints`."""
         return Hints(
             self._endpoint.url,
             connect_timeout_s=self._endpoint.connect_timeout_s,
@@ -163,7 +163,7 @@ class Store:
         )
 
     async def load_scripts(self) -> None:
-        """Make the server know all scripts: ask which it lacks, send those."""
+        """Load the scripts that the server does not know."""
         scripts = list(all_scripts().values())
 
         async def load() -> None:
@@ -176,7 +176,7 @@ class Store:
         await self._ask_again(load)
 
     async def check_format(self) -> None:
-        """Refuse data of another format; claim an empty pool for this one.
+        """Refuse data of another format; claim an empty pool for this format.
 
         Raises:
             FormatMismatch: another version of this program wrote the data.
@@ -185,7 +185,7 @@ class Store:
         async def ask() -> bytes | None:
             stored: bytes | None = await self.execute("GET", self.keys.format)
             if stored is None:
-                # Only then: a full server refuses every SET, and must still be drained by workers that start now.
+                # Write only if missing: a full server refuses every SET, but workers must start to drain it.
                 await self.execute("SET", self.keys.format, DATA_FORMAT, "NX")
                 stored = await self.execute("GET", self.keys.format)
             return stored
@@ -194,7 +194,7 @@ class Store:
             raise FormatMismatch("; ".join(mismatch))
 
     async def _ask_again(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Repeat what a broken connection interrupted; a server that cannot be reached at all is an error at once."""
+        """Repeat a call that a broken connection interrupted; a server that cannot be reached is an error at once."""
         try:
             return await ask()
         except ServerUnavailable as failure:
@@ -203,13 +203,13 @@ class Store:
         return await repeat(ask, retry_for_s=self._endpoint.command_timeout_s, closed=self._closed)
 
     async def check_server(self, *, allow_eviction: bool) -> list[str]:
-        """Look at the server's version and settings.
+        """Check the server's version and settings.
 
         Returns:
-            Warnings, a sentence each.
+            Warnings, one sentence each.
 
         Raises:
-            ConfigError: the server is older than 7.0, or may evict our keys.
+            ConfigError: the server is older than 7.0, or may evict keys.
         """
         info = await self.server_info()
         if info.line < (7, 0):
@@ -224,8 +224,8 @@ class Store:
         return []
 
     async def server_info(self) -> ServerInfo:
-        """Ask the server about itself."""
-        # By section: a server that knows no list of sections (before 7.0) is to be recognised as such.
+        """Return the server's version, limits and state."""
+        # One INFO per section, because servers before 7.0 accept no list and must be recognised as too old.
         replies = await self.pipeline([("INFO", section) for section in SECTIONS])
         for reply in replies:
             if isinstance(reply, Exception):
@@ -233,15 +233,15 @@ class Store:
         return read_info("".join(reply.decode(errors="replace") for reply in replies))
 
     async def run_id(self) -> str:
-        """What the server calls this run of itself: another name after every start."""
+        """Return the server's run id, which changes with every start."""
         return read_info((await self.execute("INFO", "server")).decode(errors="replace")).run_id
 
     def shut(self) -> None:
-        """Send nothing from now on, and repeat nothing; `close` is still to be called."""
+        """Stop sending and repeating; the caller must still `close`."""
         self._closed.set()
 
     async def close(self) -> None:
-        """Close the shared link; calls under way are not repeated."""
+        """Close the shared link; calls in flight are not repeated."""
         self.shut()
         await self._link.close()
 
@@ -253,7 +253,7 @@ class Store:
 
 
 class SyncStore:
-    """The same scripts from a thread of its own or a process without an event loop."""
+    """Runs scripts from a thread, or from a process without an event loop."""
 
     def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str) -> None:
         self.keys = keys
@@ -293,11 +293,11 @@ class SyncStore:
             return self._link.execute(*command)
 
     def execute(self, *command: Argument) -> Any:
-        """Send one plain command."""
+        """Send one command."""
         return self._link.execute(*command)
 
     def long_read(self, *, name: str, connect_timeout_s: float, max_bytes: int) -> LongRead:
-        """A connection of its own for a read that may take long; see `LongRead`."""
+        """Make a dedicated connection for a long read; see `LongRead`."""
         return LongRead(
             self._endpoint.url,
             connect_timeout_s=connect_timeout_s,
@@ -311,7 +311,7 @@ class SyncStore:
 
 
 def format_mismatch(stored: bytes | None, keys: PoolKeys) -> tuple[str, str] | None:
-    """Compare the stored format with `DATA_FORMAT`; returns what differs and what to do, None if they are equal."""
+    """Compare the stored format with `DATA_FORMAT`; returns the difference and the fix, None if they are equal."""
     text = (stored or b"").decode(errors="replace")
     if stored is None or text == str(DATA_FORMAT):
         return None

@@ -1,7 +1,7 @@
 """Speaks the Redis protocol over one open connection, with hiredis on both sides.
 
-Commands of many callers travel together, and replies are matched in order. A caller that is cancelled leaves nothing
-behind that could answer another: its reply is dropped when it arrives.
+Callers share the connection, and replies are matched in order. The reply for a cancelled caller is dropped when it
+arrives, so that no other caller gets it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Wire(asyncio.Protocol):
     Args:
         transport: of the connection, after the login.
         reply_timeout_s: the connection is closed when a reply takes longer.
-        published: called with channel and message of each message to a sharded channel.
+        published: called with channel and message of each published message (sharded channels).
         ended: called once when the connection has ended.
     """
 
@@ -64,7 +64,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes no more commands; the event loop reports a loss one turn after the transport closes."""
+        """True when the connection is closed; the event loop reports a loss one turn after the transport closes."""
         return self.lost is not None or self._transport.is_closing()
 
     def send(self, packed: bytes, expected: int) -> asyncio.Future[list[Any]]:
@@ -77,7 +77,7 @@ class Wire(asyncio.Protocol):
         return exchange.future
 
     def _watch(self) -> None:
-        # One timer for the oldest exchange, in place of one for each.
+        # One timer for the oldest exchange instead of one per exchange.
         self._watchdog = None
         if not self._open:
             return
@@ -88,7 +88,7 @@ class Wire(asyncio.Protocol):
             self._watchdog = self._loop.call_later(-overdue_s, self._watch)
 
     def data_received(self, data: bytes) -> None:
-        """Match replies to exchanges, and pass published messages on."""
+        """Match replies to exchanges and pass published messages on."""
         self._reader.feed(data)
         try:
             while (reply := self._reader.gets()) is not _NOTHING:
@@ -105,7 +105,7 @@ class Wire(asyncio.Protocol):
             self.close(ConnectionError(f"the answer is not Redis' protocol: {malformed}"))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the exchanges that are still open."""
+        """Fail the open exchanges."""
         self.close(exc or ConnectionError("the server closed the connection"))
 
     def close(self, why: Exception) -> None:

@@ -11,7 +11,6 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.issued import read_slot_value
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import Rate
-from orchestrator.store.calls import Arguments, Call
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.questions import read_question
 from orchestrator.tasks.records import TaskRecord, decode_lane
@@ -19,7 +18,6 @@ from orchestrator.tasks.records import TaskRecord, decode_lane
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from orchestrator.store.keys import PoolKeys
     from orchestrator.tasks.model import Progress, Question
 
 
@@ -223,12 +221,6 @@ class Findings:
     def addressed(self) -> str | None:
         """The agent that it was submitted for, if it was for one."""
         return QueueName.parse(self.queue).agent
-
-
-def why(keys: PoolKeys, *, id_: str, limit: int = 100, now_us: str = "") -> Call[Findings | None]:
-    """Find what a task waits for, looking at `limit` agents at most; None: the task is unknown. Changes nothing."""
-    args: Arguments = {"pool": keys.root, "id": id_, "limit": limit, "now_arg": now_us}
-    return Call("tasks/why", args, lambda reply: parse_findings(id_, reply))
 
 
 def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:

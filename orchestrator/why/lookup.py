@@ -13,8 +13,9 @@ from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound
 from orchestrator.tasks.model import TaskState, decode_envelope
 from orchestrator.tasks.records import TaskRecord, read_record
+from orchestrator.why import scripts
 from orchestrator.why.explanation import explain
-from orchestrator.why.facts import VERSION, why
+from orchestrator.why.facts import VERSION
 from orchestrator.why.model import TaskInfo, TaskStatus
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecor
 
 
 async def _find(store: Store, id_: str) -> Findings:
-    found = await store.call(why(store.keys, id_=id_))
+    found = await store.call(scripts.why(store.keys, id_=id_))
     if found is None:
         raise _unknown(id_)
     return found

@@ -38,7 +38,7 @@ from orchestrator.tasks.model import (
     encode_envelope,
 )
 from orchestrator.tasks.questions import StoredQuestion, pack_question
-from orchestrator.why.facts import why
+from orchestrator.why import scripts
 from tests.lua.keyspace import names, snapshot
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class Pool:
 
     def why(self, task_id: str, limit: int = 100) -> Findings | None:
         """Run why."""
-        return self.call(why(self.keys, id_=task_id, limit=limit))
+        return self.call(scripts.why(self.keys, id_=task_id, limit=limit))
 
     def cancel(self, *ids: str, reason: str = "because") -> list[tuple[CancelStatus, TaskState | None]]:
         """Run cancel."""

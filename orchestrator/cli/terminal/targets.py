@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.terminal import output
 from orchestrator.core.errors import InvalidInput, NotFound
+from orchestrator.core.queue_name import QueueName
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -68,7 +69,8 @@ async def _check_queue(services: Services, queue: str) -> None:
     from orchestrator.tasks import queries as tasks
 
     known = await agents.agents(services.store)
-    names = {f"agent:{agent.name}" for agent in known} | {f"skill:{skill}" for agent in known for skill in agent.skills}
+    names = {str(QueueName.of_agent(agent.name)) for agent in known}
+    names |= {str(QueueName.of_skill(skill)) for agent in known for skill in agent.skills}
     if queue not in names and queue not in await tasks.queue_lengths(services.store):
         output.say(f"queue {queue} is empty and no known agent serves it; the command applies all the same")
 
