@@ -22,8 +22,9 @@ def section(title: str) -> str:
 
 
 def explained(title: str) -> set[str]:
-    """First column of the table in a section."""
-    return set(re.findall(r"^\| `([^`]+)` \|", section(title), re.MULTILINE))
+    """The fields that the items of a section explain."""
+    items = re.findall(r"^- (`[^(:]+(?::N|:NAME)?`)", section(title), re.MULTILINE)
+    return {name for item in items for name in re.findall(r"`([^`]+)`", item)}
 
 
 def test_fields_and_counters(pool: Pool) -> None:
@@ -62,6 +63,5 @@ def test_fields_and_counters(pool: Pool) -> None:
     look()
     assert task_fields == explained("Fields of a task")
     assert agent_fields == explained("Fields of an agent")
-    named = re.findall(r"^\| ([^|]+) \|", section("Fields of a schedule"), re.MULTILINE)
-    assert schedule_fields == set(re.findall(r"`(\w+)`", " ".join(named)))
+    assert schedule_fields == explained("Fields of a schedule")
     assert set(pool.stats()) == set(re.findall(r"`(\w+)`", section("Counters").partition("count ")[2]))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT: Final = Path(__file__).parents[2]
+RECORDS: Final = "docs/internals/adr"
 FROM_ELSEWHERE: Final = {
     "lua/README.md": "internals/scripts.md",
     "CONTRIBUTING.md": "internals/contributing.md",
@@ -29,11 +30,17 @@ _GENERATED: Final = pages()
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Append the pages of the Python API to the shelf of references."""
+    """Append the pages of the Python API and the decision records to their shelves."""
     api = [{title(path): path} for path in _GENERATED if path.startswith(f"{dirname(INDEX)}/") and path != INDEX]
+    records = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / RECORDS).glob("0*.md"))
+    more = {
+        "Reference": {"Python API": [INDEX, *api]},
+        "Internals": {"Decision records": ["internals/adr/README.md", *records]},
+    }
     for shelf in config.nav or []:
-        if "Reference" in shelf:
-            shelf["Reference"].append({"Python API": [INDEX, *api]})
+        for name, section in more.items():
+            if name in shelf:
+                shelf[name].append(section)
     return config
 
 
