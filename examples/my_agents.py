@@ -1,6 +1,6 @@
 """The shortest agent. Run it with `orc up my_agents:agent`, then `orc tasks submit greet -a name=Ada --wait`."""
 
-from workers import Agent, TaskContext
+from orchestrator import Agent, TaskContext
 
 agent = Agent("greeter", concurrency=20)
 

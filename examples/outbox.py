@@ -14,9 +14,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from orchestrator import InvalidInput, KeyConflict, QueueFull, StoreError
+from orchestrator import Agent, InvalidInput, KeyConflict, QueueFull, StoreError, TaskContext
 from orchestrator.sync import Orchestrator
-from workers import Agent, TaskContext
 
 KEPT = timedelta(days=7)
 """The key of a task protects as long as this after its end: longer than any relay is ever down."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 import anyio
 from pydantic import BaseModel
 
-from orchestrator import Orchestrator
-from workers import Agent, TaskContext
+from orchestrator import Agent, Orchestrator, TaskContext
 
 counter = Agent("counter")
 planner = Agent("planner")

@@ -9,8 +9,7 @@ import time
 
 import anyio
 
-from orchestrator import Orchestrator, Submission
-from workers import Agent
+from orchestrator import Agent, Orchestrator, Submission
 
 agent = Agent("oracle", concurrency=50, rate="5/s")
 

@@ -3,7 +3,7 @@
 import pytest
 from my_agents import agent, greet
 
-from workers.testing import Teams, run_skill
+from orchestrator.workers.testing import Teams, run_skill
 
 pytestmark = pytest.mark.anyio
 

@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from orchestrator import Fenced, Orchestrator
+from orchestrator import Agent, Fenced, Orchestrator, TaskContext
 from orchestrator.embedded.attachment import attach_ephemeral
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -73,6 +73,16 @@ if TYPE_CHECKING:
     from orchestrator.why.model import TaskInfo as TaskInfo
     from orchestrator.why.model import TaskStatus as TaskStatus
     from orchestrator.why.model import Why as Why
+    from orchestrator.workers.agent import Agent as Agent
+    from orchestrator.workers.agent import CallNext as CallNext
+    from orchestrator.workers.agent import Middleware as Middleware
+    from orchestrator.workers.context import TaskContext as TaskContext
+    from orchestrator.workers.run import run as run
+    from orchestrator.workers.signals import Asked as Asked
+    from orchestrator.workers.signals import Reject as Reject
+    from orchestrator.workers.signals import Retry as Retry
+    from orchestrator.workers.signals import Snooze as Snooze
+    from orchestrator.workers.skill import Skill as Skill
     from orchestrator.workspace.model import DELETE as DELETE
     from orchestrator.workspace.model import AgentEntry as AgentEntry
     from orchestrator.workspace.model import Appended as Appended
@@ -92,164 +102,16 @@ if TYPE_CHECKING:
     from orchestrator.workspace.workspace import Workspace as Workspace
     from orchestrator.workspace.workspace import WorkspaceView as WorkspaceView
 
-__all__ = [
-    "DELETE",
-    "Admin",
-    "AgentEntry",
-    "AgentState",
-    "Agents",
-    "AnswerRefused",
-    "AnswerStatus",
-    "Appended",
-    "Applied",
-    "AskExpired",
-    "Board",
-    "BoardView",
-    "CancelStatus",
-    "Cause",
-    "Change",
-    "CommandRefused",
-    "ConfigChange",
-    "ConfigError",
-    "Counted",
-    "Decision",
-    "Delete",
-    "Directive",
-    "Fenced",
-    "FormatMismatch",
-    "InvalidInput",
-    "KeyConflict",
-    "LaneBusy",
-    "Lease",
-    "Limits",
-    "LockBusy",
-    "LockError",
-    "LockInfo",
-    "LockLost",
-    "LockedMemory",
-    "Locks",
-    "LogEntry",
-    "MemoryBackend",
-    "NotFound",
-    "NotHeld",
-    "Orchestrator",
-    "OrchestratorError",
-    "OutputChunk",
-    "Patched",
-    "Progress",
-    "Question",
-    "QuestionChanged",
-    "QueueFull",
-    "Receipt",
-    "Receipts",
-    "Replay",
-    "RequeueStatus",
-    "Schedule",
-    "ScheduleExists",
-    "Schedules",
-    "Scratch",
-    "Sent",
-    "ServerFull",
-    "ServerRefused",
-    "ServerUnavailable",
-    "SharedConfig",
-    "Snapshot",
-    "Standing",
-    "StateConflict",
-    "StateEntry",
-    "Stopped",
-    "StoreError",
-    "Submission",
-    "SubmitRefused",
-    "TaskCancelled",
-    "TaskError",
-    "TaskEvent",
-    "TaskExpired",
-    "TaskFailed",
-    "TaskFilter",
-    "TaskHandle",
-    "TaskInfo",
-    "TaskState",
-    "TaskStatus",
-    "VersionConflict",
-    "Versioned",
-    "Why",
-    "Workspace",
-    "WorkspaceError",
-    "WorkspaceEvent",
-    "WorkspaceFull",
-    "WorkspaceView",
-]
-
-_HOMES = {
-    "Admin": "orchestrator.client.admin",
-    "AgentEntry": "orchestrator.workspace.model",
-    "AgentState": "orchestrator.agent_state.states",
-    "Agents": "orchestrator.agent_state.states",
-    "AnswerStatus": "orchestrator.tasks.model",
-    "Appended": "orchestrator.workspace.model",
-    "Applied": "orchestrator.workspace.model",
-    "Board": "orchestrator.boards.boards",
-    "BoardView": "orchestrator.boards.boards",
-    "CancelStatus": "orchestrator.tasks.model",
-    "Cause": "orchestrator.why.model",
-    "Change": "orchestrator.workspace.model",
-    "ConfigChange": "orchestrator.client.shared_config",
-    "Counted": "orchestrator.workspace.model",
-    "DELETE": "orchestrator.workspace.model",
-    "Decision": "orchestrator.limits.limits",
-    "Delete": "orchestrator.workspace.model",
-    "Directive": "orchestrator.workspace.model",
-    "Lease": "orchestrator.locks.named",
-    "Limits": "orchestrator.limits.limits",
-    "LockInfo": "orchestrator.locks.model",
-    "LockedMemory": "orchestrator.locks.memory",
-    "Locks": "orchestrator.locks.named",
-    "LogEntry": "orchestrator.workspace.model",
-    "MemoryBackend": "orchestrator.locks.memory",
-    "Orchestrator": "orchestrator.client.client",
-    "OutputChunk": "orchestrator.tasks.model",
-    "Patched": "orchestrator.workspace.model",
-    "Progress": "orchestrator.tasks.model",
-    "Question": "orchestrator.tasks.model",
-    "Receipt": "orchestrator.control.receipts",
-    "Receipts": "orchestrator.control.receipts",
-    "Replay": "orchestrator.workspace.model",
-    "RequeueStatus": "orchestrator.tasks.model",
-    "Schedule": "orchestrator.schedules.model",
-    "Schedules": "orchestrator.schedules.api",
-    "Scratch": "orchestrator.workspace.scratch",
-    "Sent": "orchestrator.client.admin",
-    "SharedConfig": "orchestrator.client.shared_config",
-    "Snapshot": "orchestrator.workspace.model",
-    "Standing": "orchestrator.boards.boards",
-    "StateEntry": "orchestrator.workspace.model",
-    "Submission": "orchestrator.tasks.submission",
-    "TaskEvent": "orchestrator.tasks.model",
-    "TaskFilter": "orchestrator.tasks.selecting",
-    "TaskHandle": "orchestrator.client.handle",
-    "TaskInfo": "orchestrator.why.model",
-    "TaskState": "orchestrator.tasks.model",
-    "TaskStatus": "orchestrator.why.model",
-    "Versioned": "orchestrator.workspace.model",
-    "Why": "orchestrator.why.model",
-    "Workspace": "orchestrator.workspace.workspace",
-    "WorkspaceEvent": "orchestrator.workspace.model",
-    "WorkspaceView": "orchestrator.workspace.workspace",
-}
-
 
 if not TYPE_CHECKING:  # else every name, also a misspelt one, would be Any
 
     def __getattr__(name: str) -> Any:
-        if name not in __all__:
-            raise AttributeError(f"module 'orchestrator' has no attribute {name!r}")
-        from importlib import import_module
+        from orchestrator.core.public_names import load
 
-        value = getattr(import_module(_HOMES.get(name, "orchestrator.core.errors")), name)
-        globals()[name] = value
-        return value
+        return load(__name__, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    from orchestrator.core.public_names import homes
+
+    return sorted({*globals(), *homes(__name__)})

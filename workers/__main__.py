@@ -1,4 +1,4 @@
-"""`python -m workers MODULE:AGENT... [--processes N]`: what `orc worker run` starts. Loads no command line library."""
+"""`python -m orchestrator.workers MODULE:AGENT... [--processes N]`: what `orc worker run` starts. Loads no command line library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from orchestrator.core.settings import load_settings
 
 def main() -> int:
     """Run a host; answer its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m workers", description="Run worker processes for agents.")
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.workers", description="Run worker processes for agents."
+    )
     parser.add_argument("agents", nargs="+", metavar="MODULE:AGENT")
     parser.add_argument("--processes", type=int, default=None, help="worker processes (default: settings)")
     parser.add_argument("--config", default=None, help="settings file")
@@ -20,8 +22,8 @@ def main() -> int:
     try:
         settings = load_settings(arguments.config, {"worker.processes": arguments.processes})
         configure_logging(level=settings.logging.level, format=settings.logging.format, secrets=settings.secrets)
-        from workers.runtime.host import Host
-        from workers.runtime.loading import load_agents
+        from orchestrator.workers.runtime.host import Host
+        from orchestrator.workers.runtime.loading import load_agents
 
         return Host(settings, load_agents(arguments.agents), processes=settings.worker.processes).run()
     except OrchestratorError as refused:

@@ -11,13 +11,13 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 from orchestrator.core.rates import Rate, parse_rate
 from orchestrator.locks.execution import LockMode  # noqa: TC001 - part of public signatures
-from workers.skill import PlainSkill, Skill, make_options, make_skill
+from orchestrator.workers.skill import PlainSkill, Skill, make_options, make_skill
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
-    from workers.context import TaskContext
+    from orchestrator.workers.context import TaskContext
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from orchestrator.core.durations import instant_ms, to_ms
 from orchestrator.core.errors import AskExpired, InvalidInput
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.questions import StoredQuestion, encode_value, pack_question
-from workers.signals import Asked
+from orchestrator.workers.signals import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.agent import Agent
+from orchestrator.workers.agent import Agent
 
 agent = Agent("bench", concurrency=100)
 

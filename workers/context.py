@@ -21,7 +21,7 @@ from orchestrator.tasks.submission import (
     SubmitOptions,
     TypedSkill,
 )
-from workers.asking import NO_DEFAULT
+from orchestrator.workers.asking import NO_DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.locks.named import Locks
     from orchestrator.tasks.model import Delivery, Envelope
+    from orchestrator.workers.asking import Asking, PendingQuestion
+    from orchestrator.workers.once import OnceCalls
     from orchestrator.workspace.scratch import Scratch
     from orchestrator.workspace.workspace import Workspace
-    from workers.asking import Asking, PendingQuestion
-    from workers.once import OnceCalls
 
 T = TypeVar("T")
 

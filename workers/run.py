@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.event_loop import run_loop
 from orchestrator.services import resolve_settings
-from workers.runtime.watchdog import LoopWatchdog
-from workers.runtime.worker import run_worker
+from orchestrator.workers.runtime.watchdog import LoopWatchdog
+from orchestrator.workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
-    from workers.agent import Agent
+    from orchestrator.workers.agent import Agent
 
 
 def run(*agents: Agent, settings: Settings | None = None) -> None:

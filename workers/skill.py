@@ -17,7 +17,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
 from orchestrator.core.payload import encode_json
 from orchestrator.locks.execution import MODES, LockMode
-from workers.context import TaskContext
+from orchestrator.workers.context import TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 
 from benchmarks.payload import RESULT, note_attempt, note_start
-from workers import Agent, TaskContext
+from orchestrator import Agent, TaskContext
 
 CONCURRENCY = 100
 

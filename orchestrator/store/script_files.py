@@ -113,7 +113,7 @@ def _parse_bindings(name: str, lines: Sequence[str]) -> dict[str, tuple[Binding,
 @cache
 def all_scripts() -> dict[str, ScriptFile]:
     """Every script of the project by name (`tasks/submit`), read once per process."""
-    root = files("lua")
+    root = files("orchestrator") / "lua"
     modules = Modules(root)
     names = [
         f"{folder.name}/{file.name.removesuffix('.lua')}"

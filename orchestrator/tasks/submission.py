@@ -56,7 +56,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 @runtime_checkable
 class NamedSkill(Protocol):
-    """Anything with the name of a skill: `workers.Skill` is one."""
+    """Anything with the name of a skill: `orchestrator.Skill` is one."""
 
     @property
     def name(self) -> str:

@@ -39,7 +39,7 @@ class NoStore(Store):
 
 def _refusal(what: object) -> OrchestratorError:
     return OrchestratorError(
-        f"there is no server here to ask ({what}); run a whole team for this: workers.testing.Team"
+        f"there is no server here to ask ({what}); run a whole team for this: orchestrator.workers.testing.Team"
     )
 
 

@@ -1,6 +1,6 @@
 """A pool of a test's own: a namespace, a supervisor and clients in the tasks of this process, short times.
 
-It knows nothing of workers; `workers.testing` adds them.
+It knows nothing of workers; `orchestrator.workers.testing` adds them.
 """
 
 from __future__ import annotations

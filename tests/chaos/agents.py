@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from orchestrator import Agent, Reject, Retry, Snooze, TaskContext
 from orchestrator.core.errors import StoreError, SubmitRefused
 from tests.faultkit.checkers.history import (
     EmitConfirmed,
@@ -23,10 +24,9 @@ from tests.faultkit.checkers.history import (
     SubmitStarted,
 )
 from tests.faultkit.checkers.rules import LimitRule, SkillRule
-from workers import Agent, Reject, Retry, Snooze, TaskContext
 
 if TYPE_CHECKING:
-    from workers.agent import CallNext
+    from orchestrator.workers.agent import CallNext
 
 HISTORY_VARIABLE: Final = "CHAOS_HISTORY"
 LEASE_S: Final = 2.0

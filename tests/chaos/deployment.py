@@ -169,7 +169,9 @@ class Deployment:
             self.client = stack.enter_context(ThreadedProxy(self.server.url))
             self.hosts = [
                 self._actor(
-                    stack, f"host{n}", ["-m", "workers", "tests.chaos.agents:agents", "--processes", str(PROCESSES)]
+                    stack,
+                    f"host{n}",
+                    ["-m", "orchestrator.workers", "tests.chaos.agents:agents", "--processes", str(PROCESSES)],
                 )
                 for n in range(HOSTS)
             ]

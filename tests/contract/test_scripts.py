@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from orchestrator.tasks.model import (
 )
 from tests.contract.sample_calls import SAMPLES, WRAPPED
 
-LUA = Path(str(files("lua")))
+LUA = Path(__file__).parents[2] / "lua"
 INCLUDES = sorted((LUA / "includes").glob("*.lua"))
 READ_ONLY = {"locks/peek", "tasks/why", "workspace/present", "workspace/tail"}
 _SHARED_STATE = {name for name in all_scripts() if name.startswith("workspace/")} - READ_ONLY

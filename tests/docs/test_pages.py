@@ -23,7 +23,7 @@ import pytest
 from orchestrator.cli.app import program
 from tests.docs.pages import PAGES, ROOT, Block, anchors, blocks, is_generated, links, prose
 from tests.helpers.local_team import LocalTeam, local_settings, run_local_team
-from workers import Agent
+from orchestrator import Agent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -28,7 +28,7 @@ async def hold(gate: str) -> None:
 FROM_MODULE = (
     (AGENTS + HOLD)
     .replace('f"Hello, {name}"', 'f"{words.HELLO}, {name}"')
-    .replace("from workers", "from kit import words\nfrom workers")
+    .replace("from orchestrator import", "from kit import words\nfrom orchestrator import")
 )
 
 

@@ -120,7 +120,10 @@ def test_nohup(terminal: Terminal) -> None:
 
 @pytest.mark.parametrize(
     "part",
-    ["embedded.guardian", *[pytest.param(part, marks=pytest.mark.slow) for part in ("supervisor run", "-m workers")]],
+    [
+        "embedded.guardian",
+        *[pytest.param(part, marks=pytest.mark.slow) for part in ("supervisor run", "-m orchestrator.workers")],
+    ],
 )
 def test_killed_part_comes_back(terminal: Terminal, part: str) -> None:
     """A part that is killed is started again, and work goes on."""

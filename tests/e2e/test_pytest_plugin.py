@@ -16,7 +16,7 @@ HEAD = """
 import anyio
 import pytest
 from orchestrator import Orchestrator
-from workers import Agent
+from orchestrator import Agent
 
 pytestmark = pytest.mark.anyio
 agent = Agent("adder")
@@ -196,7 +196,7 @@ def test_who_does_not_use_it_pays_nothing(project: Project) -> None:
         def test_nothing_is_loaded(pytestconfig):
             assert pytestconfig.pluginmanager.has_plugin("redis-orchestrator")
             ours = {name for name in sys.modules if name.partition(".")[0] in {"orchestrator", "workers"}}
-            assert ours == {"workers", "workers.testing", "workers.testing.plugin"}
+            assert ours == {"workers", "orchestrator.workers.testing", "orchestrator.workers.testing.plugin"}
             assert not {"redis", "pydantic", "anyio"} & set(sys.modules)
         """)
     )

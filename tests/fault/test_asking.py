@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator import Cause, TaskState
+from orchestrator import Agent, Cause, TaskContext, TaskState
 from orchestrator.client.client import Orchestrator
 from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for
+from orchestrator.workers.testing import Team
 from tests.helpers import subprocesses
 from tests.helpers.end_state import find_violations
 from tests.helpers.subprocesses import alive
 from tests.helpers.team import make_settings
-from workers import Agent, TaskContext
-from workers.testing import Team
 
 if TYPE_CHECKING:
     from orchestrator import TaskHandle

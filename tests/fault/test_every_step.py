@@ -22,6 +22,7 @@ from orchestrator.services import open_services, pool_keys
 from orchestrator.store.script_files import all_scripts
 from orchestrator.supervisor.daemon import supervise
 from orchestrator.testing.waiting import wait_for
+from orchestrator.workers.runtime.worker import Worker
 from tests.faultkit.proxy import FaultProxy
 from tests.faultkit.servers import RedisServer
 from tests.helpers.attempt_log import AttemptLog
@@ -30,7 +31,6 @@ from tests.helpers.guards import keys_of
 from tests.helpers.small_workload import LEASE_S, make_agents, submit_all, violations_of
 from tests.helpers.subprocesses import alive, workers_of
 from tests.helpers.team import make_settings
-from workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,6 +8,7 @@ import anyio
 import pytest
 import redis
 
+from orchestrator import Agent, TaskContext
 from orchestrator.core.errors import ServerFull
 from orchestrator.services import open_services
 from orchestrator.tasks import scripts
@@ -16,7 +17,6 @@ from tests.faultkit.servers import RedisServer
 from tests.helpers.end_state import counters, find_violations
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.team import Team
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from pathlib import Path

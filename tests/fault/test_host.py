@@ -12,18 +12,17 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator import Orchestrator
+from orchestrator import Agent, Orchestrator
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
 from orchestrator.services import SyncStore, pool_keys, reach_server
 from orchestrator.tasks import scripts
 from orchestrator.testing.waiting import wait_for
+from orchestrator.workers.runtime.host import DeadWorker, Host
 from tests.faultkit.servers import RedisServer
 from tests.helpers import subprocesses
 from tests.helpers.subprocesses import alive
 from tests.helpers.team import make_settings
-from workers import Agent
-from workers.runtime.host import DeadWorker, Host
 
 if TYPE_CHECKING:
     import redis

@@ -14,17 +14,16 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator import Orchestrator, TaskCancelled
+from orchestrator import Agent, Orchestrator, TaskCancelled, TaskContext
 from orchestrator.core.ids import new_worker_id
 from orchestrator.services import open_services, pool_keys
 from orchestrator.tasks.model import TaskState
 from orchestrator.testing.waiting import wait_for
+from orchestrator.workers.runtime.worker import Worker
 from tests.faultkit.servers import RedisServer
 from tests.helpers import subprocesses
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.team import make_settings
-from workers import Agent, TaskContext
-from workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from orchestrator import Agent
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
-from workers import Agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

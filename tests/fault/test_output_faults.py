@@ -10,18 +10,18 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from orchestrator import Agent, TaskContext
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import ServerUnavailable
 from orchestrator.core.ids import new_worker_id
 from orchestrator.services import open_services
 from orchestrator.store.script_files import all_scripts
+from orchestrator.workers.runtime.worker import Worker
 from tests.faultkit.commands import script
 from tests.faultkit.proxy import ThreadedProxy
 from tests.faultkit.servers import RedisServer
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.waiting import wait_for
-from workers import Agent, TaskContext
-from workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import anyio
 import anyio.to_thread
 
+from orchestrator import Agent, TaskContext
 from orchestrator.core.ids import new_worker_id
 from orchestrator.services import open_services
+from orchestrator.workers.runtime.worker import Worker
 from tests.helpers.local_team import local_settings, run_local_team
-from workers import Agent, TaskContext
-from workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from tests.faultkit.servers import RedisServer

@@ -6,9 +6,9 @@ import os
 import signal
 from typing import Any
 
+from orchestrator import Agent, TaskContext
 from tests.helpers.attempt_log import AttemptLog, Note
 from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE, LEASE_VARIABLE, SLOTS_VARIABLE
-from workers import Agent, TaskContext
 
 scribe = Agent(
     "scribe",

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import anyio
 
+from orchestrator import Agent, TaskContext
 from tests.helpers.attempt_log import AttemptLog, Note
 from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE
-from workers import Agent, TaskContext
 
 attempt_log = AttemptLog(os.environ.get(ATTEMPT_LOG_VARIABLE, os.devnull))
 busy = Agent("busy", concurrency=1, lease=10)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import anyio
 
+from orchestrator import Agent, TaskContext
 from tests.helpers.logging_agents import LEASE_VARIABLE, SLOTS_VARIABLE
-from workers import Agent, TaskContext
 
 crasher = Agent(
     "crasher",

@@ -89,7 +89,11 @@ def main() -> None:
     from orchestrator.store.script_files import all_scripts
 
     all_scripts()  # read once, for all
-    for module in ("orchestrator.supervisor.daemon", "tests.helpers.small_workload", "workers.runtime.host"):
+    for module in (
+        "orchestrator.supervisor.daemon",
+        "tests.helpers.small_workload",
+        "orchestrator.workers.runtime.host",
+    ):
         import_module(module)
     children: list[int] = []
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them: their ends are seen in /proc
@@ -113,9 +117,9 @@ def main() -> None:
 def _act(order: dict[str, Any]) -> NoReturn:
     from orchestrator.core.event_loop import run_loop
     from orchestrator.supervisor.daemon import run_supervisor
+    from orchestrator.workers.runtime.host import Host
+    from orchestrator.workers.runtime.worker import run_worker
     from tests.helpers.small_workload import make_agents
-    from workers.runtime.host import Host
-    from workers.runtime.worker import run_worker
 
     code = 1
     try:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.testing.temporary_pool import TemporaryPool, open_temporary_pool, temporary_settings
-from workers.testing.worker_pool import WorkerPool, WorkerSlot
+from orchestrator.workers.testing.worker_pool import WorkerPool, WorkerSlot
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from orchestrator.client.client import Orchestrator
     from orchestrator.core.settings import Settings
-    from workers.agent import Agent
-    from workers.runtime.worker import Worker
+    from orchestrator.workers.agent import Agent
+    from orchestrator.workers.runtime.worker import Worker
 
 TIMEOUT_S: Final = 4.0
 """Tests wait this long: less than a sweep (5 s), so that a lost wake-up fails them."""

@@ -22,7 +22,7 @@ WRITES = 10_000
 TASK = "0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55"
 GUARDED = f"""#!lua
 local scope, lock, value = KEYS[1], ARGV[1], ARGV[2]
-{chr(10).join(Modules(files("lua")).expand("guarded", ["--@include lock: fenced_by"]))}
+{chr(10).join(Modules(files("orchestrator") / "lua").expand("guarded", ["--@include lock: fenced_by"]))}
 if fenced_by(scope, lock, value) then return 0 end
 return redis.call('RPUSH', scope .. ':test:doc', ARGV[3])
 """

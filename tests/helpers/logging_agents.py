@@ -9,9 +9,9 @@ from typing import Final
 
 import anyio
 
+from orchestrator import Agent, Reject, Retry, Snooze, TaskContext
 from orchestrator.core.errors import ServerFull, ServerUnavailable
 from tests.helpers.attempt_log import AttemptLog, Note
-from workers import Agent, Reject, Retry, Snooze, TaskContext
 
 ATTEMPT_LOG_VARIABLE: Final = "LOGGING_AGENTS_ATTEMPT_LOG"
 LEASE_VARIABLE: Final = "LOGGING_AGENTS_LEASE_S"

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workers import Agent, TaskContext
+from orchestrator import Agent, TaskContext
 
 SIZE: int = 2 * 1024 * 1024
 BLOCK_S = float(os.environ.get("NASTY_BLOCK_S", "4"))

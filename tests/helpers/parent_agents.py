@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from workers import Agent
+from orchestrator import Agent
 
 parent = Agent("parent")
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import anyio
 
+from orchestrator import Agent, TaskContext
 from tests.helpers.attempt_log import AttemptLog, Note
 from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE, LEASE_VARIABLE, SLOTS_VARIABLE
-from workers import Agent, TaskContext
 
 MEMORY_VARIABLE: Final = "POISON_AGENTS_MEMORY_MB"
 """How much more address space a worker may have than when it imported this."""

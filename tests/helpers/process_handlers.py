@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from workers import Agent, Reject, Retry, Snooze
+from orchestrator import Agent, Reject, Retry, Snooze
 
 cruncher = Agent("cruncher", concurrency=3, lease=2.0)
 

@@ -6,7 +6,7 @@ import os
 
 import anyio
 
-from workers import Agent, TaskContext
+from orchestrator import Agent, TaskContext
 
 agent = Agent("ed", concurrency=4)
 

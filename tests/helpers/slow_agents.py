@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from orchestrator import Agent, run
 from tests.helpers.attempt_log import AttemptLog, Note
 from tests.helpers.logging_agents import ATTEMPT_LOG_VARIABLE
-from workers import Agent, run
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

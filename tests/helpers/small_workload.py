@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
+from orchestrator import Agent, TaskContext
 from orchestrator.core.errors import Fenced, SubmitRefused
 from tests.helpers.attempt_log import AttemptLog, Note
 from tests.helpers.end_state import counters, find_violations, records
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from collections import Counter

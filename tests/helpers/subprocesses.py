@@ -59,7 +59,7 @@ def host(
         sys.executable,
         "-P",
         "-m",
-        "workers",
+        "orchestrator.workers",
         agents,
         "--processes",
         str(processes),

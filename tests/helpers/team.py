@@ -16,9 +16,9 @@ from orchestrator.core.settings import RedisSettings, RetrySettings, Settings, S
 from orchestrator.services import open_services, pool_keys
 from orchestrator.supervisor.daemon import supervise
 from orchestrator.testing.waiting import wait_for
+from orchestrator.workers.runtime.worker import Worker
 from tests.faultkit.proxy import FaultProxy, ThreadedProxy
 from tests.helpers.logging_agents import make_agents
-from workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -28,7 +28,7 @@ AGENTS = '''
 
 import anyio
 
-from workers import Agent, Reject, TaskContext
+from orchestrator import Agent, Reject, TaskContext
 
 agent = Agent("greeter", concurrency=4)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator import TaskCancelled
+from orchestrator import Agent, TaskCancelled, TaskContext
 from orchestrator.control.commands import CancelTasks, Start, Stop, encode_command
 from orchestrator.control.signing import Signer
 from orchestrator.core.ids import new_task_id
@@ -16,7 +16,6 @@ from orchestrator.core.issued import VERSION, Issued, SlotValue, pack_issued, pa
 from orchestrator.tasks.model import TaskState
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle

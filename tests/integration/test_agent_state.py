@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator import Fenced, InvalidInput, Submission
+from orchestrator import Agent, Fenced, InvalidInput, Submission, TaskContext
 from orchestrator.locks import scripts
 from orchestrator.locks.model import new_nonce
 from orchestrator.store.keys import ScopeKeys
 from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     import redis

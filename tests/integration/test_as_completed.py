@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from orchestrator import Agent, Reject
 from orchestrator.client import replies
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
@@ -20,7 +21,6 @@ from orchestrator.tasks.submission import Submission
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
-from workers import Agent, Reject
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

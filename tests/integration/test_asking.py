@@ -12,14 +12,17 @@ import pytest
 from anyio import from_thread, to_thread
 
 from orchestrator import (
+    Agent,
     AnswerRefused,
     AnswerStatus,
+    Asked,
     AskExpired,
     CancelStatus,
     Cause,
     InvalidInput,
     NotFound,
     TaskCancelled,
+    TaskContext,
     TaskFailed,
     TaskState,
     sync,
@@ -29,7 +32,6 @@ from orchestrator.control.signing import signer_of
 from orchestrator.tasks import queries
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
-from workers import Agent, Asked, TaskContext
 
 if TYPE_CHECKING:
     from orchestrator import TaskHandle

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator import InvalidInput, Standing, Submission
+from orchestrator import Agent, InvalidInput, Reject, Standing, Submission
 from tests.helpers.local_team import TIMEOUT_S
-from workers import Agent, Reject
 
 if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam

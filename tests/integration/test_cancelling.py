@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
-from orchestrator import TaskCancelled
+from orchestrator import Agent, TaskCancelled, TaskContext
 from orchestrator.core.ids import new_task_id
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import Delivery, TaskState
 from orchestrator.testing.waiting import wait_for
+from orchestrator.workers.runtime.in_flight import MAX_EARLY_CANCELS, InFlight
 from tests.helpers.local_team import TIMEOUT_S
-from workers import Agent, TaskContext
-from workers.runtime.in_flight import MAX_EARLY_CANCELS, InFlight
 
 if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pydantic import BaseModel, Field, FilePath
 
+from orchestrator import Agent, TaskContext
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.sync import Orchestrator as BlockingOrchestrator
 from orchestrator.tasks.submission import Submission
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from orchestrator import Agent, TaskContext
 from orchestrator.store import script_files
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import Delivery, Verdict, VerdictKind
@@ -26,7 +27,6 @@ from tests.faultkit.checkers.history import (
 from tests.faultkit.checkers.rules import Bounds, Rules
 from tests.faultkit.checkers.run_checks import run_checks
 from tests.helpers.local_team import run_local_team
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
     from orchestrator.client.handle import TaskHandle
     from orchestrator.core.settings import Settings
+    from orchestrator.workers.agent import CallNext
     from tests.helpers.local_team import LocalTeam
-    from workers.agent import CallNext
 
 RULES = Rules(bounds=Bounds(drained_ms=60_000, restarted_ms=60_000))
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from orchestrator import Agent, Retry, TaskContext
 from orchestrator.core.errors import KeyConflict, SubmitRefused, TaskFailed
 from orchestrator.core.ids import new_task_id
 from orchestrator.tasks.submission import Parent, Submission
 from tests.helpers.local_team import TIMEOUT_S
-from workers import Agent, Retry, TaskContext
 
 if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import pytest
 
+from orchestrator import Agent, TaskContext
 from orchestrator.tasks.model import TaskState
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Done, Terminal
 from tests.helpers.waiting import wait_for
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

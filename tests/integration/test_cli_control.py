@@ -10,6 +10,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from orchestrator import Agent
 from orchestrator.agents import scripts as agents
 from orchestrator.agents.model import AgentSpec
 from orchestrator.core.errors import Stopped
@@ -17,13 +18,12 @@ from orchestrator.core.ids import new_task_id
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Done, Terminal
 from tests.helpers.waiting import wait_for, wait_until
-from workers import Agent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from orchestrator.workers.runtime.worker import Worker
     from tests.helpers.local_team import LocalTeam
-    from workers.runtime.worker import Worker
 
 ID: Final = r"[0-9a-f]{8}-[0-9a-f-]{27}"
 SECRET: Final = "canary-of-the-control-secret"

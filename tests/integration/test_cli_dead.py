@@ -10,12 +10,11 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator import Submission, TaskFailed
+from orchestrator import Agent, Submission, TaskFailed
 from orchestrator.tasks.model import TaskState
 from tests.helpers.local_team import run_local_team
 from tests.helpers.terminal import Done, Terminal
 from tests.helpers.waiting import wait_for
-from workers import Agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 import anyio.to_thread
 import pytest
 
+from orchestrator import Agent
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Done, Terminal
-from workers import Agent
 
 if TYPE_CHECKING:
     from pathlib import Path

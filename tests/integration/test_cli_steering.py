@@ -11,12 +11,11 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from orchestrator import Cause, KeyConflict, TaskCancelled
+from orchestrator import Agent, Cause, KeyConflict, TaskCancelled
 from orchestrator.tasks.model import TaskState
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.terminal import Done, Terminal
 from tests.helpers.waiting import wait_for
-from workers import Agent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orchestrator import Agent
 from orchestrator.cli.terminal import output, waiting
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
-from workers import Agent
 
 if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam

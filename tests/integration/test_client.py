@@ -11,6 +11,7 @@ import anyio
 import pytest
 from pydantic import BaseModel, Field
 
+from orchestrator import Agent, Reject, TaskContext
 from orchestrator.client import replies
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import (
@@ -32,7 +33,6 @@ from orchestrator.why.model import Cause
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
-from workers import Agent, Reject, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 from msgspec.structs import replace as changed
 
+from orchestrator import Agent
 from orchestrator.control import scripts
 from orchestrator.control.commands import encode_command, make_command
 from orchestrator.control.desired import read_desired
@@ -19,7 +20,6 @@ from orchestrator.core.settings import Settings  # noqa: TC001 - pydantic resolv
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_until
-from workers import Agent
 
 if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam

@@ -8,24 +8,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator import Submission, TaskFailed
-from workers import Agent, TaskContext
-from workers.demo.analyst import measure
-from workers.demo.editor import audit
-from workers.demo.linker import link
-from workers.demo.models import AuditResult
-from workers.demo.reviewer import review
-from workers.demo.scanner import scan, survey
-from workers.demo.team import team as agents
-from workers.testing import Team
+from orchestrator import Agent, Submission, TaskContext, TaskFailed
+from orchestrator.workers.demo.analyst import measure
+from orchestrator.workers.demo.editor import audit
+from orchestrator.workers.demo.linker import link
+from orchestrator.workers.demo.models import AuditResult
+from orchestrator.workers.demo.reviewer import review
+from orchestrator.workers.demo.scanner import scan, survey
+from orchestrator.workers.demo.team import team as agents
+from orchestrator.workers.testing import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from orchestrator import Snapshot, WorkspaceView
+    from orchestrator.workers.testing.crashes import Step
     from tests.faultkit.servers import RedisServer
-    from workers.testing.crashes import Step
 
 PLANTED = {"scan": 1, "survey": 1, "link": 1, "list_imports": 1, "measure": 4, "review": 2}
 """The children of an audit of the planted shop: reviews of the two files of the loop."""

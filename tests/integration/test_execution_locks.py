@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator import Cause, Fenced, LockLost, TaskFailed, TaskState
+from orchestrator import Agent, Cause, Fenced, LockLost, Retry, TaskContext, TaskFailed, TaskState
 from orchestrator.locks import scripts
 from orchestrator.locks.execution import ExecutionLocks, LockOwner
 from orchestrator.locks.model import new_nonce
@@ -18,11 +18,10 @@ from orchestrator.locks.renewal import LockRenewer
 from orchestrator.locks.waiter import LockWaiter
 from orchestrator.services import SyncStore
 from orchestrator.store.keys import ScopeKeys
+from orchestrator.workers.runtime.dead_worker import give_back
 from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
-from workers import Agent, Retry, TaskContext
-from workers.runtime.dead_worker import give_back
 
 if TYPE_CHECKING:
     import redis

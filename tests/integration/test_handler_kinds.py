@@ -13,14 +13,14 @@ import anyio
 import pytest
 from anyio import from_thread
 
+from orchestrator import Agent, Reject, Retry, TaskContext
 from orchestrator.core.errors import ConfigError, TaskCancelled, TaskFailed
 from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import TaskState
+from orchestrator.workers.runtime.calling import HandlerCaller
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.process_handlers import Point, cruncher, swap
 from tests.helpers.waiting import wait_for
-from workers import Agent, Reject, Retry, TaskContext
-from workers.runtime.calling import HandlerCaller
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +164,7 @@ async def test_a_task_that_died_does_not_wait_for_a_handler_that_was_left_behind
 
 async def test_a_worker_ends_although_a_thread_does_not(team: LocalTeam, monkeypatch: pytest.MonkeyPatch) -> None:
     """What still runs when the drain is over goes back without burning an attempt."""
-    monkeypatch.setattr("workers.runtime.worker.FLUSH_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("orchestrator.workers.runtime.worker.FLUSH_TIMEOUT_S", 0.2)
     agent, started, release = Agent("blocker"), threading.Event(), threading.Event()
 
     @agent.skill

@@ -16,12 +16,12 @@ import anyio
 import pytest
 import structlog
 
+from orchestrator import Agent, Reject, Retry, Snooze, TaskContext
 from orchestrator.core.errors import TaskCancelled, TaskFailed
 from orchestrator.core.log import configure_logging
 from orchestrator.tasks.model import CancelStatus, TaskState
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
-from workers import Agent, Reject, Retry, Snooze, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

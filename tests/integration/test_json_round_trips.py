@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from orchestrator import Agent, Reject, Retry, TaskContext
 from orchestrator.core.errors import TaskFailed
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.submission import Submission
 from tests.helpers.json_values import alike, json_values
 from tests.helpers.local_team import TIMEOUT_S
-from workers import Agent, Reject, Retry, TaskContext
 
 if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle

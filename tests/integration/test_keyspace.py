@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orchestrator import Agent, Reject, TaskContext
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.store.keys import POOL_KEYS, PoolKeys
 from orchestrator.tasks.submission import Submission
 from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S
-from workers import Agent, Reject, TaskContext
 
 if TYPE_CHECKING:
     import redis

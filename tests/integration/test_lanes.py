@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator import Cause, InvalidInput, LaneBusy, SubmitRefused, TaskCancelled
+from orchestrator import Agent, Cause, InvalidInput, LaneBusy, Retry, Snooze, SubmitRefused, TaskCancelled, TaskContext
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.submission import Submission
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
-from workers import Agent, Retry, Snooze, TaskContext
 
 if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle

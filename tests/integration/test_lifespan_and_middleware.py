@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from orchestrator import Agent, Reject, Snooze, TaskContext
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.tasks.model import TaskState
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.process_handlers import Point
 from tests.helpers.process_handlers import swap as swap_points
 from tests.helpers.waiting import wait_for
-from workers import Agent, Reject, Snooze, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from orchestrator.workers.agent import CallNext
     from tests.helpers.local_team import LocalTeam
-    from workers.agent import CallNext
 
 
 # ---------------------------------------------------------------------------------------------------------- lifespan
@@ -80,7 +80,7 @@ async def test_a_lifespan_that_fails_stops_the_worker_before_it_is_known(team: L
         yield
 
     agents = Agent("good", lifespan=good), Agent("bad", lifespan=bad)
-    from workers.runtime.worker import run_worker
+    from orchestrator.workers.runtime.worker import run_worker
 
     with pytest.raises(ConnectionError, match="no database"):
         await run_worker(team.settings, agents)

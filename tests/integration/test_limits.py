@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from orchestrator import Agent, TaskContext
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import ConfigError
 from orchestrator.tasks import scripts
@@ -16,10 +17,9 @@ from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.queries import counters
 from orchestrator.tasks.submission import Submission
 from orchestrator.why.model import Cause
+from orchestrator.workers.runtime.worker import Worker
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.waiting import wait_for
-from workers import Agent, TaskContext
-from workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orchestrator import InvalidInput, Submission
+from orchestrator import Agent, InvalidInput, Submission, TaskContext
 from tests.helpers.local_team import TIMEOUT_S
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam

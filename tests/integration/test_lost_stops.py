@@ -10,12 +10,12 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as LostConnection
 
+from orchestrator import Agent
 from orchestrator.tasks.model import TaskState
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.proxy import FaultProxy
 from tests.faultkit.servers import RedisServer
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
-from workers import Agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

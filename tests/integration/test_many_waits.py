@@ -11,11 +11,11 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from orchestrator import Agent
 from orchestrator.client import replies
 from orchestrator.tasks.submission import Submission
 from tests.helpers.counting import CommandCounter
 from tests.helpers.waiting import wait_for
-from workers import Agent
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orchestrator import Orchestrator, TaskFailed
+from orchestrator import Agent, Orchestrator, TaskContext, TaskFailed
 from orchestrator.testing.waiting import wait_for
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam

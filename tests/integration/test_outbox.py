@@ -13,7 +13,7 @@ import anyio
 import anyio.from_thread
 import pytest
 
-from orchestrator import QueueFull
+from orchestrator import Agent, QueueFull
 from orchestrator.services import pool_keys
 from orchestrator.store.script_files import all_scripts
 from orchestrator.sync import Orchestrator, TaskHandle
@@ -23,7 +23,6 @@ from tests.faultkit.processes import ActorProcess
 from tests.faultkit.proxy import ThreadedProxy
 from tests.helpers.end_state import records
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
-from workers import Agent
 
 if TYPE_CHECKING:
     import sqlite3

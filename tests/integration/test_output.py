@@ -10,11 +10,22 @@ import anyio.from_thread
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from orchestrator import Fenced, InvalidInput, NotFound, Orchestrator, OrchestratorError, Progress, Submission
+from orchestrator import (
+    Agent,
+    Fenced,
+    InvalidInput,
+    NotFound,
+    Orchestrator,
+    OrchestratorError,
+    Progress,
+    Retry,
+    Snooze,
+    Submission,
+    TaskContext,
+)
 from orchestrator.core.ids import new_task_id
 from tests.helpers.local_team import TIMEOUT_S, local_settings
 from tests.helpers.waiting import wait_for
-from workers import Agent, Retry, Snooze, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from orchestrator import Agent, Reject
 from orchestrator.core.errors import TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.submission import Submission
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
-from workers import Agent, Reject
 
 if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle

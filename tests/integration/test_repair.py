@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from orchestrator import Agent, Retry, Snooze, TaskContext
 from orchestrator.store.keys import PoolKeys, kind_of
 from orchestrator.supervisor import reconciler
 from orchestrator.tasks.queries import counters
@@ -20,7 +21,6 @@ from tests.faultkit.servers import RedisServer
 from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from tests.helpers.pool_scans import scan_pool
-from workers import Agent, Retry, Snooze, TaskContext
 
 if TYPE_CHECKING:
     import redis

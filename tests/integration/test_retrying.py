@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 import pytest
 
+from orchestrator import Agent, TaskContext
 from orchestrator.core.errors import InvalidInput, TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import RequeueStatus, TaskState
@@ -16,7 +17,6 @@ from orchestrator.tasks.selecting import OPEN, TaskFilter, select
 from orchestrator.tasks.submission import Submission
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import run_local_team
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from orchestrator.client.admin import Sent

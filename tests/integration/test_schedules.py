@@ -9,6 +9,7 @@ import anyio
 import msgspec
 import pytest
 
+from orchestrator import Agent, TaskContext
 from orchestrator.core.errors import InvalidInput, NotFound, QueueFull, ScheduleExists, Stopped
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.wakeups import Wakeup
@@ -21,7 +22,6 @@ from orchestrator.testing import scripts as kit
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.pool_scans import scan_pool
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

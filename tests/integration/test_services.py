@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 import orchestrator
-from orchestrator import ConfigError, FormatMismatch, InvalidInput, Orchestrator, ServerUnavailable
+from orchestrator import Agent, ConfigError, FormatMismatch, InvalidInput, Orchestrator, ServerUnavailable
 from orchestrator.services import open_services, resolve_settings
 from orchestrator.store.store import DATA_FORMAT
 from orchestrator.supervisor.daemon import run_supervisor
 from tests.faultkit.servers import RedisServer
 from tests.helpers.local_team import TIMEOUT_S, local_settings
-from workers import Agent
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator import ConfigChange, InvalidInput
+from orchestrator import Agent, ConfigChange, InvalidInput, TaskContext
 from tests.helpers.local_team import TIMEOUT_S
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam

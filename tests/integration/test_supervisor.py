@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from orchestrator import Agent, TaskContext
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import TaskExpired
 from orchestrator.core.wakeups import Wakeup
@@ -19,7 +20,6 @@ from orchestrator.tasks.submission import Submission
 from orchestrator.why.model import Cause
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.waiting import wait_for
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

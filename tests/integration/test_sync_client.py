@@ -18,15 +18,18 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from orchestrator import (
+    Agent,
     Cause,
     InvalidInput,
     KeyConflict,
     OrchestratorError,
     QueueFull,
+    Reject,
     ServerUnavailable,
     Submission,
     SubmitRefused,
     TaskCancelled,
+    TaskContext,
     TaskFailed,
     TaskState,
 )
@@ -37,7 +40,6 @@ from tests.faultkit.servers import RedisServer
 from tests.helpers.counting import CommandCounter
 from tests.helpers.local_team import TIMEOUT_S, local_settings, run_local_team
 from tests.helpers.waiting import wait_until
-from workers import Agent, Reject, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

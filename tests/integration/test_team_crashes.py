@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import anyio
 import pytest
 
-from orchestrator import InvalidInput, TaskFailed
+from orchestrator import Agent, InvalidInput, TaskContext, TaskFailed
 from orchestrator.testing.temporary_pool import TemporaryPool
+from orchestrator.workers.testing import Team
+from orchestrator.workers.testing.crashes import Step
 from tests.helpers.waiting import wait_for
-from workers import Agent, TaskContext
-from workers.testing import Team
-from workers.testing.crashes import Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable

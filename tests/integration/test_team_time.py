@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator import InvalidInput, TaskExpired, TaskState
+from orchestrator import Agent, InvalidInput, Retry, Snooze, TaskContext, TaskExpired, TaskState
+from orchestrator.workers.testing import Team
 from tests.helpers.waiting import wait_for
-from workers import Agent, Retry, Snooze, TaskContext
-from workers.testing import Team
 
 if TYPE_CHECKING:
     from collections.abc import Callable

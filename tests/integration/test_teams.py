@@ -11,10 +11,20 @@ import anyio
 import pytest
 from pydantic import BaseModel
 
-from orchestrator import ConfigError, InvalidInput, Orchestrator, OrchestratorError, TaskFailed, TaskState
+from orchestrator import (
+    Agent,
+    ConfigError,
+    InvalidInput,
+    Orchestrator,
+    OrchestratorError,
+    Retry,
+    Snooze,
+    TaskContext,
+    TaskFailed,
+    TaskState,
+)
+from orchestrator.workers.testing import Team
 from tests.helpers.guards import keys_of
-from workers import Agent, Retry, Snooze, TaskContext
-from workers.testing import Team
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -153,7 +163,7 @@ async def test_a_team_must_be_open(make: Callable[..., Team]) -> None:
 
 def test_a_team_needs_asyncio(make: Callable[..., Team]) -> None:
     """On another event loop, or on none, it says what to do; so does a single attempt."""
-    from workers.testing import run_skill
+    from orchestrator.workers.testing import run_skill
 
     for start in (make(agent).__aenter__(), run_skill(add, {"a": 1})):
         with pytest.raises(OrchestratorError, match="fixture `anyio_backend` that returns"):

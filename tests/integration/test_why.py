@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
-from orchestrator import Cause, Why
+from orchestrator import Agent, Cause, Snooze, TaskContext, Why
 from orchestrator.core.errors import TaskCancelled, TaskFailed
 from orchestrator.tasks import queries
 from orchestrator.tasks.model import TaskState
@@ -19,7 +19,6 @@ from orchestrator.tasks.submission import Submission
 from orchestrator.why import lookup
 from tests.helpers.local_team import TIMEOUT_S, run_local_team
 from tests.helpers.waiting import wait_for
-from workers import Agent, Snooze, TaskContext
 
 if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from orchestrator import Agent, TaskContext
 from orchestrator.agents import scripts as registry
 from orchestrator.tasks.inbox import read_inbox
 from orchestrator.tasks.model import TaskState
@@ -19,7 +20,6 @@ from orchestrator.tasks.submission import Submission
 from tests.faultkit.processes import ActorProcess
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -237,7 +237,7 @@ async def test_a_full_worker_keeps_looking_for_what_the_dead_left(team: LocalTea
 
 
 USER_FILE = """
-from workers import Agent, TaskContext, run
+from orchestrator import Agent, TaskContext, run
 
 agent = Agent("standalone")
 
@@ -254,7 +254,7 @@ if __name__ == "__main__":
 async def test_run_is_a_worker_in_this_process(
     team: LocalTeam, redis_server: RedisServer, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """`workers.run(agent)` works until a signal, then leaves the registry and ends with success."""
+    """`orchestrator.run(agent)` works until a signal, then leaves the registry and ends with success."""
     script = tmp_path / "mine.py"
     script.write_text(USER_FILE)
     environment = {**os.environ, "ORC_REDIS__URL": redis_server.url, "ORC_PREFIX": team.settings.prefix}

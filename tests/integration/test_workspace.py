@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator import (
     DELETE,
+    Agent,
     Fenced,
     InvalidInput,
     LockLost,
@@ -20,13 +21,13 @@ from orchestrator import (
     OrchestratorError,
     ServerRefused,
     StateConflict,
+    TaskContext,
     VersionConflict,
     WorkspaceFull,
 )
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.json_values import alike, json_values
 from tests.helpers.local_team import TIMEOUT_S
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     import redis

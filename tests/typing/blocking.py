@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from orchestrator import CancelStatus, OutputChunk, Submission, TaskEvent, TaskStatus
+from orchestrator import Agent, CancelStatus, OutputChunk, Submission, TaskEvent, TaskStatus
 from orchestrator.sync import Orchestrator, TaskHandle
-from workers import Agent
 
 agent = Agent("editor")
 

@@ -9,8 +9,7 @@ from typing import Any, assert_type
 
 from pydantic import BaseModel
 
-from orchestrator import TaskHandle
-from workers import Agent, CallNext, Middleware, Reject, Retry, Skill, Snooze, TaskContext, run
+from orchestrator import Agent, CallNext, Middleware, Reject, Retry, Skill, Snooze, TaskContext, TaskHandle, run
 
 
 class Shelf(BaseModel):

@@ -2,14 +2,18 @@
 
 import orchestrator
 import orchestrator.sync
-import workers
-import workers.testing
-from orchestrator import Orchestrater  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
-from workers import Snoze  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+import orchestrator.workers
+import orchestrator.workers.testing
+from orchestrator import (
+    Orchestrater,  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+    Snoze,  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType]
+)
 
-print(orchestrator.TaskHandle, orchestrator.sync.Orchestrator, workers.Agent, workers.testing.run_skill)
+print(
+    orchestrator.TaskHandle, orchestrator.sync.Orchestrator, orchestrator.Agent, orchestrator.workers.testing.run_skill
+)
 __all__ = ["Orchestrater", "Snoze"]
 print(orchestrator.TaskHandel)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
 print(orchestrator.sync.Submision)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
 print(workers.Agnet)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
-print(workers.testing.run_skil)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
+print(orchestrator.workers.testing.run_skil)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar, assert_type
 import anyio
 from pydantic import BaseModel
 
-from workers import Agent, Skill, TaskContext
+from orchestrator import Agent, Skill, TaskContext
 
 
 class Summary(BaseModel):

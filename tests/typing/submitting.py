@@ -8,12 +8,14 @@ from typing import Any, assert_type
 from pydantic import BaseModel
 
 from orchestrator import (
+    Agent,
     CancelStatus,
     Orchestrator,
     OutputChunk,
     Progress,
     Submission,
     SubmitRefused,
+    TaskContext,
     TaskEvent,
     TaskFailed,
     TaskHandle,
@@ -22,7 +24,6 @@ from orchestrator import (
     TaskStatus,
     Why,
 )
-from workers import Agent, TaskContext
 
 
 class Summary(BaseModel):

@@ -28,7 +28,7 @@ PLANTED: Final = '''
 from typing import assert_type
 
 from orchestrator import Orchestrator, TaskHandle
-from workers import Agent, Snoze  # planted
+from orchestrator import Agent, Snoze  # planted
 
 agent = Agent("editor", concurency=8)  # planted
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, assert_type
 
-from orchestrator import Orchestrator
-from workers import Agent, TaskContext
-from workers.testing import Crash, Outcome, RecordedContext, Team, Teams, make_context, run_skill
+from orchestrator import Agent, Orchestrator, TaskContext
+from orchestrator.workers.testing import Crash, Outcome, RecordedContext, Team, Teams, make_context, run_skill
 
 agent = Agent("editor")
 

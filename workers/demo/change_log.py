@@ -7,9 +7,9 @@ from collections import Counter, deque
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
-from workers.demo.models import ChangeCount, ChangeLog, ChangeLogRow
-from workers.demo.shared_findings import GRAPHS, MEASURES, REMARKS
-from workers.demo.text_format import count, printable, shortened
+from orchestrator.workers.demo.models import ChangeCount, ChangeLog, ChangeLogRow
+from orchestrator.workers.demo.shared_findings import GRAPHS, MEASURES, REMARKS
+from orchestrator.workers.demo.text_format import count, printable, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

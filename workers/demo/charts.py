@@ -10,16 +10,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from workers.demo.layout import place
-from workers.demo.markup import Markup, el, join, raw
-from workers.demo.summary import colour_of
-from workers.demo.text_format import count, seconds, shortened
+from orchestrator.workers.demo.layout import place
+from orchestrator.workers.demo.markup import Markup, el, join, raw
+from orchestrator.workers.demo.summary import colour_of
+from orchestrator.workers.demo.text_format import count, seconds, shortened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from workers.demo.layout import Arrow, Placed
-    from workers.demo.models import Edge, ImportGraph, Span
+    from orchestrator.workers.demo.layout import Arrow, Placed
+    from orchestrator.workers.demo.models import Edge, ImportGraph, Span
 
 WIDTH: Final = 1080.0
 

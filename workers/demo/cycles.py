@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from workers.demo.models import Cycle, Edge
+from orchestrator.workers.demo.models import Cycle, Edge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Final
 
-from workers.demo.cycles import find_cycles
-from workers.demo.models import Edge, Import, ImportGraph, Module, When
+from orchestrator.workers.demo.cycles import find_cycles
+from orchestrator.workers.demo.models import Edge, Import, ImportGraph, Module, When
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from workers.demo.models import ImportList, Tree
+    from orchestrator.workers.demo.models import ImportList, Tree
 
 MAX_LIST_BYTES: Final = 16_000
 """Limit of the imports of one file, because the lists of a batch must fit into one result (1 MiB)."""

@@ -10,7 +10,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from workers.demo.cycles import strong_components
+from orchestrator.workers.demo.cycles import strong_components
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from workers import Agent, Retry, TaskContext
-from workers.demo.analyst import list_imports
-from workers.demo.imports import build_graph
-from workers.demo.models import GraphSummary, Linked, Tree
-from workers.demo.shared_findings import GRAPHS, share
-from workers.demo.timing import Stopwatch
+from orchestrator import Agent, Retry, TaskContext
+from orchestrator.workers.demo.analyst import list_imports
+from orchestrator.workers.demo.imports import build_graph
+from orchestrator.workers.demo.models import GraphSummary, Linked, Tree
+from orchestrator.workers.demo.shared_findings import GRAPHS, share
+from orchestrator.workers.demo.timing import Stopwatch
 
 BATCH = 25
 """Files per task: their import lists fit into one result (1 MiB)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TypeAlias
 
-from workers.demo.text_format import printable
+from orchestrator.workers.demo.text_format import printable
 
 VOID = frozenset({"meta", "br", "hr", "wbr", "input"})
 

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from workers.demo.models import FileMeasure, FunctionMeasure, Undocumented
+from orchestrator.workers.demo.models import FileMeasure, FunctionMeasure, Undocumented
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,17 +9,17 @@ from importlib.resources import files
 from itertools import groupby, repeat
 from typing import TYPE_CHECKING, Final
 
-from workers.demo.charts import graph_svg, histogram_svg, timeline_svg
-from workers.demo.markup import Child, Markup, el, join, raw
-from workers.demo.review import COMPLEXITY_LIMIT, NESTING_LIMIT
-from workers.demo.summary import AGENTS, colour_of, describe_repeats, describe_retry
-from workers.demo.text_format import count, percent, seconds
+from orchestrator.workers.demo.charts import graph_svg, histogram_svg, timeline_svg
+from orchestrator.workers.demo.markup import Child, Markup, el, join, raw
+from orchestrator.workers.demo.review import COMPLEXITY_LIMIT, NESTING_LIMIT
+from orchestrator.workers.demo.summary import AGENTS, colour_of, describe_repeats, describe_retry
+from orchestrator.workers.demo.text_format import count, percent, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from workers.demo.models import Audit, ChangeLogRow, Cycle, Remark
-    from workers.demo.summary import AuditSummary
+    from orchestrator.workers.demo.models import Audit, ChangeLogRow, Cycle, Remark
+    from orchestrator.workers.demo.summary import AuditSummary
 
 OPEN_FILES: Final = 5
 MAX_ROWS: Final = 15
@@ -56,7 +56,7 @@ def render_page(audit: Audit, summary: AuditSummary) -> str:
 
 @cache
 def _style() -> Markup:
-    return raw(files("workers.demo").joinpath("style.css").read_text(encoding="utf-8"))
+    return raw(files("orchestrator.workers.demo").joinpath("style.css").read_text(encoding="utf-8"))
 
 
 # ------------------------------------------------------------------------------------------------------------ head

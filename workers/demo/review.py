@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from workers.demo.models import Remark
-from workers.demo.text_format import count
+from orchestrator.workers.demo.models import Remark
+from orchestrator.workers.demo.text_format import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from workers.demo.models import FileMeasure, FunctionMeasure, Loop
+    from orchestrator.workers.demo.models import FileMeasure, FunctionMeasure, Loop
 
 COMPLEXITY_LIMIT: Final = 10
 NESTING_LIMIT: Final = 4

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from orchestrator import Reject
 from orchestrator.core.errors import StateConflict
+from orchestrator.workers.demo.models import FileMeasure, Remark
 from orchestrator.workspace.model import Applied
-from workers import Reject
-from workers.demo.models import FileMeasure, Remark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from orchestrator import TaskContext
+    from orchestrator.workers.demo.models import Tree, Value
     from orchestrator.workspace.model import LogEntry
-    from workers import TaskContext
-    from workers.demo.models import Tree, Value
 
 STAGE: Final = "audit"
 """State machine of the session: the stage of the audit, and its task id."""

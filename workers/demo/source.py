@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import InvalidInput, NotFound
-from workers.demo.models import Skipped, Tree
-from workers.demo.text_format import printable
+from orchestrator.workers.demo.models import Skipped, Tree
+from orchestrator.workers.demo.text_format import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from workers.demo.models import Span
+from orchestrator.workers.demo.models import Span
 
 if TYPE_CHECKING:
-    from workers import TaskContext
+    from orchestrator import TaskContext
 
 
 class Stopwatch:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from orchestrator.control.desired import ActiveCommand, Desired
     from orchestrator.services import Services
-    from workers.runtime.attempt import Attempt
-    from workers.runtime.in_flight import InFlight
+    from orchestrator.workers.runtime.attempt import Attempt
+    from orchestrator.workers.runtime.in_flight import InFlight
 
 
 class WorkerCommands:

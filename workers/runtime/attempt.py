@@ -13,12 +13,12 @@ import msgspec
 
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope
-from workers.context import AttemptResources, TaskContext
-from workers.skill import Skill
+from orchestrator.workers.context import AttemptResources, TaskContext
+from orchestrator.workers.skill import Skill
 
 if TYPE_CHECKING:
     from orchestrator.locks.attempt import AttemptLocks
-    from workers.asking import PendingQuestion
+    from orchestrator.workers.asking import PendingQuestion
 
 _UNREAD: Final = Envelope("", b"")
 _UNPREPARED: Any = None

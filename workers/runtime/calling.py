@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio import to_thread
 
-from workers.runtime.handler_processes import HandlerProcesses, check_found_by_name
-from workers.skill import HandlerKind
+from orchestrator.workers.runtime.handler_processes import HandlerProcesses, check_found_by_name
+from orchestrator.workers.skill import HandlerKind
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from orchestrator.core.settings import Settings
-    from workers.agent import Agent, Middleware
-    from workers.context import TaskContext
-    from workers.runtime.attempt import Attempt
-    from workers.skill import Skill
+    from orchestrator.workers.agent import Agent, Middleware
+    from orchestrator.workers.context import TaskContext
+    from orchestrator.workers.runtime.attempt import Attempt
+    from orchestrator.workers.skill import Skill
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from orchestrator.services import Services
     from orchestrator.tasks.model import Delivery, Verdict
-    from workers.runtime.in_flight import InFlight
+    from orchestrator.workers.runtime.in_flight import InFlight
 
 PAUSE_S: Final = 1.0
 

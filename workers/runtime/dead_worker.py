@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.services import SyncStore
-    from workers.agent import Agent
+    from orchestrator.workers.agent import Agent
 
 ABANDON_LIMIT: Final = 500
 

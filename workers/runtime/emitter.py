@@ -15,7 +15,7 @@ from orchestrator.core.payload import encode_json
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import EmitStatus
 from orchestrator.tasks.scripts import EmitRow
-from workers.runtime.verdicts import one_line
+from orchestrator.workers.runtime.verdicts import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,22 +22,30 @@ from orchestrator.locks.execution import ExecutionLockBusy, ExecutionLockDeadloc
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.queries import envelope_bytes
-from workers.context import TaskContext
-from workers.runtime.active_commands import stopped_by
-from workers.runtime.attempt import Attempt, StopCause, TimeLimits
-from workers.runtime.calling import HandlerCaller, Serialised
-from workers.runtime.resources import Resources
-from workers.runtime.slots import Slots, slot_ends
-from workers.runtime.verdicts import OutagePolicy, OutageRetries, failed, has_asked, one_line, rejected, sole
-from workers.skill import HandlerKind
+from orchestrator.workers.context import TaskContext
+from orchestrator.workers.runtime.active_commands import stopped_by
+from orchestrator.workers.runtime.attempt import Attempt, StopCause, TimeLimits
+from orchestrator.workers.runtime.calling import HandlerCaller, Serialised
+from orchestrator.workers.runtime.resources import Resources
+from orchestrator.workers.runtime.slots import Slots, slot_ends
+from orchestrator.workers.runtime.verdicts import (
+    OutagePolicy,
+    OutageRetries,
+    failed,
+    has_asked,
+    one_line,
+    rejected,
+    sole,
+)
+from orchestrator.workers.skill import HandlerKind
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from orchestrator.tasks.model import Delivery
-    from workers.agent import Agent
-    from workers.runtime.parts import WorkerParts
-    from workers.runtime.throughput import Throughput
+    from orchestrator.workers.agent import Agent
+    from orchestrator.workers.runtime.parts import WorkerParts
+    from orchestrator.workers.runtime.throughput import Throughput
 
 _RELEASED = Verdict(VerdictKind.RELEASED, reason="the worker stopped it before it started")
 _REQUEUED = Verdict(VerdictKind.REQUEUE, reason="the worker shut down")

@@ -22,9 +22,9 @@ from orchestrator.tasks.queries import server_ms
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from workers.agent import Agent
-    from workers.runtime.parts import WorkerParts
-    from workers.runtime.slots import Slots
+    from orchestrator.workers.agent import Agent
+    from orchestrator.workers.runtime.parts import WorkerParts
+    from orchestrator.workers.runtime.slots import Slots
 
 LIMITED_MAX_AGE_MS: Final = 1000
 """A start is its grant: a limited entry that waited longer than this goes back (protocol rule 14)."""

@@ -21,9 +21,9 @@ import msgspec
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.log import configure_logging
-from workers.runtime.verdicts import HandlerRaised, ValidationFailed, describe, sole, traceback_of
-from workers.signals import AttemptSignal, Reject, Retry, Snooze
-from workers.skill import Skill, make_options, make_skill
+from orchestrator.workers.runtime.verdicts import HandlerRaised, ValidationFailed, describe, sole, traceback_of
+from orchestrator.workers.signals import AttemptSignal, Reject, Retry, Snooze
+from orchestrator.workers.skill import Skill, make_options, make_skill
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -22,7 +22,7 @@ import anyio
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.log import get_logger
 from orchestrator.core.parent_process import end_with_parent
-from workers.runtime.handler_process import (
+from orchestrator.workers.runtime.handler_process import (
     HandlerReply,
     Hello,
     Request,
@@ -34,14 +34,14 @@ from workers.runtime.handler_process import (
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
-    from workers.skill import Skill
+    from orchestrator.workers.skill import Skill
 
 END_S: Final = 2.0
 """An idle process that was told to end gets so long before it is killed."""
 
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from workers.runtime.handler_process import serve; serve(int(sys.argv[1]))"
+    "from orchestrator.workers.runtime.handler_process import serve; serve(int(sys.argv[1]))"
 )
 _log = get_logger(__name__)
 

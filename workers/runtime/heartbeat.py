@@ -23,17 +23,17 @@ from orchestrator.core.log import get_logger
 from orchestrator.services import SyncStore
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus
-from workers.runtime.attempt import StopCause
-from workers.runtime.listener import CommandListener
-from workers.runtime.watchdog import LoopProbe
+from orchestrator.workers.runtime.attempt import StopCause
+from orchestrator.workers.runtime.listener import CommandListener
+from orchestrator.workers.runtime.watchdog import LoopProbe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from workers.agent import Agent
-    from workers.runtime.parts import WorkerParts
-    from workers.runtime.throughput import Throughput
-    from workers.runtime.watchdog import LoopWatchdog
+    from orchestrator.workers.agent import Agent
+    from orchestrator.workers.runtime.parts import WorkerParts
+    from orchestrator.workers.runtime.throughput import Throughput
+    from orchestrator.workers.runtime.watchdog import LoopWatchdog
 
 _log = get_logger(__name__)
 

@@ -21,17 +21,17 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.services import pool_keys, reach_server
-from workers.runtime.dead_worker import give_back
-from workers.runtime.verdicts import describe
-from workers.runtime.watchdog import LoopWatchdog
-from workers.runtime.worker import run_worker
+from orchestrator.workers.runtime.dead_worker import give_back
+from orchestrator.workers.runtime.verdicts import describe
+from orchestrator.workers.runtime.watchdog import LoopWatchdog
+from orchestrator.workers.runtime.worker import run_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from orchestrator.core.settings import Settings
     from orchestrator.services import SyncStore
-    from workers.agent import Agent
+    from orchestrator.workers.agent import Agent
 
 HEALTHY_AFTER_S: Final = 30.0
 """A child that lived so long died of something new: the back-off starts again."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import anyio
 
-from workers.runtime.attempt import Attempt, StopCause
+from orchestrator.workers.runtime.attempt import Attempt, StopCause
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Final
 from orchestrator.control.desired import read_desired
 from orchestrator.control.signing import signer_of
 from orchestrator.core.errors import StoreError
-from workers.runtime.active_commands import interrupted
-from workers.runtime.control_reader import MAX_BYTES, NOTHING, ControlReader
-from workers.runtime.receipts import CommandReceipts
+from orchestrator.workers.runtime.active_commands import interrupted
+from orchestrator.workers.runtime.control_reader import MAX_BYTES, NOTHING, ControlReader
+from orchestrator.workers.runtime.receipts import CommandReceipts
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
     from orchestrator.services import SyncStore
-    from workers.runtime.control_reader import Note
-    from workers.runtime.parts import WorkerParts
+    from orchestrator.workers.runtime.control_reader import Note
+    from orchestrator.workers.runtime.parts import WorkerParts
 
 LISTEN_BACK_S: Final = 1
 """The first read starts this long before now, so that no command falls between the desired state and the stream."""

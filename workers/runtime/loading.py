@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError
-from workers.agent import Agent
+from orchestrator.workers.agent import Agent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

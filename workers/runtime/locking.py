@@ -11,12 +11,12 @@ from orchestrator.locks.renewal import LockRenewer
 from orchestrator.locks.waiter import LockWaiter
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus
-from workers.runtime.attempt import StopCause
+from orchestrator.workers.runtime.attempt import StopCause
 
 if TYPE_CHECKING:
     from orchestrator.locks.execution import LockMode
     from orchestrator.services import Services
-    from workers.runtime.attempt import Attempt
+    from orchestrator.workers.runtime.attempt import Attempt
 
 
 class Locking:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import anyio
 
 from orchestrator.client.client import Orchestrator
-from workers.runtime.active_commands import WorkerCommands
-from workers.runtime.completer import Completer
-from workers.runtime.crash_isolation import CrashIsolation
-from workers.runtime.emitter import Emitter
-from workers.runtime.in_flight import InFlight
-from workers.runtime.locking import Locking
+from orchestrator.workers.runtime.active_commands import WorkerCommands
+from orchestrator.workers.runtime.completer import Completer
+from orchestrator.workers.runtime.crash_isolation import CrashIsolation
+from orchestrator.workers.runtime.emitter import Emitter
+from orchestrator.workers.runtime.in_flight import InFlight
+from orchestrator.workers.runtime.locking import Locking
 
 if TYPE_CHECKING:
     from orchestrator.services import Services

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from orchestrator.control.entries import ControlEntry
     from orchestrator.control.signing import Signer
     from orchestrator.services import PoolKeys, SyncStore
-    from workers.runtime.active_commands import WorkerCommands
-    from workers.runtime.attempt import Attempt
-    from workers.runtime.in_flight import InFlight
+    from orchestrator.workers.runtime.active_commands import WorkerCommands
+    from orchestrator.workers.runtime.attempt import Attempt
+    from orchestrator.workers.runtime.in_flight import InFlight
 
 BATCH_ROWS: Final = 500
 KEPT_ROWS: Final = 10_000

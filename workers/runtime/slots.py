@@ -17,7 +17,7 @@ import anyio
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from workers.runtime.attempt import Attempt
+    from orchestrator.workers.runtime.attempt import Attempt
 
 
 WAKE_AHEAD: Final = 2

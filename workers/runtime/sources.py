@@ -1,4 +1,4 @@
-"""`python -m workers.runtime.sources MODULE:AGENT...`: import agents, say which files they came from, and end.
+"""`python -m orchestrator.workers.runtime.sources MODULE:AGENT...`: import agents, say which files they came from, and end.
 
 For reloading: a process of its own finds out whether the agents can be loaded, and leaves nothing behind.
 """
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ConfigError
-from workers.runtime import loading
+from orchestrator.workers.runtime import loading
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-_OURS: Final = frozenset({"__main__", "orchestrator", "workers", "lua"})
+_OURS: Final = frozenset({"__main__", "orchestrator"})
 
 
 def main(targets: Sequence[str]) -> int:

@@ -11,11 +11,11 @@ import msgspec
 from orchestrator.core.errors import AskExpired, ServerFull, ServerUnavailable
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind
-from workers.signals import Asked, Reject, Retry, Snooze
+from orchestrator.workers.signals import Asked, Reject, Retry, Snooze
 
 if TYPE_CHECKING:
     from orchestrator.core.backoff import Backoff
-    from workers.skill import Skill
+    from orchestrator.workers.skill import Skill
 
 ERROR_BYTES: Final = 8192
 """A traceback is cut to this, in the middle: its ends say most."""

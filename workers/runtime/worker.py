@@ -21,13 +21,13 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger, set_level
 from orchestrator.core.rates import parse_rate
 from orchestrator.services import open_services
-from workers.runtime.active_commands import interrupt
-from workers.runtime.attempt import StopCause
-from workers.runtime.executor import Executor
-from workers.runtime.fetcher import Fetcher
-from workers.runtime.heartbeat import Heartbeat, HeartbeatCallbacks
-from workers.runtime.parts import make_parts
-from workers.runtime.throughput import Throughput
+from orchestrator.workers.runtime.active_commands import interrupt
+from orchestrator.workers.runtime.attempt import StopCause
+from orchestrator.workers.runtime.executor import Executor
+from orchestrator.workers.runtime.fetcher import Fetcher
+from orchestrator.workers.runtime.heartbeat import Heartbeat, HeartbeatCallbacks
+from orchestrator.workers.runtime.parts import make_parts
+from orchestrator.workers.runtime.throughput import Throughput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from orchestrator.core.log import Level
     from orchestrator.core.settings import Settings
     from orchestrator.services import Services
-    from workers.agent import Agent
-    from workers.runtime.parts import WorkerParts
-    from workers.runtime.watchdog import LoopWatchdog
+    from orchestrator.workers.agent import Agent
+    from orchestrator.workers.runtime.parts import WorkerParts
+    from orchestrator.workers.runtime.watchdog import LoopWatchdog
 
 FLUSH_TIMEOUT_S: Final = 5.0
 """How long the last verdicts may take to be stored before a worker that was told to stop gives up."""

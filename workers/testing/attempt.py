@@ -20,26 +20,26 @@ from orchestrator.tasks.questions import unpack_question
 from orchestrator.tasks.submission import Duration, Submission, SubmissionValidator
 from orchestrator.testing.event_loop import check_event_loop
 from orchestrator.testing.offline import packed_envelope
-from workers.agent import Agent
-from workers.context import TaskContext
-from workers.runtime.calling import HandlerCaller
-from workers.runtime.completer import Completer
-from workers.runtime.executor import Executor
-from workers.runtime.in_flight import InFlight
-from workers.runtime.resources import Resources
-from workers.runtime.throughput import Throughput
-from workers.skill import Skill
-from workers.testing.recording import Recording
+from orchestrator.workers.agent import Agent
+from orchestrator.workers.context import TaskContext
+from orchestrator.workers.runtime.calling import HandlerCaller
+from orchestrator.workers.runtime.completer import Completer
+from orchestrator.workers.runtime.executor import Executor
+from orchestrator.workers.runtime.in_flight import InFlight
+from orchestrator.workers.runtime.resources import Resources
+from orchestrator.workers.runtime.throughput import Throughput
+from orchestrator.workers.skill import Skill
+from orchestrator.workers.testing.recording import Recording
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from orchestrator.services import Services
     from orchestrator.tasks.submission import Arguments, TypedSkill
-    from workers.runtime.attempt import Attempt
-    from workers.runtime.parts import WorkerParts
-    from workers.testing.children import Children
-    from workers.testing.scripted_record import ScriptedAnswers, ScriptedRecord
+    from orchestrator.workers.runtime.attempt import Attempt
+    from orchestrator.workers.runtime.parts import WorkerParts
+    from orchestrator.workers.testing.children import Children
+    from orchestrator.workers.testing.scripted_record import ScriptedAnswers, ScriptedRecord
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -146,7 +146,9 @@ class ScriptedHandle(TaskHandle[Any]):
 
     def entries(self, *_: object) -> NoReturn:
         """Its output is asked for."""
-        raise OrchestratorError("a scripted child has no output; run a whole team for this: workers.testing.Team")
+        raise OrchestratorError(
+            "a scripted child has no output; run a whole team for this: orchestrator.workers.testing.Team"
+        )
 
 
 def _plain(task: Submission, parent: Parent | None, args: dict[str, Any]) -> Submission:

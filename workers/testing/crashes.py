@@ -13,10 +13,10 @@ import anyio
 
 from orchestrator.client.client import Orchestrator
 from orchestrator.core.errors import InvalidInput
-from workers.runtime.calling import HandlerCaller
-from workers.runtime.emitter import Emitter
-from workers.runtime.parts import ChildClient, make_parts
-from workers.runtime.worker import Worker
+from orchestrator.workers.runtime.calling import HandlerCaller
+from orchestrator.workers.runtime.emitter import Emitter
+from orchestrator.workers.runtime.parts import ChildClient, make_parts
+from orchestrator.workers.runtime.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from orchestrator.tasks.scripts import EmitRow
     from orchestrator.tasks.submission import Parent, Submission
     from orchestrator.testing.killable_store import KillableStore
-    from workers.agent import Agent
-    from workers.runtime.attempt import Attempt
+    from orchestrator.workers.agent import Agent
+    from orchestrator.workers.runtime.attempt import Attempt
 
 Step: TypeAlias = Literal["start", "submit", "progress", "emit", "result", "stored"]
 """Where a worker can vanish.

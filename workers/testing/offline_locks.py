@@ -10,11 +10,11 @@ import msgspec
 
 from orchestrator.locks.renewal import LockRenewer, RenewedLock
 from orchestrator.testing.offline import NoStore, offline_services
-from workers.runtime.locking import Locking
+from orchestrator.workers.runtime.locking import Locking
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
-    from workers.runtime.attempt import Attempt
+    from orchestrator.workers.runtime.attempt import Attempt
 
 
 class OfflineLocking(Locking):

@@ -9,8 +9,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from workers.testing.attempt import RecordedContext
-    from workers.testing.teams import Teams
+    from orchestrator.workers.testing.attempt import RecordedContext
+    from orchestrator.workers.testing.teams import Teams
 
 
 @pytest.fixture(scope="session")
@@ -26,11 +26,11 @@ def orc_redis() -> Iterator[str]:
 def orc_team(orc_redis: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Teams]:
     """Teams on that server, each test's in a namespace of its own.
 
-    Use: `async with orc_team(agent) as team:`; see `workers.testing.Team`. Code under test that opens a client of its
+    Use: `async with orc_team(agent) as team:`; see `orchestrator.workers.testing.Team`. Code under test that opens a client of its
     own reaches it too: `ORC_REDIS__URL` and `ORC_PREFIX` are set. Afterwards the keys are removed, and the test fails
     if a team was left open or an asyncio task was left behind.
     """
-    from workers.testing.teams import Teams
+    from orchestrator.workers.testing.teams import Teams
 
     teams = Teams(orc_redis)
     for name, value in teams.environment.items():
@@ -44,8 +44,8 @@ def orc_team(orc_redis: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Teams]
 def orc_context() -> Callable[..., RecordedContext]:
     """Contexts without a server, for functions that take one.
 
-    Use: `ctx = orc_context(session="101")`; see `workers.testing.make_context`.
+    Use: `ctx = orc_context(session="101")`; see `orchestrator.workers.testing.make_context`.
     """
-    from workers.testing.attempt import make_context
+    from orchestrator.workers.testing.attempt import make_context
 
     return make_context

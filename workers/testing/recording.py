@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import EmitStatus, Progress
 from orchestrator.testing.offline import offline_services
-from workers.runtime.active_commands import WorkerCommands
-from workers.runtime.crash_isolation import CrashIsolation
-from workers.runtime.emitter import Emitter
-from workers.runtime.parts import ChildClient, WorkerParts
-from workers.testing.children import ScriptedClient
-from workers.testing.offline_locks import OfflineLocking
-from workers.testing.scripted_record import ScriptedRecord
+from orchestrator.workers.runtime.active_commands import WorkerCommands
+from orchestrator.workers.runtime.crash_isolation import CrashIsolation
+from orchestrator.workers.runtime.emitter import Emitter
+from orchestrator.workers.runtime.parts import ChildClient, WorkerParts
+from orchestrator.workers.testing.children import ScriptedClient
+from orchestrator.workers.testing.offline_locks import OfflineLocking
+from orchestrator.workers.testing.scripted_record import ScriptedRecord
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.tasks.scripts import EmitRow
     from orchestrator.tasks.submission import Submission
-    from workers.runtime.completer import Completer
-    from workers.runtime.in_flight import InFlight
-    from workers.testing.children import Children
-    from workers.testing.scripted_record import ScriptedAnswers
+    from orchestrator.workers.runtime.completer import Completer
+    from orchestrator.workers.runtime.in_flight import InFlight
+    from orchestrator.workers.testing.children import Children
+    from orchestrator.workers.testing.scripted_record import ScriptedAnswers
 
 
 WORKER: Final = "no-worker"

@@ -10,7 +10,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.payload import decode_json, encode_json
 from orchestrator.tasks.model import Question
 from orchestrator.tasks.questions import encode_value
-from workers.once import RESULT_BYTES, RESULT_DEPTH
+from orchestrator.workers.once import RESULT_BYTES, RESULT_DEPTH
 
 ScriptedAnswers: TypeAlias = Mapping[str, Any] | Sequence[Any] | Callable[[str], Any]
 """Answers to questions: by their text, in their order, or by a function of the text. A `TimeoutError` in place of one:

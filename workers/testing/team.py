@@ -31,8 +31,8 @@ from orchestrator.testing.temporary_pool import (
     temporary_settings,
 )
 from orchestrator.testing.temporary_server import temporary_server
-from workers.testing.scripted_record import UNANSWERED, answer_to, check_answers
-from workers.testing.worker_pool import WorkerPool
+from orchestrator.workers.testing.scripted_record import UNANSWERED, answer_to, check_answers
+from orchestrator.workers.testing.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from orchestrator.core.durations import Duration
     from orchestrator.core.settings import Settings
     from orchestrator.tasks.submission import Arguments, NamedSkill, SubmitOptions, TypedSkill
-    from workers.agent import Agent
-    from workers.testing.crashes import Crash, Step
-    from workers.testing.scripted_record import ScriptedAnswers
+    from orchestrator.workers.agent import Agent
+    from orchestrator.workers.testing.crashes import Crash, Step
+    from orchestrator.workers.testing.scripted_record import ScriptedAnswers
 
 T = TypeVar("T")
 

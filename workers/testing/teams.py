@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from orchestrator.testing.temporary_pool import new_prefix, remove_keys, temporary_settings
-from workers.testing.team import Team
+from orchestrator.workers.testing.team import Team
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from workers.agent import Agent
+    from orchestrator.workers.agent import Agent
 
 
 class Teams:

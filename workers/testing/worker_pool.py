@@ -12,8 +12,8 @@ import anyio.to_thread
 from orchestrator.core.ids import new_worker_id
 from orchestrator.services import SyncStore
 from orchestrator.testing.killable_store import KillableStore, killable_services
-from workers.runtime.dead_worker import give_back
-from workers.testing.crashes import Crash, CrashPlan, KillableWorker
+from orchestrator.workers.runtime.dead_worker import give_back
+from orchestrator.workers.testing.crashes import Crash, CrashPlan, KillableWorker
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from orchestrator.core.settings import Settings
     from orchestrator.testing.temporary_pool import TemporaryPool
-    from workers.agent import Agent
+    from orchestrator.workers.agent import Agent
 
 
 class WorkerSlot:

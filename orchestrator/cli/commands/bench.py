@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from orchestrator.core.settings import Settings
 
-APP: Final = "workers.bench:agent"
+APP: Final = "orchestrator.workers.bench:agent"
 TASKS: Final = 5000
 LATENCY_S: Final = 2.0
 SUBMIT_S: Final = 1.2

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from orchestrator.core.settings import Settings
 
-TEAM: Final = "workers.demo.team:team"
+TEAM: Final = "orchestrator.workers.demo.team:team"
 ROOT_SKILL: Final = "audit"
 PROCESSES: Final = 3
 TIMEOUT_S: Final = 20.0
@@ -96,7 +96,7 @@ def demo(
 
 def _check_tree(path: str | None) -> str:
     """Ask the team's own code whether there is something to audit, before anything is started."""
-    command = [sys.executable, "-P", "-m", "workers.demo", *([] if path is None else [path])]
+    command = [sys.executable, "-P", "-m", "orchestrator.workers.demo", *([] if path is None else [path])]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own interpreter and module
     if answer.returncode:
         raise SystemExit(answer.returncode)  # it has said why

@@ -57,7 +57,7 @@ def worker_command(agents: tuple[str, ...], processes: int | None, *, reload: bo
         ConfigError: the library that watches files is not there.
     """
     count = [] if processes is None else ["--processes", str(check_processes(processes))]
-    module = "workers"
+    module = "orchestrator.workers"
     if reload:
         from orchestrator.cli.source_watch import check_installed
 

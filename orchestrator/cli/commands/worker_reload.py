@@ -50,9 +50,9 @@ class Reloader:
 
     def __init__(self, arguments: Sequence[str], watch: SourceWatch, signals: Signals) -> None:
         # -B: a file that is edited twice within a second would pass for its compiled form.
-        self._host_command = [sys.executable, "-B", "-P", "-m", "workers", *arguments]
+        self._host_command = [sys.executable, "-B", "-P", "-m", "orchestrator.workers", *arguments]
         targets = arguments[arguments.index("--") + 1 :]
-        self._import_command = [sys.executable, "-B", "-P", "-m", "workers.runtime.sources", *targets]
+        self._import_command = [sys.executable, "-B", "-P", "-m", "orchestrator.workers.runtime.sources", *targets]
         self._watch, self._signals = watch, signals
         self._folders = {Path.cwd()}
         self._host: Child | None = None

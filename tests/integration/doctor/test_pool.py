@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import pytest
 
+from orchestrator import Agent
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
 from orchestrator.doctor import leftovers
@@ -19,7 +20,6 @@ from orchestrator.testing.waiting import wait_for
 from tests.helpers.doctor_runs import find_problems, run_doctor
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.pool_scans import scan_pool
-from workers import Agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

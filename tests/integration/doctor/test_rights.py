@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orchestrator import Agent, TaskContext
 from orchestrator.doctor import compatibility
 from orchestrator.doctor.commands import CALLED, acl_name, used_commands
 from orchestrator.doctor.context import CheckContext
@@ -18,7 +19,6 @@ from orchestrator.store.store import DATA_FORMAT, Endpoint, Store
 from orchestrator.tasks import queries
 from tests.helpers.doctor_runs import find_problems, run_doctor, run_fix
 from tests.helpers.local_team import local_settings, run_local_team
-from workers import Agent, TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

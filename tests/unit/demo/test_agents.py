@@ -6,15 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from orchestrator import TaskFailed
-from workers.demo.analyst import list_imports, measure
-from workers.demo.editor import audit
-from workers.demo.models import (
+from orchestrator.workers.demo.analyst import list_imports, measure
+from orchestrator.workers.demo.editor import audit
+from orchestrator.workers.demo.models import (
     FileMeasure,
     Span,
     Tree,
 )
-from workers.demo.scanner import scan, survey
-from workers.testing import run_skill
+from orchestrator.workers.demo.scanner import scan, survey
+from orchestrator.workers.testing import run_skill
 
 if TYPE_CHECKING:
     from pathlib import Path

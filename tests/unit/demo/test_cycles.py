@@ -8,9 +8,9 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.demo.cycles import find_cycles, shortest_loop, strong_components
-from workers.demo.layout import place
-from workers.demo.models import Edge, When
+from orchestrator.workers.demo.cycles import find_cycles, shortest_loop, strong_components
+from orchestrator.workers.demo.layout import place
+from orchestrator.workers.demo.models import Edge, When
 
 NODES = 7
 WHEN: list[When] = ["import", "lazy", "typing"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
-from workers.demo.imports import MAX_LIST_BYTES, build_graph, read_imports
-from workers.demo.measure import parse
-from workers.demo.models import Import, ImportGraph, ImportList
-from workers.demo.source import read_source, scan_tree
+from orchestrator.workers.demo.imports import MAX_LIST_BYTES, build_graph, read_imports
+from orchestrator.workers.demo.measure import parse
+from orchestrator.workers.demo.models import Import, ImportGraph, ImportList
+from orchestrator.workers.demo.source import read_source, scan_tree
 
 if TYPE_CHECKING:
     import pytest
@@ -224,7 +224,7 @@ def test_hostile_names_make_nodes_but_no_trouble(write_tree: WriteTree) -> None:
 
 def test_a_huge_graph_is_cut_but_its_cycles_are_whole(write_tree: WriteTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Edges beyond the cap are counted as left out; cycles are found over all of them."""
-    monkeypatch.setattr("workers.demo.imports.MAX_EDGES", 2)
+    monkeypatch.setattr("orchestrator.workers.demo.imports.MAX_EDGES", 2)
     graph = graph_of(write_tree, {"a.py": "import b, c\n", "b.py": "import a, c\n", "c.py": "import a\n"})
     assert (len(graph.edges), graph.edges_left_out) == (2, 3)
     assert graph.cycles[0].members == (0, 1, 2)

@@ -7,8 +7,8 @@ from textwrap import dedent
 
 import pytest
 
-from workers.demo.measure import MAX_NAMED, measure_text
-from workers.demo.models import FileMeasure, FunctionMeasure, Undocumented
+from orchestrator.workers.demo.measure import MAX_NAMED, measure_text
+from orchestrator.workers.demo.models import FileMeasure, FunctionMeasure, Undocumented
 
 
 def measured(text: str) -> FileMeasure:

@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from tests.helpers.html_page import Page
-from workers.demo.charts import graph_svg, histogram_svg, timeline_svg
-from workers.demo.cycles import find_cycles
-from workers.demo.imports import build_graph, read_imports
-from workers.demo.measure import Unparsable, measure_text, parse
-from workers.demo.models import (
+from orchestrator.workers.demo.charts import graph_svg, histogram_svg, timeline_svg
+from orchestrator.workers.demo.cycles import find_cycles
+from orchestrator.workers.demo.imports import build_graph, read_imports
+from orchestrator.workers.demo.measure import Unparsable, measure_text, parse
+from orchestrator.workers.demo.models import (
     Audit,
     ChangeCount,
     ChangeLog,
@@ -29,9 +28,10 @@ from workers.demo.models import (
     Module,
     Span,
 )
-from workers.demo.report import write_report
-from workers.demo.review import remarks_on, worst_files
-from workers.demo.source import Unreadable, read_source, scan_tree
+from orchestrator.workers.demo.report import write_report
+from orchestrator.workers.demo.review import remarks_on, worst_files
+from orchestrator.workers.demo.source import Unreadable, read_source, scan_tree
+from tests.helpers.html_page import Page
 
 if TYPE_CHECKING:
     from pathlib import Path

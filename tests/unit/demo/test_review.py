@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.demo.measure import measure_text
-from workers.demo.models import FileMeasure, FunctionMeasure, Loop, Undocumented
-from workers.demo.review import (
+from orchestrator.workers.demo.measure import measure_text
+from orchestrator.workers.demo.models import FileMeasure, FunctionMeasure, Loop, Undocumented
+from orchestrator.workers.demo.review import (
     COMPLEXITY_LIMIT,
     FILE_LINES_LIMIT,
     FUNCTION_LINES_LIMIT,

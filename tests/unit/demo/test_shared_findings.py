@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.workers.demo.change_log import MAX_DESCRIPTION, describe_event
+from orchestrator.workers.demo.models import ChangeLogRow, FileMeasure, GraphSummary, Remark, Tree
+from orchestrator.workers.demo.shared_findings import read_measures, read_remarks
 from orchestrator.workspace.model import Change, LogEntry, WorkspaceEvent
-from workers.demo.change_log import MAX_DESCRIPTION, describe_event
-from workers.demo.models import ChangeLogRow, FileMeasure, GraphSummary, Remark, Tree
-from workers.demo.shared_findings import read_measures, read_remarks
 
 AT = datetime.fromtimestamp(1_750_000_000, UTC)
 

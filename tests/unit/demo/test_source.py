@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.core.errors import InvalidInput, NotFound
-from workers.demo import source
-from workers.demo.source import Unreadable, check_tree, default_tree, read_source, scan_tree
+from orchestrator.workers.demo import source
+from orchestrator.workers.demo.source import Unreadable, check_tree, default_tree, read_source, scan_tree
 
 if TYPE_CHECKING:
     from tests.unit.demo.conftest import WriteTree

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.errors import InvalidInput
-from workers.testing.team import span_ms
+from orchestrator.workers.testing.team import span_ms
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator import Agent
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.rates import Rate, parse_rate
-from workers import Agent
 
 
 def test_an_agent_has_sensible_defaults() -> None:

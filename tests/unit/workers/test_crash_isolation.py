@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import anyio.lowlevel
 
-from workers.runtime.crash_isolation import CrashIsolation
+from orchestrator.workers.runtime.crash_isolation import CrashIsolation
 
 
 async def test_tasks_of_one_depth_run_one_after_another() -> None:

@@ -6,9 +6,9 @@ import anyio
 import pytest
 
 from orchestrator.tasks.model import Delivery
-from workers.runtime.attempt import Attempt, StopCause
-from workers.runtime.in_flight import InFlight
-from workers.testing import make_context
+from orchestrator.workers.runtime.attempt import Attempt, StopCause
+from orchestrator.workers.runtime.in_flight import InFlight
+from orchestrator.workers.testing import make_context
 
 
 def delivery(entry: str = "1-0", *, agent: str = "editor", generation: str = "7") -> Delivery:

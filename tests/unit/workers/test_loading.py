@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.core.errors import ConfigError
-from workers.runtime.loading import load_agents
+from orchestrator.workers.runtime.loading import load_agents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 GOOD = """
-from workers import Agent
+from orchestrator import Agent
 agent = Agent("editor")
 empty = Agent("lazy")
 number = 5

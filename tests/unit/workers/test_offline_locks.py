@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator import InvalidInput, LockBusy, OrchestratorError
-from workers import Agent, TaskContext
-from workers.testing import make_context, run_skill
+from orchestrator import Agent, InvalidInput, LockBusy, OrchestratorError, TaskContext
+from orchestrator.workers.testing import make_context, run_skill
 
 agent = Agent("ed")
 
@@ -75,5 +74,5 @@ async def test_shared_state_needs_a_team() -> None:
     """What is shared needs a server: reading, changing and waiting for more all say what to use."""
     ctx = make_context(session="s")
     for asked in (ctx.workspace.get(), ctx.workspace.clear(), ctx.agent_state.get(), anext(ctx.workspace.events())):
-        with pytest.raises(OrchestratorError, match=r"run a whole team for this: workers\.testing\.Team"):
+        with pytest.raises(OrchestratorError, match=r"run a whole team for this: orchestrator\.workers\.testing\.Team"):
             await asked

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator import Agent, TaskContext
 from orchestrator.core.errors import Fenced, OrchestratorError, ServerFull, ServerUnavailable
-from workers import Agent, TaskContext
-from workers.runtime.verdicts import MAX_OUTAGE_RETRIES, REMEMBERED, OutagePolicy, OutageRetries
-from workers.testing import run_skill
+from orchestrator.workers.runtime.verdicts import MAX_OUTAGE_RETRIES, REMEMBERED, OutagePolicy, OutageRetries
+from orchestrator.workers.testing import run_skill
 
 agent = Agent("agent")
 

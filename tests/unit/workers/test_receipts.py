@@ -9,10 +9,10 @@ from orchestrator.control.desired import ActiveCommand, Desired
 from orchestrator.control.signing import Signer
 from orchestrator.core.issued import VERSION, Issued
 from orchestrator.store.keys import PoolKeys
-from workers.runtime import receipts
-from workers.runtime.active_commands import WorkerCommands
-from workers.runtime.in_flight import InFlight
-from workers.runtime.receipts import CommandReceipts
+from orchestrator.workers.runtime import receipts
+from orchestrator.workers.runtime.active_commands import WorkerCommands
+from orchestrator.workers.runtime.in_flight import InFlight
+from orchestrator.workers.runtime.receipts import CommandReceipts
 
 if TYPE_CHECKING:
     import pytest

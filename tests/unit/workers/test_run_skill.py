@@ -11,23 +11,27 @@ import pytest
 from pydantic import BaseModel
 
 from orchestrator import (
+    Agent,
     InvalidInput,
     KeyConflict,
     OrchestratorError,
+    Reject,
+    Retry,
+    Snooze,
     Submission,
     TaskCancelled,
+    TaskContext,
     TaskExpired,
     TaskFailed,
 )
 from orchestrator.tasks.model import Progress
+from orchestrator.workers.testing import make_context, run_skill
 from tests.helpers.process_handlers import Point, swap
-from workers import Agent, Reject, Retry, Snooze, TaskContext
-from workers.testing import make_context, run_skill
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from workers.agent import CallNext
+    from orchestrator.workers.agent import CallNext
 
 
 class Summary(BaseModel):
@@ -383,7 +387,7 @@ async def test_what_needs_a_server_says_so() -> None:
 
     outcome = await run_skill(ask_status)
     assert "there is no server here to ask" in outcome.reason
-    assert outcome.reason.endswith("workers.testing.Team")
+    assert outcome.reason.endswith("orchestrator.workers.testing.Team")
 
 
 # ------------------------------------------------------------------------------------------------- a context alone

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator import AskExpired, InvalidInput
-from workers import Agent, Asked, TaskContext
-from workers.testing import make_context, run_skill
+from orchestrator import Agent, Asked, AskExpired, InvalidInput, TaskContext
+from orchestrator.workers.testing import make_context, run_skill
 
 agent = Agent("clerk")
 paid: list[int] = []

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator import Reject, Retry, Snooze
 from orchestrator.core.errors import InvalidInput
-from workers import Reject, Retry, Snooze
 
 
 def test_retry_takes_a_delay_or_leaves_it_to_the_skill() -> None:

@@ -27,10 +27,10 @@ from pydantic import (
     field_validator,
 )
 
+from orchestrator import Agent, Skill, TaskContext
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import InvalidInput
 from tests.helpers.json_values import alike, json_values
-from workers import Agent, Skill, TaskContext
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -12,12 +12,12 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-AGENT = "from workers import Agent\nagent = Agent('a')\n@agent.skill\nasync def act() -> None: ...\n"
+AGENT = "from orchestrator import Agent\nagent = Agent('a')\n@agent.skill\nasync def act() -> None: ...\n"
 
 
 def ask(folder: Path, *targets: str) -> tuple[int, set[str], str]:
     """Ask for the sources; answers the exit code, the files below the folder, and what was said."""
-    command = [sys.executable, "-P", "-m", "workers.runtime.sources", *targets]
+    command = [sys.executable, "-P", "-m", "orchestrator.workers.runtime.sources", *targets]
     done = subprocess.run(command, cwd=folder, capture_output=True, check=False, timeout=30)
     paths = [os.fsdecode(path) for path in done.stdout.split(b"\0") if path]
     assert all(path.startswith(str(folder)) for path in paths), paths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.runtime.throughput import ENOUGH, WINDOW, Throughput
+from orchestrator.workers.runtime.throughput import ENOUGH, WINDOW, Throughput
 
 
 class Told:

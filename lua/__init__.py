@@ -1,1 +1,0 @@
-"""The server-side scripts, shipped as package data; `orchestrator.store.script_files` reads them."""
