@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_VENV := build/docs-venv
 DOCS_STAMP := $(DOCS_VENV)/.installed
+LINKS := orchestrator/lua orchestrator/workers
 # The newest supported interpreter that really starts (version shims may exist without one).
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
@@ -18,12 +19,15 @@ help: ## list the targets
 
 setup: $(STAMP) ## create .venv with the pinned development requirements
 
-$(STAMP): requirements/dev.txt pyproject.toml
+$(STAMP): requirements/dev.txt pyproject.toml | $(LINKS)
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; install it or run: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
+
+$(LINKS): # they are in git; a source archive has none
+	ln -s ../$(@F) $@
 
 demo: $(STAMP) ## run a team of agents on real input (ARGS=path audits another tree)
 	$(BIN)/orc demo $(ARGS)

@@ -1,4 +1,7 @@
-"""`python -m orchestrator.workers MODULE:AGENT... [--processes N]`: what `orc worker run` starts. Loads no command line library."""
+"""`python -m orchestrator.workers MODULE:AGENT... [--processes N]`: what `orc worker run` starts.
+
+Loads no command line library.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-LUA: Final = Path(__file__).parents[2] / "lua"
+PACKAGE: Final = Path(__file__).parents[2] / "orchestrator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +79,15 @@ MUTATIONS: Final = {
 
 
 def apply_mutation(name: str, directory: Path) -> Path:
-    """Copy the scripts below `directory` with one fault planted; whoever has it on its path first runs with that."""
+    """Make a package `orchestrator` below `directory`: links to ours, and a copy of the scripts with one fault."""
     chosen = MUTATIONS[name]
-    shutil.copytree(LUA, directory / "lua", ignore=shutil.ignore_patterns("__pycache__"))
-    path = directory / "lua" / chosen.file
+    package = directory / "orchestrator"
+    package.mkdir(parents=True)
+    for entry in PACKAGE.iterdir():
+        if entry.name not in {"lua", "__pycache__"}:
+            (package / entry.name).symlink_to(entry)
+    shutil.copytree(PACKAGE / "lua", package / "lua")
+    path = package / "lua" / chosen.file
     text = path.read_text()
     if text.count(chosen.sound) != 1:
         raise ValueError(f"{chosen.file} has changed: what {name} replaces is there {text.count(chosen.sound)} times")

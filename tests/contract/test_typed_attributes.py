@@ -11,10 +11,9 @@ import pytest
 
 import orchestrator
 import orchestrator.sync
-import workers
-import workers.testing
+import orchestrator.workers.testing
 
-MODULES: Final = [orchestrator, orchestrator.sync, workers, workers.testing]
+MODULES: Final = [orchestrator, orchestrator.sync, orchestrator.workers.testing]
 
 
 class Guessed:

@@ -15,7 +15,8 @@ from tests.helpers.terminal import ORC, Terminal
 if TYPE_CHECKING:
     from pathlib import Path
 
-HEAVY = ("anyio", "hiredis", "msgspec", "pydantic", "pydantic_settings", "redis", "structlog", "tenacity", "workers")
+LIBRARIES = ("anyio", "hiredis", "msgspec", "pydantic", "pydantic_settings", "redis", "structlog", "tenacity")
+HEAVY = (*LIBRARIES, "orchestrator.workers")
 
 
 @pytest.fixture
@@ -25,10 +26,10 @@ def terminal(tmp_path: Path) -> Terminal:
 
 
 def loaded_modules(*arguments: str) -> set[str]:
-    """The top-level modules that a command loads."""
+    """The modules that a command loads."""
     code = (
         "import sys; from orchestrator.cli.app import main; code = main(sys.argv[1:]); "
-        "sys.stderr.write(' '.join({name.partition('.')[0] for name in sys.modules})); sys.exit(code)"
+        "sys.stderr.write(' '.join(sys.modules)); sys.exit(code)"
     )
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     return set(done.stderr.split())

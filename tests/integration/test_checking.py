@@ -117,7 +117,7 @@ def inject_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
 
     def put(name: str) -> None:
         place = apply_mutation(name, tmp_path)
-        monkeypatch.setattr(script_files, "files", lambda _: place / "lua")
+        monkeypatch.setattr(script_files, "files", lambda _: place / "orchestrator")
         script_files.all_scripts.cache_clear()
 
     yield put
@@ -225,5 +225,6 @@ async def test_an_end_that_counts_twice_is_found(
 def test_every_plant_fits_its_script(name: str, tmp_path: Path) -> None:
     """What a plant replaces is still there, once, and the script can still be read."""
     place = apply_mutation(name, tmp_path)
-    for path in (place / "lua").glob("[at]*/*.lua"):
-        script_files.load_script(place / "lua", f"{path.parent.name}/{path.stem}")
+    scripts = place / "orchestrator" / "lua"
+    for path in scripts.glob("[at]*/*.lua"):
+        script_files.load_script(scripts, f"{path.parent.name}/{path.stem}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -62,10 +61,7 @@ def _load(target: str) -> list[Agent]:
 def _search_current_directory_last() -> None:
     here = str(Path.cwd())
     sys.path[:] = [path for path in sys.path if path and os.path.realpath(path) != os.path.realpath(here)] + [here]
-    for name in ("orchestrator", "workers", "lua"):
-        ours = importlib.util.find_spec(name)
-        shadow = next(
-            (path for path in (Path(here, f"{name}.py"), Path(here, name, "__init__.py")) if path.exists()), None
-        )
-        if shadow and ours and ours.origin and os.path.realpath(ours.origin) != os.path.realpath(shadow):
-            sys.stderr.write(f"warning: {shadow} has the name of one of our packages and is not used; rename it\n")
+    ours = os.path.realpath(str(sys.modules["orchestrator"].__file__))
+    for shadow in (Path(here, "orchestrator.py"), Path(here, "orchestrator", "__init__.py")):
+        if shadow.exists() and os.path.realpath(shadow) != ours:
+            sys.stderr.write(f"warning: {shadow} has the name of our package and is not used; rename it\n")

@@ -1,4 +1,4 @@
-"""`python -m orchestrator.workers.runtime.sources MODULE:AGENT...`: import agents, say which files they came from, and end.
+"""`python -m orchestrator.workers.runtime.sources MODULE:AGENT...`: import agents and print their source files.
 
 For reloading: a process of its own finds out whether the agents can be loaded, and leaves nothing behind.
 """

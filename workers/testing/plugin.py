@@ -26,9 +26,9 @@ def orc_redis() -> Iterator[str]:
 def orc_team(orc_redis: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Teams]:
     """Teams on that server, each test's in a namespace of its own.
 
-    Use: `async with orc_team(agent) as team:`; see `orchestrator.workers.testing.Team`. Code under test that opens a client of its
-    own reaches it too: `ORC_REDIS__URL` and `ORC_PREFIX` are set. Afterwards the keys are removed, and the test fails
-    if a team was left open or an asyncio task was left behind.
+    Use: `async with orc_team(agent) as team:`; see `orchestrator.workers.testing.Team`. Code under test that opens a
+    client of its own reaches it too: `ORC_REDIS__URL` and `ORC_PREFIX` are set. Afterwards the keys are removed, and
+    the test fails if a team was left open or an asyncio task was left behind.
     """
     from orchestrator.workers.testing.teams import Teams
 

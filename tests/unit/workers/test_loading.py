@@ -100,12 +100,12 @@ def test_an_agent_twice_is_refused(write: Callable[[str, str], None]) -> None:
 def test_files_in_the_current_directory_shadow_nothing(
     write: Callable[[str, str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The current directory is searched last; a file with one of our names, or the library's, is named and not used."""
-    write("workers", "raise AssertionError('shadowed')")
+    """The current directory is searched last; a file with our name, or the library's, is named and not used."""
+    write("orchestrator", "raise AssertionError('shadowed')")
     write("json", "raise AssertionError('shadowed')")
     write("good", GOOD)
     assert sys.path[0] != str(Path.cwd())
     sys.path.insert(0, str(Path.cwd()))
     load_agents(["good:agent"])
     assert sys.path[-1] == str(Path.cwd())
-    assert str(Path.cwd() / "workers.py") in capsys.readouterr().err
+    assert str(Path.cwd() / "orchestrator.py") in capsys.readouterr().err
