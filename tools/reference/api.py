@@ -8,8 +8,7 @@ from typing import Final
 
 INDEX: Final = "reference/api/README.md"
 PACKAGES: Final = {
-    "workers": "reference/api/workers.md",
-    "workers.testing": "reference/api/testing.md",
+    "orchestrator.workers.testing": "reference/api/testing.md",
     "orchestrator.sync": "reference/api/sync.md",
 }
 """Public packages with a page of their own. A name of `orchestrator` is on the page of the package that defines it."""

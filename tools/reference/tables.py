@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 import orchestrator
+from orchestrator.core.public_names import homes
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.settings import leaves
 from orchestrator.doctor.findings import TOPICS
@@ -112,7 +113,7 @@ def states() -> str:
 
 def errors() -> str:
     """Return the page of public exceptions: base, exit code of `orc`, meaning."""
-    found = [getattr(orchestrator, name) for name in orchestrator.__all__]
+    found = [getattr(orchestrator, name) for name in homes("orchestrator")]
     classes = [each for each in found if isinstance(each, type) and issubclass(each, OrchestratorError)]
     rows = [
         (

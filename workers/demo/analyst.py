@@ -10,13 +10,13 @@ from pathlib import Path
 
 from anyio import to_thread
 
-from workers import Agent, TaskContext
-from workers.demo.imports import read_imports
-from workers.demo.measure import Unparsable, measure_text, parse
-from workers.demo.models import FileMeasure, ImportList, Listed, Span
-from workers.demo.shared_findings import FILES_MEASURED, MEASURES, share
-from workers.demo.source import Unreadable, read_source
-from workers.demo.timing import Stopwatch
+from orchestrator import Agent, TaskContext
+from orchestrator.workers.demo.imports import read_imports
+from orchestrator.workers.demo.measure import Unparsable, measure_text, parse
+from orchestrator.workers.demo.models import FileMeasure, ImportList, Listed, Span
+from orchestrator.workers.demo.shared_findings import FILES_MEASURED, MEASURES, share
+from orchestrator.workers.demo.source import Unreadable, read_source
+from orchestrator.workers.demo.timing import Stopwatch
 
 analyst = Agent("analyst", concurrency=2)
 

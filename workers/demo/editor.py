@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from orchestrator import Agent, Reject, TaskContext
 from orchestrator.core.errors import TaskFailed
-from workers import Agent, Reject, TaskContext
-from workers.demo.change_log import read_change_log
-from workers.demo.linker import link, linker
-from workers.demo.models import Audit, AuditResult, FileMeasure, Loop, Span
-from workers.demo.report import write_report
-from workers.demo.review import worst_files
-from workers.demo.reviewer import RATE, review
-from workers.demo.scanner import scan, survey
-from workers.demo.shared_findings import MEASURES, REMARKS, begin, enter, read_measures, read_remarks
-from workers.demo.source import MAX_FILES
-from workers.demo.timing import Stopwatch
+from orchestrator.workers.demo.change_log import read_change_log
+from orchestrator.workers.demo.linker import link, linker
+from orchestrator.workers.demo.models import Audit, AuditResult, FileMeasure, Loop, Span
+from orchestrator.workers.demo.report import write_report
+from orchestrator.workers.demo.review import worst_files
+from orchestrator.workers.demo.reviewer import RATE, review
+from orchestrator.workers.demo.scanner import scan, survey
+from orchestrator.workers.demo.shared_findings import MEASURES, REMARKS, begin, enter, read_measures, read_remarks
+from orchestrator.workers.demo.source import MAX_FILES
+from orchestrator.workers.demo.timing import Stopwatch
 
 BATCH = 50
 """Files per survey: small, so that surveys end one after another."""

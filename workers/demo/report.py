@@ -7,17 +7,17 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from workers.demo.models import AuditResult
-from workers.demo.page import render_page
-from workers.demo.review import COMPLEXITY_LIMIT
-from workers.demo.summary import AuditSummary, describe_repeats, describe_retry
-from workers.demo.text_format import code, count, percent, printable, seconds
+from orchestrator.workers.demo.models import AuditResult
+from orchestrator.workers.demo.page import render_page
+from orchestrator.workers.demo.review import COMPLEXITY_LIMIT
+from orchestrator.workers.demo.summary import AuditSummary, describe_repeats, describe_retry
+from orchestrator.workers.demo.text_format import code, count, percent, printable, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from workers.demo.models import Audit, Cycle, FileMeasure, Remark
+    from orchestrator.workers.demo.models import Audit, Cycle, FileMeasure, Remark
 
 MARKDOWN: Final = "REPORT.md"
 HTML: Final = "report.html"

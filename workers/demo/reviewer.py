@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from workers import Agent, TaskContext
-from workers.demo.models import FileMeasure, Loop, Span  # noqa: TC001 - read from the annotations
-from workers.demo.review import remarks_on
-from workers.demo.shared_findings import FILES_REVIEWED, REMARKS, share
-from workers.demo.timing import Stopwatch
+from orchestrator import Agent, TaskContext
+from orchestrator.workers.demo.models import FileMeasure, Loop, Span  # noqa: TC001 - read from the annotations
+from orchestrator.workers.demo.review import remarks_on
+from orchestrator.workers.demo.shared_findings import FILES_REVIEWED, REMARKS, share
+from orchestrator.workers.demo.timing import Stopwatch
 
 RATE = "6/s"
 """Stands for the quota of a model or a service."""

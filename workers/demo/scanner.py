@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from orchestrator import Agent, Reject, TaskContext
 from orchestrator.core.errors import InvalidInput, NotFound, TaskFailed
-from workers import Agent, Reject, TaskContext
-from workers.demo.analyst import measure
-from workers.demo.models import FileMeasure, Found, Span, Surveyed
-from workers.demo.source import check_tree, scan_tree
-from workers.demo.timing import Stopwatch
+from orchestrator.workers.demo.analyst import measure
+from orchestrator.workers.demo.models import FileMeasure, Found, Span, Surveyed
+from orchestrator.workers.demo.source import check_tree, scan_tree
+from orchestrator.workers.demo.timing import Stopwatch
 
 if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle

@@ -6,12 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workers.demo.text_format import count
+from orchestrator.workers.demo.text_format import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from workers.demo.models import Audit, Span
+    from orchestrator.workers.demo.models import Audit, Span
 
 AGENTS = ("editor", "scanner", "analyst", "linker", "reviewer")
 """In the order of the reports."""
