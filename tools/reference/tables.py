@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Final
 
 import orchestrator
-from orchestrator.core.public_names import homes
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.public_names import homes
 from orchestrator.core.settings import leaves
 from orchestrator.doctor.findings import TOPICS
 from orchestrator.repair.findings import DAMAGE_KINDS

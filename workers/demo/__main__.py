@@ -1,11 +1,11 @@
-"""Prints the folder that `orc demo` would audit, or the error: `python -m workers.demo [PATH]`."""
+"""Prints the folder that `orc demo` would audit, or the error: `python -m orchestrator.workers.demo [PATH]`."""
 
 from __future__ import annotations
 
 import sys
 
 from orchestrator.core.errors import OrchestratorError
-from workers.demo.source import check_tree, default_tree
+from orchestrator.workers.demo.source import check_tree, default_tree
 
 
 def main(arguments: list[str]) -> int:
