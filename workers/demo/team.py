@@ -1,4 +1,4 @@
-"""All agents of the demo, for one worker that runs the whole team: `orc worker run orchestrator.workers.demo.team:team`."""
+"""All agents of the demo in one worker: `orc worker run orchestrator.workers.demo.team:team`."""
 
 from __future__ import annotations
 
