@@ -1,4 +1,4 @@
-"""Implements `workers.context.AttemptResources` on the parts of a worker."""
+"""Implements `orchestrator.workers.context.AttemptResources` on the parts of a worker."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from orchestrator.core.errors import Fenced, OrchestratorError, QuestionChanged
 from orchestrator.limits.limits import Limits
 from orchestrator.tasks import scripts
 from orchestrator.tasks.records import TaskRecord, numbered_field, once_field, read_record
+from orchestrator.workers.asking import AnswerSource, Asking
+from orchestrator.workers.once import OnceCalls, OnceResults
 from orchestrator.workspace.workspace import Workspace
 from orchestrator.workspace.writer import session_scope
-from workers.asking import AnswerSource, Asking
-from workers.once import OnceCalls, OnceResults
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from orchestrator.locks.execution import LockMode
     from orchestrator.services import Services
     from orchestrator.tasks.model import Delivery, Question
-    from workers.asking import PendingQuestion
-    from workers.context import AttemptTimer
-    from workers.runtime.attempt import Attempt
-    from workers.runtime.emitter import AttemptOutput
-    from workers.runtime.parts import WorkerParts
+    from orchestrator.workers.asking import PendingQuestion
+    from orchestrator.workers.context import AttemptTimer
+    from orchestrator.workers.runtime.attempt import Attempt
+    from orchestrator.workers.runtime.emitter import AttemptOutput
+    from orchestrator.workers.runtime.parts import WorkerParts
 
 
 class TaskRecordAccess(AnswerSource, OnceResults, Protocol):
