@@ -16,7 +16,7 @@ from orchestrator.workspace.events import parse_event
 from tests.lua.keyspace import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from orchestrator.store.calls import Argument, Call
     from orchestrator.workspace.model import WorkspaceEvent
@@ -77,6 +77,12 @@ class Space:
         caller = CallerRow(op, who.lock, who.value, who.agent)
         return scripts.Change(self.keys, caller, scripts.pack_limits(self.settings))
 
+    def run(
+        self, wrapper: Callable[..., Call[ChangeReply]], *, op: str | None = None, who: Writer = Writer(), **args: Any
+    ) -> ChangeReply:
+        """Make a change by its wrapper."""
+        return self.call(wrapper(self.change(op, who), **args))
+
     # Changes ----------------------------------------------------------------------------------------------------------
 
     def patch(
@@ -85,19 +91,19 @@ class Space:
         """Rows: (path, mode, value, condition, number), the later ones may be left out."""
         usual = ("", "set", b"1", "any", 0)
         filled = [scripts.PathRow(*row, *usual[len(row) :]) for row in rows]
-        return self.call(scripts.patch(self.change(op, who), rows=filled, owner=owner))
+        return self.run(scripts.patch, op=op, who=who, rows=filled, owner=owner)
 
     def append(
         self, log: str, *texts: bytes, cap: int = 100, op: str | None = None, who: Writer = Writer()
     ) -> ChangeReply:
         """Append JSON texts to a log."""
-        return self.call(scripts.append(self.change(op, who), log=log, texts=texts, cap=cap))
+        return self.run(scripts.append, op=op, who=who, log=log, texts=texts, cap=cap)
 
     def members(
         self, name: str, mode: str, *changed: str, op: str | None = None, who: Writer = Writer()
     ) -> ChangeReply:
         """Add to a set or remove from it."""
-        return self.call(scripts.members(self.change(op, who), name=name, mode=mode, changed=changed))
+        return self.run(scripts.members, op=op, who=who, name=name, mode=mode, changed=changed)
 
     def transition(
         self,
@@ -110,7 +116,7 @@ class Space:
         who: Writer = Writer(),
     ) -> ChangeReply:
         """Move a state machine."""
-        return self.call(scripts.transition(self.change(op, who), id_=id_, to=to, text=text, expect=expect))
+        return self.run(scripts.transition, op=op, who=who, id_=id_, to=to, text=text, expect=expect)
 
     def publish(
         self,
@@ -125,29 +131,27 @@ class Space:
     ) -> ChangeReply:
         """Move a scratch entry into the document or a log."""
         target, name = ("log", log) if log else ("path", path or entry)
-        return self.call(
-            scripts.publish(self.change(op, who), owner=owner, entry=entry, target=target, name=name, cap=cap)
-        )
+        return self.run(scripts.publish, op=op, who=who, owner=owner, entry=entry, target=target, name=name, cap=cap)
 
     def join(
         self, member: str, lease_ms: int, text: bytes = b"null", *, op: str | None = None, who: Writer = Writer()
     ) -> ChangeReply:
         """Enter an agent into the directory, or take it out."""
-        return self.call(scripts.join(self.change(op, who), member=member, text=text, lease_ms=lease_ms))
+        return self.run(scripts.join, op=op, who=who, member=member, text=text, lease_ms=lease_ms)
 
     def direct(
         self, to: str, word: str = "STOP", *, most: int = 10, op: str | None = None, who: Writer = Writer()
     ) -> ChangeReply:
         """Leave a directive."""
-        return self.call(scripts.direct(self.change(op, who), to=to, word=word, text=b"[]", most=most))
+        return self.run(scripts.direct, op=op, who=who, to=to, word=word, text=b"[]", most=most)
 
     def acknowledge(self, to: str, *entries: str, op: str | None = None, who: Writer = Writer()) -> ChangeReply:
         """Remove directives."""
-        return self.call(scripts.acknowledge(self.change(op, who), to=to, entries=entries))
+        return self.run(scripts.acknowledge, op=op, who=who, to=to, entries=entries)
 
     def clear(self, *, op: str | None = None, who: Writer = Writer()) -> ChangeReply:
         """Empty the workspace."""
-        return self.call(scripts.clear(self.change(op, who)))
+        return self.run(scripts.clear, op=op, who=who)
 
     # The truth --------------------------------------------------------------------------------------------------------
 
