@@ -1,4 +1,4 @@
-"""An agent: a name, its skills, its limits. Declared once at module level, run by workers."""
+"""Declares agents: a name, skills and limits, at module level; workers run them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_CONCURRENCY: Final = 500
 
 
 class Decorator(Protocol):
-    """What `@agent.skill(...)` returns."""
+    """The decorator that `@agent.skill(...)` returns."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # an awaitable is meant as an `async def`
@@ -40,34 +40,34 @@ class Decorator(Protocol):
 
 
 class CallNext(Protocol):
-    """The rest of an attempt, as a middleware sees it: the middlewares after it, then the handler."""
+    """The next middleware, or the handler after the last one."""
 
     async def __call__(self, context: TaskContext | None = None, /) -> Any:
-        """Run the rest once and return what the handler returned; the context may be passed along."""
+        """Call it once; returns the value of the handler. A middleware may pass the context on."""
 
 
 class Middleware(Protocol):
-    """Wraps every attempt of an agent: `async def middleware(ctx, call_next)`; the arguments have been checked."""
+    """Wraps every attempt of an agent, after its arguments are validated: `async def middleware(ctx, call_next)`."""
 
     async def __call__(self, ctx: TaskContext, call_next: CallNext, /) -> Any:
-        """Return the result: what `await call_next(ctx)` returned, or something else."""
+        """Return the result of the attempt, usually that of `await call_next(ctx)`."""
 
 
 class Agent:
-    """A named executor.
+    """A named set of skills that workers run.
 
     Args:
         name: registered name; its workers share one inbox.
         concurrency: tasks that one worker process runs at once.
-        rate: starts per sliding window over all workers: `"10/min"` or `(10, timedelta(minutes=1))`; None = no limit.
-        limits: names of further limits (settings, `[limits]`) that every start must also fit into.
-        lease: seconds or timedelta until a vanished worker's task is given to another.
+        rate: starts per sliding window over all workers: `"10/min"` or `(10, timedelta(minutes=1))`; None for no limit.
+        limits: names of further limits (settings, `[limits]`) that apply to every start.
+        lease: seconds or timedelta after which another worker adopts the tasks of a vanished worker.
         lifespan: `lifespan(agent)` is an async context manager that each worker enters before its first task and leaves
-            after its last; what it yields is `ctx.state`.
-        middleware: wrapped around every attempt, the first one outermost.
+            after its last; `ctx.state` is the value that it yields.
+        middleware: wraps every attempt; the first one is the outermost.
 
     Raises:
-        InvalidInput: with the option and what it may be.
+        InvalidInput: an option is invalid.
     """
 
     def __init__(
@@ -85,8 +85,7 @@ class Agent:
         if not isinstance(concurrency, int) or isinstance(concurrency, bool) or not 1 <= concurrency <= MAX_CONCURRENCY:
             raise InvalidInput(
                 f"concurrency of agent {name!r} must be a whole number from 1 to {MAX_CONCURRENCY}, not "
-                f"{concurrency!r}; "
-                "for more, run more worker processes"
+                f"{concurrency!r}; run more worker processes for more"
             )
         self.concurrency: int = concurrency
         self.rate: Rate | None = None if rate is None else parse_rate(rate)
@@ -113,7 +112,7 @@ class Agent:
 
     @property
     def limited(self) -> bool:
-        """Whether a rate limit holds its starts."""
+        """Whether a rate limit applies to its starts."""
         return self.rate is not None or bool(self.limits)
 
     @property
@@ -162,25 +161,25 @@ class Agent:
         """Make a function a skill of this agent; use it bare or called.
 
         An `async def` runs in the event loop of the worker, a `def` in a thread. A parameter annotated `TaskContext`
-        receives the context; all others are validated from the task's arguments.
+        gets the context; the others get the validated arguments of the task.
 
         Args:
             handler: the function, when used bare.
             name: name of the skill; the function's name by default.
-            timeout: seconds or timedelta that one attempt may take; None = no limit.
-            silence: seconds or timedelta that an attempt may go without a sign of life (`ctx.heartbeat`, `progress`,
-                `emit`, `extend`); None = no limit.
-            max_attempts: failures until the task is a dead letter.
+            timeout: seconds or timedelta that one attempt may take; None for no limit.
+            silence: seconds or timedelta that an attempt may take between signs of life (`ctx.heartbeat`, `progress`,
+                `emit`, `extend`); None for no limit.
+            max_attempts: failures after which the task becomes a dead letter.
             backoff: `"exponential"` with full jitter, or a fixed number of seconds between attempts.
-            max_deaths: workers that may die with a task until it is a dead letter.
-            lock: what an attempt has to itself. `"task"`: no other attempt of its task changes shared state.
-                `"session"`: one task of a session at a time. `"agent"`: one execution of the agent at a time, wherever
-                it runs. Whoever does not get it within a second is put off, and no attempt is counted.
-            process: run it in a process of its own, for code that holds the interpreter or may crash it; it takes no
-                context and must stand at the top of a module.
+            max_deaths: worker deaths after which the task becomes a dead letter.
+            lock: the scope that an attempt locks. `"task"`: no other attempt of its task changes shared state.
+                `"session"`: one task of the session runs at a time. `"agent"`: one task of the agent runs at a time, on
+                all workers. An attempt that waits for longer than a second is snoozed, and no attempt is counted.
+            process: run the handler in a separate process, for code that holds the interpreter lock or may crash. It
+                takes no context and must be defined at the top of a module.
 
         Raises:
-            InvalidInput: a name twice, a handler or an option that cannot work.
+            InvalidInput: the name is taken, or the handler or an option is invalid.
         """
         options = make_options(
             timeout=timeout,
@@ -191,7 +190,7 @@ class Agent:
             lock=lock,
         )
         if silence is not None and process:
-            raise InvalidInput("silence= needs a context to give signs of life with; a process=True handler has none")
+            raise InvalidInput("silence= needs a context for signs of life, and a process=True handler has none")
 
         def decorate(function: Callable[..., Any]) -> Skill[Any, Any]:
             made: Skill[Any, Any] = make_skill(function, name=name, options=options, process=process)
@@ -204,7 +203,7 @@ class Agent:
         return decorate if handler is None else decorate(handler)
 
     def spec(self, known_limits: Mapping[str, Rate]) -> AgentSpec:
-        """What the registry is told."""
+        """Make the spec that workers register."""
         return AgentSpec(
             name=self.name,
             skills=frozenset(self._skills),

@@ -1,4 +1,4 @@
-"""What a handler knows of its attempt, and what it may do in its name."""
+"""The context that a handler gets: facts about its attempt, and calls in its name."""
 
 from __future__ import annotations
 
@@ -129,10 +129,10 @@ class TaskContext:
         attempt: 1 for the first.
         agent: name of the agent.
         worker: id of the worker process.
-        session: the conversation that the task belongs to.
-        tags: labels given at submit.
-        deadline: when the attempt is cancelled, or None.
-        state: what the agent's `lifespan` yielded, or None.
+        session: the session of the task, or None.
+        tags: labels from the submission.
+        deadline: when the worker cancels the attempt, or None.
+        state: the value that the agent's `lifespan` yielded, or None.
     """
 
     __slots__ = (
@@ -180,9 +180,9 @@ class TaskContext:
 
     @property
     def fence(self) -> int | None:
-        """The number of this attempt's right to change shared state: higher than that of every attempt before it.
+        """The fencing token of this attempt, higher than that of every earlier attempt.
 
-        Show it to what is changed outside of Redis, and let that refuse a lower one than it has seen. None before the
+        Pass it to systems outside Redis, and let them refuse a token below the highest they have seen. None before the
         first use of shared state, unless the skill has `lock=`.
         """
         locks = self._resources.locks_in_use
@@ -190,12 +190,12 @@ class TaskContext:
 
     @property
     def locks(self) -> Locks:
-        """Named locks: of the session, or of the pool for a task without one. `locks.within(scope)` has others."""
+        """Named locks of the session, or of the pool for a task without one; `locks.within(scope)` for other scopes."""
         return self._resources.locks.named
 
     @property
     def workspace(self) -> Workspace:
-        """What the task's session shares. Each change presents this attempt's right to make it, taken at the first one.
+        """The shared state of the session. The first change takes the attempt's execution lock, and each presents it.
 
         Raises:
             OrchestratorError: the task has no session; submit it with `session=`.
@@ -204,7 +204,7 @@ class TaskContext:
 
     @property
     def scratch(self) -> Scratch:
-        """What the agent keeps to itself within the session.
+        """The agent's private state within the session.
 
         Raises:
             OrchestratorError: as `workspace`.
@@ -213,27 +213,27 @@ class TaskContext:
 
     @property
     def limits(self) -> Limits:
-        """Limits by name: may something happen now? Shared with all programs of the same prefix."""
+        """Rate limits by name, shared by all programs with the same prefix."""
         return self._resources.limits
 
     @property
     def agent_state(self) -> AgentState:
-        """What the agent says of itself. Each change presents this attempt's right to it, taken at the first one."""
+        """The agent's published state. The first change takes the attempt's execution lock, and each presents it."""
         return self._resources.agent_state
 
     @property
     def config(self) -> SharedConfig:
-        """Configuration values that operators publish while programs run, as this worker knows them."""
+        """Configuration values that operators publish at run time, as this worker knows them."""
         return self._resources.config
 
     async def extend(self, seconds: Duration) -> None:
-        """Give this attempt more time: its deadline moves by so much. Without a time limit only a sign of life.
+        """Extend the deadline of this attempt; without a time limit only a sign of life.
 
         Args:
-            seconds: seconds or timedelta on top of what is left.
+            seconds: seconds or timedelta to add.
 
         Raises:
-            InvalidInput: that is no duration.
+            InvalidInput: `seconds` is not a duration.
         """
         more_s = to_seconds("extend", seconds)
         if self.deadline is not None:
@@ -243,43 +243,43 @@ class TaskContext:
         await self.heartbeat()
 
     async def heartbeat(self) -> None:
-        """Give a sign of life, so that the skill's `silence` limit begins anew, as `progress` and `emit` do.
+        """Give a sign of life, which restarts the skill's `silence` limit, as `progress` and `emit` do.
 
-        Cheap: nothing is sent. The worker proves to Redis by itself that it lives.
+        It sends nothing. The worker itself renews the lease of the task.
         """
         self._sign()
         await lowlevel.checkpoint()
 
     async def progress(self, done: float, total: float | None = None, message: str = "") -> None:
-        """Tell how far the attempt has come; a sign of life. Returns when Redis has it.
+        """Store the progress of the attempt; a sign of life. Returns when Redis has stored it.
 
-        Only the latest is kept: `TaskHandle.info()` and `orc tasks show` have it, `events()` sees it come.
+        Redis keeps only the latest. `TaskHandle.info()` and `orc tasks show` return it, `events()` streams it.
 
         Args:
             done: in any unit, not negative.
-            total: of the same unit; None when nobody knows.
-            message: one line for people, cut to 500 characters.
+            total: in the same unit; None if unknown.
+            message: one line, cut to 500 characters.
 
         Raises:
-            InvalidInput: a number is none, or is negative.
+            InvalidInput: `done` or `total` is not a number, or is negative.
             Fenced: the task was taken away from this attempt.
-            ServerUnavailable: no answer, even after repeating.
+            ServerUnavailable: Redis did not answer, even after retries.
         """
         self._sign()
         await self._resources.output.progress(Progress(done, total, message))
 
     async def emit(self, data: Any) -> None:
-        """Add a chunk to the output of the task, which `TaskHandle.output()` reads live; a sign of life.
+        """Append a chunk to the output of the task, which `TaskHandle.output()` reads live; a sign of life.
 
-        Returns when Redis has it.
+        Returns when Redis has stored it.
 
         Args:
             data: any JSON value or pydantic model, at most `output.max_chunk_bytes`.
 
         Raises:
-            InvalidInput: JSON cannot hold it, or it is too large; nothing was sent.
+            InvalidInput: JSON cannot represent `data`, or it is too large; nothing was sent.
             Fenced: the task was taken away from this attempt.
-            ServerUnavailable, ServerFull: no answer, even after repeating; no memory left.
+            ServerUnavailable, ServerFull: Redis did not answer, even after retries, or has no memory left.
         """
         self._sign()
         await self._resources.output.emit(data)
@@ -292,54 +292,54 @@ class TaskContext:
         deadline: Duration | datetime | None = None,
         default: Any = NO_DEFAULT,
     ) -> Any:
-        """Ask a person. Returns the answer if there is one; else the attempt ends here and the task waits.
+        """Ask a person. Returns the answer if there is one; otherwise the attempt ends here and the task waits.
 
-        Waiting costs no slot and no attempt. When `orc tasks answer` or `TaskHandle.answer` brings the answer, the
-        handler starts again from its beginning, and this call returns it. Questions are numbered in the order of the
-        calls: a handler must ask the same in the same order each time it runs. What it does before a question it does
-        again; `once` keeps it from that.
+        A waiting task uses no slot and no attempt. After `orc tasks answer` or `TaskHandle.answer`, the handler starts
+        again from its beginning, and this call returns the answer. Questions are numbered in the order of the calls, so
+        a handler must ask the same questions in the same order in each attempt. It also repeats everything before the
+        question, except calls through `once`.
 
         Args:
-            question: a text for the person, the same in each attempt.
-            options: JSON values, the answers that are allowed; by default any.
-            deadline: seconds or timedelta from the asking, or an aware time, after which the task goes on without an
-                answer; by default it waits for ever.
-            default: what is returned then.
+            question: the text for the person, the same in each attempt.
+            options: JSON values that are allowed as answers; by default any value.
+            deadline: seconds, timedelta or aware datetime after which the task continues without an answer; by default
+                it waits forever.
+            default: the value to return after the deadline.
 
         Returns:
             A JSON value.
 
         Raises:
-            Asked: ends the attempt; let it pass.
-            AskExpired: nobody has answered by the deadline, and there is no default.
-            QuestionChanged: an earlier attempt asked something else at this place.
-            InvalidInput: question, options, deadline or default are none, or too large (64 KiB).
+            Asked: ends the attempt; do not catch it.
+            AskExpired: the deadline passed without an answer, and there is no default.
+            QuestionChanged: an earlier attempt asked another question with this number.
+            InvalidInput: an argument is invalid, or larger than 64 KiB.
             Fenced: the task was taken away from this attempt.
-            ServerUnavailable: no answer of Redis, even after repeating.
+            ServerUnavailable: Redis did not answer, even after retries.
         """
         self._sign()
         return await self._resources.asking.ask(question, options=options, deadline=deadline, default=default)
 
     async def once(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
-        """Do something that a task must do once, and keep its result with the task: later attempts get that.
+        """Call `do` once per task and keep its result with the task, which later attempts return.
 
-        Calls of one name share one result, also those that run at once. When the worker dies after the call and before
-        its result is stored, the next attempt does it again: give `idempotency_key` to outside services all the same.
+        Calls with the same name share one result, also concurrent ones. If the worker dies after the call and before
+        the result is stored, the next attempt calls `do` again, so pass `idempotency_key` to outside services.
 
         Args:
-            name: says what is done, one name for each call of a task; at most 256 bytes.
+            name: unique for each call of a task; at most 256 bytes.
             do: an `async def`, or a plain callable, which runs in a thread.
-            *args: for `do`.
+            *args: arguments of `do`.
 
         Returns:
-            What `do` returned, as JSON gives it back, in the first attempt too.
+            The result of `do` after a JSON round trip, in the first attempt too.
 
         Raises:
-            InvalidInput: the name is none; or JSON cannot hold what `do` returned, or it is larger than 64 KiB: it is
-                done, and will be done again.
+            InvalidInput: the name is invalid. Or `do` was called, but JSON cannot represent its result, or it is larger
+                than 64 KiB; the next attempt calls `do` again.
             Fenced: the task was taken away from this attempt.
-            ServerUnavailable: no answer of Redis, even after repeating.
-            Exception: what `do` raised; it counts as not done.
+            ServerUnavailable: Redis did not answer, even after retries.
+            Exception: `do` raised it; the result is not kept.
         """
         self._sign()
         self._resources.asking.check_goes_on()
@@ -378,15 +378,15 @@ class TaskContext:
         lane: str | None = None,
         on_busy: OnBusy = "enqueue",
     ) -> TaskHandle[Any]:
-        """Submit a child task; awaiting its `result()` is the join.
+        """Submit a child task; await its `result()` to join it.
 
-        Unless `key` is given, the child's idempotency key is derived from this task and the child's number, so a
-        retried parent that submits the same children in the same order finds those of the attempt before.
+        Without `key`, the child's idempotency key is derived from this task and the number of the child, so that a
+        retried parent that submits the same children in the same order finds those of the earlier attempt.
         The arguments are those of `Orchestrator.submit`; `session` is the parent's by default.
 
         Raises:
-            SubmitRefused: this attempt has been taken away, a cap was reached, or the lane is busy.
-            KeyConflict: a retried parent asked for something else at this place.
+            SubmitRefused: this attempt was taken away, a cap was reached, or the lane is busy.
+            KeyConflict: the earlier attempt submitted another child with this number.
         """
         self._children += 1
         child = Submission(

@@ -110,12 +110,12 @@ async def test_what_the_last_read_of_a_dead_worker_took_goes_back(
         assign(redis_client, settings, keys)
         host._dead_workers.append(DeadWorker("w1", "signal SIGKILL", due_s=0.0))
         read(redis_client, keys, "w1")
-        host._give_back_due()
+        host._abandon_due()
         assert redis_client.xpending(keys.inbox("ed"), "workers")["pending"] == 0
         read(redis_client, keys, "w1")
         with anyio.fail_after(host._last_read_s + 2):
             while host._dead_workers:
-                host._give_back_due()
+                host._abandon_due()
                 await anyio.sleep(0.05)
         for handle in (first, second):
             assert redis_client.hget(keys.task(handle.id), "deaths") == b"1"
@@ -134,12 +134,12 @@ async def test_a_host_asks_until_it_is_answered(prefix: str, agent: Agent) -> No
                 read(direct, keys, "w1")
             await anyio.to_thread.run_sync(server.kill)
             host._dead_workers.append(DeadWorker("w1", "signal SIGKILL", due_s=0.0))
-            host._give_back_due()
+            host._abandon_due()
             assert [each.answered for each in host._dead_workers] == [False]
             await anyio.to_thread.run_sync(server.start)
             deadline_s = time.monotonic() + 10
             while not host._dead_workers[0].answered and time.monotonic() < deadline_s:
-                host._give_back_due()
+                host._abandon_due()
                 await anyio.sleep(0.05)
             with server.client() as direct:
                 assert direct.hget(keys.task(handle.id), "deaths") == b"1"

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from tests.helpers.attempt_log import AttemptLog
 
 DEAD = {
-    "dies": "HandlerProcessDied: the process of the handler died before it had answered: signal SIGKILL",
+    "dies": "HandlerProcessDied: the process of the handler died before it returned a result: signal SIGKILL",
     "never_returns": "longer than its timeout of 0.2 s, and its handler did not stop",
     "ignores_cancellation": "longer than its timeout of 0.2 s, and its handler did not stop",
     "large": "result of 'large' would be 2097154 bytes of JSON, more than the 1048576 allowed",
     "unpicklable": "result of 'unpicklable' does not fit its type or JSON",
     "not_json": "result of 'not_json'",
     "wrong_type": "result of 'wrong_type' does not fit its type or JSON",
-    "unreadable": "Unreadable: (its message could not be made)",
+    "unreadable": "Unreadable: (its str() raised)",
     "leaves": "SystemExit: a handler left",
     "interrupts": "KeyboardInterrupt",
     "cancels_itself": "CancelledError",

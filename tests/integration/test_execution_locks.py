@@ -18,7 +18,7 @@ from orchestrator.locks.renewal import LockRenewer
 from orchestrator.locks.waiter import LockWaiter
 from orchestrator.services import SyncStore
 from orchestrator.store.keys import ScopeKeys
-from orchestrator.workers.runtime.dead_worker import give_back
+from orchestrator.workers.runtime.dead_worker import abandon_entries
 from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for

@@ -240,7 +240,7 @@ def test_a_handler_that_its_process_would_not_find_stops_the_worker() -> None:
     settings = Settings()
     agent = Agent("cruncher")
     agent.skill(name="decorated", process=True)(traced(cast("Any", swap.handler)))
-    with pytest.raises(ConfigError, match=r"process_handlers\.swap, and that is another function"):
+    with pytest.raises(ConfigError, match=r"process_handlers\.swap is another function"):
         HandlerCaller(agent, settings=settings)
     HandlerCaller(cruncher, settings=settings)
 
@@ -287,7 +287,7 @@ async def test_the_crash_of_a_process_is_one_failed_attempt(
     assert await handle.result(PROCESS_TIMEOUT_S) == "second"
     info = await handle.info()
     assert (info.attempts, info.deaths) == (2, ())
-    assert f"the process of the handler died before it had answered: {told}" in info.errors[0]
+    assert f"the process of the handler died before it returned a result: {told}" in info.errors[0]
     assert (await neighbour.status()).state is TaskState.RUNNING
     await neighbour.cancel()
 
@@ -314,7 +314,7 @@ async def test_a_process_that_takes_too_long_is_killed(team: LocalTeam, tmp_path
         ("reject", "not like this"),
         ("raise", "ValueError: broken there"),
         ("leave", "SystemExit: left"),
-        ("unreadable", r"Unreadable: \(its message could not be made\)"),
+        ("unreadable", r"Unreadable: \(its str\(\) raised\)"),
         ("unpicklable", "does not fit its type or JSON"),
         ("lambda", "does not fit its type or JSON"),
         ("large", "would be 2097154 bytes of JSON, more than the 1048576 allowed"),

@@ -1,6 +1,6 @@
-"""What is active, as this worker knows it: an immutable value that every start is checked against.
+"""The desired state as this worker knows it, which every start is checked against.
 
-The heartbeat thread sets it, also while the event loop stands; the loop draws the conclusions when it turns.
+The heartbeat thread replaces it, also while the event loop is blocked. The event loop acts on the change when it turns.
 """
 
 from __future__ import annotations
@@ -22,32 +22,36 @@ if TYPE_CHECKING:
 
 
 class WorkerCommands:
-    """The desired state, and who waits for it to change."""
+    """Holds the desired state and wakes the tasks that wait for a change.
+
+    Attributes:
+        desired: immutable; the heartbeat thread replaces it.
+        refresh: reads the desired state again; called when Redis hands out an entry that a stop command covers.
+        draining: the worker takes no more tasks. Only the event loop writes it.
+    """
 
     def __init__(self) -> None:
         self.desired: Desired = NOTHING
         self.refresh: Callable[[], None] = lambda: None
-        """Called when Redis has handed out what is stopped as far as is known here: one of both is behind."""
         self.draining = False
-        """The worker takes nothing more in, because it drains. Written by the loop alone."""
         self._changed = anyio.Event()
 
     def stop_of(self, agent: str, *, skill: str | None = None, session: str | None = None) -> ActiveCommand | None:
-        """The stop that forbids this start, or anything of the agent; None: it may start."""
+        """Return the stop command that forbids this start, or every start of the agent; None if it may start."""
         return self.desired.stop_of(agent=agent, skill=skill, session=session)
 
     def notify_changed(self) -> None:
-        """Wake those who wait for a change; in the loop."""
+        """Wake all `until` calls; call it in the event loop."""
         self._changed.set()
         self._changed = anyio.Event()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait until something holds that only a change of commands can bring about."""
+        """Wait until a condition holds that only `notify_changed` can announce."""
         while not holds():
             await self._changed.wait()
 
     async def read(self, services: Services) -> None:
-        """Read the desired state for the first time.
+        """Read the desired state when the worker starts.
 
         Raises:
             StoreError: Redis did not answer.
@@ -82,5 +86,5 @@ def interrupt(desired: Desired, in_flight: InFlight) -> None:
 
 
 def stopped_by(stop: ActiveCommand) -> str:
-    """The reason that a task carries which a stop kept from running or interrupted."""
+    """Return the reason stored with a task that a stop command kept from running or interrupted."""
     return f"stopped by {stop.issued.words}"

@@ -1,4 +1,4 @@
-"""Calls a handler where it runs: in the event loop, in a thread, or in a process; through the agent's middleware."""
+"""Calls handlers in the event loop, in a thread or in a process, through the agent's middleware."""
 
 from __future__ import annotations
 
@@ -25,19 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Serialised:
-    """A result that is JSON already: it comes from a handler's process as it is to be stored."""
+    """A result that a handler's process has encoded as JSON."""
 
     json: bytes
 
 
 class HandlerCaller:
-    """Calls the handlers of one agent. Threads and processes are its own: `concurrency` of each at most.
+    """Calls the handlers of one agent, with at most `concurrency` threads and processes each.
 
-    A thread cannot be stopped from outside. One that does not return keeps running when its attempt is left behind,
-    and the next attempt gets a fresh one.
+    A thread cannot be stopped from outside. An abandoned handler keeps its thread, and the next attempt gets another.
 
     Raises:
-        ConfigError: a process would not find the handler of a skill.
+        ConfigError: a process would not find the handler of a skill by its name.
     """
 
     def __init__(self, agent: Agent, *, settings: Settings) -> None:
@@ -81,7 +80,7 @@ class HandlerCaller:
 
     async def _in_process(self, skill: Skill[Any, Any], args: bytes) -> Any:
         data = await self._processes.run(skill, args)
-        # A middleware is promised the value; without one, the bytes are stored as they are.
+        # A middleware gets the value; without one, the worker stores the bytes.
         return skill.read_result(data) if self._middleware else Serialised(data)
 
     async def _through_middleware(self, index: int, context: TaskContext, run: Callable[[], Awaitable[Any]]) -> Any:
@@ -94,5 +93,5 @@ class HandlerCaller:
         return await self._middleware[index](context, call_next)
 
     async def close(self) -> None:
-        """End the idle processes, kill the others."""
+        """End the idle processes and kill the busy ones."""
         await self._processes.close()

@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from orchestrator.services import LongRead, PoolKeys
 
 READ_COUNT: Final = 100
-"""Entries of each stream that are read at once: in a flood the heartbeat has its turn in between."""
+"""Entries of each stream per read, so that a flood of them does not delay heartbeats."""
 
 BLOCK_S: Final = 30.0
 MARGIN_S: Final = 10.0
-"""A read that has no answer so long after its end has lost its connection."""
+"""Time after the end of a blocking read before the connection counts as lost."""
 
 MAX_BYTES: Final = 16 * 1_048_576
-"""A hundred commands are far smaller; whatever is larger is none of ours, and is passed over."""
+"""Largest reply. A hundred commands are far smaller, so the reader skips anything larger."""
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note for this worker: `kind` `cancel` asks for the end of one attempt, which its generation names."""
+    """A note for this worker; `kind` is `cancel`: end the attempt with this generation."""
 
     kind: str
     task_id: str
@@ -43,12 +43,12 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What one read brought.
+    """The result of one read.
 
     Attributes:
         commands: entries of the control stream: id and fields.
-        notes: for this worker.
-        gap: something may have been missed, because the connection was lost.
+        notes: notes for this worker.
+        gap: the connection was lost, so that entries may be missing.
     """
 
     commands: Sequence[tuple[str, Sequence[bytes]]] = ()
@@ -63,37 +63,37 @@ class ControlReader:
     """Reads the pool's control stream and the notes of one worker, in one thread.
 
     Args:
-        link: a connection of its own.
+        link: a connection that it closes.
         keys: of the pool.
-        worker: whose notes.
-        since: entry of the control stream behind which it begins.
-        retry_cap_s: the longest pause before it connects again.
+        worker: id of the worker.
+        since: id of the control stream entry after which it starts.
+        retry_cap_s: longest pause before it connects again.
     """
 
     def __init__(self, link: LongRead, *, keys: PoolKeys, worker: str, since: str, retry_cap_s: float) -> None:
         self._link = link
         self._streams = (keys.control, keys.notes(worker))
-        # Nobody else has had this worker's id: all of its notes are news.
+        # Worker ids are unique, so all notes of this one are new.
         self._cursors = {self._streams[0]: since, self._streams[1]: "0-0"}
         self._pauses = Pauses(cap_s=retry_cap_s)
         self._until_s = 0.0
-        """As long as it may take, or pauses."""
+        """End of the read under way, or of the pause before the next one."""
 
     @property
     def listening(self) -> bool:
-        """Whether a read is under way, so that there is a `fileno`."""
+        """Whether a read is under way."""
         return self._link.under_way
 
     def fileno(self) -> int:
-        """What becomes readable when there is something to hear."""
+        """Return the file descriptor of the read under way."""
         return self._link.fileno()
 
     def wait_s(self) -> float:
-        """Seconds until `turn` wants to be called again, even if nothing becomes readable."""
+        """Return the seconds until `turn` must run even if the descriptor does not become readable."""
         return 0.0 if self._link.more else max(0.0, self._until_s - time.monotonic())
 
     def turn(self) -> Received:
-        """Begin to listen, or hear what has come; waits for a connection at most."""
+        """Start a read, or take its result. Only connecting blocks."""
         if self._link.under_way:
             return self._take()
         if time.monotonic() < self._until_s:

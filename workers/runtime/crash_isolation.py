@@ -1,7 +1,7 @@
 """Limits how many tasks that crashed a worker may share a process (protocol rule 8).
 
-One at a time in a process, and of each depth: a parent that waits for its children leaves room for them, or both would
-wait for ever when they died together.
+One task of each depth runs at a time. A parent and its child may have crashed together, and the parent waits for the
+child, so the child must be able to run beside it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CrashIsolation:
-    """Lets the attempts of one process in."""
+    """Admits the attempts of one process."""
 
     def __init__(self) -> None:
         self._depths: list[int] = []
@@ -24,15 +24,15 @@ class CrashIsolation:
 
     @asynccontextmanager
     async def hold(self, depth: int) -> AsyncIterator[Callable[[], None]]:
-        """Wait until no task as deep as this or deeper is in, and be in.
+        """Wait until no admitted task has this depth or a greater one.
 
-        Waiting goes downwards: the deepest task that is in can only wait for a deeper one, which is let in.
+        A task only waits for deeper ones, and a task deeper than all admitted ones is admitted, so no wait is mutual.
 
         Args:
-            depth: of the task below the one that was submitted from outside.
+            depth: 0 for a task without parent.
 
         Yields:
-            What lets others in before the block ends: a handler that ignores its end must not keep them out for ever.
+            A function that leaves before the block ends, for an attempt whose handler ignores its cancellation.
         """
         inside = True
 

@@ -1,4 +1,4 @@
-"""What is owed to a worker that died: its work goes back, and each task that it held has one death more."""
+"""Requeues a dead worker's tasks and counts one death each."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ if TYPE_CHECKING:
 ABANDON_LIMIT: Final = 500
 
 
-def give_back(store: SyncStore, *, agents: Sequence[Agent], worker: str, how: str, dead_ttl_s: float) -> int:
-    """Give back what a dead worker held, and take it out of the registry. Blocks.
+def abandon_entries(store: SyncStore, *, agents: Sequence[Agent], worker: str, how: str, dead_ttl_s: float) -> int:
+    """Abandon the entries of a dead worker and deregister it. Blocks.
 
-    A connection of it that is still open may swallow another entry; so whoever is not sure calls this again.
+    A connection of it that is still open may take another entry, so call this again once that has closed.
 
     Args:
         store: of its pool.
-        agents: those that it hosted.
+        agents: the agents that it hosted.
         worker: its id.
-        how: it died, kept as evidence with each task.
-        dead_ttl_s: how long a task that has died too often is kept.
+        how: the way it died, stored with each task.
+        dead_ttl_s: retention of a task that becomes a dead letter.
 
     Returns:
-        How many entries there were.
+        The number of entries.
 
     Raises:
-        StoreError: Redis did not answer; some may be left.
+        StoreError: Redis did not answer; some entries may be left.
     """
-    given_back = 0
+    abandoned = 0
     for agent in agents:
         call = scripts.abandon(
             store.keys,
@@ -48,15 +48,15 @@ def give_back(store: SyncStore, *, agents: Sequence[Agent], worker: str, how: st
             dead_ttl_s=round(dead_ttl_s),
         )
         count, died = store.call(call)
-        given_back += count
+        abandoned += count
         free_locks(store, agent.name, died)
-    # Its slots are gone as well: nothing may be assigned for them.
+    # Without this the supervisor would go on assigning tasks to its slots.
     store.call(registry.deregister(store.keys, worker=worker))
-    return given_back
+    return abandoned
 
 
 def free_locks(store: SyncStore, agent: str, died: Sequence[tuple[str, str]]) -> None:
-    """Release the execution locks of dead attempts, so that nobody waits until they lapse (protocol rule 12)."""
+    """Release the execution locks of dead attempts, so that no task waits until they lapse (protocol rule 12)."""
     keys = store.keys
     rows: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for task, generation in died:

@@ -1,7 +1,7 @@
-"""Sends progress and partial output of running attempts: while one call is under way the next batch grows.
+"""Sends progress and output of running attempts in batches: one call at a time, while the next batch grows.
 
-Whoever emits waits until Redis has it, so what is not sent yet is bounded by what runs. Each row has a number within
-its attempt, so a call that is sent twice adds nothing twice.
+A handler waits until Redis has stored its row, so the running handlers bound the queue. Each row has a number within
+its attempt, so that a call that is sent twice adds nothing twice.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Delivery, Progress
 
 WAITING_BYTES: Final = 16 * 1024 * 1024
-"""Queued behind a call; an attempt that would add more waits for room first."""
+"""Most bytes that may wait; a handler that would add more waits for room."""
 
 _log = get_logger(__name__)
 
 
 class Emitter:
-    """Sends the rows of all attempts of this process, in the order they came."""
+    """Sends the rows of all attempts of this process in order."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -43,14 +43,14 @@ class Emitter:
         self.run, self.wait_for_room = self._commits.run, self._commits.wait_for_room
 
     def attempt(self, delivery: Delivery) -> AttemptOutput:
-        """What the handler of one attempt emits through."""
+        """Make the output of one attempt."""
         return AttemptOutput(self, delivery)
 
     def encode(self, what: str, value: Any) -> bytes:
-        """Make JSON of what is emitted.
+        """Encode a row as JSON.
 
         Raises:
-            InvalidInput: JSON cannot hold it, or it is too large.
+            InvalidInput: JSON cannot represent the value, or it is too large.
         """
         return encode_json(what, value, max_bytes=self._max_bytes, max_depth=self._max_depth)
 
@@ -64,7 +64,7 @@ class Emitter:
 
 
 class AttemptOutput:
-    """The output of one attempt: numbers its rows, remembers that it was taken away."""
+    """Sends the output of one attempt: numbers its rows, and refuses more once the attempt is fenced."""
 
     __slots__ = ("_chunks", "_delivery", "_emitter", "_fenced", "_rows")
 
@@ -74,7 +74,7 @@ class AttemptOutput:
         self._fenced = False
 
     async def progress(self, progress: Progress) -> None:
-        """Store how far the attempt has come; see `TaskContext.progress`."""
+        """Store the progress; see `TaskContext.progress`."""
         _check_amount("done", progress.done)
         if progress.total is not None:
             _check_amount("total", progress.total)
@@ -84,7 +84,7 @@ class AttemptOutput:
         try:
             await self._send("progress", data)
         except ServerFull as refused:
-            # Only people look at it: a full server needs the task to go on, so that it ends and makes room.
+            # Progress is only for display, and a full server needs the task to end so that it frees memory.
             _log.warning("progress_not_stored", task=self._delivery.task_id, error=str(refused))
 
     async def emit(self, data: Any) -> None:

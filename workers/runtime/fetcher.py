@@ -1,7 +1,7 @@
-"""Brings work in: reads the inbox for as many entries as there are free slots, and adopts in between.
+"""Fetches tasks: reads the inbox for as many entries as there are free slots, and adopts entries in between.
 
-Ordering that matters: after every read or adopt whose outcome was not seen, the worker asks for its own lost entries
-before it reads on (protocol rule 9); an entry is started only if the link to Redis is fresh (protocol rule 13).
+After a read or an adoption whose reply was lost, the worker asks for its own lost entries before it reads again
+(protocol rule 9). It starts an entry only if the reply is fresh (protocol rule 13).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.slots import Slots
 
 LIMITED_MAX_AGE_MS: Final = 1000
-"""A start is its grant: a limited entry that waited longer than this goes back (protocol rule 14)."""
+"""Oldest grant of a rate limit that a start may use; older entries are returned (protocol rule 14)."""
 
 _log = get_logger(__name__)
 
 
 class Fetcher:
-    """Feeds the slots of one agent."""
+    """Fetches tasks for the slots of one agent."""
 
     def __init__(
         self, agent: Agent, parts: WorkerParts, slots: Slots, *, register: Callable[[], Awaitable[None]]
@@ -41,18 +41,19 @@ class Fetcher:
         self._agent, self._parts, self._slots, self._register = agent, parts, slots, register
         self._services, self._in_flight, self._completer = parts.services, parts.in_flight, parts.completer
         self._lease_s = agent.lease_ms / 1000
-        # An inbox is looked through every fifth of a lease, also when nothing arrives (protocol rule 10).
+        # Each worker checks the inbox every fifth of a lease, also when nothing arrives (protocol rule 10).
         self._poll_every_s = self._lease_s / 5
-        self._looked_s = 0.0
-        self._seen_s = 0.0
-        """When it last looked at all, be it without room to take anything."""
-        self._outcome_unseen = False
+        self._adopted_s = 0.0
+        """Time of the last check that could adopt entries."""
+        self._checked_s = 0.0
+        """Time of the last check, also without a free slot."""
+        self._reply_lost = False
         self._pauses = Pauses()
         self._server_ahead_ms = 0.0
         self._link = parts.services.store.blocking_link(self._poll_every_s, name=f"inbox:{agent.name}")
 
     async def run(self) -> None:
-        """Bring work in, until cancelled."""
+        """Fetch until cancelled."""
         try:
             while True:
                 try:
@@ -80,37 +81,36 @@ class Fetcher:
             await self._wait_while_full()
         elif self._stopped():
             await self._wait_while_stopped(free)
-        elif self._outcome_unseen or time.monotonic() - self._looked_s >= self._poll_every_s:
+        elif self._reply_lost or time.monotonic() - self._adopted_s >= self._poll_every_s:
             await self._adopt(free)
         else:
             await self._read(free)
             self._pauses.reset()
 
     async def _wait_while_full(self) -> None:
-        # Also a worker that can take nothing looks: else nobody would have looked while all are busy, and the gap
-        # would start the grace that an outage starts. It does not count as its own look, so the next free slot takes
-        # at once what has run out.
-        with anyio.move_on_after(max(0.0, self._seen_s + self._poll_every_s - time.monotonic())):
+        # A busy worker checks the inbox too. If all workers are busy and none did, the gap would look like an outage
+        # and delay adoption. `_adopted_s` stays, so that the next free slot adopts expired entries at once.
+        with anyio.move_on_after(max(0.0, self._checked_s + self._poll_every_s - time.monotonic())):
             await self._slots.wait_free()
             return
         await self._lost_and_expired(0)
-        self._seen_s = time.monotonic()
+        self._checked_s = time.monotonic()
 
     def _stopped(self) -> bool:
         return self._parts.commands.stop_of(self._agent.name) is not None
 
     async def _wait_while_stopped(self, free: int) -> None:
-        # It goes on to look, for the reason above, and because what was swallowed or left by the dead goes back to its
-        # queue: the script hands out nothing that is stopped.
-        with anyio.move_on_after(max(0.0, self._looked_s + self._poll_every_s - time.monotonic())):
+        # It goes on checking, for the reason above, and because the script requeues lost and expired entries of a
+        # stopped agent instead of handing them out.
+        with anyio.move_on_after(max(0.0, self._adopted_s + self._poll_every_s - time.monotonic())):
             await self._parts.commands.until(lambda: not self._stopped())
             return
         await self._adopt(free)
 
     async def _read(self, free: int) -> None:
-        block_s = max(0.001, self._poll_every_s - (time.monotonic() - self._looked_s))
+        block_s = max(0.001, self._poll_every_s - (time.monotonic() - self._adopted_s))
         asked_s = time.monotonic()
-        self._outcome_unseen = True
+        self._reply_lost = True
         deliveries = await read_inbox(
             self._link,
             inbox_key=self._services.keys.inbox(self._agent.name),
@@ -124,24 +124,24 @@ class Fetcher:
             if deliveries and self._agent.limited:
                 deliveries = await self._fresh(deliveries)
             self._start(deliveries)
-        self._outcome_unseen = False
+        self._reply_lost = False
 
     async def _adopt(self, free: int) -> None:
         if self._agent.limited:
             await self._ask_server_clock()
         asked_s = time.monotonic()
-        self._outcome_unseen = True
+        self._reply_lost = True
         deliveries = await self._lost_and_expired(free)
-        self._looked_s = self._seen_s = time.monotonic()
+        self._adopted_s = self._checked_s = time.monotonic()
         if deliveries:
             _log.info("entries_adopted", agent=self._agent.name, count=len(deliveries))
-            self._start(await self._still_ours(deliveries, age_s=self._looked_s - asked_s))
-        self._outcome_unseen = False
+            self._start(await self._still_ours(deliveries, age_s=self._adopted_s - asked_s))
+        self._reply_lost = False
 
     async def _lost_and_expired(self, limit: int, *, retry_for_s: float = 0.0) -> list[Delivery]:
-        # Its own lost ones at every look: a reader that Redis still thinks alive may take an entry long after its
-        # connection broke, and nobody else may adopt what is ours (protocol rule 9). No read is under way here, so
-        # whatever is ours and not held was never seen.
+        # Every check asks for own lost entries. Redis may deliver an entry to a connection that broke long ago, and no
+        # other worker may adopt it (protocol rule 9). No read is under way here, so an entry that Redis lists for this
+        # worker, and that it does not hold, never arrived.
         call = scripts.adopt(
             self._services.keys,
             worker=self._parts.worker,
@@ -162,7 +162,7 @@ class Fetcher:
                 self._slots.start(attempt)
 
     async def _still_ours(self, deliveries: list[Delivery], *, age_s: float) -> list[Delivery]:
-        """Drop the entries of a late answer that another worker has by now (protocol rule 13)."""
+        """Drop entries of a late reply that another worker has adopted (protocol rule 13)."""
         if age_s <= self._lease_s / 2:
             return deliveries
         rows = [(one.entry, one.task_id, one.generation) for one in deliveries]
@@ -171,10 +171,10 @@ class Fetcher:
         return [one for one, status in zip(deliveries, statuses, strict=True) if status is not LeaseStatus.LOST]
 
     async def _fresh(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Give back limited entries whose grant is too old to be a start (protocol rule 14)."""
+        """Return limited entries whose rate-limit grant is too old (protocol rule 14)."""
         now_ms = time.monotonic() * 1000 + self._server_ahead_ms
         if now_ms - _granted_ms(deliveries[0]) > LIMITED_MAX_AGE_MS / 2:
-            # The offset may be a look old: only the server's own clock may send something back.
+            # The clock offset may be stale, so ask the server before an entry is returned.
             now_ms = await self._ask_server_clock()
         fresh: list[Delivery] = []
         for one in deliveries:
@@ -191,12 +191,12 @@ class Fetcher:
         self._server_ahead_ms = now_ms - time.monotonic() * 1000
         return now_ms
 
-    def look_for_lost(self) -> None:
-        """Ask for own lost entries at the next turn."""
-        self._outcome_unseen = True
+    def check_for_lost(self) -> None:
+        """Ask for own lost entries before the next read."""
+        self._reply_lost = True
 
-    async def give_back_unseen(self) -> None:
-        """At the end: what the last read may have swallowed goes back, released."""
+    async def release_lost(self) -> None:
+        """Release the entries of a last read whose reply was lost; for a worker that stops."""
         retry_for_s = self._services.settings.redis.command_timeout_s
         try:
             deliveries = await self._lost_and_expired(self._agent.concurrency, retry_for_s=retry_for_s)
@@ -209,5 +209,5 @@ class Fetcher:
 
 
 def _granted_ms(delivery: Delivery) -> int:
-    """When the entry was appended, by the server's clock: its id begins with that."""
+    """Return when the entry was appended, by the server's clock: its id begins with that time."""
     return int(delivery.entry.partition("-")[0])

@@ -1,7 +1,7 @@
-"""The other side of `handler_processes`: a process that waits for calls on a socket, runs them one by one, answers.
+"""A process that runs `process=True` handlers: it reads calls from a socket, runs them one by one, and replies.
 
-Frames are a length (4 bytes, big endian) and MessagePack. The handler is found by module and name, its arguments are
-checked here, its result is serialised here: nothing but JSON and texts travels.
+A frame is a length (4 bytes, big endian) and MessagePack. The process imports the handler by name, validates its
+arguments and encodes its result, so that only JSON and text travel.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ M = TypeVar("M")
 
 _HEAD: Final = 4
 _SCRIPT: Final = "__mp_main__"
-"""Name under which a script that was started directly is imported again, so that its `if __name__` part stays quiet."""
+"""Name under which the process imports the main script, so that its `if __name__` block does not run."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """The first frame: `main` is the file of the script that runs the worker, if there is one."""
+    """The first frame; `main` is the file of the script that runs the worker, if any."""
 
     main: str | None
     level: Literal["debug", "info", "warning", "error"]
@@ -54,7 +54,7 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HandlerReply(msgspec.Struct, frozen=True, array_like=True):
-    """What came of it: a result as JSON, or in words what was raised."""
+    """The result of a call as JSON, or the text of what it raised."""
 
     kind: Literal["returned", "invalid", "retry", "snooze", "reject", "raised"]
     data: bytes = b""
@@ -64,10 +64,10 @@ class HandlerReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 def handler_in(module: types.ModuleType, qualname: str) -> Any:
-    """The function that a module has under a name; that of a skill is its handler.
+    """Find a function in a module by its qualified name; for a skill, its handler.
 
     Raises:
-        AttributeError: there is none.
+        AttributeError: the module has no such name.
     """
     found: Any = module
     for part in qualname.split("."):
@@ -75,7 +75,7 @@ def handler_in(module: types.ModuleType, qualname: str) -> Any:
     return found.handler if isinstance(found, Skill) else found
 
 
-# ---------------------------------------------------------------------------------------------- the worker's side
+# ------------------------------------------------------------------------------------------- in the worker
 
 
 def write_frame(writer: asyncio.StreamWriter, value: msgspec.Struct) -> None:
@@ -91,7 +91,7 @@ async def read_frame(reader: asyncio.StreamReader, kind: type[M]) -> M:
 
 
 def raise_failure(answer: HandlerReply) -> NoReturn:
-    """Raise what the handler raised over there."""
+    """Raise what the handler raised in its process."""
     match answer.kind:
         case "invalid":
             raise ValidationFailed(answer.text)
@@ -108,12 +108,12 @@ def raise_failure(answer: HandlerReply) -> NoReturn:
     raise HandlerRaised(answer.text, answer.data)
 
 
-# ------------------------------------------------------------------------------------------- the process' own side
+# ---------------------------------------------------------------------------------------- in the process
 
 
 def serve(number: int) -> None:
     """Answer calls on the socket with this file number until the worker closes it."""
-    # Ctrl-C and SIGTERM are the worker's business; it closes the socket or kills.
+    # The worker handles Ctrl-C and SIGTERM; it closes the socket or kills this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(fileno=number) as connection:
         connection.set_inheritable(False)
@@ -140,13 +140,13 @@ def _answer(request: Request, main: str | None) -> HandlerReply:
         values = skill.bind(request.args, None)
     except InvalidInput as invalid:
         return HandlerReply("invalid", text=str(invalid))
-    except BaseException as broken:  # noqa: BLE001 - an import runs what it likes
+    except BaseException as broken:  # noqa: BLE001 - an import may raise anything
         return HandlerReply("raised", data=traceback_of(broken), text=describe(broken))
     try:
         value = _call(skill.handler, values)
     except BaseException as raised:  # noqa: BLE001 - also SystemExit: only a crash may end this process
-        if isinstance(wish := sole(raised), AttemptSignal):
-            return _signalled(wish)
+        if isinstance(signal_ := sole(raised), AttemptSignal):
+            return _signal_reply(signal_)
         return HandlerReply("raised", data=traceback_of(raised), text=describe(raised))
     try:
         return HandlerReply("returned", data=skill.dump_result(value, max_bytes=request.max_bytes))
@@ -163,19 +163,19 @@ async def _awaited(value: Awaitable[Any]) -> Any:
     return await value
 
 
-def _signalled(wish: AttemptSignal) -> HandlerReply:
-    if isinstance(wish, Retry):
-        return HandlerReply("retry", text=wish.reason, delay_ms=wish.delay_ms)
-    if isinstance(wish, Snooze):
-        return HandlerReply("snooze", text=wish.reason, delay_ms=wish.delay_ms, at_ms=wish.at_ms)
-    return HandlerReply("reject", text=wish.reason)
+def _signal_reply(signal_: AttemptSignal) -> HandlerReply:
+    if isinstance(signal_, Retry):
+        return HandlerReply("retry", text=signal_.reason, delay_ms=signal_.delay_ms)
+    if isinstance(signal_, Snooze):
+        return HandlerReply("snooze", text=signal_.reason, delay_ms=signal_.delay_ms, at_ms=signal_.at_ms)
+    return HandlerReply("reject", text=signal_.reason)
 
 
 @functools.cache
 def _find(module: str, qualname: str, name: str, main: str | None) -> Skill[Any, Any]:
-    stands_in = _script(main) if module == "__main__" and main else importlib.import_module(module)
-    handler = handler_in(stands_in, qualname)
-    # What limits and repeats attempts is the worker's business; only the checking of values is needed here.
+    script = _script(main) if module == "__main__" and main else importlib.import_module(module)
+    handler = handler_in(script, qualname)
+    # The worker applies limits and retries; this process only validates values.
     options = make_options(timeout=None, silence=None, max_attempts=1, max_deaths=1, backoff=0)
     return make_skill(handler, name=name, options=options, process=False)
 

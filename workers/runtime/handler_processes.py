@@ -1,8 +1,8 @@
-"""Processes that run `process=True` handlers, one call at a time each; see `handler_process` for their side.
+"""Runs `process=True` handlers in processes; see `handler_process` for the code in the process.
 
-A process is started when a call finds none idle, and serves the calls after it. One that dies costs the attempt that
-it ran and no other; one whose attempt is cancelled is killed, because nothing else stops code that holds the
-interpreter. Nothing is pickled: arguments and results travel as JSON, failures as text.
+A call that finds no idle process starts one, which then serves later calls. A process that dies costs only the attempt
+that it ran. The worker kills the process of a cancelled attempt, because nothing else stops code that holds the
+interpreter lock. Arguments and results travel as JSON, failures as text; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from orchestrator.workers.skill import Skill
 
 END_S: Final = 2.0
-"""An idle process that was told to end gets so long before it is killed."""
+"""Time for idle processes to end before the worker kills them."""
 
 _START: Final = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -47,7 +47,7 @@ _log = get_logger(__name__)
 
 
 class HandlerProcessDied(RuntimeError):
-    """The process of a handler ended in the middle of a call: a crash, `os._exit`, or somebody killed it."""
+    """The process of a handler ended during a call: it crashed, called `os._exit`, or was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class _Process:
 
 
 class HandlerProcesses:
-    """The processes of one agent in one worker: never more than its slots, because each call is an attempt."""
+    """The processes of one agent in one worker, at most one per slot because each call is an attempt."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -66,12 +66,12 @@ class HandlerProcesses:
         self._busy: set[_Process] = set()
 
     async def run(self, skill: Skill[Any, Any], args: bytes) -> bytes:
-        """Run the handler of a skill; answer its result as JSON.
+        """Run the handler of a skill; returns its result as JSON.
 
         Raises:
-            HandlerProcessDied: its process ended before it had answered.
-            ValidationFailed: the arguments or the result do not fit.
-            AttemptSignal, HandlerRaised: what the handler raised.
+            HandlerProcessDied: the process ended before it replied.
+            ValidationFailed: the arguments or the result are invalid.
+            AttemptSignal, HandlerRaised: the handler raised.
         """
         process = await self._take()
         alive = False
@@ -103,7 +103,7 @@ class HandlerProcesses:
             await process.child.wait()
             waiting.cancel_scope.cancel()
 
-        # Its end alone is certain: whatever it has forked may keep the socket open.
+        # The end of the process, not of the socket, decides: a child that it forked may keep the socket open.
         async with anyio.create_task_group() as waiting:
             waiting.start_soon(until_its_end)
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
@@ -113,7 +113,7 @@ class HandlerProcesses:
                 waiting.cancel_scope.cancel()
         if answer is None:
             how = _ending(await process.child.wait())
-            raise HandlerProcessDied(f"the process of the handler died before it had answered: {how}")
+            raise HandlerProcessDied(f"the process of the handler died before it returned a result: {how}")
         return answer
 
     async def _take(self) -> _Process:
@@ -123,7 +123,7 @@ class HandlerProcesses:
                 self._busy.add(process)
                 return process
             process.writer.close()
-        with anyio.CancelScope(shield=True):  # half a start would leave a process behind; it takes milliseconds
+        with anyio.CancelScope(shield=True):  # an interrupted start would leak a process; it takes milliseconds
             process = await self._start()
         self._busy.add(process)
         return process
@@ -135,7 +135,7 @@ class HandlerProcesses:
                 child = await asyncio.create_subprocess_exec(
                     sys.executable, "-P", "-c", _START, str(theirs.fileno()), json.dumps(sys.path),
                     stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-                    preexec_fn=end_with_parent(),  # it calls prctl and nothing that could need a lock
+                    preexec_fn=end_with_parent(),  # it only calls prctl, which needs no lock
                 )  # fmt: skip
             except BaseException:
                 ours.close()
@@ -148,7 +148,7 @@ class HandlerProcesses:
         return _Process(child, reader, writer)
 
     async def close(self) -> None:
-        """End the idle ones, kill the busy ones."""
+        """End the idle processes and kill the busy ones."""
         for process in self._idle:
             process.writer.close()
         with anyio.move_on_after(END_S):
@@ -161,10 +161,10 @@ class HandlerProcesses:
 
 
 def check_found_by_name(skill: Skill[Any, Any]) -> None:
-    """See that a process, which looks for the handler by its name, will find this one.
+    """Check that a process can import the handler by its name.
 
     Raises:
-        ConfigError: another function has the name by now, or none.
+        ConfigError: the name is unknown, or belongs to another function.
     """
     module, qualname = skill.handler.__module__, skill.handler.__qualname__
     try:
@@ -173,9 +173,9 @@ def check_found_by_name(skill: Skill[Any, Any]) -> None:
         found = None
     if found is not skill.handler:
         raise ConfigError(
-            f"skill {skill.name!r} runs in a process of its own, which looks for its handler by the name "
-            f"{module}.{qualname}, and that is {'no function' if found is None else 'another function'}; "
-            "give the handler a name of its own at the top of the module, and decorate it there"
+            f"the process of skill {skill.name!r} cannot import its handler: {module}.{qualname} "
+            f"{'does not exist' if found is None else 'is another function'}; "
+            "define the handler under a unique name at the top of the module, and decorate it there"
         )
 
 

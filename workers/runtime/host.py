@@ -1,7 +1,7 @@
-"""The host: imports the agents once, forks worker processes, watches them, gives back what a dead one held.
+"""The worker host: imports the agents once, forks worker processes, restarts them, and abandons a dead one's entries.
 
-It stays single-threaded and opens nothing before it forks. A child is the leader of its own process group, so that
-Ctrl-C reaches the host alone and whatever a dead child had started dies with it (protocol rule 12).
+It has a single thread and opens no connection before it forks. A child leads its own process group, so that Ctrl-C
+reaches the host alone and the host can kill everything that a dead child had started (protocol rule 12).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.services import pool_keys, reach_server
-from orchestrator.workers.runtime.dead_worker import give_back
+from orchestrator.workers.runtime.dead_worker import abandon_entries
 from orchestrator.workers.runtime.verdicts import describe
 from orchestrator.workers.runtime.watchdog import LoopWatchdog
 from orchestrator.workers.runtime.worker import run_worker
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from orchestrator.workers.agent import Agent
 
 HEALTHY_AFTER_S: Final = 30.0
-"""A child that lived so long died of something new: the back-off starts again."""
+"""Lifetime of a child after which its death starts a new back-off."""
 MUST_NOT_RESTART: Final = frozenset({78})
-"""Exit status of a configuration error: the next child would find the same."""
+"""Exit statuses of a configuration error, which the next child would meet too."""
 ASK_AGAIN_S: Final = 1.0
 STUCK_MARGIN_S: Final = 5.0
 GRACE_S: Final = 15.0
-"""A child that lives so long after the end of its drain ignores it, and is killed."""
+"""Time after the end of the drain before the host kills a child."""
 
 _log = get_logger(__name__)
 
@@ -51,18 +51,18 @@ class WorkerProcess:
 
     pid: int
     worker: str
-    born_s: float
+    started_s: float
     failures: int
     watchdog: LoopWatchdog
 
 
 @dataclass(slots=True)
 class DeadWorker:
-    """A worker that died: what it held goes back at once, and what its last read swallowed once that has ended.
+    """A worker that died. The host abandons its entries at once, and again after its last read has ended.
 
     Attributes:
-        due_s: when to give back next.
-        answered: whether Redis has taken the first call.
+        due_s: time of the next call.
+        answered: whether Redis has answered the first call.
     """
 
     worker: str
@@ -72,16 +72,16 @@ class DeadWorker:
 
 
 class Host:
-    """Keeps `processes` workers running until it is told to stop."""
+    """Keeps `processes` workers running until SIGTERM or SIGINT."""
 
     def __init__(self, settings: Settings, agents: Sequence[Agent], *, processes: int) -> None:
         self._settings, self._agents, self._processes = settings, agents, processes
         self._children: dict[int, WorkerProcess] = {}
         self._due: list[tuple[float, int]] = []
         self._dead_workers: list[DeadWorker] = []
-        # As long as a dead child's blocking read may go on in the eyes of Redis.
+        # Redis may serve the blocking read of a dead child for this long.
         self._last_read_s = max(agent.lease_ms for agent in agents) / 5000 + 1
-        # The heartbeat thread asks the loop for a sign each time, so the number may be one heartbeat old.
+        # The heartbeat thread asks the loop once per heartbeat, so the record may be one heartbeat old.
         self._stuck_after_s = settings.worker.stuck_after_s + settings.worker.heartbeat_s
         self._poll_every_s = max(0.5, settings.worker.stuck_after_s / 10)
         self._signals = 0
@@ -91,26 +91,26 @@ class Host:
         self._store: SyncStore | None = None
 
     def run(self) -> int:
-        """Fork, watch, restart, stop.
+        """Run until all workers have ended.
 
         Returns:
             The exit status: 0 after an orderly stop.
         """
-        watched = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM}
-        signal.pthread_sigmask(signal.SIG_BLOCK, watched)
+        handled = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM}
+        signal.pthread_sigmask(signal.SIG_BLOCK, handled)
         for _ in range(self._processes):
             self._fork(failures=0)
         while self._children or (self._due and not self._signals):
-            # With an alarm: `sigtimedwait` of Python answers with garbage when a host that was stopped goes on late.
+            # An alarm bounds the wait, because `sigtimedwait` returns garbage when a suspended host continues late.
             signal.setitimer(signal.ITIMER_REAL, max(0.001, self._until_due_s()))
-            received = signal.sigwait(watched)
+            received = signal.sigwait(handled)
             if received not in {signal.SIGCHLD, signal.SIGALRM}:
-                self._pass_on(received)
+                self._stop_children(received)
             self._reap()
-            self._give_back_due()
+            self._abandon_due()
             self._fork_due()
             self._kill_stuck()
-            self._kill_late()
+            self._kill_overdue()
         signal.setitimer(signal.ITIMER_REAL, 0)
         for dead in self._dead_workers:
             if not dead.answered:
@@ -130,11 +130,11 @@ class Host:
     def _fork(self, *, failures: int) -> None:
         worker = new_worker_id()
         _flush()
-        ask_to_end = end_with_parent(signal.SIGTERM)
+        request_end = end_with_parent(signal.SIGTERM)
         watchdog = LoopWatchdog(self._stuck_after_s)
         pid = os.fork()
         if pid == 0:
-            _become_worker(ask_to_end, lambda: run_loop(run_worker_as, self._settings, self._agents, worker, watchdog))
+            _become_worker(request_end, lambda: run_loop(run_worker_as, self._settings, self._agents, worker, watchdog))
         self._children[pid] = WorkerProcess(pid, worker, time.monotonic(), failures, watchdog)
 
     def _fork_due(self) -> None:
@@ -145,26 +145,26 @@ class Host:
             for failures in ready:
                 self._fork(failures=failures)
 
-    def _pass_on(self, number: int) -> None:
+    def _stop_children(self, number: int) -> None:
         self._signals += 1
         _log.info(
             "host_stopping", signal=signal.Signals(number).name, workers=len(self._children), at_once=self._signals > 1
         )
         timeout_s = GRACE_S + (self._settings.worker.drain_s if self._signals == 1 else 0.0)
         self._kill_at_s = time.monotonic() + timeout_s
-        # Another number the second time: two of the same kind may arrive as one.
-        wish = signal.SIGTERM if self._signals == 1 else signal.SIGINT
+        # The second time another signal, because two pending signals of one kind arrive as one.
+        forwarded = signal.SIGTERM if self._signals == 1 else signal.SIGINT
         for pid in self._children:
-            os.kill(pid, wish)
+            os.kill(pid, forwarded)
 
     def _kill_stuck(self) -> None:
-        # A stuck worker ends itself (protocol rule 13), unless it is frozen or its watchdog is gone.
+        # A stuck worker ends itself (protocol rule 13), unless it is frozen or has lost its watchdog.
         for child in self._children.values():
             if child.watchdog.silent_s() > self._stuck_after_s + STUCK_MARGIN_S:
                 _log.error("worker_stuck", worker=child.worker, pid=child.pid)
                 os.kill(child.pid, signal.SIGKILL)
 
-    def _kill_late(self) -> None:
+    def _kill_overdue(self) -> None:
         if self._kill_at_s is None or time.monotonic() < self._kill_at_s:
             return
         self._kill_at_s = None
@@ -181,9 +181,9 @@ class Host:
             if child is not None:
                 silent_s, retired = child.watchdog.silent_s(), child.watchdog.retired
                 child.watchdog.close()
-                self._ended(child, os.waitstatus_to_exitcode(raw_status), silent_s=silent_s, retired=retired)
+                self._handle_end(child, os.waitstatus_to_exitcode(raw_status), silent_s=silent_s, retired=retired)
 
-    def _ended(self, child: WorkerProcess, code: int, *, silent_s: float, retired: bool) -> None:
+    def _handle_end(self, child: WorkerProcess, code: int, *, silent_s: float, retired: bool) -> None:
         if code == 0 and self._signals:
             return
         if code == 0 and retired:
@@ -195,20 +195,20 @@ class Host:
         if code in MUST_NOT_RESTART:
             self._status = self._status or code
             if not self._signals:
-                self._pass_on(signal.SIGTERM)
+                self._stop_children(signal.SIGTERM)
             return
         self._kill_group(child.pid)
         self._dead_workers.append(DeadWorker(child.worker, how, due_s=0.0))
         if self._signals and code in {-signal.SIGTERM, -signal.SIGINT}:
-            return  # told to stop before it listened, or after it had ended its work
+            return  # stopped before it handled signals, or after its work had ended
         _log.error("worker_died", worker=child.worker, pid=child.pid, how=how)
         if self._signals:
             self._status = self._status or 1
             return
         if retired:
             return
-        failures = 1 if time.monotonic() - child.born_s > HEALTHY_AFTER_S else child.failures + 1
-        # The first replacement comes at once: most deaths are single ones.
+        failures = 1 if time.monotonic() - child.started_s > HEALTHY_AFTER_S else child.failures + 1
+        # The first replacement starts at once, because most deaths do not repeat.
         delay_s = 0.0 if failures == 1 else self._backoff.delay_s(failures)
         self._due.append((time.monotonic() + delay_s, failures))
 
@@ -219,7 +219,7 @@ class Host:
         except (ProcessLookupError, PermissionError):
             return
 
-    def _give_back_due(self) -> None:
+    def _abandon_due(self) -> None:
         for dead in list(self._dead_workers):
             if dead.due_s > time.monotonic():
                 continue
@@ -235,7 +235,7 @@ class Host:
         try:
             if self._store is None:
                 self._store = _open_store(self._settings)
-            given_back = give_back(
+            given_back = abandon_entries(
                 self._store,
                 agents=self._agents,
                 worker=dead.worker,
@@ -258,29 +258,29 @@ def _open_store(settings: Settings) -> SyncStore:
 
 
 async def run_worker_as(settings: Settings, agents: Sequence[Agent], worker: str, watchdog: LoopWatchdog) -> None:
-    """Run a worker under the id that its host chose."""
+    """Run a worker under the id that its host chose; a coroutine function for `run_loop`."""
     await run_worker(settings, agents, worker=worker, watchdog=watchdog)
 
 
-def _become_worker(ask_to_end: Callable[[], None], work: Callable[[], None]) -> NoReturn:
-    """In the child: leave the host's process group, die with the host, work, and never return."""
+def _become_worker(request_end: Callable[[], None], work: Callable[[], None]) -> NoReturn:
+    """In the child: run the worker in a process group of its own, and never return."""
     code = 1
     try:
         os.setpgid(0, 0)
-        # When the host is gone: finish what runs and stop, as if told to.
-        ask_to_end()
-        # Until the worker listens itself it holds nothing, so it may leave at once.
+        # The kernel sends SIGTERM when the host dies, so that the worker drains.
+        request_end()
+        # The worker holds no task before it handles signals itself, so until then a signal may end it at once.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: os._exit(0))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD, signal.SIGALRM})
         work()
         code = 0
     except KeyboardInterrupt:
-        code = 0  # a signal that came when the work had ended
+        code = 0  # a signal that arrived after the work
     except OrchestratorError as refused:
         sys.stderr.write(f"error: {refused}\n")
         code = refused.exit_code
-    except BaseException as broken:  # noqa: BLE001 - a child must not run on in its parent's frames
+    except BaseException as broken:  # noqa: BLE001 - a child must not return into its parent's frames
         _log.error("worker_broke", error=describe(broken), exc_info=True)
     finally:
         _flush()
@@ -289,6 +289,6 @@ def _become_worker(ask_to_end: Callable[[], None], work: Callable[[], None]) -> 
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        # A handler may have closed it, or nobody reads it any more.
+        # A handler may have closed the stream, or its reader may be gone.
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()

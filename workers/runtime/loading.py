@@ -1,4 +1,7 @@
-"""Finds agents by `module:attribute`. The current directory is searched last, so no file there can shadow ours."""
+"""Imports agents by `module:attribute`.
+
+The current directory comes last on the path, so that no file there shadows a package of redis-orchestrator.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def load_agents(targets: Sequence[str]) -> list[Agent]:
     """Import each `module:attribute`; the attribute is an `Agent` or a list of them.
 
     Raises:
-        ConfigError: a target that cannot be found or is no agent, an agent twice, an agent without skills.
+        ConfigError: a target does not exist or is not an agent, an agent is named twice, or an agent has no skills.
     """
     _search_current_directory_last()
     agents = [agent for target in targets for agent in _load(target)]
@@ -54,7 +57,7 @@ def _load(target: str) -> list[Agent]:
         )
     agents = [found] if isinstance(found, Agent) else list(found) if isinstance(found, list | tuple) else []
     if not agents or not all(isinstance(agent, Agent) for agent in agents):
-        raise ConfigError(f"{target} is no Agent and no list of agents, but a {type(found).__name__}")
+        raise ConfigError(f"{target} is neither an Agent nor a list of agents, but a {type(found).__name__}")
     return agents
 
 

@@ -1,4 +1,4 @@
-"""The locks of a worker: execution locks of its attempts and named locks of its handlers, kept by its heartbeat."""
+"""Makes the execution locks and named locks of attempts, which the heartbeat renews."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Locking:
-    """Makes the locks of attempts.
+    """Makes the locks of all attempts of a worker.
 
     Attributes:
-        renewer: what the heartbeat renews.
+        renewer: the locks that the heartbeat renews.
     """
 
     def __init__(self, services: Services, *, worker: str) -> None:
@@ -32,7 +32,7 @@ class Locking:
         self.renewer = LockRenewer()
 
     def of(self, attempt: Attempt, *, mode: LockMode, lease_ms: int) -> AttemptLocks:
-        """The locks of one attempt; nothing is sent."""
+        """Make the locks of one attempt; nothing is sent."""
         delivery, session, keys = attempt.delivery, attempt.envelope.session, self._services.keys
 
         async def owns() -> bool:
@@ -63,7 +63,7 @@ class Locking:
         return AttemptLocks(execution, named)
 
     async def _owns(self, attempt: Attempt) -> bool:
-        """Ask whether an attempt still owns its task (protocol rule 18)."""
+        """Ask Redis whether the attempt still owns its task (protocol rule 18)."""
         delivery = attempt.delivery
         rows = [(delivery.entry, delivery.task_id, delivery.generation)]
         call = scripts.renew(self._services.keys, worker=self._worker, agent=delivery.agent, rows=rows)
@@ -77,5 +77,5 @@ class Locking:
         return True
 
     async def close(self) -> None:
-        """Close the connections that nobody waits on."""
+        """Close the idle connections."""
         await self._waiter.close()

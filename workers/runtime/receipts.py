@@ -1,7 +1,7 @@
-"""What a worker says of commands: that it has heard them, and that nothing of what they end is left here.
+"""Sends command receipts: received, then done.
 
-Lives in the heartbeat thread, so that a worker whose event loop stands still answers. It obeys nothing: what is active
-stands in the desired state, and a command that is not true has no effect but its receipt `refused`.
+Runs in the heartbeat thread, so that a worker whose event loop is blocked answers too. It applies no command, because
+the worker obeys the desired state alone; a command with a wrong signature only gets the receipt `refused`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 500
 KEPT_ROWS: Final = 10_000
-"""Receipts that wait for Redis; older ones are dropped."""
+"""Most receipts that wait for Redis; the oldest are dropped."""
 
 KNOWN: Final = 10_000
-"""Commands that are remembered as answered, beside those that stand: these are met again with each change."""
+"""Answered commands that are remembered, beside the active ones, which come up again with each change."""
 
 REFUSALS_A_MINUTE: Final = 100
-"""Whoever floods the stream with garbage gets no receipt for each piece of it from each worker."""
+"""Limits the receipts for invalid entries, so that a flood of them does not become a flood of receipts."""
 
 _log = get_logger(__name__)
 
 
 class CommandReceipts:
-    """The receipts of one worker."""
+    """Answers the commands that are meant for one worker."""
 
     def __init__(
         self, *, keys: PoolKeys, worker: str, in_flight: InFlight, commands: WorkerCommands, signer: Signer
@@ -55,47 +55,47 @@ class CommandReceipts:
 
     @property
     def waiting(self) -> bool:
-        """Whether some command is done only when attempts have ended here."""
+        """Whether an open command waits for attempts to end."""
         return bool(self._open)
 
     def receive(self, store: SyncStore, entries: Sequence[tuple[str, Sequence[bytes]]]) -> None:
-        """Judge entries of the control stream and answer those that are meant for this worker.
+        """Verify entries of the control stream and acknowledge those for this worker.
 
         Raises:
-            StoreError: Redis did not answer; `acknowledge_active` acknowledges active commands all the same.
+            StoreError: Redis did not answer; `acknowledge_active` does not depend on that.
         """
-        judged = [read_entry(entry, fields, self._signer) for entry, fields in entries]
-        told = [one for one in judged if one.problem or (one.command is not None and self._is_for_us(one.command))]
-        replies = [store.execute(*command) for command in nonces(self._keys, told)]
+        verified = [read_entry(entry, fields, self._signer) for entry, fields in entries]
+        ours = [one for one in verified if one.problem or (one.command is not None and self._is_for_us(one.command))]
+        replies = [store.execute(*command) for command in nonces(self._keys, ours)]
         active_ids = self._active_ids()
-        for one in refuse_replays(told, replies):
+        for one in refuse_replays(ours, replies):
             if one.problem:
                 self._refuse(one)
             elif one.command is not None and one.id not in self._known:
                 self._acknowledge(one.id, one.command, is_active=one.id in active_ids)
 
     def acknowledge_active(self) -> None:
-        """Acknowledge what is active and has not been answered, also by a worker that started after the command."""
+        """Acknowledge all active commands that are not answered yet, also those from before the worker started."""
         for found in list(self._commands.desired.active.values()):
             if found.issued.id not in self._known and self._is_for_us(command := found.command):
                 self._acknowledge(found.issued.id, command, is_active=True)
 
     def settle(self) -> None:
-        """Say of what nothing is left here."""
+        """Complete the open commands that have ended, or whose attempts have."""
         if not self._open:
             return
         active_ids = self._active_ids()
         for id_, command in list(self._open.items()):
             if id_ not in active_ids:
-                self._close(id_, "it is over")
+                self._close(id_, "the command has ended")
             elif self._is_finished(command):
                 self._close(id_, self._abandoned_handlers())
 
     def send(self, store: SyncStore) -> None:
-        """Send the receipts that wait.
+        """Send the waiting receipts.
 
         Raises:
-            StoreError: Redis did not answer; they are kept.
+            StoreError: Redis did not answer; the receipts are kept.
         """
         while self._rows:
             batch = [self._rows[i] for i in range(min(BATCH_ROWS, len(self._rows)))]
@@ -109,7 +109,6 @@ class CommandReceipts:
         return command.audience == "all"
 
     def _active_ids(self) -> set[str]:
-        """The commands that stand now."""
         return {found.issued.id for found in self._commands.desired.active.values()}
 
     def _acknowledge(self, id_: str, command: Command, *, is_active: bool) -> None:
@@ -129,7 +128,7 @@ class CommandReceipts:
         self._rows.append(ReceiptRow(id_, self._worker, "done", detail))
 
     def _is_finished(self, command: Stop | DrainWorker | StopWorker) -> bool:
-        # A worker that is told to drain may have a read under way, which the loop ends.
+        # A drain is not finished before the event loop has ended the read under way.
         return not self._affected(command) and (isinstance(command, Stop) or self._commands.draining)
 
     def _affected(self, command: Stop | DrainWorker | StopWorker) -> list[Attempt]:
@@ -147,12 +146,12 @@ class CommandReceipts:
 
     def _abandoned_handlers(self) -> str:
         count = self._in_flight.abandoned_handlers
-        return f"{count} left behind, still running" if count else ""
+        return f"{count} abandoned, still running" if count else ""
 
     def _refuse(self, one: ControlEntry) -> None:
         if time.monotonic() >= self._refill_s:
             self._refusals_left, self._refill_s = REFUSALS_A_MINUTE, time.monotonic() + 60
-        # A repeat of a true command must not take away what was answered to that.
+        # A replay must not replace the receipt of the valid command with the same id.
         if not self._refusals_left or one.id in self._known:
             return
         self._refusals_left -= 1

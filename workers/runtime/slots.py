@@ -1,7 +1,7 @@
-"""The slots of one agent: long-lived tasks, each running one attempt after another.
+"""The slots of one agent: long-lived asyncio tasks that run one attempt after another.
 
-Nothing that a handler does may end a slot or leak into the next attempt: a slot that a handler has tainted (context
-variables, a cancellation of its own task) or that a handler does not give back is replaced by a fresh one.
+A handler must neither end a slot nor affect the next attempt. A new slot replaces one that a handler has tainted (with
+context variables, or by cancelling its own task) or does not return to.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
 
 
 WAKE_AHEAD: Final = 2
-"""A slot that takes an entry wakes others while fewer than this many are about to look. Handlers that never wait are
-then all run by one slot, without a turn of the loop for each; those that wait start in a few turns, twice as many in
-each."""
+"""A slot that takes an attempt wakes another slot unless this many are waking. One slot then runs all handlers that
+never wait, without a turn of the event loop for each, and handlers that wait start in a few turns."""
 
 
 class Slots:
-    """Runs `attempt` for each entry that is started, in `count` tasks."""
+    """Runs attempts in `count` asyncio tasks."""
 
     def __init__(self, count: int, *, attempt: Callable[[Attempt], Coroutine[Any, Any, None]]) -> None:
         self._count, self._run_attempt = count, attempt
@@ -41,18 +40,18 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Slots without work."""
+        """Number of free slots."""
         return self._free
 
     async def wait_free(self) -> int:
-        """Wait until at least one slot has no work; answer how many."""
+        """Wait for a free slot; returns how many there are."""
         while self._free == 0:
             self._freed = anyio.Event()
             await self._freed.wait()
         return self._free
 
     def start(self, attempt: Attempt) -> None:
-        """Give an entry to a free slot."""
+        """Run an attempt in a free slot."""
         self._free -= 1
         self._feed.append(attempt)
         if self._woken == 0:
@@ -71,7 +70,7 @@ class Slots:
                     slots.start_soon(self._run_slot)
 
     def give_up(self) -> None:
-        """Replace the slot of an attempt that has ended without its handler; that slot ends when the handler does."""
+        """Replace the slot of an abandoned handler; the old slot ends when the handler does."""
         self._work_ended()
         self._replace()
 
@@ -79,15 +78,15 @@ class Slots:
         clean = contextvars.copy_context()
         while await self._run_until_cancelled(clean):
             if await _cancelled_itself() or contextvars.copy_context() != clean:
-                # Context variables cannot be unset from outside: the next attempt gets a task of its own.
+                # Context variables cannot be unset from outside, so the next attempt gets a new asyncio task.
                 self._replace()
                 return
 
     async def _run_until_cancelled(self, clean: contextvars.Context) -> bool:
-        """Run attempts until one was cancelled or has tainted the slot; False: it was left behind, and it ends."""
+        """Run attempts until one was cancelled or has tainted the slot; returns False if the slot was replaced."""
         task = asyncio.current_task()
         assert task is not None
-        # One scope for as many attempts as come to their end by themselves: entering one costs a tenth of an attempt.
+        # Attempts share a scope until one is cancelled, because entering a scope costs a tenth of a short attempt.
         with anyio.CancelScope() as scope:
             while not scope.cancel_called:
                 attempt = await self._next()
@@ -137,12 +136,12 @@ class Slots:
 
 
 def slot_ends() -> bool:
-    """Whether the slot itself is being cancelled, not only what runs in it."""
+    """Whether the slot itself is being cancelled, and not only its attempt."""
     return anyio.current_effective_deadline() == -math.inf
 
 
 async def _cancelled_itself() -> bool:
-    """Whether a handler has left a cancellation of its own task behind; takes it away."""
+    """Remove a cancellation that a handler made of its own asyncio task; returns whether there was one."""
     task = asyncio.current_task()
     assert task is not None
     if not task.cancelling() or slot_ends():

@@ -1,6 +1,6 @@
-"""`python -m orchestrator.workers.runtime.sources MODULE:AGENT...`: import agents and print their source files.
+"""`python -m orchestrator.workers.runtime.sources MODULE:AGENT...`: imports agents and prints their source files.
 
-For reloading: a process of its own finds out whether the agents can be loaded, and leaves nothing behind.
+`--reload` runs it in a separate process to find out whether the agents can be loaded.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _OURS: Final = frozenset({"__main__", "orchestrator"})
 
 
 def main(targets: Sequence[str]) -> int:
-    """Import the agents, and write the paths of their source files to standard output, a NUL byte behind each."""
-    # What the agents print while they are imported belongs to the person, not into the list.
+    """Import the agents and write the paths of their source files to standard output, each with a NUL byte after it."""
+    # Output of the agents during their import goes to stderr, not into the list.
     report_fd = os.dup(1)
     os.dup2(2, 1)
     code, failed_in = 0, set[str]()
@@ -42,14 +42,14 @@ def main(targets: Sequence[str]) -> int:
 
 
 def source_files(targets: Iterable[str]) -> set[str]:
-    """The files of all imported modules that are the user's, and those of the modules that are asked for."""
+    """Return the files of the user's imported modules, and of the target modules."""
     files = {
         file
         for name, module in list(sys.modules.items())
         if name.partition(".")[0] not in _OURS and (file := getattr(module, "__file__", None)) and _is_users(file)
     }
     for target in targets:
-        # One that failed to load is not among the modules. Finding it imports its parents, which may fail as well.
+        # A module that failed to load is not in sys.modules. Finding it imports its parents, which may fail too.
         with suppress(Exception):
             spec = importlib.util.find_spec(target.partition(":")[0])
             if spec is not None and spec.origin is not None:
@@ -62,7 +62,7 @@ def _is_agents(file: str) -> bool:
 
 
 def _is_users(file: str) -> bool:
-    """Whether a file is neither of the interpreter nor of an installed package."""
+    """Whether a file belongs neither to the interpreter nor to an installed package."""
     path = os.path.realpath(file)
     return Path(path).is_file() and not path.startswith(_library_folders())
 
@@ -82,7 +82,7 @@ def _files_of(failure: BaseException | None) -> Iterator[str]:
 
 
 def _where(failure: BaseException | None) -> str:
-    """The traceback of an import that failed, without the frames of the machinery above the user's code."""
+    """Format the traceback of a failed import without the frames above the user's code."""
     if failure is None:
         return ""
     trace = failure.__traceback__
@@ -93,5 +93,5 @@ def _where(failure: BaseException | None) -> str:
 
 if __name__ == "__main__":
     status = main(sys.argv[1:])
-    # Threads and exit handlers that the agents' modules started are none of our business.
+    # Exit at once, without waiting for threads and exit handlers of the agents' modules.
     os._exit(status)

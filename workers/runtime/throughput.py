@@ -1,6 +1,6 @@
-"""How fast an agent's tasks are, and so whether entries may wait in its inbox (protocol rule 15).
+"""Decides by the run times of an agent's tasks whether entries may wait in its inbox (protocol rule 15).
 
-The 95th percentile decides, not the mean: one slow task in twenty is enough to keep a critical one waiting.
+The 95th percentile decides, not the mean, because one slow task in twenty is enough to delay an urgent one.
 """
 
 from __future__ import annotations
@@ -18,24 +18,29 @@ SLOW_SHARE: Final = 0.05
 
 
 class Throughput:
-    """Watches run times; calls `changed` when the wished backlog does."""
+    """Computes the backlog of an agent from its run times.
+
+    Args:
+        limited: the agent has a rate limit, and so no backlog.
+        changed: called when the backlog changes.
+    """
 
     def __init__(self, *, limited: bool, changed: Callable[[], None]) -> None:
         self.backlog = 0
         self._limited, self._changed = limited, changed
         self._seen = 0
         self._slow: deque[int] = deque()
-        """Which of those seen were slow."""
+        """Numbers of the slow attempts within the window."""
 
     def record_duration(self, seconds: float) -> None:
-        """Note the run time of one attempt."""
+        """Add the run time of one attempt."""
         if self._limited:
             return
         self._seen += 1
         if seconds > FAST_S:
             self._slow.append(self._seen)
         elif self.backlog:
-            return  # a fast one ends no backlog
+            return  # a fast attempt cannot end the backlog
         while self._slow and self._slow[0] <= self._seen - WINDOW:
             self._slow.popleft()
         known = min(self._seen, WINDOW)

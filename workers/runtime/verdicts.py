@@ -1,4 +1,4 @@
-"""What an exception means for a task: from whatever a handler raised to the verdict that is stored."""
+"""Turns what a handler raised into the verdict of its task."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from orchestrator.workers.skill import Skill
 
 ERROR_BYTES: Final = 8192
-"""A traceback is cut to this, in the middle: its ends say most."""
+"""Longest traceback; a longer one loses its middle, because its ends say most."""
 REASON_CHARS: Final = 500
 
 OUTAGE_BACKOFF_STEP: Final = 3
-"""A task that met an outage comes back after the delay of this many failures."""
+"""A task that met an outage waits as long as after this many failures."""
 
 MAX_OUTAGE_RETRIES: Final = 10
-"""A task is put off so often by one worker for want of an answer; for want of memory without end."""
+"""How often one worker exempts a task because Redis did not answer. A full Redis always exempts."""
 REMEMBERED: Final = 10_000
 
 _log = get_logger(__name__)
 
 
 class OutageRetries:
-    """How often each task was put off by this worker; forgets the oldest of very many."""
+    """Counts how often this worker exempted each task; forgets the oldest tasks."""
 
     def __init__(self) -> None:
         self._times: OrderedDict[str, int] = OrderedDict()
 
     def count(self, task_id: str) -> bool:
-        """Count a task that is to be put off, unless it has been too often."""
+        """Count one exemption; returns False if the task has had too many."""
         times = self._times.pop(task_id, 0) + 1
         if times > MAX_OUTAGE_RETRIES:
             return False
@@ -49,10 +49,13 @@ class OutageRetries:
 
 
 class OutagePolicy(msgspec.Struct, frozen=True):
-    """What one attempt is to be judged by.
+    """Decides whether an attempt failed because the pool's own Redis was unavailable, which counts no attempt.
+
+    A Redis of the handler's own is a failure like any other.
 
     Attributes:
         ours: whether the pool's Redis was full, or did not answer this worker, while the attempt ran.
+        retries: bounds how often a task is exempted, so that one that never gets an answer still ends.
     """
 
     task_id: str
@@ -60,7 +63,7 @@ class OutagePolicy(msgspec.Struct, frozen=True):
     retries: OutageRetries
 
     def exempts(self, failure: BaseException) -> bool:
-        """Whether `failure` is about the pool's Redis and costs no attempt."""
+        """Whether `failure` counts no attempt."""
         if not self.ours:
             return False
         if isinstance(failure, ServerFull):
@@ -69,11 +72,11 @@ class OutagePolicy(msgspec.Struct, frozen=True):
 
 
 class ValidationFailed(Exception):
-    """Arguments or a result that do not fit, found in a handler's process: another attempt would end the same way."""
+    """A handler's process found invalid arguments or an invalid result; another attempt would end the same way."""
 
 
 class HandlerRaised(Exception):
-    """What a handler raised in its process, as texts: one line, and the traceback."""
+    """A handler raised in its process; carries one line and the traceback as text."""
 
     def __init__(self, line: str, trace: bytes) -> None:
         super().__init__(line)
@@ -81,7 +84,7 @@ class HandlerRaised(Exception):
 
 
 def rejected(reason: str) -> Verdict:
-    """A dead letter at once: another attempt would end the same way."""
+    """Make the verdict of a task that becomes a dead letter at once, because another attempt would end the same way."""
     return Verdict(VerdictKind.DEAD, _cut(reason), reason=one_line(reason))
 
 
@@ -94,15 +97,15 @@ def failed(
     backoff: Backoff,
     outage: OutagePolicy,
 ) -> Verdict:
-    """The verdict of an attempt whose handler raised `failure`.
+    """Make the verdict of an attempt whose handler raised `failure`.
 
     Args:
-        failure: a signal (`Retry`, `Snooze`, `Reject`) or anything else.
+        failure: a signal (`Retry`, `Snooze`, `Reject`) or any other exception.
         delivery: the attempt.
-        skill: decides about attempts and delays, unless the task does.
+        skill: its `max_attempts` and back-off are the defaults of the task.
         envelope: of the task.
-        backoff: the delays of a skill that says nothing else.
-        outage: whether a failing Redis was the pool's own, and how often the task has been put off for that.
+        backoff: the delays of a skill without its own.
+        outage: decides whether the failure counts.
     """
     raised, failure = failure, sole(failure)
     if isinstance(failure, Snooze):
@@ -114,10 +117,10 @@ def failed(
         return rejected(str(failure))
     reason = describe(failure)
     if isinstance(failure, AskExpired):
-        # Another attempt would end the same way: the deadline stays over.
+        # Another attempt would end the same way, because the deadline has passed.
         return Verdict(VerdictKind.DEAD, traceback_of(raised), reason=reason)
     if outage.exempts(failure):
-        # Redis failed, not the task: no attempt counted (protocol rule 25).
+        # Redis failed, not the task, so no attempt is counted (protocol rule 25).
         return Verdict(VerdictKind.SNOOZE, delay_ms=round(backoff.delay_s(OUTAGE_BACKOFF_STEP) * 1000), reason=reason)
     log = _log.bind(task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
     failures = delivery.failures
@@ -132,26 +135,26 @@ def failed(
 
 
 def has_asked(ended: object) -> bool:
-    """Whether an attempt was ended by its question, also one that was asked in a task group beside other failures."""
+    """Whether a question ended the attempt, also inside a task group beside other failures."""
     if isinstance(ended, BaseExceptionGroup):
         return any(has_asked(one) for one in ended.exceptions)
     return isinstance(ended, Asked)
 
 
 def sole(failure: BaseException) -> BaseException:
-    """What was raised, when a task group has wrapped that alone: it means what it means without the group."""
+    """Unwrap exception groups that hold a single exception."""
     while isinstance(failure, BaseExceptionGroup) and len(failure.exceptions) == 1:
         failure = failure.exceptions[0]
     return failure
 
 
 def one_line(text: str) -> str:
-    """A text for people, on one line and cut to a bearable length."""
+    """Put a text on one line and cut it to `REASON_CHARS`."""
     return " ".join(text.encode(errors="replace").decode().split())[:REASON_CHARS]
 
 
 def describe(failure: BaseException) -> str:
-    """One line about an exception, even about one whose text cannot be made."""
+    """Describe an exception on one line, also one whose `str` raises."""
     failure = sole(failure)
     if isinstance(failure, HandlerRaised):
         return failure.line
@@ -160,19 +163,19 @@ def describe(failure: BaseException) -> str:
         if isinstance(failure, BaseExceptionGroup):
             text = "; ".join([text, *(describe(one) for one in failure.exceptions)])
     except Exception:  # noqa: BLE001 - handlers may raise anything
-        text = "(its message could not be made)"
+        text = "(its str() raised)"
     name = type(failure).__name__
     return one_line(f"{name}: {text}" if text else name)
 
 
 def traceback_of(failure: BaseException) -> bytes:
-    """The traceback as text, cut to a bearable size."""
+    """Format a traceback, cut to `ERROR_BYTES`."""
     if isinstance(cause := sole(failure), HandlerRaised):
         return cause.trace
     try:
         text = "".join(traceback.format_exception(failure))
     except Exception:  # noqa: BLE001 - handlers may raise anything
-        text = f"{type(failure).__name__}: (its traceback could not be made)"
+        text = f"{type(failure).__name__}: (formatting its traceback raised)"
     return _cut(text)
 
 

@@ -1,8 +1,8 @@
-"""What a worker process owes to those outside: a sign that its event loop turns, and an end.
+"""Ends a worker process whose event loop is stuck.
 
-The heartbeat notes every turn it has asked for in a number that the host can read. A blocked loop, an interpreter that
-somebody holds and a frozen process look alike: the number stands still. The process ends itself then, by a watchdog
-below the interpreter, which first prints where each thread stands; the host kills what even that does not reach.
+The heartbeat asks the event loop for turns and records them in memory that the host can read. The record stops for a
+blocked loop, a held interpreter lock and a frozen process alike. `faulthandler` then prints the stack of each thread
+and ends the process without the interpreter; the host kills a process that even this does not reach.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import asyncio
 
 FORCE_EXIT_AFTER_S: Final = 5.0
-"""A drained worker whose handlers ignore their end leaves without them after so long."""
+"""Time for the handlers of a drained worker to end, before the process exits without them."""
 
 _STDERR: Final = 2
 _NUMBER = struct.Struct("d")
@@ -31,10 +31,10 @@ _log = get_logger(__name__)
 
 
 class LoopWatchdog:
-    """Made by the host before it forks; written by the child, read by the host.
+    """Shares the time of the last turn between a worker, which writes it, and its host, which made it before the fork.
 
     Args:
-        stuck_after_s: a loop that has not turned for so long is stuck.
+        stuck_after_s: time without a turn after which the loop counts as stuck.
     """
 
     def __init__(self, stuck_after_s: float) -> None:
@@ -43,18 +43,18 @@ class LoopWatchdog:
         self._force_exit: threading.Timer | None = None
 
     def record_turn(self) -> None:
-        """In the worker: the loop has turned."""
+        """In the worker: record a turn and restart the timer."""
         _NUMBER.pack_into(self._shared, 0, time.monotonic())
-        # By its number: a handler may have closed or replaced `sys.stderr`.
+        # By file number, because a handler may have closed or replaced `sys.stderr`.
         faulthandler.dump_traceback_later(self.stuck_after_s, exit=True, file=_STDERR)
 
     def disarm(self) -> None:
-        """In the worker: from now on nothing is promised, because it is about to end."""
+        """In the worker: stop watching, because the process is about to end."""
         _NUMBER.pack_into(self._shared, 0, 0.0)
         faulthandler.cancel_dump_traceback_later()
 
     def force_exit_later(self) -> None:
-        """In the worker: all is stored and said. Handlers that ignore their end must not keep the process alive."""
+        """In the worker: exit in `FORCE_EXIT_AFTER_S` although handlers ignore their cancellation; all is stored."""
 
         def leave() -> None:
             _log.error("shutdown_forced")
@@ -65,26 +65,26 @@ class LoopWatchdog:
         self._force_exit.start()
 
     def retire(self) -> None:
-        """In the worker: it was told to end and must not be replaced."""
+        """In the worker: tell the host not to replace it."""
         self._shared[_NUMBER.size] = 1
 
     @property
     def retired(self) -> bool:
-        """In the host: whether this worker wants no successor."""
+        """In the host: whether it must not replace this worker."""
         return self._shared[_NUMBER.size] == 1
 
     def cancel_force_exit(self) -> None:
-        """In the worker: every handler has ended after all."""
+        """In the worker: all handlers have ended."""
         if self._force_exit is not None:
             self._force_exit.cancel()
 
     def silent_s(self) -> float:
-        """In the host: seconds since the last turn; 0 as long as none was promised."""
+        """In the host: seconds since the last turn; 0 before the first one and after `disarm`."""
         (at_s,) = _NUMBER.unpack_from(self._shared, 0)
         return time.monotonic() - at_s if at_s else 0.0
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Free the shared memory."""
         self._shared.close()
 
 

@@ -1,7 +1,7 @@
 """One worker process: wires the parts for its agents, registers, runs, drains.
 
-Drain, in order: announce it (0 slots, no reads), wait for what runs, give back the rest without burning an attempt,
-store every verdict, deregister. A second signal skips the waiting.
+A drain registers 0 slots, stops reading, waits for the running handlers, requeues the rest without counting an attempt,
+stores every verdict and deregisters. A second signal skips the wait.
 """
 
 from __future__ import annotations
@@ -40,11 +40,10 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.watchdog import LoopWatchdog
 
 FLUSH_TIMEOUT_S: Final = 5.0
-"""How long the last verdicts may take to be stored before a worker that was told to stop gives up."""
+"""Time to store the last verdicts before a stopping worker gives up."""
 
 ANNOUNCE_TIMEOUT_S: Final = 2.0
-"""How long a worker that was told to stop tries to tell Redis so, at its beginning and at its end. All of this together
-must fit into what its host allows beyond the drain."""
+"""Time for each registry call of a drain. With `FLUSH_TIMEOUT_S` it must fit into `host.GRACE_S`."""
 
 _log = get_logger(__name__)
 
@@ -52,13 +51,13 @@ _log = get_logger(__name__)
 async def run_worker(
     settings: Settings, agents: Sequence[Agent], *, worker: str | None = None, watchdog: LoopWatchdog | None = None
 ) -> None:
-    """Run a worker until it is told to stop (SIGTERM, SIGINT).
+    """Run a worker until SIGTERM or SIGINT.
 
     Args:
         settings: all settings.
-        agents: what it hosts.
-        worker: its id; made up by default.
-        watchdog: where the host reads that the loop turns.
+        agents: the agents that it hosts.
+        worker: its id; a new one by default.
+        watchdog: records the turns of the event loop for the host.
 
     Raises:
         ConfigError: the registry refused an agent.
@@ -69,7 +68,7 @@ async def run_worker(
 
 
 class Worker:
-    """The parts of one process and their order of life."""
+    """Starts and stops the parts of one worker in order."""
 
     def __init__(
         self,
@@ -106,7 +105,7 @@ class Worker:
             alive_s=self._alive_s,
             callbacks=HeartbeatCallbacks(
                 forgotten=self._register_soon,
-                entries_lost=lambda agent: self._fetchers[agent].look_for_lost(),
+                entries_lost=lambda agent: self._fetchers[agent].check_for_lost(),
                 commands_changed=self._apply_commands,
             ),
             watchdog=watchdog,
@@ -114,13 +113,13 @@ class Worker:
         parts.commands.refresh = self._heartbeat.listener.refresh
 
     async def run(self, *, listen: bool = True) -> None:
-        """Work until told to stop.
+        """Run until a stop is requested.
 
         Args:
-            listen: to SIGTERM and SIGINT too; False in a process whose signals are not for this worker, as a test's.
+            listen: handle SIGTERM and SIGINT; False in a process that handles its signals itself, such as a test.
         """
         failure: Exception | None = None
-        # Listening begins before anything is started and ends after the registry has forgotten us.
+        # The receiver outlives all else, so that no signal of the whole run falls to the default handler.
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) if listen else nullcontext() as received:
             async with anyio.create_task_group() as listening:
                 if received is not None:
@@ -134,7 +133,7 @@ class Worker:
             raise failure
 
     async def _live(self) -> None:
-        """Enter the lifespans of all agents, work, leave them; told to stop before that, leave those entered so far."""
+        """Run inside the lifespans of all agents. A stop while they start leaves those that it had entered."""
         async with AsyncExitStack() as entered:
             with self._starting:
                 for agent in self._agents:
@@ -148,13 +147,13 @@ class Worker:
                 await self._run()
 
     async def _run(self) -> None:
-        # Before anything can be read: a worker that starts into a stop obeys it.
+        # Before the first read of an inbox, so that a worker that starts during a stop starts no task.
         await self._commands.read(self._services)
         self._apply_commands()
         try:
             await self._register()
         except BaseException:
-            # Of several agents the first may be registered already; nobody would run what it is given.
+            # The first of several agents may be registered already, and the supervisor would assign tasks to it.
             with anyio.CancelScope(shield=True):
                 await self._deregister()
             raise
@@ -175,28 +174,28 @@ class Worker:
             whole.start_soon(self._register_again)
             for executor in self._executors.values():
                 whole.start_soon(executor.slots.run)
-            await self._fetch_until_told()
+            await self._fetch_until_stopped()
             await self._drain()
-            # Before the slots end: a handler that ignores its end cannot keep this from being said.
+            # Before the slots end, so that a handler that ignores its cancellation does not delay it.
             await self._shut_down()
             if self._watchdog is not None:
                 self._watchdog.force_exit_later()
             whole.cancel_scope.cancel()
 
-    async def _fetch_until_told(self) -> None:
-        """Bring work in, but for the times when it is told to drain and to stay."""
+    async def _fetch_until_stopped(self) -> None:
+        """Run the fetchers until a stop is requested, except while an operator drains the worker."""
         while not self._stop.is_set():
-            if self._drains():
-                await self._rest()
+            if self._is_drained():
+                await self._stay_drained()
                 continue
             async with anyio.create_task_group() as fetchers:
                 for fetcher in self._fetchers.values():
                     fetchers.start_soon(fetcher.run)
-                await self._commands.until(lambda: self._stop.is_set() or self._drains())
+                await self._commands.until(lambda: self._stop.is_set() or self._is_drained())
                 fetchers.cancel_scope.cancel()
 
     def stop(self) -> None:
-        """Drain and end; a second call ends at once."""
+        """Drain and stop; a second call skips the wait for running handlers."""
         if self._stop.is_set():
             self._stop_now.set()
         self._stop.set()
@@ -205,37 +204,37 @@ class Worker:
 
     async def _watch_signals(self, received: AsyncIterator[signal.Signals]) -> None:
         async for _ in received:
-            _log.info("worker_stopping", worker=self.id, running=len(self._in_flight), at_once=self._stop.is_set())
+            _log.info("worker_stopping", worker=self.id, running=len(self._in_flight), immediately=self._stop.is_set())
             self.stop()
 
     # -------------------------------------------------------------------------------------------------- commands
 
     def _apply_commands(self) -> None:
-        """Do what the desired state asks for now; what it forbids is looked up at every start."""
+        """Apply the desired state to what runs; executors and fetchers check it before each start."""
         desired = self._commands.desired
         self._commands.notify_changed()
         interrupt(desired, self._in_flight)
         if desired.log_level != self._log_level:
             self._log_level = desired.log_level
             set_level(desired.log_level or self._services.settings.logging.level)
-            _log.info("log_level_set", worker=self.id, level=desired.log_level or "as in the settings")
+            _log.info("log_level_set", worker=self.id, level=desired.log_level or self._services.settings.logging.level)
         drain = desired.drain_of(self.id)
         if drain is not None and drain.ends_process and not self._stop.is_set():
-            _log.info("worker_stopping", worker=self.id, running=len(self._in_flight), told_by=drain.issued.words)
+            _log.info("worker_stopping", worker=self.id, running=len(self._in_flight), command=drain.issued.words)
             if self._watchdog is not None:
                 self._watchdog.retire()
             self.stop()
 
-    def _drains(self) -> bool:
+    def _is_drained(self) -> bool:
         return self._commands.desired.drain_of(self.id) is not None
 
-    async def _rest(self) -> None:
-        """Stay without work, until told to go on or to end."""
+    async def _stay_drained(self) -> None:
+        """Stay registered without slots until an operator resumes or stops the worker."""
         _log.info("worker_drains", worker=self.id, running=len(self._in_flight))
         self._commands.draining = True
         await self._announce_drain()
         self._heartbeat.poll()
-        await self._commands.until(lambda: self._stop.is_set() or not self._drains())
+        await self._commands.until(lambda: self._stop.is_set() or not self._is_drained())
         if not self._stop.is_set():
             self._commands.draining = False
             self._register_soon()
@@ -281,8 +280,8 @@ class Worker:
 
     async def _drain(self) -> None:
         self._commands.draining = True
-        await self._unless_told_again(self._announce_drain)
-        await self._unless_told_again(self._wait_for_running)
+        await self._unless_stopped_again(self._announce_drain)
+        await self._unless_stopped_again(self._wait_for_running)
         for attempt in self._in_flight.all():
             attempt.stop(StopCause.DRAIN)
         with anyio.move_on_after(FLUSH_TIMEOUT_S):
@@ -296,15 +295,15 @@ class Worker:
                 await self._in_flight.wait_empty()
 
     async def _announce_drain(self) -> None:
-        with anyio.move_on_after(ANNOUNCE_TIMEOUT_S) as told:
+        with anyio.move_on_after(ANNOUNCE_TIMEOUT_S) as limit:
             try:
                 await self._register()
             except StoreError as failure:
                 _log.warning("drain_unannounced", worker=self.id, error=str(failure))
             async with anyio.create_task_group() as group:
                 for fetcher in self._fetchers.values():
-                    group.start_soon(fetcher.give_back_unseen)
-        if told.cancelled_caught:
+                    group.start_soon(fetcher.release_lost)
+        if limit.cancelled_caught:
             _log.warning(
                 "drain_unannounced", worker=self.id, error=f"no answer from Redis for {ANNOUNCE_TIMEOUT_S:g} s"
             )
@@ -313,15 +312,15 @@ class Worker:
         with anyio.move_on_after(self._services.settings.worker.drain_s):
             await self._in_flight.wait_empty()
 
-    async def _unless_told_again(self, step: Callable[[], Awaitable[None]]) -> None:
-        """Run a step of the drain; the second signal ends it."""
+    async def _unless_stopped_again(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Run a step of the drain; a second signal ends it."""
 
-        async def until_told() -> None:
+        async def until_stopped() -> None:
             await self._stop_now.wait()
             group.cancel_scope.cancel()
 
         async with anyio.create_task_group() as group:
-            group.start_soon(until_told)
+            group.start_soon(until_stopped)
             await step()
             group.cancel_scope.cancel()
 
@@ -337,10 +336,10 @@ class Worker:
 
     async def _deregister(self) -> None:
         try:
-            with anyio.move_on_after(ANNOUNCE_TIMEOUT_S) as told:
+            with anyio.move_on_after(ANNOUNCE_TIMEOUT_S) as limit:
                 call = registry.deregister(self._services.keys, worker=self.id)
                 await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
-            if told.cancelled_caught:
+            if limit.cancelled_caught:
                 _log.warning("deregister_failed", worker=self.id)
         except StoreError as failure:
             _log.warning("deregister_failed", worker=self.id, error=str(failure))

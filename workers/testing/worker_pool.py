@@ -12,7 +12,7 @@ import anyio.to_thread
 from orchestrator.core.ids import new_worker_id
 from orchestrator.services import SyncStore
 from orchestrator.testing.killable_store import KillableStore, killable_services
-from orchestrator.workers.runtime.dead_worker import give_back
+from orchestrator.workers.runtime.dead_worker import abandon_entries
 from orchestrator.workers.testing.crashes import Crash, CrashPlan, KillableWorker
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class WorkerSlot:
     def _give_back(self, how: str) -> None:
         services = self._pool.services
         with closing(SyncStore(services.endpoint, services.keys, name="host")) as store:
-            give_back(
+            abandon_entries(
                 store,
                 agents=self._agents,
                 worker=self.worker.id,
