@@ -1,7 +1,4 @@
-"""`python -m orchestrator.workers MODULE:AGENT... [--processes N]`: what `orc worker run` starts.
-
-Loads no command line library.
-"""
+"""`python -m orchestrator.workers MODULE:AGENT... [--processes N]`: runs a worker host; imports no CLI library."""
 
 from __future__ import annotations
 
@@ -14,10 +11,7 @@ from orchestrator.core.settings import load_settings
 
 
 def main() -> int:
-    """Run a host; answer its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m orchestrator.workers", description="Run worker processes for agents."
-    )
+"""`python -m orchestrator.workers MODULE:AGENT... [--processes N]`: runs a worker host; imports no CLI library."""
     parser.add_argument("agents", nargs="+", metavar="MODULE:AGENT")
     parser.add_argument("--processes", type=int, default=None, help="worker processes (default: settings)")
     parser.add_argument("--config", default=None, help="settings file")

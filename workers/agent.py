@@ -112,7 +112,7 @@ class Agent:
 
     @property
     def limited(self) -> bool:
-        """Whether a rate limit applies to its starts."""
+        """True if a rate limit applies to its starts."""
         return self.rate is not None or bool(self.limits)
 
     @property

@@ -1,4 +1,4 @@
-"""`ctx.ask`: numbers the questions of an attempt, finds the answers to earlier ones, else notes what is to be asked."""
+"""Implements `ctx.ask`: numbers the questions of an attempt and finds answers to earlier ones."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import Question
 
 NO_DEFAULT: Final[Any] = object()
-"""Stands for a default that was not given; None is one."""
+"""Marks that no default was given, because None is a valid default."""
 
 
 class AnswerSource(Protocol):
-    """What is known of the questions of a task."""
+    """Reads the questions of a task."""
 
     async def look_up(self, number: int, question: str) -> Question | None:
-        """The question that was asked at this place before; None: none was.
+        """Return the question that has this number, or None.
 
         Raises:
-            QuestionChanged: another one was, and it is over.
+            QuestionChanged: an earlier attempt asked another question, and it is closed.
         """
 
 
 class PendingQuestion(msgspec.Struct, frozen=True):
-    """What the attempt ends with: a question as it is stored, and its deadline after so long or at that time."""
+    """The question that the attempt ends with, as it is stored; its deadline is a delay or a time."""
 
     number: int
     packed: bytes
@@ -47,7 +47,7 @@ class Asking:
     """The questions of one attempt.
 
     Attributes:
-        pending: the one that has no answer yet; with it the attempt ends, whatever its handler does from then on.
+        pending: the question without an answer; once set, the attempt ends with it.
     """
 
     __slots__ = ("_answers", "_asks", "pending")
@@ -59,42 +59,44 @@ class Asking:
     async def ask(
         self, question: str, *, options: Sequence[Any] | None, deadline: Duration | datetime | None, default: Any
     ) -> Any:
-        """See `TaskContext.ask`."""
-        self.check_goes_on()
+        """Return the answer, or raise `Asked`; see `TaskContext.ask`."""
+        self.check_not_asked()
         self._asks += 1
         number = self._asks
         pending = _checked(number, question, options, deadline, default)
         found = await self._answers.look_up(number, question)
-        self.check_goes_on()
+        self.check_not_asked()
         if found is not None and found.answered:
             return found.answer
         if found is not None and not found.open:
             if default is NO_DEFAULT:
                 raise AskExpired(question)
-            # As JSON gives it back, like an answer.
+            # A JSON round trip, as for an answer.
             return decode_json(encode_value("the default", default).encode())
         self.pending = pending
         raise Asked(question)
 
-    def check_goes_on(self) -> None:
-        """Refuse to go on behind a question.
+    def check_not_asked(self) -> None:
+        """Check that the attempt has not asked yet.
 
         Raises:
-            Asked: the attempt has asked already.
+            Asked: the attempt has asked, and ends with its question.
         """
         if self.pending is not None:
-            raise Asked("the attempt has asked already, and ends with it")
+            raise Asked("the attempt has asked a question and must end")
 
 
 def _checked(
     number: int, question: str, options: Sequence[Any] | None, deadline: Duration | datetime | None, default: Any
 ) -> PendingQuestion:
     if not isinstance(question, str) or not question.strip():
-        raise InvalidInput(f"a question must be a text that is not empty, not {question!r}")
+        raise InvalidInput(f"a question must be a non-empty string, not {question!r}")
     if isinstance(options, str) or (options is not None and not options):
-        raise InvalidInput(f"options must be a list of the answers that are allowed, not {options!r}")
+        raise InvalidInput(f"options must be a non-empty list of allowed answers, not {options!r}")
     if default is not NO_DEFAULT and deadline is None:
-        raise InvalidInput("default= is what ask() returns when nobody has answered in time; give deadline= too")
+        raise InvalidInput(
+            "default= needs deadline=, because ask() returns it when the deadline passes without an answer"
+        )
     delay_ms = at_ms = 0
     if isinstance(deadline, datetime):
         at_ms = instant_ms("deadline", deadline)

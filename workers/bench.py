@@ -1,4 +1,4 @@
-"""The agent of `orc bench`: it does nothing, so that what is measured is everything around it."""
+"""The agent of `orc bench`; its handler does nothing, so that the benchmark measures the orchestrator."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ agent = Agent("bench", concurrency=100)
 
 @agent.skill
 async def nothing(number: int) -> int:
-    """Answer at once."""
+    """Return at once."""
     return number

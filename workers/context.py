@@ -342,7 +342,7 @@ class TaskContext:
             Exception: `do` raised it; the result is not kept.
         """
         self._sign()
-        self._resources.asking.check_goes_on()
+        self._resources.asking.check_not_asked()
         return await self._resources.once.run(name, do, *args)
 
     def _sign(self) -> None:

@@ -1,4 +1,4 @@
-"""`ctx.once`: does what a task must do once, and keeps the result with the task for all later attempts."""
+"""Implements `ctx.once`: calls a function once per task and keeps its result for later attempts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ RESULT_DEPTH: Final = 64
 
 
 class OnceResults(Protocol):
-    """Where results are kept."""
+    """Stores the results of one task."""
 
     async def load_result(self, name: str) -> bytes | None:
-        """The result that an earlier attempt has kept, JSON; None: none has.
+        """Return the kept result as JSON, or None.
 
         Raises:
             Fenced: the task was taken away from this attempt.
         """
 
     async def store_result(self, name: str, result: bytes) -> bytes:
-        """Keep a result, unless there is one; the one that is kept from now on.
+        """Keep a result unless there is one; returns the kept one.
 
         Raises:
             Fenced: the task was taken away from this attempt.
@@ -39,7 +39,7 @@ class OnceResults(Protocol):
 
 
 class OnceCalls:
-    """What one attempt does once."""
+    """The `once` calls of one attempt."""
 
     __slots__ = ("_done", "_locks", "_results")
 
@@ -49,7 +49,7 @@ class OnceCalls:
         self._locks: dict[str, anyio.Lock] = {}
 
     async def run(self, name: str, do: Callable[..., Any], *args: Any) -> Any:
-        """See `TaskContext.once`."""
+        """Call `do` unless the result is known; see `TaskContext.once`."""
         _check_name(name)
         async with self._locks.setdefault(name, anyio.Lock()):
             if name not in self._done:
@@ -62,26 +62,26 @@ class OnceCalls:
         if hasattr(value, "model_dump"):
             value = value.model_dump(mode="json")
         result = encode_json(f"what {name!r} returned", value, max_bytes=RESULT_BYTES, max_depth=RESULT_DEPTH)
-        # It is done: a handler that is told to stop just now keeps it all the same.
+        # A cancellation must not lose the result of a call that has happened.
         with anyio.CancelScope(shield=True):
-            result = await self._results.store_result(name, result)  # what is kept already stands
+            result = await self._results.store_result(name, result)
         return result  # noqa: RET504 - a type checker cannot see that the block never swallows
 
 
 async def _call(do: Callable[[], Any]) -> Any:
     if inspect.iscoroutinefunction(do):
         return await do()
-    # As a handler that is a plain `def`: it may block.
+    # A plain function may block, so it runs in a thread.
     value = await to_thread.run_sync(do)
     return await value if inspect.isawaitable(value) else value
 
 
 def _check_name(name: str) -> None:
     if not isinstance(name, str) or not name:
-        raise InvalidInput(f"once() needs a name for what is done, not {name!r}")
+        raise InvalidInput(f"the name of a once() call must be a non-empty string, not {name!r}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise InvalidInput("the name for once() holds half a character (a lone surrogate)") from None
+        raise InvalidInput("the name of the once() call contains an unpaired surrogate") from None
     if size > NAME_BYTES:
-        raise InvalidInput(f"the name for once() is {size} bytes long, more than the {NAME_BYTES} allowed")
+        raise InvalidInput(f"the name of the once() call has {size} bytes, more than {NAME_BYTES}")

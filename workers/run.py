@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 def run(*agents: Agent, settings: Settings | None = None) -> None:
     """Run a worker that hosts `agents` until SIGTERM or SIGINT.
 
-    The process ends if its event loop stands still for `worker.stuck_after_s`, and after its drain even if handlers
-    ignore that.
+    The process exits if its event loop is stuck for `worker.stuck_after_s`, and after the drain even if handlers ignore
+    their cancellation.
 
     Args:
-        agents: what it hosts.
+        agents: the agents that it hosts.
         settings: all settings; by default from files and environment.
 
     Raises:
-        ConfigError: a setting or an agent is wrong.
+        ConfigError: a setting or an agent is invalid.
         StoreError: Redis did not answer at the start.
     """
     resolved = resolve_settings(settings=settings)

@@ -1,4 +1,4 @@
-"""What a handler raises, or lets pass, to decide how its attempt ends. Any other exception is a failure."""
+"""Exceptions that a handler raises to end its attempt in a certain way. Any other exception is a failure."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from orchestrator.core.durations import instant_ms, to_ms
 
 
 class AttemptSignal(Exception):
-    """Base of the three signals."""
+    """Base of `Retry`, `Snooze` and `Reject`."""
 
     reason: str = ""
 
 
 class Retry(AttemptSignal):
-    """Try again later; counts as a failed attempt.
+    """Retry the task later; counts as a failed attempt.
 
     Args:
         delay: seconds or timedelta; by default the skill's back-off.
-        reason: one line for people.
+        reason: one line, stored with the task.
     """
 
     delay_ms: int | None = None
 
     def __init__(self, delay: float | timedelta | None = None, reason: str = "") -> None:
-        super().__init__(reason or "retry asked for")
+        super().__init__(reason or "the handler raised Retry")
         self.delay_ms = None if delay is None else to_ms("delay", delay)
         self.reason: str = str(reason)
 
 
 class Snooze(AttemptSignal):
-    """Come back later; counts no attempt.
+    """Run the task again later; counts no attempt.
 
     Args:
         delay: seconds or timedelta from now.
-        until: an aware time instead.
-        reason: one line for people.
+        until: an aware datetime, instead of `delay`.
+        reason: one line, stored with the task.
     """
 
     delay_ms: int = 0
@@ -53,18 +53,18 @@ class Snooze(AttemptSignal):
 
 
 class Asked(BaseException):
-    """Ends an attempt that has asked a person; `ctx.ask` raises it, and nobody needs to catch it.
+    """Ends an attempt that has asked a person. `ctx.ask` raises it; do not catch it.
 
-    No `Exception`, so that an `except Exception` around the question lets it pass. Whoever swallows it all the same
-    changes nothing: what the handler does from then on, and what it returns or raises, does not count.
+    It derives from BaseException, so that an `except Exception` around the question lets it pass. If the handler does
+    catch it, the attempt still ends with the question, and the worker ignores what the handler returns or raises.
     """
 
 
 class Reject(AttemptSignal):
-    """Give up at once: the task becomes a dead letter.
+    """Make the task a dead letter at once.
 
     Args:
-        reason: one line for people.
+        reason: one line, stored with the task.
     """
 
     def __init__(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""A skill: one handler, how its arguments are checked, how its attempts are limited and retried."""
+"""Skills: handlers with validated arguments, limits and retries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 RESULT_DEPTH: Final = 128
-"""Levels of lists and objects within a result; pydantic reads no more than 200."""
+"""Deepest nesting of a result; pydantic reads at most 200 levels."""
 
 MAY_FIT_LATER: Final = frozenset(
     {
@@ -36,31 +36,31 @@ MAY_FIT_LATER: Final = frozenset(
         "parent_does_not_exist", "path_exists", "path_not_directory", "path_not_file", "path_not_socket",
     }
 )  # fmt: skip
-"""Kinds of invalid that depend on the clock and the files of who looks: the worker may see it otherwise."""
+"""Validation errors that depend on the local clock or files, so that the worker may not see them."""
 
 
 class HandlerKind(StrEnum):
-    """Where a handler runs."""
+    """The place where a handler runs."""
 
     LOOP = "loop"
     """`async def`: in the worker's event loop."""
     THREAD = "thread"
     """`def`: in a thread of the worker."""
     PROCESS = "process"
-    """`process=True`: in a process of its own."""
+    """`process=True`: in a separate process."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillOptions:
-    """How attempts of a skill are limited and retried.
+    """Limits and retries of a skill.
 
     Attributes:
-        timeout_s: one attempt may take so long; None = no limit.
-        silence_s: it may go so long without a sign of life; None = no limit.
-        max_attempts: failures until the task is a dead letter.
-        max_deaths: workers that may die with it until it is a dead letter.
+        timeout_s: limit of one attempt; None for no limit.
+        silence_s: longest time between signs of life; None for no limit.
+        max_attempts: failures after which the task becomes a dead letter.
+        max_deaths: worker deaths after which the task becomes a dead letter.
         backoff: `exponential` (full jitter), or a fixed number of seconds.
-        lock: what an attempt has to itself: `task` its task alone, `session` its session, `agent` its agent.
+        lock: the scope that an attempt locks.
     """
 
     timeout_s: float | None
@@ -72,11 +72,11 @@ class SkillOptions:
 
 
 class Skill(Generic[P, T]):
-    """A handler with a name. Calling it calls the handler, so that a test needs no server.
+    """A handler with a name. Calling the skill calls the handler, so that a test needs no server.
 
     Attributes:
         kind: where the handler runs.
-        owner: the agent whose skill it is.
+        owner: the agent that has the skill.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class Skill(Generic[P, T]):
         self._context_name, parameters = _split_context(signature, name)
         if process and self._context_name is not None:
             raise InvalidInput(
-                f"handler {name!r} runs in a process of its own, where there is no context; leave the parameter "
-                f"{self._context_name!r} out, or process=True"
+                f"handler {name!r} has process=True, so it gets no context; remove the parameter "
+                f"{self._context_name!r}, or process=True"
             )
-        # Fields have names that no attribute of a model has; outside they go by the parameter's name.
+        # The names of the fields cannot clash with attributes of a model; the aliases are the parameters' names.
         self._parameters = [(f"argument {number}", parameter) for number, parameter in enumerate(parameters)]
         fields: dict[str, Any] = {
             field: (Annotated[parameters[parameter][0], Field(alias=parameter)], parameters[parameter][1])
@@ -108,53 +108,54 @@ class Skill(Generic[P, T]):
             )
             self._result = _result_adapter(Any if returned is inspect.Signature.empty else returned)
         except PydanticUserError as unusable:
-            raise InvalidInput(f"handler {name!r} has a type that JSON cannot be read as: {unusable.message}") from None
+            raise InvalidInput(
+                f"handler {name!r} has a type that pydantic cannot validate: {unusable.message}"
+            ) from None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[object, None, T]:
-        """Call the handler itself."""
-        # `Coroutine[Any, Any, T]` would say the same, but mypy makes `asyncio.gather` of that answer Any.
-        return self.handler(*args, **kwargs)  # type: ignore[return-value]  # `PlainSkill` for what is no coroutine
+        """Call the handler."""
+        # With `Coroutine[Any, Any, T]`, mypy infers Any for `asyncio.gather`.
+        return self.handler(*args, **kwargs)  # type: ignore[return-value]  # `PlainSkill` has the other case
 
     def __repr__(self) -> str:
         return f"Skill({self.name!r})"
 
     @property
     def takes_context(self) -> bool:
-        """Whether the handler has a `TaskContext` parameter."""
+        """True if the handler has a `TaskContext` parameter."""
         return self._context_name is not None
 
     def check_args(self, args: bytes) -> None:
-        """Refuse JSON arguments that do not fit, before they are sent to a worker that would refuse them as well.
+        """Validate JSON arguments before they are submitted.
 
-        What only the worker can tell is let through: validators of the user's own may break where their files or
-        services are missing.
+        Arguments pass that only the worker can judge, because the user's validators may need its files or services.
 
         Raises:
-            InvalidInput: they do not fit; the message is that of `bind`.
+            InvalidInput: the arguments are invalid; the message is that of `bind`.
         """
         try:
             self._arguments.__pydantic_validator__.validate_json(args, by_alias=True, by_name=True)
         except ValidationError as refused:
             if not any(error["type"] in MAY_FIT_LATER for error in refused.errors(include_url=False)):
                 raise self._invalid(refused) from None
-        except Exception:  # noqa: BLE001 - that says nothing of the arguments
+        except Exception:  # noqa: BLE001 - a broken validator does not make the arguments invalid
             return
 
     def bind(self, args: bytes, context: TaskContext | None) -> dict[str, Any]:
-        """Check JSON arguments against the handler's signature; answer what to call it with.
+        """Validate JSON arguments; returns the keyword arguments of the handler.
 
         Raises:
-            InvalidInput: they do not fit; the message names each argument.
+            InvalidInput: the arguments are invalid; the message names each.
         """
         try:
-            # The validator itself: what pydantic puts around it costs as much again.
+            # The validator is called directly, because its wrapper in pydantic costs as much again.
             checked = self._arguments.__pydantic_validator__.validate_json(args, by_alias=True, by_name=True).__dict__
         except ValidationError as refused:
             raise self._invalid(refused) from None
         except Exception as broken:
-            # Validators and default factories are user code.
+            # Validators and default factories are user code and may raise anything.
             raise InvalidInput(
-                f"arguments of {self.name!r} could not be checked: {type(broken).__name__}: {broken}"
+                f"validation of the arguments of {self.name!r} failed: {type(broken).__name__}: {broken}"
             ) from broken
         values = {parameter: checked[field] for field, parameter in self._parameters}
         if self._context_name is not None:
@@ -165,54 +166,54 @@ class Skill(Generic[P, T]):
         return InvalidInput(f"arguments do not fit {self.name!r}: {_readable(refused)}")
 
     def dump_result(self, value: T, *, max_bytes: int) -> bytes:
-        """Serialise what the handler returned.
+        """Encode the value that the handler returned as JSON.
 
         Raises:
-            InvalidInput: JSON cannot hold it, or it is too large.
+            InvalidInput: JSON cannot represent the value, or it is too large.
         """
         try:
             data: bytes = self._result.serializer.to_json(value, warnings="error")
-        except Exception:  # noqa: BLE001 - the way below finds it again, and says what it is
+        except Exception:  # noqa: BLE001 - the slower path below reports it
             data = b""
         if data and len(data) <= max_bytes and _surely_json(data):
             return data
         try:
             plain = self._result.dump_python(value, mode="json", warnings="error")
         except Exception as invalid:
-            # Also what serialisers of the user's own raise.
+            # Serialisers are user code and may raise anything.
             raise InvalidInput(f"result of {self.name!r} does not fit its type or JSON: {invalid}") from invalid
         return encode_json(f"result of {self.name!r}", plain, max_bytes=max_bytes, max_depth=RESULT_DEPTH)
 
     def read_result(self, data: bytes) -> T:
-        """Read a result as the type that the handler returns."""
+        """Decode a result as the type that the handler returns."""
         result: T = self._result.validate_json(data, by_alias=True, by_name=True)
         return result
 
     def retry_after_ms(self, failures: int, backoff: Backoff) -> int:
-        """How long to wait after so many failures: the skill's own fixed delay, or `backoff`."""
+        """Return the delay after this many failures: the fixed one of the skill, or that of `backoff`."""
         fixed = self.options.backoff
         return round((backoff.delay_s(failures) if isinstance(fixed, str) else fixed) * 1000)
 
 
 class PlainSkill(Skill[P, T]):
-    """A skill whose handler is a plain `def`: calling it answers the value itself."""
+    """A skill whose handler is a plain `def`: calling it returns the value."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:  # type: ignore[override]
-        """Call the handler itself."""
+        """Call the handler."""
         return self.handler(*args, **kwargs)  # type: ignore[return-value]
 
 
 def make_skill(
     handler: Callable[..., Any], *, name: str | None, options: SkillOptions, process: bool
 ) -> Skill[Any, Any]:
-    """Make the kind of skill that the handler asks for; its name is the function's by default.
+    """Make a skill; its name is that of the function by default.
 
     Raises:
-        InvalidInput: the handler cannot be one.
+        InvalidInput: the function cannot be a handler.
     """
     name = name or getattr(handler, "__name__", None)
     if not name:
-        raise InvalidInput(f"{handler!r} has no name of its own; give the skill one: @agent.skill(name=…)")
+        raise InvalidInput(f"{handler!r} has no name; give the skill one: @agent.skill(name=…)")
     if isinstance(handler, Skill):
         handler = handler.handler  # a function may be a skill of several agents
     kind = Skill if _is_async(handler) else PlainSkill
@@ -228,10 +229,10 @@ def make_options(
     backoff: str | float,
     lock: LockMode = "task",
 ) -> SkillOptions:
-    """Check the options of a skill when it is decorated.
+    """Validate the options of a skill.
 
     Raises:
-        InvalidInput: with the option and what it may be.
+        InvalidInput: an option is invalid.
     """
     for name, count in (("max_attempts", max_attempts), ("max_deaths", max_deaths)):
         if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= 1000:
@@ -251,31 +252,31 @@ def make_options(
 
 
 def _surely_json(data: bytes) -> bool:
-    """Whether what pydantic wrote needs no second look: no number that JSON lacks, not too deep to be read again."""
+    """Return whether the output of pydantic is certainly valid: no NaN or Infinity, and not nested too deep."""
     if b"NaN" in data or b"Infinity" in data:
-        return False  # or in a text: the second look tells
+        return False  # maybe within a string; the slower path finds out
     return data.count(b"[") + data.count(b"{") <= RESULT_DEPTH
 
 
 def _limit_s(name: str, value: float | timedelta | None) -> float | None:
     seconds = None if value is None else to_seconds(name, value)
     if seconds == 0:
-        raise InvalidInput(f"{name} must be more than 0 seconds; leave it out for no limit")
+        raise InvalidInput(f"{name} must be more than 0 seconds; omit it for no limit")
     return seconds
 
 
 def _result_adapter(returned: Any) -> TypeAdapter[Any]:
     try:
-        # Without this, NaN would silently become null on its way out.
+        # By default pydantic would silently encode NaN as null.
         return TypeAdapter(returned, config=ConfigDict(ser_json_inf_nan="constants"))
     except PydanticUserError as refused:
         if refused.code != "type-adapter-config-unused":
             raise
-        return TypeAdapter(returned)  # a model has its own configuration
+        return TypeAdapter(returned)  # a model brings its own configuration
 
 
 def _is_async(handler: Callable[..., object]) -> bool:
-    """Whether it is an `async def`, or an object that is called like one."""
+    """Return whether the handler is an `async def`, or an object with an async `__call__`."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
 
@@ -284,13 +285,13 @@ def _kind(handler: Callable[..., object], name: str, *, process: bool) -> Handle
         raise InvalidInput(f"handler {name!r} must be a function, not {handler!r}")
     if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
         raise InvalidInput(
-            f"handler {name!r} is a generator; a task has one result, so return that, and `await ctx.emit(…)` the rest"
+            f"handler {name!r} is a generator, but a task has one result; return that, and `await ctx.emit(…)` the rest"
         )
     if not process:
         return HandlerKind.LOOP if _is_async(handler) else HandlerKind.THREAD
     if "<" in getattr(handler, "__qualname__", "<") or not getattr(handler, "__module__", None):
         raise InvalidInput(
-            f"handler {name!r} runs in a process of its own, which finds it by name; define it at the top of a module"
+            f"handler {name!r} has process=True, so its process imports it by name; define it at the top of a module"
         )
     return HandlerKind.PROCESS
 
@@ -299,28 +300,28 @@ def _readable_signature(handler: Callable[..., object], name: str) -> inspect.Si
     try:
         return inspect.signature(handler, eval_str=True)
     except Exception as unknown:
-        # Annotations may be any expression.
+        # An annotation is an expression and may raise anything.
         raise InvalidInput(
-            f"handler {name!r} has an annotation that cannot be read ({unknown}); import its types at module level"
+            f"handler {name!r} has an annotation that cannot be evaluated ({unknown}); import its types at module level"
         ) from unknown
 
 
 def _split_context(signature: inspect.Signature, name: str) -> tuple[str | None, Mapping[str, tuple[Any, Any]]]:
-    """The name of the context parameter, and annotation and default of all others."""
+    """Return the name of the context parameter, and annotation and default of each other parameter."""
     context_name, others = None, dict[str, tuple[Any, Any]]()
     if next(iter(signature.parameters), "") in {"self", "cls"}:
         raise InvalidInput(
-            f"handler {name!r} is a method, and nobody says of which object; decorate a function, or make a skill of "
-            "the method of an object: agent.skill(thing.method)"
+            f"handler {name!r} is an unbound method; decorate a function, or pass a bound method: "
+            "agent.skill(thing.method)"
         )
     for parameter in signature.parameters.values():
         if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY}:
             raise InvalidInput(
-                f"handler {name!r} has the parameter {str(parameter)!r}; arguments travel by name, so give each its own"
+                f"handler {name!r} has the parameter {str(parameter)!r}; arguments are passed by name, so name each one"
             )
         if _is_context(parameter.annotation):
             if context_name is not None:
-                raise InvalidInput(f"handler {name!r} has two parameters for the context; leave one of them out")
+                raise InvalidInput(f"handler {name!r} has two context parameters; remove one")
             context_name = parameter.name
             continue
         annotation = Any if parameter.annotation is parameter.empty else parameter.annotation

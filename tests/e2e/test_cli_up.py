@@ -73,7 +73,7 @@ def test_second_ctrl_c_hurries(terminal: Terminal) -> None:
         with terminal.start("redis", "run") as redis:
             redis.wait_output("Ctrl-C stops it")
             up.signal(signal.SIGINT)
-            up.wait_output("worker_stopping")
+            up.wait_output("worker_stop_requested")
             up.signal(signal.SIGINT)
             assert up.wait_exit(8) == 130, up.output
             assert "redis goes on: others use it" in up.output

@@ -163,7 +163,7 @@ async def test_sigterm_lets_running_tasks_finish(open_pool: Callable[..., Any], 
         running = await pool.hold(4, gate)
         waiting = [await pool.orc.submit("echo", {"n": n}) for n in range(6)]
         pool.host.terminate()
-        await wait_for(lambda: "worker_stopping" in pool.host.output, "the drain to begin")
+        await wait_for(lambda: "worker_stop_requested" in pool.host.output, "the drain to begin")
         await anyio.Path(gate).touch()
         assert [await handle.result(timeout=10) for handle in running] == ["held"] * 4
         assert await anyio.to_thread.run_sync(pool.host.wait_exit) == 0, pool.host.output
@@ -184,7 +184,7 @@ async def test_a_second_sigterm_ends_at_once(open_pool: Callable[..., Any], gate
     async with open_pool(processes=2, drain_s=60.0) as pool:
         handles = await pool.hold(4, gate)
         pool.host.terminate()
-        await wait_for(lambda: "worker_stopping" in pool.host.output, "the drain to begin")
+        await wait_for(lambda: "worker_stop_requested" in pool.host.output, "the drain to begin")
         assert pool.host.returncode is None, "a drain waits"
         asked_s = time.monotonic()
         pool.host.terminate()

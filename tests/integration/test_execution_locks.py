@@ -380,7 +380,7 @@ async def test_dead_worker_holds_nobody_up(team: LocalTeam) -> None:
     assert len(await team.orc.locks("session:s").list()) == 1
     await team.orc.admin.stop(reason="so that the task does not take its lock again")
     store = SyncStore(team.services.endpoint, team.services.keys, name="host")
-    give = partial(give_back, store, agents=[agent], worker=worker.id, how="killed", dead_ttl_s=60)
+    give = partial(abandon_entries, store, agents=[agent], worker=worker.id, how="killed", dead_ttl_s=60)
     assert await anyio.to_thread.run_sync(give) == 1
     store.close()
     assert await team.services.store.call(scripts.peek(keys)) == []

@@ -1,1 +1,1 @@
-"""What runs inside a worker process, and the host that forks it. Small parts, each one subject."""
+"""The worker process: host, worker, fetchers, executors, completer and heartbeat."""

@@ -26,7 +26,7 @@ _log = get_logger(__name__)
 
 
 class StopCause(Enum):
-    """Why an attempt must end."""
+    """The reason to stop an attempt."""
 
     CANCELLED = "cancelled"
     """A client or an operator cancelled the task."""
@@ -90,22 +90,22 @@ class Attempt(msgspec.Struct, eq=False):
 
     @property
     def stop_requested(self) -> bool:
-        """Whether anything asked it to end."""
+        """True if anything asked it to end."""
         return self.stop_cause is not None
 
     @property
     def owns_task(self) -> bool:
-        """Whether the task belongs to this worker, as far as it knows."""
+        """True if the task belongs to this worker, as far as it knows."""
         return self.stop_cause is not StopCause.LEASE_LOST and not self._lease_lost
 
     @property
     def handler_cancelled(self) -> bool:
-        """Whether the worker cancelled its running handler."""
+        """True if the worker cancelled its running handler."""
         return self._handler_cancelled
 
     @property
     def cancel_seen(self) -> bool:
-        """Whether its handler has read `ctx.cancelled` as True."""
+        """True if its handler has read `ctx.cancelled` as True."""
         return self.resources is not None and self.resources.cancel_seen
 
     @property

@@ -49,7 +49,7 @@ class Completer:
         try:
             statuses = await self._services.store.call(call, retry_for_s=float("inf"))
         except StoreError as failure:
-            _log.error("verdicts_not_stored", count=len(batch), error=str(failure))
+            _log.error("finish_failed", count=len(batch), error=str(failure))
             await anyio.sleep(PAUSE_S)
             if len(batch) == 1:
                 self.put(*batch[0])

@@ -81,7 +81,7 @@ class ControlReader:
 
     @property
     def listening(self) -> bool:
-        """Whether a read is under way."""
+        """True if a read is under way."""
         return self._link.under_way
 
     def fileno(self) -> int:

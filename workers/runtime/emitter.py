@@ -85,7 +85,7 @@ class AttemptOutput:
             await self._send("progress", data)
         except ServerFull as refused:
             # Progress is only for display, and a full server needs the task to end so that it frees memory.
-            _log.warning("progress_not_stored", task=self._delivery.task_id, error=str(refused))
+            _log.warning("progress_dropped", task=self._delivery.task_id, error=str(refused))
 
     async def emit(self, data: Any) -> None:
         """Store one chunk of output; see `TaskContext.emit`."""

@@ -58,7 +58,7 @@ _log = get_logger(__name__)
 
 
 class Next(Enum):
-    """How an attempt goes on after a step without a verdict."""
+    """The next action after a step without a verdict."""
 
     RUN = "run"
     BLOCKED = "blocked"
@@ -192,7 +192,7 @@ class Executor:
         return Next.RUN
 
     def _is_blocked(self, attempt: Attempt) -> bool:
-        """Whether a stop command forbids the start; notes which one."""
+        """Return whether a stop command forbids the start; notes which one."""
         if not self._commands.desired.active:
             return False
         envelope = attempt.envelope
@@ -285,7 +285,7 @@ class Executor:
             return raised
 
     async def _was_stopped(self, attempt: Attempt) -> bool:
-        """Whether a handler that saw `ctx.cancelled` ended for a cancel or a stop; the loop may not know of it yet."""
+        """Return whether the handler ended for a cancel or a stop that it saw in `ctx.cancelled` before the event loop."""
         if not attempt.stop_requested:
             await asyncio.sleep(0)
         if not attempt.stop_requested:
@@ -360,12 +360,12 @@ class Executor:
 
 
 def may_still_run(delivery: Delivery) -> bool:
-    """Whether an earlier attempt may still run somewhere, so that this one must lock it out."""
+    """Return whether an earlier attempt may still run somewhere, so that this one must lock it out."""
     return delivery.attempt > 1 or delivery.deaths > 0
 
 
 def needs_lock(attempt: Attempt) -> bool:
-    """Whether the attempt must lock something before its handler starts; most attempts lock nothing."""
+    """Return whether the attempt must lock something before its handler starts; most attempts lock nothing."""
     mode = attempt.skill.options.lock
     if mode == "agent":
         return True

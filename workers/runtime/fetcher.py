@@ -72,7 +72,7 @@ class Fetcher:
             except StoreError as refused:
                 _log.warning("registration_failed", agent=self._agent.name, error=str(refused))
         else:
-            _log.warning("fetcher_interrupted", agent=self._agent.name, error=str(failure))
+            _log.warning("fetch_failed", agent=self._agent.name, error=str(failure))
         await anyio.sleep(pause_s)
 
     async def _turn(self) -> None:
@@ -201,7 +201,7 @@ class Fetcher:
         try:
             deliveries = await self._lost_and_expired(self._agent.concurrency, retry_for_s=retry_for_s)
         except StoreError as failure:
-            _log.warning("unseen_entries_left", agent=self._agent.name, error=str(failure))
+            _log.warning("lost_entries_release_failed", agent=self._agent.name, error=str(failure))
             return
         for delivery in deliveries:
             if self._in_flight.add(delivery) is not None:

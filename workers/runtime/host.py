@@ -148,7 +148,10 @@ class Host:
     def _stop_children(self, number: int) -> None:
         self._signals += 1
         _log.info(
-            "host_stopping", signal=signal.Signals(number).name, workers=len(self._children), at_once=self._signals > 1
+            "host_stop_requested",
+            signal=signal.Signals(number).name,
+            workers=len(self._children),
+            immediately=self._signals > 1,
         )
         timeout_s = GRACE_S + (self._settings.worker.drain_s if self._signals == 1 else 0.0)
         self._kill_at_s = time.monotonic() + timeout_s
@@ -169,7 +172,7 @@ class Host:
             return
         self._kill_at_s = None
         for child in self._children.values():
-            _log.error("worker_ignores_its_end", worker=child.worker, pid=child.pid)
+            _log.error("worker_shutdown_timed_out", worker=child.worker, pid=child.pid)
             os.kill(child.pid, signal.SIGKILL)
 
     def _reap(self) -> None:
@@ -243,10 +246,10 @@ class Host:
                 dead_ttl_s=self._settings.results.dead_ttl_s,
             )
         except StoreError as failure:
-            _log.warning("entries_left", worker=dead.worker, error=str(failure))
+            _log.warning("entries_abandon_failed", worker=dead.worker, error=str(failure))
             return False
         if given_back or not dead.answered:
-            _log.info("entries_given_back", worker=dead.worker, count=given_back)
+            _log.info("entries_abandoned", worker=dead.worker, count=given_back)
         return True
 
 
@@ -281,7 +284,7 @@ def _become_worker(request_end: Callable[[], None], work: Callable[[], None]) ->
         sys.stderr.write(f"error: {refused}\n")
         code = refused.exit_code
     except BaseException as broken:  # noqa: BLE001 - a child must not return into its parent's frames
-        _log.error("worker_broke", error=describe(broken), exc_info=True)
+        _log.error("worker_crashed", error=describe(broken), exc_info=True)
     finally:
         _flush()
         os._exit(code)

@@ -77,7 +77,7 @@ class CommandListener:
 
     @property
     def connected(self) -> bool:
-        """Whether it has opened its connection."""
+        """True if it has opened its connection."""
         return self._reader is not None
 
     def fileno(self) -> int | None:

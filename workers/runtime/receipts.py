@@ -55,7 +55,7 @@ class CommandReceipts:
 
     @property
     def waiting(self) -> bool:
-        """Whether an open command waits for attempts to end."""
+        """True if an open command waits for attempts to end."""
         return bool(self._open)
 
     def receive(self, store: SyncStore, entries: Sequence[tuple[str, Sequence[bytes]]]) -> None:

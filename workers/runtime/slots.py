@@ -136,7 +136,7 @@ class Slots:
 
 
 def slot_ends() -> bool:
-    """Whether the slot itself is being cancelled, and not only its attempt."""
+    """Return whether the slot itself is being cancelled, and not only its attempt."""
     return anyio.current_effective_deadline() == -math.inf
 
 

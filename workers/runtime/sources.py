@@ -62,7 +62,7 @@ def _is_agents(file: str) -> bool:
 
 
 def _is_users(file: str) -> bool:
-    """Whether a file belongs neither to the interpreter nor to an installed package."""
+    """Return whether a file belongs neither to the interpreter nor to an installed package."""
     path = os.path.realpath(file)
     return Path(path).is_file() and not path.startswith(_library_folders())
 

@@ -63,7 +63,7 @@ class OutagePolicy(msgspec.Struct, frozen=True):
     retries: OutageRetries
 
     def exempts(self, failure: BaseException) -> bool:
-        """Whether `failure` counts no attempt."""
+        """Return whether `failure` counts no attempt."""
         if not self.ours:
             return False
         if isinstance(failure, ServerFull):
@@ -135,7 +135,7 @@ def failed(
 
 
 def has_asked(ended: object) -> bool:
-    """Whether a question ended the attempt, also inside a task group beside other failures."""
+    """Return whether a question ended the attempt, also inside a task group beside other failures."""
     if isinstance(ended, BaseExceptionGroup):
         return any(has_asked(one) for one in ended.exceptions)
     return isinstance(ended, Asked)

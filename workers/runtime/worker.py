@@ -204,7 +204,9 @@ class Worker:
 
     async def _watch_signals(self, received: AsyncIterator[signal.Signals]) -> None:
         async for _ in received:
-            _log.info("worker_stopping", worker=self.id, running=len(self._in_flight), immediately=self._stop.is_set())
+            _log.info(
+                "worker_stop_requested", worker=self.id, running=len(self._in_flight), immediately=self._stop.is_set()
+            )
             self.stop()
 
     # -------------------------------------------------------------------------------------------------- commands
@@ -217,10 +219,12 @@ class Worker:
         if desired.log_level != self._log_level:
             self._log_level = desired.log_level
             set_level(desired.log_level or self._services.settings.logging.level)
-            _log.info("log_level_set", worker=self.id, level=desired.log_level or self._services.settings.logging.level)
+            _log.info(
+                "log_level_changed", worker=self.id, level=desired.log_level or self._services.settings.logging.level
+            )
         drain = desired.drain_of(self.id)
         if drain is not None and drain.ends_process and not self._stop.is_set():
-            _log.info("worker_stopping", worker=self.id, running=len(self._in_flight), command=drain.issued.words)
+            _log.info("worker_stop_requested", worker=self.id, running=len(self._in_flight), command=drain.issued.words)
             if self._watchdog is not None:
                 self._watchdog.retire()
             self.stop()
@@ -230,7 +234,7 @@ class Worker:
 
     async def _stay_drained(self) -> None:
         """Stay registered without slots until an operator resumes or stops the worker."""
-        _log.info("worker_drains", worker=self.id, running=len(self._in_flight))
+        _log.info("worker_drain_started", worker=self.id, running=len(self._in_flight))
         self._commands.draining = True
         await self._announce_drain()
         self._heartbeat.poll()
@@ -238,7 +242,7 @@ class Worker:
         if not self._stop.is_set():
             self._commands.draining = False
             self._register_soon()
-            _log.info("worker_resumes", worker=self.id)
+            _log.info("worker_resumed", worker=self.id)
 
     # ------------------------------------------------------------------------------------------------ registry
 
@@ -272,7 +276,7 @@ class Worker:
             self._forgotten = anyio.Event()
             try:
                 await self._register()
-                _log.info("worker_registered_again", worker=self.id)
+                _log.info("worker_reregistered", worker=self.id)
             except StoreError as failure:
                 _log.warning("registration_failed", worker=self.id, error=str(failure))
 
@@ -299,13 +303,13 @@ class Worker:
             try:
                 await self._register()
             except StoreError as failure:
-                _log.warning("drain_unannounced", worker=self.id, error=str(failure))
+                _log.warning("drain_announcement_failed", worker=self.id, error=str(failure))
             async with anyio.create_task_group() as group:
                 for fetcher in self._fetchers.values():
                     group.start_soon(fetcher.release_lost)
         if limit.cancelled_caught:
             _log.warning(
-                "drain_unannounced", worker=self.id, error=f"no answer from Redis for {ANNOUNCE_TIMEOUT_S:g} s"
+                "drain_announcement_failed", worker=self.id, error=f"no answer from Redis for {ANNOUNCE_TIMEOUT_S:g} s"
             )
 
     async def _wait_for_running(self) -> None:
