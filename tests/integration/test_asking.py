@@ -286,12 +286,12 @@ async def test_a_changed_question(team: LocalTeam) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"question": " "}, "must be a text"),
-        ({"question": 5}, "must be a text"),
-        ({"options": []}, "options must be a list"),
-        ({"options": "ab"}, "options must be a list"),
+        ({"question": " "}, "must be a non-empty string"),
+        ({"question": 5}, "must be a non-empty string"),
+        ({"options": []}, "options must be a non-empty list"),
+        ({"options": "ab"}, "options must be a non-empty list"),
         ({"options": [{1, 2}]}, "an option would contain a set"),
-        ({"default": 1}, "give deadline= too"),
+        ({"default": 1}, "default= needs deadline="),
         ({"deadline": -1}, "deadline"),
         ({"deadline": datetime(2030, 1, 1)}, "deadline"),  # noqa: DTZ001 - that is what is refused
         ({"question": "x" * 70_000}, "the question is 70008 bytes long"),
@@ -426,7 +426,10 @@ async def test_once_at_the_same_time(team: LocalTeam) -> None:
     assert did == ["slow", "flaky", "flaky"]
 
 
-@pytest.mark.parametrize(("name", "says"), [("", "needs a name"), ("x" * 257, "257 bytes long"), ("\ud800", "half a")])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("", "must be a non-empty string"), ("x" * 257, "has 257 bytes"), ("\ud800", "unpaired surrogate")],
+)
 async def test_once_without_a_name(team: LocalTeam, name: str, says: str) -> None:
     """A call needs a name, of a bearable length."""
     agent = Agent("asker")

@@ -285,7 +285,7 @@ class Executor:
             return raised
 
     async def _was_stopped(self, attempt: Attempt) -> bool:
-        """Return whether the handler ended for a cancel or a stop that it saw in `ctx.cancelled` before the event loop."""
+        """Return whether a cancel or a stop ended the handler; the event loop may learn of it after the handler."""
         if not attempt.stop_requested:
             await asyncio.sleep(0)
         if not attempt.stop_requested:
