@@ -11,7 +11,10 @@ from orchestrator.core.settings import load_settings
 
 
 def main() -> int:
-"""`python -m orchestrator.workers MODULE:AGENT... [--processes N]`: runs a worker host; imports no CLI library."""
+    """Run a host; returns its exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator.workers", description="Run worker processes for agents."
+    )
     parser.add_argument("agents", nargs="+", metavar="MODULE:AGENT")
     parser.add_argument("--processes", type=int, default=None, help="worker processes (default: settings)")
     parser.add_argument("--config", default=None, help="settings file")
