@@ -15,8 +15,8 @@ _ITEM: Final = re.compile(r"^- \*\*([\w -]+)\*\*: ([A-Z].+\.)$")
 
 
 def items(title: str) -> list[str]:
-    """The lines of one section that are not blank."""
-    return [line for line in section(PAGE, title) if line]
+    """The items of one section, each on one line; wrapped lines continue the item above them."""
+    return re.sub(r"\n  (?=\S)", " ", "\n".join(line for line in section(PAGE, title) if line)).split("\n")
 
 
 def terms(title: str) -> list[str]:
