@@ -1,1 +1,1 @@
-"""Who has done how much on a day: the board of the pool's agents, and boards of one's own."""
+"""Daily boards: counts per member and day, for the agents of a pool and for users' own boards."""

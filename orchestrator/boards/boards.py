@@ -1,4 +1,4 @@
-"""`BoardView` and `Board`: who is ahead on a day, and counting for it. Days are those of the server's clock, in UTC."""
+"""Reads and updates daily boards. Days are in UTC, by the server's clock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 MAX_MEMBERS: Final = 10_000
-"""A board of one's own has so many on one day."""
+"""Members of one board on one day."""
 MAX_TOP: Final = 1000
 MAX_STEP: Final = 1_000_000_000
 
@@ -28,9 +28,9 @@ class Standing:
     """A place on a board.
 
     Attributes:
-        place: 1 for whoever has the most; of equals, the name that comes last in the alphabet is ahead.
-        member: who.
-        count: what it has on this day.
+        place: 1 for the highest count; of equal counts, the last name in the alphabet comes first.
+        member: name of the member.
+        count: its count on this day.
     """
 
     place: int
@@ -39,10 +39,10 @@ class Standing:
 
 
 class BoardView:
-    """Who is ahead on one day. Kept for eight days.
+    """Reads the board of one day. Days are kept for eight days.
 
     Attributes:
-        date: the day; None: whichever the server has when it is asked.
+        date: the day; None: the server's current day.
     """
 
     __slots__ = ("_key", "_retry_for_s", "_store", "date")
@@ -52,14 +52,14 @@ class BoardView:
         self.date: date | None = check_date(date_)
 
     async def top(self, n: int = 10) -> list[Standing]:
-        """Those who have the most, the first one first.
+        """Return the members with the highest counts, the highest first.
 
         Args:
-            n: how many at most, 1 to 1000.
+            n: maximum number of members, 1 to 1000.
 
         Raises:
-            InvalidInput: that is no such number.
-            StoreError: Redis did not answer.
+            InvalidInput: `n` is out of range.
+            StoreError: Redis did not reply.
         """
         if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_TOP:
             raise InvalidInput(f"n must be a whole number from 1 to {MAX_TOP}, not {n!r:.80}")
@@ -71,10 +71,10 @@ class BoardView:
         return [Standing(place, member.decode(), int(float(score))) for place, (member, score) in enumerate(rows, 1)]
 
     async def rank(self, member: str) -> Standing | None:
-        """The place of one member; None: it has nothing on this day.
+        """Return the place of one member; None: it has no count on this day.
 
         Raises:
-            InvalidInput, StoreError: no name; no answer.
+            InvalidInput, StoreError: not a name; no reply.
         """
         check_text("member", member)
         key = await self._today()
@@ -90,7 +90,7 @@ class BoardView:
 
 
 class Board(BoardView):
-    """A board of one's own, by its name, shared by all programs with the same prefix."""
+    """A board by name, shared by all programs with the same prefix."""
 
     __slots__ = ("_keys", "_op_ids")
 
@@ -99,16 +99,16 @@ class Board(BoardView):
         self._keys, self._op_ids = keys, OpIds()
 
     async def add(self, member: str, by: int = 1, *, op_id: str | None = None) -> int:
-        """Add to what a member has today, whatever the date of this view, and return what it has then.
+        """Add to today's count of a member, for any date of this view, and return the new count.
 
         Args:
-            member: who; any text of up to 256 bytes that can be printed.
-            by: how much; less than 0 takes away.
-            op_id: name of what is counted; within ten minutes the same one counts once.
+            member: any printable text of up to 256 bytes.
+            by: number to add; may be negative.
+            op_id: id of the event that is counted; repeated within ten minutes, it counts once.
 
         Raises:
-            InvalidInput: a name or number that cannot be, or a day that has 10,000 members already.
-            StoreError: Redis did not do it; repeated with the same `op_id` it counts once.
+            InvalidInput: an invalid name or number, or the day has 10,000 members.
+            StoreError: Redis did not do it; a repeat with the same `op_id` counts once.
         """
         if not isinstance(by, int) or isinstance(by, bool) or not 0 < abs(by) <= MAX_STEP:
             raise InvalidInput(f"by must be a whole number other than 0, up to {MAX_STEP}, not {by!r:.80}")
@@ -125,7 +125,7 @@ def check_date(value: date | None) -> date | None:
     """Return the day of a board.
 
     Raises:
-        InvalidInput: it is no `datetime.date`.
+        InvalidInput: not a `datetime.date`.
     """
     if value is not None and (not isinstance(value, date) or isinstance(value, datetime)):
         raise InvalidInput(f"date must be a datetime.date, not {value!r:.80}; a day begins at midnight UTC")

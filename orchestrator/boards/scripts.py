@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class AddReply(NamedTuple):
-    """What was answered: counted, duplicate or full; the day, and what the member has on it."""
+    """Reply: counted, duplicate or full; the day and the member's count."""
 
     status: str
     day: str = ""
@@ -19,7 +19,7 @@ class AddReply(NamedTuple):
 
 
 def add(keys: ScopeKeys, *, op: str, member: str, by: int, most: int, now_us: str = "") -> Call[AddReply]:
-    """Add to what a member has on the board of today."""
+    """Add to the count of a member on today's board."""
 
     def parse(reply: list[Any]) -> AddReply:
         status, *rest = (part.decode() for part in reply)

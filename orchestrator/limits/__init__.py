@@ -1,1 +1,1 @@
-"""Sliding windows for whatever is to happen only so often: calls of an API, messages, hooks."""
+"""Rate limits by name, in sliding windows."""

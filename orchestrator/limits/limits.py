@@ -1,4 +1,4 @@
-"""`Limits`: may this happen now? Exact over every window, by the server's clock; who is refused is not counted."""
+"""Checks rate limits by name. A limit is exact in every window, by the server's clock; refused calls do not count."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ PROFILES: Final[Mapping[str, tuple[int, float]]] = {
     "chat": (10, 60.0),
     "api": (60, 60.0),
 }
-"""Usual limits, as how many in how many seconds: tasks, hooks and chat messages of an agent; requests to an API."""
+"""Usual limits, as number per seconds: tasks, hooks and chat messages of an agent; requests to an API."""
 MAX_COST: Final = 500
 MAX_LIMIT: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether something may happen now.
+    """Result of a check.
 
     Attributes:
-        allowed: it may, and is counted.
-        used: what is counted in the window that ends now.
-        remaining: what would be allowed further.
-        retry_after: seconds until it would be allowed, if nothing else is meanwhile; 0 if it is.
+        allowed: whether it was within the limit; only then it was counted.
+        used: number counted in the window that ends now.
+        remaining: number that the limit still allows.
+        retry_after: seconds until the same check may pass; 0 if it was allowed.
     """
 
     allowed: bool
@@ -45,7 +45,7 @@ class Decision:
 
 
 class Limits:
-    """Limits by name, shared by all programs with the same prefix."""
+    """Rate limits by name, shared by all programs with the same prefix."""
 
     __slots__ = ("_op_ids", "_prefix", "_retry_for_s", "_store")
 
@@ -63,20 +63,20 @@ class Limits:
         profile: str | None = None,
         op_id: str | None = None,
     ) -> Decision:
-        """Count something, if it may happen now: `if not (await orc.limits.check(ip, profile="api")).allowed: ...`.
+        """Count an event if the limit allows it: `if not (await orc.limits.check(ip, profile="api")).allowed: ...`.
 
         Args:
             name: what is limited, as an agent or an address; any text of up to 200 bytes.
-            limit: how many in every window.
-            window: its length, seconds or timedelta.
-            cost: how many this counts for, at most 500.
-            profile: the usual limit and window in place of both: `tasks` (10 a minute), `hooks` (20 an hour), `chat`
-                (10 a minute), `api` (60 a minute). Each profile counts for itself.
-            op_id: name of what happens; within the window the same one counts once.
+            limit: number of events that every window allows.
+            window: length of the window, seconds or timedelta.
+            cost: number that this event counts for, at most 500.
+            profile: usual limit and window instead: `tasks` (10 a minute), `hooks` (20 an hour), `chat` (10 a minute),
+                `api` (60 a minute). Each profile counts separately.
+            op_id: id of the event; repeated within the window, it counts once.
 
         Raises:
-            InvalidInput: a name or number that cannot be, or a cost above the limit.
-            StoreError: Redis did not answer; nothing may be assumed.
+            InvalidInput: an invalid name or number, or a cost above the limit.
+            StoreError: Redis did not reply; the event may or may not have been counted.
         """
         if profile is not None:
             if limit is not None or window is not None or profile not in PROFILES:

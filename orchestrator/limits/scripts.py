@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/limits/`: values in, a `Call` out."""
+"""One typed wrapper per script in `lua/limits/`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Checked(NamedTuple):
-    """What was answered: allowed, duplicate or refused; what is taken; us until a refused one would fit."""
+    """Reply: allowed, duplicate or refused; the number in the window; us until a refused call would fit."""
 
     status: str
     used: int

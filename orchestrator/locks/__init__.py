@@ -1,1 +1,1 @@
-"""Locks with fences: named ones for work outside of Redis, and the execution locks of attempts."""
+"""Locks with fences: named locks, and the execution locks of attempts."""

@@ -1,4 +1,4 @@
-"""What one attempt has of locks: its right to change shared state, and named locks for its handler."""
+"""Groups the locks of one attempt."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttemptLocks:
-    """Both kinds of locks of one attempt.
+    """The locks of one attempt.
 
     Attributes:
-        execution: presented by each change of shared state.
-        named: of the session; of the pool for a task without one.
+        execution: locks that every change of shared state presents.
+        named: locks of the session; of the pool for a task without a session.
     """
 
     execution: ExecutionLocks

@@ -1,7 +1,7 @@
-"""The execution locks of one attempt: one for each slot whose state it changes, so that only one attempt can.
+"""Takes the execution locks of an attempt, so that only one attempt of a task changes shared state.
 
-Taken when the state is first used, or before the handler. After it was taken, the task is asked whether it is still
-ours: only then does the attempt go on (protocol rule 18).
+An attempt has one lock in each scope that it changes. It takes the lock at its first change, or before the handler
+starts. It then asks Redis whether it still owns its task, and continues only if so (protocol rule 18).
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 LockMode: TypeAlias = Literal["task", "session", "agent"]
-"""What a skill has to itself: nothing but its own task, one task of a session, one execution of its agent."""
+"""What a skill locks: its own task, its session for one task at a time, or its agent for one execution at a time."""
 MODES: Final[tuple[LockMode, ...]] = ("task", "session", "agent")
 WAIT_S: Final = 1.0
-"""An attempt that does not get its lock within this time goes back (protocol rule 19)."""
+"""Time that an attempt waits for a lock before it gives its task back (protocol rule 19)."""
 
 _log = get_logger(__name__)
 
 
 class ExecutionLockBusy(Exception):
-    """Another task has what the skill wants for itself."""
+    """Another task holds the lock that the skill requires."""
 
     def __init__(self, scope: str, holder: str, left_ms: int) -> None:
-        by = holder or "somebody who is just getting it"
+        by = holder or "the next waiter"
         super().__init__(f"{scope} is locked by {by}, {left_ms} ms left unless renewed")
 
 
 class ExecutionLockDeadlock(Exception):
-    """The holder waits for this very task: neither could ever go on."""
+    """The lock's holder waits for this task, so that neither could continue."""
 
     def __init__(self, scope: str, holder: str) -> None:
         super().__init__(
-            f"{scope} is locked by {holder}, which waits for this task: they would wait for each other for ever; "
+            f"{scope} is locked by {holder}, which waits for this task: a deadlock; "
             "let the parent submit without awaiting, give the child another session, or its skill another lock="
         )
 
 
 @dataclass(frozen=True, slots=True)
 class LockOwner:
-    """Whose locks they are.
+    """The attempt that the locks belong to.
 
     Attributes:
         owns: asks Redis whether the attempt still owns its task.
-        on_lost: told when a lock is lost for good; the attempt is to end.
-        may_renew: whether its locks are to be renewed still; asked from the thread that does.
+        on_lost: called when a lock is lost for good; ends the attempt.
+        may_renew: returns whether to renew the locks; called from the renewing thread.
     """
 
     task: str
@@ -76,7 +76,7 @@ class LockOwner:
 
 
 class ExecutionLock:
-    """The lock of an attempt in one scope: the right to change its state (`locks.model.WriteGuard`)."""
+    """Lock of an attempt in one scope; implements `locks.model.WriteGuard`."""
 
     def __init__(
         self, keys: ScopeKeys, lock: str, owner: LockOwner, *, store: Store, waiter: LockWaiter, renewer: LockRenewer
@@ -92,20 +92,20 @@ class ExecutionLock:
 
     @property
     def held(self) -> LockProof | None:
-        """What it holds, if it was taken and not lost."""
+        """The proof of a lock that was taken and not lost."""
         return None if self._fenced is not None else self._proof
 
     @property
     def fenced(self) -> bool:
-        """Whether it was refused or lost for good."""
+        """True if the lock was refused or lost for good."""
         return self._fenced is not None
 
     async def proof(self) -> LockProof:
-        """What a change presents; takes the lock at the first use.
+        """Return the proof that a change presents. Takes the lock at the first use.
 
         Raises:
             Fenced: the attempt no longer owns its task, or lost the lock.
-            StoreError: Redis did not answer; nothing was taken for sure.
+            StoreError: Redis did not reply; the lock may or may not have been taken.
         """
         if self._proof is None or self._fenced is not None:
             async with self._taking:
@@ -115,10 +115,10 @@ class ExecutionLock:
         return self._proof
 
     async def wait(self) -> None:
-        """Take it before the handler starts, and wait a little for it.
+        """Take the lock before the handler starts; wait up to `WAIT_S` for it.
 
         Raises:
-            ExecutionLockBusy, ExecutionLockDeadlock: another task has it.
+            ExecutionLockBusy, ExecutionLockDeadlock: another task holds it.
             Fenced, StoreError: as `proof`.
         """
         async with self._taking:
@@ -126,12 +126,12 @@ class ExecutionLock:
                 await self._take(wait_s=WAIT_S)
 
     async def reacquire(self, proof: LockProof, present: str) -> LockProof:
-        """A change was refused. Get a lapsed lock back, unless somebody has had it; see `locks.model.WriteGuard`.
+        """Take a lapsed lock again, unless another owner had it; see `locks.model.WriteGuard`.
 
         Raises:
-            Fenced: it is lost. Final.
+            Fenced: the lock is lost for good.
         """
-        # First the question, then the lock: other changes of the same attempt may be on their way, and would pass.
+        # Ask before renewing: other changes of this attempt may be under way, and a renewed lock would admit them.
         if not present and self._fenced is None and await self._owner.owns():
             owned_s = time.monotonic()
             rows = [(proof.lock, proof.value, self._owner.lease_ms)]
@@ -144,7 +144,7 @@ class ExecutionLock:
         raise self._fenced
 
     def lose(self, present: str) -> None:
-        """Note that it is lost for good."""
+        """Mark the lock as lost for good."""
         if self._fenced is None:
             self._fenced = Fenced(self._owner.task, describe(present))
 
@@ -181,7 +181,7 @@ class ExecutionLock:
             await self._waiter.release(self._keys, self._lock, self._nonce)
             raise Fenced(owner.task)
         self._proof = proof
-        # No timer: an attempt outlives an outage as its lease does, and a lapsed lock that nobody had is taken again.
+        # No timer: an attempt survives an outage as its lease does, and takes a lapsed lock again if it stayed free.
         renewal = RenewedLock(
             proof, ttl_s=owner.lease_ms / 1000, sent_s=got.sent_s, on_lost=self._lost, watched=False,
             is_wanted=owner.may_renew,
@@ -198,19 +198,19 @@ class ExecutionLock:
             self._owner.on_lost(describe(present or ""))
 
     async def note_awaited(self, tasks: Sequence[str]) -> None:
-        """Note for which tasks the holder waits, so that none of them waits for the holder."""
+        """Record the tasks that the holder waits for, so that these tasks do not wait for the lock."""
         if (held := self.held) is not None:
             await self._store.call(scripts.await_for(held, tasks=tasks))
 
     def revoke(self) -> None:
-        """Present it no more and renew it no longer; it lapses, unless the next attempt takes it over before."""
+        """Stop presenting and renewing the lock. It lapses, unless the next attempt takes it over earlier."""
         self._dropped = True
         self.lose("")
         if self._number is not None:
             self._renewer.remove(self._number)
 
     async def drop(self) -> None:
-        """Give it up; nothing can be changed under it any more."""
+        """Release the lock."""
         self.revoke()
         if self._proof is not None:
             proof, self._proof = self._proof, None
@@ -218,7 +218,7 @@ class ExecutionLock:
 
 
 class ExecutionLocks:
-    """All that one attempt may need. Nothing is sent before the first is taken."""
+    """The execution locks of one attempt, each taken at its first use."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class ExecutionLocks:
 
     @property
     def session(self) -> ExecutionLock:
-        """The right to change the session's workspace, scratch and chat.
+        """The lock for the session's workspace and scratches.
 
         Raises:
             OrchestratorError: the task has no session.
@@ -248,22 +248,22 @@ class ExecutionLocks:
 
     @property
     def agent(self) -> ExecutionLock:
-        """The right to change what the agent remembers."""
+        """The lock for the agent's state."""
         return self._of("agent", self._owner.agent, ScopeKeys.execution(self._owner.task))
 
     @property
     def exclusive(self) -> bool:
-        """Whether other tasks wait while one of these is held."""
+        """True if other tasks wait while this attempt holds a lock."""
         return self._mode != "task"
 
     @property
     def lost(self) -> bool:
-        """Whether one that was held is somebody else's."""
+        """True if the attempt lost a lock to another owner."""
         return any(lock.fenced for lock in self._open.values())
 
     @property
     def fence(self) -> int | None:
-        """The number of the first lock that was taken; None before."""
+        """The fence of the lock that was taken first; None before any is taken."""
         for lock in self._open.values():
             if (held := lock.held) is not None:
                 return held.fence
@@ -279,13 +279,13 @@ class ExecutionLocks:
         return found
 
     async def take_before_start(self, *, again: bool) -> None:
-        """Take what must be held before the handler starts.
+        """Take the locks that the attempt needs before its handler starts.
 
         Args:
-            again: an attempt of the task may have begun before, and may be running still.
+            again: an earlier attempt of the task may have begun, and may still run.
 
         Raises:
-            ExecutionLockBusy, ExecutionLockDeadlock, Fenced, StoreError: it was not got; nothing is held.
+            ExecutionLockBusy, ExecutionLockDeadlock, Fenced, StoreError: a lock was not taken; the attempt holds none.
         """
         if self._owner.session is not None and (self._mode == "session" or again):
             await self.session.wait()
@@ -293,18 +293,18 @@ class ExecutionLocks:
             await self._of("agent", self._owner.agent, ScopeKeys.execution()).wait()
 
     async def note_awaited(self, tasks: Sequence[str]) -> None:
-        """The handler waits for these tasks: none of them may wait for a lock that only one task can have."""
+        """Record the tasks that the handler waits for, so that they do not wait for its exclusive locks."""
         for (_, name), lock in self._open.items():
             if name == ScopeKeys.execution():
                 await lock.note_awaited(tasks)
 
     def revoke(self) -> None:
-        """Its handler does not end: it may change nothing from now on, and nothing is renewed for it."""
+        """Stop presenting and renewing every lock, because the handler does not end."""
         for lock in self._open.values():
             lock.revoke()
 
     async def drop(self) -> None:
-        """Give up all, whatever is cancelled around; the attempt has ended."""
+        """Release every lock, even when cancelled."""
         with anyio.move_on_after(RELEASE_TIMEOUT_S, shield=True):
             for lock in self._open.values():
                 await lock.drop()

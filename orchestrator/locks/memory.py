@@ -1,4 +1,4 @@
-"""`LockedMemory`: a lock around the writes of any memory that saves, loads, searches and clears."""
+"""Serializes the writers of a memory by a named lock."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ Item = TypeVar("Item")
 
 
 class MemoryBackend(Protocol[Item]):
-    """What `LockedMemory` guards: where the items are kept, here or anywhere else.
+    """Storage that `LockedMemory` guards, in Redis or elsewhere.
 
-    A writer may have been paused for longer than its lock lasts, and write when another has written since. So each
-    write is handed the lease, and the store itself must refuse a `lease.fence` lower than the highest it has seen.
+    A writer that was paused for longer than its lock lasts may write after another writer. So every write receives the
+    lease, and the storage must refuse a `lease.fence` lower than the highest one it has seen.
     """
 
     async def save(self, items: Sequence[Item], /, *, lease: Lease) -> None:
         """Store items, all or none."""
 
     async def load(self, query: str = "", /) -> Sequence[Item]:
-        """Read."""
+        """Read items."""
 
     async def search(self, query: str, k: int, /) -> Sequence[Any]:
-        """Find the `k` that fit best."""
+        """Find the `k` best matches."""
 
     async def clear(self, *, lease: Lease) -> None:
-        """Forget all."""
+        """Delete all items."""
 
 
 class LockedMemory(Generic[Item]):
-    """A memory whose writers take turns. Readers do not wait: each write must be one step for them.
+    """A memory whose writers hold a lock. Readers do not wait, so every write must be atomic for them.
 
-    For state in Redis use a workspace in place of this: its changes need no lock.
+    For state in Redis use a workspace instead; its changes need no lock.
 
     Args:
-        backend: what keeps the items.
-        locks: of the session or agent whose memory it is: `orc.locks("session:101")`, `ctx.locks`.
-        name: of the lock; writers of the same memory use the same.
-        ttl: seconds or timedelta that the lock outlives a writer that died.
-        wait: seconds or timedelta that a writer waits for its turn.
+        backend: storage of the items.
+        locks: locks of the session or agent that the memory belongs to: `orc.locks("session:101")`, `ctx.locks`.
+        name: name of the lock; all writers of one memory use the same.
+        ttl: seconds or timedelta until the lock of a dead writer lapses.
+        wait: seconds or timedelta that a writer waits for the lock.
     """
 
     def __init__(
@@ -58,25 +58,25 @@ class LockedMemory(Generic[Item]):
         self._backend, self._locks, self._name, self._ttl, self._wait = backend, locks, name, ttl, wait
 
     async def save(self, items: Sequence[Item]) -> None:
-        """Store items when it is our turn; what belongs together is saved in one call.
+        """Store items under the lock, in one call of the backend.
 
         Raises:
-            LockBusy: it was not our turn in time; nothing was stored.
-            LockLost: the lock was lost on the way; what the backend has is fenced against later writers.
+            LockBusy: the lock was not free in time; nothing was stored.
+            LockLost: the lock was lost meanwhile; the fence protects what later writers stored.
         """
         async with self._locks.hold(self._name, ttl=self._ttl, wait=self._wait) as lease:
             await self._backend.save(items, lease=lease)
 
     async def load(self, query: str = "") -> Sequence[Item]:
-        """Read; waits for nobody."""
+        """Read items, without the lock."""
         return await self._backend.load(query)
 
     async def search(self, query: str, k: int = 5) -> Sequence[Any]:
-        """Find the `k` that fit best; waits for nobody."""
+        """Find the `k` best matches, without the lock."""
         return await self._backend.search(query, k)
 
     async def clear(self) -> None:
-        """Forget all when it is our turn.
+        """Delete all items, under the lock.
 
         Raises:
             LockBusy, LockLost: see `save`.

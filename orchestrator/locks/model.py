@@ -1,4 +1,4 @@
-"""The values of locks: what a lock's key holds, what a change of shared state presents, how long locks usually last."""
+"""Types of locks: what a lock's key holds, what a change presents, and usual lifetimes."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NEXT: Final = "next"
-"""What a lock holds while it is kept for one of those who wait."""
+"""Value of a released lock that is reserved for the next waiter."""
 
 POOL: Final = "pool"
-"""The scope of locks that belong to no session and no agent."""
+"""Scope of the locks that belong to a pool, not to a session or an agent."""
 
 
 class TakeStatus(StrEnum):
-    """What became of a try to get a lock."""
+    """Result of a try to take a lock."""
 
     TAKEN = "taken"
     HELD = "held"
     AWAITED = "awaited"
-    """The holder waits for the very task that asks."""
+    """The holder waits for the task that asks for the lock."""
     FENCED = "fenced"
-    """A higher generation of the task has had the lock; final."""
+    """A higher generation of the task took the lock before; final."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeReply:
-    """The answer to such a try.
+    """Reply to a try to take a lock.
 
     Attributes:
-        value: what the lock holds now: ours if it was taken, else the holder's.
-        left_ms: what the holder has left.
+        value: what the lock holds now: our value if it was taken, else the holder's.
+        left_ms: lifetime that the holder has left.
     """
 
     status: TakeStatus
@@ -47,12 +47,12 @@ class TakeReply:
 
 @dataclass(frozen=True, slots=True)
 class LockProof:
-    """A held lock, as a script that changes shared state is shown it (`lua/includes/lock.lua`).
+    """Proof that the caller holds a lock; scripts compare it with the lock's key (`lua/includes/lock.lua`).
 
     Attributes:
-        keys: of the scope; the lock protects nothing outside of it.
-        lock: its suffix there, as `exec:TASK` or `lock:NAME`.
-        value: what it holds as long as it is ours; no other owner ever has the same.
+        keys: the scope that the lock protects.
+        lock: suffix of the lock's key, as `exec:TASK` or `lock:NAME`.
+        value: value of the key while the caller holds the lock; unique to this ownership.
     """
 
     keys: ScopeKeys
@@ -61,45 +61,45 @@ class LockProof:
 
     @property
     def fence(self) -> int:
-        """The number of this ownership: higher than that of every one before."""
+        """Number of this ownership, higher than every earlier one of the scope."""
         return int(self.value.partition(":")[0])
 
 
 class WriteGuard(Protocol):
-    """The right to change the state of one scope: of an attempt, or of who holds a named lock there."""
+    """Right to change the state of one scope; an attempt has it, or the holder of a named lock."""
 
     async def proof(self) -> LockProof:
-        """What to present. Takes the lock, if that is left to the first use.
+        """Return the proof that a change presents. May take the lock at the first use.
 
         Raises:
-            Fenced, LockLost: it is somebody else's.
+            Fenced, LockLost: another owner has the lock.
         """
 
     async def reacquire(self, proof: LockProof, present: str) -> LockProof:
-        """A script answered that the lock does not hold `proof`: get it back, to present it once more.
+        """Get the lock back after a script found another value than `proof` in it, and return the proof to send again.
 
         Args:
-            proof: what was presented.
+            proof: proof that was presented.
             present: what the lock holds instead; empty when it has lapsed.
 
         Raises:
-            Fenced, LockLost: somebody else has it, or has had it meanwhile. Final.
+            Fenced, LockLost: another owner has the lock, or had it meanwhile. Final.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """A lock that somebody has.
+    """A lock that is held.
 
     Attributes:
-        name: of a named lock; of an execution lock `exec` or `exec:TASK`.
-        holder: who has it, for people; empty while it is being handed on.
-        task: the task whose attempt has it; None for a named lock.
-        fence: number of the ownership; None while it is being handed on.
-        left_ms: it lapses then, unless it is renewed.
-        waiting: how many wait for it.
-        at: its suffix in the scope, for scripts.
-        nonce: tells this ownership from every other; empty while it is being handed on.
+        name: name of a named lock; `exec` or `exec:TASK` for an execution lock.
+        holder: description of the owner; empty while the lock is reserved for a waiter.
+        task: the task whose attempt holds it; None for a named lock.
+        fence: number of the ownership; None while the lock is reserved for a waiter.
+        left_ms: lifetime left without a renewal.
+        waiting: number of waiters.
+        at: suffix of the lock's key in its scope.
+        nonce: identifies this ownership; empty while the lock is reserved for a waiter.
     """
 
     name: str
@@ -114,7 +114,7 @@ class LockInfo:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How long a lock lasts without renewal, and how long to wait for it; seconds."""
+    """Lifetime of a lock without renewal and time to wait for it, in seconds."""
 
     ttl: float
     wait: float
@@ -125,17 +125,18 @@ PROFILES: Final[Mapping[str, Profile]] = {
     "coordination": Profile(ttl=10.0, wait=5.0),
     "execution": Profile(ttl=300.0, wait=5.0),
 }
-"""Usual times: `memory` for a change of what agents remember, `coordination` for short steps, `execution` for a long
-run that is to be the only one. Waiters are woken, so there is no number of tries and no delay between them."""
+"""Usual times: `memory` for changes of an agent's memory, `coordination` for short steps, `execution` for a long run
+that excludes others. Waiters are woken, so there is no number of tries and no delay between tries.
+"""
 
 
 def new_nonce() -> str:
-    """What tells one ownership from every other: 16 random bytes of the system, or an error."""
+    """Return 16 random bytes as hex, to identify one ownership."""
     return secrets.token_hex(16)
 
 
 def describe(value: str) -> str:
-    """Say for people who has a lock, from what it holds."""
+    """Describe the owner of a lock from the lock's value; empty: no owner."""
     if value in {"", NEXT}:
         return ""
     parts = value.split(":", 2)
@@ -145,7 +146,7 @@ def describe(value: str) -> str:
 
 
 def execution_of(value: str) -> tuple[str, str] | None:
-    """Task and generation that an execution lock holds; None: it is a named lock."""
+    """Return task and generation of an execution lock's value; None for a named lock."""
     parts = value.split(":")
     if len(parts) == 4 and "-" in parts[1]:
         return parts[1], parts[2]
@@ -153,7 +154,7 @@ def execution_of(value: str) -> tuple[str, str] | None:
 
 
 def info(lock: str, value: str, left_ms: int, waiting: int) -> LockInfo:
-    """Read one row of `peek`."""
+    """Parse one row of `peek`."""
     execution = execution_of(value)
     return LockInfo(
         name=ScopeKeys.lock_name(lock),
@@ -168,19 +169,19 @@ def info(lock: str, value: str, left_ms: int, waiting: int) -> LockInfo:
 
 
 def parse_scope(scope: str, *, prefix: str, pool: str) -> ScopeKeys:
-    """Read `session:S`, `agent:A` or `pool`.
+    """Parse `session:S`, `agent:A` or `pool`.
 
     Raises:
-        InvalidInput: it is none of these.
+        InvalidInput: not a scope.
     """
     if scope == POOL:
         return ScopeKeys(prefix, "locks", pool)
     kind, colon, id_ = scope.partition(":")
     if kind not in {"session", "agent"} or not colon:
-        raise InvalidInput(f"{scope!r} is no scope; use session:ID, agent:NAME or {POOL}")
+        raise InvalidInput(f"{scope!r} is not a scope; use session:ID, agent:NAME or {POOL}")
     return ScopeKeys(prefix, kind, id_)
 
 
 def scope_name(keys: ScopeKeys) -> str:
-    """How people write the scope."""
+    """Return the scope as users write it."""
     return POOL if keys.kind == "locks" else f"{keys.kind}:{keys.id}"

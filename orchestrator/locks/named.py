@@ -1,4 +1,4 @@
-"""Named locks of one scope: `hold`, `try_acquire`, `peek`, and the lease that an owner has."""
+"""Named locks of one scope, and the lease of their holder."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ OWNER_CHARS: Final = 200
 
 
 class Lease:
-    """A named lock in our hands; also what changes of shared state in its scope present.
+    """A named lock that this process holds. Changes of shared state in its scope can present it.
 
     Attributes:
-        lock: its name.
+        lock: name of the lock.
         scope: `session:S`, `agent:A` or `pool`.
-        token: tells this ownership from every other; random.
-        fence: its number, higher than that of every owner before: show it to whatever the lock protects outside of
-            Redis, and let that refuse a lower one than it has seen.
-        lost: how it was lost; empty unless it was.
+        token: random, unique to this ownership.
+        fence: number of this ownership, higher than every earlier one. Pass it to the resource that the lock protects
+            outside of Redis, which must refuse a lower fence than the highest it has seen.
+        lost: how the lock was lost; empty while it is held.
     """
 
     def __init__(
@@ -73,23 +73,23 @@ class Lease:
 
     @property
     def deadline(self) -> float:
-        """It is ours until then for sure, by `time.monotonic()`; moves on with each renewal."""
+        """Time by `time.monotonic()` until which the lock is surely held. Each renewal extends it."""
         return self._deadline_s if self._renewal is None else self._renewal.deadline_s
 
     @property
     def held(self) -> bool:
-        """Whether it is ours as far as can be told without asking."""
+        """True while the lock is held, as far as this process knows without asking Redis."""
         return not self._released and not self.lost and time.monotonic() < self.deadline
 
     async def extend(self, ttl: Duration | None = None) -> None:
-        """Give it its whole time again, or another one. `hold` does so by itself.
+        """Restart the lifetime of the lock. `hold` renews by itself.
 
         Args:
-            ttl: seconds or timedelta from now; by default as when it was taken.
+            ttl: new lifetime, seconds or timedelta; by default the one it was taken with.
 
         Raises:
-            NotHeld: it has lapsed, or somebody else has it.
-            ServerUnavailable: no answer; it lasts as long as before, or longer.
+            NotHeld: the lock has lapsed, or another owner has it.
+            ServerUnavailable: no reply; the lock may or may not have been extended.
         """
         self._check_held()
         ttl_s = self._ttl_s if ttl is None else to_ttl_s(ttl)
@@ -105,29 +105,31 @@ class Lease:
             self._renewal.set_renewed(sent_s)
 
     async def release(self) -> None:
-        """Give it up; the one that has waited the longest gets it. Not needed within `hold`.
+        """Release the lock; the longest waiter gets it. Not needed within `hold`.
 
-        Without an answer from Redis that is only logged: the lock lapses by itself.
+        If Redis does not reply, this only logs a warning, because the lock lapses by itself.
 
         Raises:
-            NotHeld: it was not ours any more; what was done meanwhile may have met another owner.
+            NotHeld: the lock had lapsed, so the guarded work may have overlapped with another owner's.
         """
         self._check_held(by_clock=False)
         self._released = True
         if await self._waiter.release(self._proof.keys, self._proof.lock, self.token) is False:
-            raise NotHeld(self.lock, "had lapsed before it was released; what it guarded may have met another owner")
+            raise NotHeld(
+                self.lock, "had lapsed before it was released; another owner may have worked at the same time"
+            )
 
     def lose(self, why: str) -> None:
-        """Note that it is somebody else's by now, or nobody's."""
+        """Mark the lock as lost."""
         self.lost = self.lost or why
 
     def ended(self) -> bool:
-        """End the ownership; whether it had ended before."""
+        """Mark the lock as released, and return whether it was marked before."""
         before, self._released = self._released, True
         return before
 
     def set_renewal(self, renewal: RenewedLock) -> None:
-        """Note who renews it."""
+        """Set the renewal whose deadline counts."""
         self._renewal = renewal
 
     def _check_held(self, *, by_clock: bool = True) -> None:
@@ -141,17 +143,17 @@ class Lease:
     # ------------------------------------------------------------------------- as the right to change shared state
 
     async def proof(self) -> LockProof:
-        """What changes of shared state in its scope present; see `locks.model.WriteGuard`.
+        """Return the proof that changes of shared state present; see `locks.model.WriteGuard`.
 
         Raises:
-            LockLost: it is not held any more.
+            LockLost: the lock is no longer held.
         """
         if not self.held:
             raise LockLost(self.lock, f"was lost: {self.lost or 'it had lapsed'}; nothing was changed")
         return self._proof
 
     async def reacquire(self, proof: LockProof, present: str) -> LockProof:
-        """A change was refused: the lock is lost; see `locks.model.WriteGuard`.
+        """Report the lock as lost, because a script refused it; see `locks.model.WriteGuard`.
 
         Raises:
             LockLost: always.
@@ -161,7 +163,7 @@ class Lease:
 
 
 class Locks:
-    """The named locks of one scope. Locks of different scopes never meet."""
+    """The named locks of one scope. Locks of different scopes are independent."""
 
     def __init__(
         self, keys: ScopeKeys, *, pool: str, owner: str, store: Store, waiter: LockWaiter, renewer: LockRenewer
@@ -175,13 +177,13 @@ class Locks:
         return scope_name(self._keys)
 
     def within(self, scope: str) -> Locks:
-        """The locks of another scope, for the same owner.
+        """Return the locks of another scope, for the same owner.
 
         Args:
             scope: `session:S`, `agent:A` or `pool`.
 
         Raises:
-            InvalidInput: it is none of these.
+            InvalidInput: not a scope.
         """
         keys = parse_scope(scope, prefix=self._keys.prefix, pool=self._pool)
         return Locks(
@@ -192,22 +194,22 @@ class Locks:
     async def hold(
         self, name: str, *, ttl: Duration | None = None, wait: Duration | None = None, profile: str = "memory"
     ) -> AsyncIterator[Lease]:
-        """Have a lock for the time of a block: `async with locks.hold("report") as lease:`.
+        """Hold a lock during a block: `async with locks.hold("report") as lease:`.
 
-        It is renewed as long as the block runs. If it cannot be, the block is cancelled before the lock can be somebody
-        else's. It is released however the block ends.
+        The lock is renewed while the block runs, and released when it ends. If a renewal fails for too long, the block
+        is cancelled before another owner can get the lock.
 
         Args:
             name: any text of up to 256 bytes.
-            ttl: seconds or timedelta until it lapses when its holder has died.
-            wait: seconds or timedelta to wait for it; 0 asks once.
-            profile: the usual times: `memory` (30, 5), `coordination` (10, 5), `execution` (300, 5).
+            ttl: seconds or timedelta until the lock of a dead holder lapses.
+            wait: seconds or timedelta to wait for the lock; 0 asks once.
+            profile: usual `ttl` and `wait`: `memory` (30, 5), `coordination` (10, 5), `execution` (300, 5).
 
         Raises:
-            LockBusy: somebody else has it; names the holder and the ms that it has left.
-            LockLost: it could not be kept until the end of the block.
-            InvalidInput: a name or a time that cannot be.
-            ServerUnavailable: no answer.
+            LockBusy: another owner has it; the error names the holder and the ms that it has left.
+            LockLost: the lock was lost before the block ended.
+            InvalidInput: an invalid name or time.
+            ServerUnavailable: no reply.
         """
         ttl_s, wait_s = _times(ttl, wait, profile)
         lease, proof = await self._acquire(name, ttl_s, wait_s)
@@ -224,18 +226,18 @@ class Locks:
                 yield lease
             finally:
                 self._renewer.remove(number)
-                # One that is lost has lapsed, or does within a second: its block is not to be held up by that.
+                # A lost lock has lapsed, or lapses within a second: do not delay the end of the block.
                 if not lease.ended() and not lease.lost:
                     released = await self._waiter.release(proof.keys, proof.lock, lease.token)
                     if released is False:
                         lease.lose("it had lapsed before its block ended")
         if lease.lost:
             raise LockLost(
-                name, f"was lost while it was needed: {lease.lost}; what its block did may have met another owner"
+                name, f"was lost before its block ended: {lease.lost}; another owner may have worked at the same time"
             )
 
     async def try_acquire(self, name: str, *, ttl: Duration | None = None, profile: str = "memory") -> Lease | None:
-        """Take a lock if nobody has it. It is not renewed: `extend` it or be done in time, and `release` it.
+        """Take a lock if it is free. It is not renewed: finish in time or call `extend`, and call `release`.
 
         Args:
             name: see `hold`.
@@ -243,7 +245,7 @@ class Locks:
             profile: see `hold`.
 
         Returns:
-            None if somebody has it.
+            None if another owner has it.
 
         Raises:
             InvalidInput, ServerUnavailable: see `hold`.
@@ -256,24 +258,24 @@ class Locks:
         return lease
 
     async def peek(self, name: str) -> LockInfo | None:
-        """See who has a lock; None: nobody. It may be somebody else when this returns."""
+        """Return the current holder of a lock; None: it is free."""
         found = await self._store.call(scripts.peek(self._keys, lock=self._keys.lock(name)))
         return found[0] if found else None
 
     async def list(self, limit: int = 500) -> list[LockInfo]:
-        """See every lock of the scope that somebody has, those that lapse first before others."""
+        """List the held locks of the scope, those that lapse first in front."""
         return await self._store.call(scripts.peek(self._keys, limit=limit))
 
     async def take_away(self, lock: LockInfo) -> bool:
-        """Release a lock that somebody else has: what it guards is cancelled there at the next renewal.
+        """Release a lock of another owner, whose block is cancelled at its next renewal.
 
-        Until then two may work at the same time, as far as what they change does not look at the fence.
+        Until then the old and a new owner may work at the same time, unless the protected resource checks the fence.
 
         Args:
-            lock: as `peek` or `list` saw it.
+            lock: the lock as `peek` or `list` returned it.
 
         Returns:
-            False: it is not that owner's any more; nothing was changed.
+            False: that ownership had ended; nothing was changed.
         """
         return (await self._store.call(scripts.drop(self._keys, rows=[(lock.at, lock.nonce)])))[0]
 
@@ -303,7 +305,7 @@ def _lost_to(present: str) -> str:
 
 
 def to_ttl_s(ttl: Duration) -> float:
-    """Read how long a lock lasts.
+    """Convert a lifetime to seconds.
 
     Raises:
         InvalidInput: shorter than a tenth of a second, or longer than a day.
@@ -317,5 +319,5 @@ def to_ttl_s(ttl: Duration) -> float:
 def _times(ttl: Duration | None, wait: Duration | None, profile: str) -> tuple[float, float]:
     usual = PROFILES.get(profile)
     if usual is None:
-        raise InvalidInput(f"{profile!r} is no profile of locks; use {', '.join(PROFILES)}")
+        raise InvalidInput(f"{profile!r} is not a lock profile; use {', '.join(PROFILES)}")
     return to_ttl_s(usual.ttl if ttl is None else ttl), to_seconds("wait", usual.wait if wait is None else wait)

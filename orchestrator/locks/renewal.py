@@ -1,7 +1,7 @@
-"""The locks that this process keeps: what is to be renewed when, and who hears of a loss.
+"""Renews the locks of this process, and reports lost locks to their owners.
 
-In a worker the heartbeat renews them from its thread, so that a blocked event loop does not lose them; elsewhere `run`
-does it as a task of the client. Either way a timer in the loop ends an ownership that was not renewed in time.
+In a worker the heartbeat thread renews the locks, so that a blocked event loop does not lose them. In a client the
+`run` task renews them. In both, a timer in the event loop ends an ownership that was not renewed in time.
 """
 
 from __future__ import annotations
@@ -28,21 +28,20 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 RENEWALS: Final = 3
-"""A lock is renewed so many times in its life: one lost answer does not cost it."""
+"""Renewals per lifetime, so that one lost reply does not cost the lock."""
 LAST_MARGIN_S: Final = 1.0
 
 _log = get_logger(__name__)
 
 
 class RenewedLock:
-    """One lock that is kept.
+    """A lock that is renewed until its owner removes it.
 
     Attributes:
-        deadline_s: it may be somebody else's from then on, by the monotonic clock; counted from before the request that
-            the server has answered.
-        is_wanted: asked in the thread that renews; False: not now.
+        deadline_s: monotonic time from which another owner may have it; counted from the send time of the last renewal.
+        is_wanted: returns whether to renew now; called from the renewing thread.
 
-    `on_lost` is called in the loop with what the lock holds instead, or None if it was not renewed in time.
+    `on_lost` is called in the event loop with the lock's value, or with None if the lock was not renewed in time.
     """
 
     __slots__ = ("_loop", "_on_lost", "_timer", "_watched", "deadline_s", "due_s", "is_wanted", "proof", "ttl_s")
@@ -67,16 +66,16 @@ class RenewedLock:
             self._watch()
 
     def lapsed(self, now_s: float) -> bool:
-        """Whether a renewal would take it anew. A lock that is watched is given up before."""
+        """Return whether a renewal would take the lock anew. Always False for a watched lock, which ends earlier."""
         return not self._watched and now_s >= self.deadline_s
 
     @property
     def margin_s(self) -> float:
-        """So long before the deadline the owner is told, to be out in time."""
+        """Time before the deadline at which the owner is told that the lock is lost."""
         return min(self.ttl_s / 10, LAST_MARGIN_S)
 
     def set_renewed(self, sent_s: float) -> None:
-        """The server has answered what was sent at `sent_s`: the whole time begins there. From any thread."""
+        """Restart the lifetime at the send time of a renewal that succeeded. Thread-safe."""
         self.deadline_s = sent_s + self.ttl_s
         self.due_s = sent_s + self.ttl_s / RENEWALS
 
@@ -89,23 +88,23 @@ class RenewedLock:
             self._on_lost(None)
 
     def notify_lost(self, present: str) -> None:
-        """Tell the owner what the lock holds instead, in its loop. From any thread."""
+        """Report a lost lock and its new value to the owner, in its event loop. Thread-safe."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._on_lost, present)
 
     def stop(self) -> None:
-        """Watch no longer; in the loop."""
+        """Stop the timer; called in the event loop."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
 
 class LockRenewer:
-    """What this process keeps.
+    """Renews the locks of one process.
 
     Attributes:
-        trigger: called with the time at which something is due, when that is before `wakes_s`; in the loop.
-        wakes_s: when whoever renews looks next by itself.
+        trigger: called in the event loop with the time of the next renewal, if that is before `wakes_s`.
+        wakes_s: monotonic time of the renewing side's next pass.
     """
 
     def __init__(self) -> None:
@@ -118,7 +117,7 @@ class LockRenewer:
         self.wakes_s = math.inf
 
     def add(self, lock: RenewedLock) -> int:
-        """Renew a lock from now on; answers a number for `remove`."""
+        """Renew a lock from now on, and return a number for `remove`."""
         number = next(self._numbers)
         with self._mutex:
             self._locks[number] = lock
@@ -127,21 +126,21 @@ class LockRenewer:
         return number
 
     def _wake_at(self, due_s: float) -> None:
-        # A timer: most locks are given up long before they are to be renewed, and wake nobody.
+        # A timer: most locks are released long before their first renewal, and cause no pass.
         self.wakes_s = due_s
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(max(0.0, due_s - time.monotonic()), self._triggered.set)
 
     def remove(self, number: int) -> None:
-        """Renew it no longer; it may be told of a loss once more."""
+        """Stop renewing a lock. A loss may still be reported once."""
         with self._mutex:
             lock = self._locks.pop(number, None)
         if lock is not None:
             lock.stop()
 
     def due_in_s(self) -> float | None:
-        """When something is to be renewed next; None: nothing is kept."""
+        """Return the seconds until the next renewal; None: there are no locks."""
         now_s = time.monotonic()
         with self._mutex:
             due_s = min((lock.due_s for lock in self._locks.values() if not lock.lapsed(now_s)), default=None)
@@ -150,13 +149,13 @@ class LockRenewer:
     def batches(
         self, *, early_s: float = 0.0, lapsed: bool = False
     ) -> list[tuple[Call[list[tuple[bool, str]]], list[RenewedLock]]]:
-        """The calls that renew what is due, one per slot, and which locks each is for. From any thread.
+        """Return the calls that renew the due locks, one per scope, each with its locks. Thread-safe.
 
         Args:
-            early_s: what is due so soon counts as due.
-            lapsed: in place of that the execution locks whose time is over, which takes them again if nobody has had
-                them. Only for attempts of which Redis has just said that they own their tasks: whoever stood still
-                would get its lock back otherwise, and could change what its task shared, although that has ended.
+            early_s: locks due within this time count as due.
+            lapsed: return lapsed execution locks instead; renewing takes them again if they stayed free. Only for
+                attempts that Redis has just confirmed as owners of their tasks: a stalled attempt would otherwise get
+                its lock back and change shared state after its task ended.
         """
         by_scope: dict[ScopeKeys, list[RenewedLock]] = {}
         now_s = time.monotonic()
@@ -180,7 +179,7 @@ class LockRenewer:
         ]
 
     def settle(self, group: Sequence[RenewedLock], answers: Sequence[tuple[bool, str]], sent_s: float) -> None:
-        """Note the answers of one call, which was sent at `sent_s`. From any thread."""
+        """Apply the replies to one call that was sent at `sent_s`. Thread-safe."""
         for lock, (held, present) in zip(group, answers, strict=True):
             if held:
                 lock.set_renewed(sent_s)
@@ -189,7 +188,7 @@ class LockRenewer:
                 lock.notify_lost(present)
 
     async def run(self, store: Store) -> None:
-        """Renew what is due, for as long as this is not cancelled."""
+        """Renew due locks until cancelled."""
         try:
             while True:
                 await self._triggered.wait()

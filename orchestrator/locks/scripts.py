@@ -24,7 +24,7 @@ def take(
     woken: bool = False,
     now_us: str = "",
 ) -> Call[TakeReply]:
-    """Take a named lock, or note that somebody waits for it."""
+    """Take a named lock, or register as a waiter."""
     args: Arguments = {
         "scope": keys.root,
         "lock": lock,
@@ -50,7 +50,7 @@ def claim(
     woken: bool = False,
     now_us: str = "",
 ) -> Call[TakeReply]:
-    """Take the execution lock of an attempt; a higher generation of the same task takes over."""
+    """Take the execution lock of an attempt. A higher generation of the same task takes it over."""
     args: Arguments = {
         "scope": keys.root,
         "lock": lock,
@@ -66,9 +66,9 @@ def claim(
 
 
 def renew(keys: ScopeKeys, *, rows: Sequence[tuple[str, str, int]], now_us: str = "") -> Call[list[tuple[bool, str]]]:
-    """Give locks their whole time again; rows are (lock, value, ttl in ms).
+    """Restart the lifetime of locks, given as (lock, value, ttl in ms).
 
-    Answers (whether it is kept, what the lock holds now) for each.
+    Returns (whether it is kept, what the lock holds now) for each.
     """
 
     def parse(reply: list[bytes]) -> list[tuple[bool, str]]:
@@ -79,17 +79,17 @@ def renew(keys: ScopeKeys, *, rows: Sequence[tuple[str, str, int]], now_us: str 
 
 
 def drop(keys: ScopeKeys, *, rows: Sequence[tuple[str, str]], now_us: str = "") -> Call[list[bool]]:
-    """Give locks up, or leave those who wait for them; rows are (lock, nonce). Answers which were held."""
+    """Release locks or stop waiting for them, given as (lock, nonce). Returns whether each was held."""
     return Call("locks/drop", {"scope": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, _released)
 
 
 def free(keys: ScopeKeys, *, rows: Sequence[tuple[str, str, str]], now_us: str = "") -> Call[list[bool]]:
-    """Release execution locks of dead attempts; rows are (lock, task, generation). Answers which were held."""
+    """Release execution locks of dead attempts, given as (lock, task, generation). Returns whether each was held."""
     return Call("locks/free", {"scope": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, _released)
 
 
 def await_for(proof: LockProof, *, tasks: Sequence[str]) -> Call[bool]:
-    """Note that the holder of an execution lock waits for tasks; False: it is not the holder."""
+    """Record the tasks that the holder of an execution lock waits for. Returns False if the lock has another holder."""
     args: Arguments = {
         "scope": proof.keys.root,
         "lock": proof.lock,
@@ -100,7 +100,7 @@ def await_for(proof: LockProof, *, tasks: Sequence[str]) -> Call[bool]:
 
 
 def peek(keys: ScopeKeys, *, lock: str = "", limit: int = 500, now_us: str = "") -> Call[list[LockInfo]]:
-    """See who holds a lock, or all locks of a scope."""
+    """List the holder of a lock, or all held locks of a scope."""
 
     def parse(reply: list[Any]) -> list[LockInfo]:
         found = zip(*[iter(reply)] * 4, strict=True)

@@ -1,7 +1,7 @@
-"""Waiting for a lock: blocked on its wake list, where the server serves in order of arrival, with a look now and then.
+"""Waits for locks: blocks on the lock's wake list, where Redis serves waiters in order of arrival.
 
-A waiter has a connection for itself while it waits. The look, over the shared connection and without giving up the
-place in the line, finds what nobody rings for: a holder that died, a token that went to a waiter that died.
+A waiter uses a connection of its own. It also polls over the shared connection without losing its place, because no
+wake-up comes when the holder dies or when the token goes to a waiter that died.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ POLL_EVERY_S: Final = 1.0
 BLOCK_S: Final = 30.0
 IDLE_LINKS: Final = 8
 RELEASE_TIMEOUT_S: Final = 2.0
-"""So long a caller that gives up tries to tell; what it leaves behind lapses by itself."""
+"""Time for a cancelled caller to release its lock; later the lock lapses."""
 
 _log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class TakeResult:
-    """The end of a wait.
+    """Result of a wait.
 
     Attributes:
-        sent_s: when the last answer was asked for, by the monotonic clock: a lease counts from there.
+        sent_s: monotonic time at which the last call was sent; the lock's lifetime counts from it.
     """
 
     reply: TakeReply
@@ -49,14 +49,14 @@ class TakeResult:
 
 
 class MakeTakeCall(Protocol):
-    """Makes the call that tries to get a lock."""
+    """Makes the call that tries to take the lock."""
 
     def __call__(self, wait_ms: int, *, woken: bool) -> Call[TakeReply]:
-        """From the ms that the caller still waits, and whether it has the token."""
+        """Make the call, with the ms that the caller still waits and whether it holds the wake token."""
 
 
 class LockWaiter:
-    """Gets locks, and keeps the connections of those who waited for the next."""
+    """Takes locks, and keeps idle connections for the next waiters."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -72,18 +72,18 @@ class LockWaiter:
         wait_s: float,
         make_call: MakeTakeCall,
     ) -> TakeResult:
-        """Take a lock, and wait for it if need be. Whoever is cancelled here leaves nothing behind.
+        """Take a lock, and wait for it up to `wait_s`. A cancelled caller leaves neither lock nor waiter behind.
 
         Args:
-            keys: of the scope.
-            lock: its suffix.
-            nonce: of this try.
-            ttl_ms: a lock that was got is at least half as fresh.
-            wait_s: at most so long.
+            keys: the scope.
+            lock: suffix of the lock's key.
+            nonce: identifies this try.
+            ttl_ms: lifetime of the lock; a returned lock has at least half of it left.
+            wait_s: time to wait; 0 asks once.
             make_call: makes the call.
 
         Raises:
-            StoreError: Redis did not answer.
+            StoreError: Redis did not reply.
         """
         try:
             got = await self._get(keys, lock, ttl_ms=ttl_ms, wait_s=wait_s, make_call=make_call)
@@ -95,10 +95,10 @@ class LockWaiter:
         return got
 
     async def release(self, keys: ScopeKeys, lock: str, nonce: str) -> bool | None:
-        """Give up a lock, or the wait for it, even when cancelled.
+        """Release a lock, or stop waiting for it, even when cancelled.
 
         Returns:
-            Whether it was held; None: nobody can tell, because an answer was lost.
+            Whether the lock was held; None: unknown, because a reply was lost.
         """
         call = scripts.drop(keys, rows=[(lock, nonce)])
         try:
@@ -109,12 +109,12 @@ class LockWaiter:
             _log.warning("lock_release_failed", lock=lock, error=str(failure))
             return None
         except BaseException:
-            # Cancelled on the way: to be out of it is worth a moment all the same.
+            # Cancelled meanwhile: the call may not have arrived, so send it once more.
             await self._retry_release(call)
             raise
 
     async def _retry_release(self, call: Call[list[bool]]) -> bool | None:
-        """Repeat a drop. The one before may have arrived: that this one finds nothing says nothing."""
+        """Send a release again. The first one may have arrived, so not finding the lock proves nothing."""
         with anyio.move_on_after(RELEASE_TIMEOUT_S, shield=True):
             try:
                 return (await self._store.call(call, retry_for_s=RELEASE_TIMEOUT_S))[0] or None
@@ -133,7 +133,7 @@ class LockWaiter:
             return got
         async with self._wake_read(keys.wake(lock), until_s) as wake_read:
             while (left_s := until_s - time.monotonic()) > 0:
-                # A lock that nobody renews is looked at when it lapses.
+                # Ask again when the lock lapses without a renewal.
                 lapses_s = max(0.01, got.reply.left_ms / 1000 + 0.005)
                 woken = await wake_read.wait(min(left_s, POLL_EVERY_S, lapses_s))
                 got = await self._try_take(make_call, until_s, woken=woken, ttl_ms=ttl_ms)
@@ -148,7 +148,7 @@ class LockWaiter:
             taken = await self._store.call(make_call(round(left_s * 1000), woken=woken), retry_for_s=left_s)
             if taken.status is not TakeStatus.TAKEN or time.monotonic() - sent_s < ttl_ms / 2000:
                 return TakeResult(taken, sent_s)
-            # The answer took so long that little would be left: the same again gives the whole time.
+            # The reply came so late that little is left of the lifetime; the same call restores it.
 
     @asynccontextmanager
     async def _wake_read(self, wake_key: str, until_s: float) -> AsyncIterator[_WakeRead]:
@@ -164,7 +164,7 @@ class LockWaiter:
                 await link.close()
 
     async def run(self) -> None:
-        """Close the idle connections in the end: when this is cancelled."""
+        """Close the idle connections when cancelled."""
         try:
             await anyio.sleep_forever()
         finally:
@@ -178,7 +178,7 @@ class LockWaiter:
 
 
 class _WakeRead:
-    """One waiter's place: a read of the wake list that is under way."""
+    """A blocking read of a wake list."""
 
     def __init__(self, link: Link, wake_key: str, until_s: float) -> None:
         self._link, self._wake_key, self._until_s = link, wake_key, until_s
@@ -186,11 +186,11 @@ class _WakeRead:
 
     @property
     def free(self) -> bool:
-        """Whether no read is under way."""
+        """True if no read is in progress."""
         return self._read is None
 
     async def wait(self, seconds: float) -> bool:
-        """Wait at most so long; True: we were given the token."""
+        """Wait up to `seconds` for the wake token, and return whether it came."""
         if self._read is None:
             left_s = max(0.01, min(BLOCK_S, self._until_s - time.monotonic()))
             try:
@@ -208,6 +208,6 @@ class _WakeRead:
         return isinstance(read.result()[0], list)
 
     def forget(self) -> None:
-        """Let nobody ask what became of the read."""
+        """Cancel the read that is in progress."""
         if self._read is not None:
             self._read.cancel()

@@ -1,4 +1,4 @@
-"""Schedules as methods: what `orc.admin.schedules` is. Each change is made first, then recorded with who and why."""
+"""Methods for schedules, as `orc.admin.schedules`. Each change is made first, then recorded with actor and reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from orchestrator.schedules.model import Schedule, Stored
+    from orchestrator.schedules.model import Schedule, ScheduleRecord
     from orchestrator.schedules.plans import ScheduleOptions
     from orchestrator.services import Services
     from orchestrator.tasks.submission import Arguments, NamedSkill
@@ -36,11 +36,10 @@ _log = get_logger(__name__)
 
 
 class Schedules:
-    """Adds, changes and looks at schedules. A supervisor fires them.
+    """Adds, changes and lists schedules. A supervisor fires them.
 
-    Every method that changes something takes `reason` and `actor` (user and host of this process by default); it raises
-    `InvalidInput` for what is not possible, `NotFound` for a name that no schedule has, `StoreError` when Redis did not
-    do it.
+    Every method that changes something takes `reason` and `actor` (by default user and host of this process). Methods
+    raise `InvalidInput` for invalid values, `NotFound` for an unknown name, `StoreError` when Redis did not do it.
     """
 
     def __init__(self, services: Callable[[], Services]) -> None:
@@ -57,20 +56,20 @@ class Schedules:
         actor: str | None = None,
         **options: Unpack[ScheduleOptions],
     ) -> str:
-        """Add a schedule: "added", "replaced", or "same" when there is one that says the same.
+        """Add a schedule. Returns "added", "replaced", or "same" if an equal schedule exists.
 
         Args:
-            name: of the schedule.
-            skill: what it submits: the name of a handler, or a `Skill`.
-            args: its arguments.
-            replace: take the place of one that says something else; it keeps its history, and stays paused if it is.
+            name: name of the schedule.
+            skill: name of the handler that its tasks run, or a `Skill`.
+            args: arguments of the tasks.
+            replace: replace an existing schedule, which keeps its history and stays paused if it is.
             reason: why.
-            actor: who.
+            actor: who makes the change.
             options: `cron` (five fields) with `zone` (UTC), or `every`; `overlap`, `catch_up`; and for its tasks
                 `agent`, `session`, `lane`, `priority`, `tags`, `timeout`, `max_attempts`, `result_ttl`.
 
         Raises:
-            ScheduleExists: one of this name says something else, and `replace` is not set.
+            ScheduleExists: another schedule has this name, and `replace` is not set.
         """
         services = self._services()
         check_name("schedule", name)
@@ -82,7 +81,7 @@ class Schedules:
         return done.value
 
     async def pause(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
-        """Let a schedule fire no more until `resume`; answers whether it did before."""
+        """Stop a schedule from firing until `resume`. Returns False if it was paused before."""
         services = self._services()
         done = await schedule_store.pause(
             services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services)
@@ -92,7 +91,7 @@ class Schedules:
         return done
 
     async def resume(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
-        """Let a paused schedule fire again, from its next time on; answers whether it was paused."""
+        """Let a paused schedule fire again from its next fire time on. Returns False if it was not paused."""
         services = self._services()
         done = await schedule_store.resume(
             services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services)
@@ -102,19 +101,19 @@ class Schedules:
         return done
 
     async def delete(self, name: str, *, reason: str = "", actor: str | None = None) -> None:
-        """Delete a schedule; the tasks that it has submitted stay."""
+        """Delete a schedule. Tasks that it submitted stay."""
         services = self._services()
         await schedule_store.delete(services.store, check_name("schedule", name), retry_for_s=_retry_for_s(services))
         await self._record("delete", name, "", reason, actor)
 
     async def trigger(self, name: str, *, reason: str = "", actor: str | None = None) -> str:
-        """Submit the task of a schedule now, also of a paused one; answers its id. The fire times stay as they are.
+        """Submit the task of a schedule now, even of a paused one, and return the task's id. The fire times stay.
 
         Raises:
-            SubmitRefused: the task was not accepted.
+            SubmitRefused: the task was refused.
         """
         services = self._services()
-        found = await self._stored(services, check_name("schedule", name))
+        found = await self._existing(services, check_name("schedule", name))
         row = _validator(services).row(submission(decode_plan(found.plan), key=None))
         if not isinstance(row, UnusualRow):
             row = UnusualRow(row.id, row.envelope)
@@ -128,19 +127,19 @@ class Schedules:
         (answer,) = await services.store.call(call, retry_for_s=_retry_for_s(services))
         if answer.status == "stale":
             raise await queries.unknown(services.store, name)
-        # A call that was repeated may find what it has stored itself.
+        # A repeated call finds the task that its first try stored.
         if answer.status not in {"created", "duplicate"}:
             raise refusal(answer, max_tasks=queue.max_tasks)
         await self._record("trigger", name, f"task {row.id}", reason, actor)
         return row.id
 
     async def list(self) -> Sequence[Schedule]:
-        """All schedules, that which fires next in front, those that are paused last."""
+        """List all schedules, the next to fire first, paused ones last."""
         services = self._services()
         return await services.store.ask(lambda: queries.schedules(services.store), retry_for_s=_retry_for_s(services))
 
     async def get(self, name: str) -> Schedule:
-        """One schedule."""
+        """Return one schedule."""
         services = self._services()
         check_name("schedule", name)
         return await services.store.ask(
@@ -148,11 +147,11 @@ class Schedules:
         )
 
     async def next_fires(self, name: str, count: int = 5) -> Sequence[datetime]:
-        """The next fire times, in UTC; of a paused one those that it would have if it were resumed now."""
+        """Return the next fire times in UTC; for a paused schedule, those after a resume now."""
         if not 1 <= count <= PREVIEW_MAX:
             raise InvalidInput(f"count must lie between 1 and {PREVIEW_MAX}, not {count}")
         services = self._services()
-        found = await self._stored(services, check_name("schedule", name))
+        found = await self._existing(services, check_name("schedule", name))
         now_ms = await services.store.ask(lambda: queries.server_ms(services.store), retry_for_s=_retry_for_s(services))
         timing = decode_plan(found.plan).timing(found.anchor_ms)
         waits = not found.paused and found.next != NEVER
@@ -160,9 +159,9 @@ class Schedules:
         later = fires(timing, max(now_ms, *first) if first else now_ms)
         return [from_instant_ms(ms) for ms in itertools.islice(itertools.chain(first, later), count)]
 
-    async def _stored(self, services: Services, name: str) -> Stored:
+    async def _existing(self, services: Services, name: str) -> ScheduleRecord:
         found = await services.store.ask(
-            lambda: queries.stored(services.store, name), retry_for_s=_retry_for_s(services)
+            lambda: queries.record(services.store, name), retry_for_s=_retry_for_s(services)
         )
         if found is None:
             raise await queries.unknown(services.store, name)

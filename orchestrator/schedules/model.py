@@ -1,4 +1,4 @@
-"""The values of a schedule: what it submits and when, and what has become of it. Pure; nothing here talks to Redis."""
+"""Plans and records of schedules, and the `Schedule` that users see."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.schedules.timing import Every, Timing, check_cron, check_every
 
 NEVER: Final = "inf"
-"""How `next` is stored of a schedule that has no fire time any more; also its score, and that of a paused one."""
+"""Stored `next` of a schedule without another fire time, and its score; also the score of a paused schedule."""
 
 
 class Overlap(StrEnum):
-    """What happens at a fire time when the previous task of the schedule has not ended."""
+    """Policy for a fire time while the schedule's previous task runs or waits."""
 
     ENQUEUE = "enqueue"
     SKIP = "skip"
@@ -28,7 +28,7 @@ class Overlap(StrEnum):
 
 
 class CatchUp(StrEnum):
-    """Which of the fire times are made up for that passed while no supervisor ran."""
+    """Policy for fire times that passed without a supervisor."""
 
     NONE = "none"
     ONE = "one"
@@ -36,7 +36,7 @@ class CatchUp(StrEnum):
 
 
 class FireOutcome(StrEnum):
-    """What became of a fire time; each is also the name of a counter in the schedule's record."""
+    """Result of a fire time, and name of its counter in the schedule's record."""
 
     FIRED = "fired"
     SKIPPED = "skipped"
@@ -45,17 +45,17 @@ class FireOutcome(StrEnum):
 
 
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a schedule submits, and when: its definition, as it is stored (JSON).
+    """Definition of a schedule: what it submits, and when. Stored as JSON.
 
     Attributes:
         skill: name of the handler.
         args: JSON object of its arguments, as the caller's bytes.
         cron: five fields; None for an interval.
-        zone: IANA name of the time zone of `cron`.
+        zone: IANA time zone of `cron`.
         every_ms: interval; None for cron.
-        agent: as of a submission, and so are the fields below it.
-        overlap: what to do when the previous task has not ended.
-        catch_up: what to do about missed times.
+        agent: option of the submitted tasks, like the fields after it up to `result_ttl_s`.
+        overlap: what to do while the previous task has not ended.
+        catch_up: what to do about missed fire times.
     """
 
     skill: str
@@ -76,17 +76,17 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
     @property
     def when(self) -> str:
-        """Cron or interval in words."""
+        """The cron expression with its zone, or the interval, as text."""
         if self.cron is not None:
             return f"{self.cron} {self.zone}"
         return f"every {span_text(self.every_ms or 0)}"
 
     def timing(self, anchor_ms: int) -> Timing:
-        """What computes its fire times; intervals count from `anchor_ms`.
+        """Return the timing of the plan; intervals count from `anchor_ms`.
 
         Raises:
-            InvalidInput: neither cron nor interval is possible, as in a record that is damaged, or on a machine that
-                does not know the zone.
+            InvalidInput: neither cron nor interval is valid: the record is damaged, or this machine lacks the time
+                zone.
         """
         if (self.cron is None) == (self.every_ms is None):
             raise InvalidInput("a schedule needs either cron or every, and not both")
@@ -96,7 +96,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return Every(check_every(self.every_ms), anchor_ms)
 
     def same_times(self, other: Plan) -> bool:
-        """Whether the other one fires at the same times."""
+        """Return whether the other plan has the same fire times."""
         return (self.cron, self.zone, self.every_ms) == (other.cron, other.zone, other.every_ms)
 
 
@@ -105,12 +105,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """The definition as it is stored."""
+    """Encode a plan as it is stored."""
     return _encode(plan)
 
 
 def decode_plan(data: bytes) -> Plan:
-    """Read a stored definition.
+    """Decode a stored plan.
 
     Raises:
         InvalidInput: it is damaged, or a newer version of this program wrote it.
@@ -118,11 +118,11 @@ def decode_plan(data: bytes) -> Plan:
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
-        raise InvalidInput(f"its definition cannot be read: {unreadable}") from None
+        raise InvalidInput(f"its plan cannot be decoded: {unreadable}") from None
 
 
 def digest_plan(plan: Plan) -> str:
-    """The same for two definitions that say the same, in whatever order."""
+    """Return a digest that is equal for equal plans."""
     canonical = json.dumps(json.loads(_encode(plan)), sort_keys=True)
     return hashlib.blake2b(
         canonical.encode("utf-8", "surrogatepass"), digest_size=16, person=b"orc-schedule"
@@ -130,16 +130,16 @@ def digest_plan(plan: Plan) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """The record of a schedule as scripts keep it.
+class ScheduleRecord:
+    """Record of a schedule, as scripts store it.
 
     Attributes:
-        plan: packed definition.
+        plan: encoded plan.
         next: next fire time in ms, or `NEVER`.
-        anchor_ms: where intervals count from.
-        task: the task of the last fire.
-        last: its fire time in ms.
-        at: when that was submitted, ms.
+        anchor_ms: time from which intervals count.
+        task: the newest task.
+        last: fire time of the newest task in ms.
+        at: time at which that task was submitted, ms.
     """
 
     name: str
@@ -158,36 +158,36 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What is known of one schedule.
+    """A schedule with its history.
 
     Attributes:
-        name: of the schedule.
-        skill: what it submits.
-        args: its arguments.
-        cron: the expression, or None.
-        zone: the zone of `cron`.
-        every: seconds of an interval, or None.
-        agent: who gets the tasks; None: any agent with the skill.
-        session: of its tasks.
-        lane: of its tasks.
-        priority: of its tasks.
-        tags: of its tasks.
+        name: name of the schedule.
+        skill: name of the handler that its tasks run.
+        args: arguments of its tasks.
+        cron: cron expression, or None.
+        zone: time zone of `cron`.
+        every: interval in seconds, or None.
+        agent: agent of its tasks; None: any agent with the skill.
+        session: session of its tasks.
+        lane: lane of its tasks.
+        priority: priority of its tasks.
+        tags: tags of its tasks.
         timeout: seconds that one attempt may take.
         max_attempts: failures until a task is a dead letter.
         result_ttl: seconds that an ended task is kept.
         overlap: enqueue, skip or replace.
         catch_up: none, one or all.
         paused: whether it is paused.
-        next: when it fires next; None: paused, or never again.
-        last: the fire time of the newest task.
-        last_at: when that was submitted.
-        last_task: its id.
-        last_error: why a fire time led to no task, the newest reason.
-        last_error_at: when that was.
-        fired: fire times that led to a task.
-        missed: those that passed while no supervisor ran and were not made up for.
-        skipped: those at which the previous task had not ended.
-        refused: those whose task was refused.
+        next: next fire time; None: paused, or none left.
+        last: fire time of the newest task.
+        last_at: time at which the newest task was submitted.
+        last_task: id of the newest task.
+        last_error: latest reason why a fire time led to no task.
+        last_error_at: time of that.
+        fired: number of fire times that led to a task.
+        missed: number of fire times that passed without a supervisor and were not made up for.
+        skipped: number of fire times skipped because the previous task had not ended.
+        refused: number of fire times whose task was refused.
     """
 
     name: str
@@ -220,17 +220,17 @@ class Schedule:
 
     @property
     def when(self) -> str:
-        """Cron or interval in words."""
+        """The cron expression with its zone, or the interval, as text."""
         if self.cron is not None:
             return f"{self.cron} {self.zone}"
         return f"every {span_text(round((self.every or 0) * 1000))}"
 
 
-def to_schedule(stored: Stored) -> Schedule:
-    """What people see of a record.
+def to_schedule(stored: ScheduleRecord) -> Schedule:
+    """Convert a record.
 
     Raises:
-        InvalidInput: its definition cannot be read.
+        InvalidInput: its plan cannot be decoded.
     """
     plan = decode_plan(stored.plan)
     return Schedule(
@@ -262,7 +262,7 @@ def to_schedule(stored: Stored) -> Schedule:
 
 
 def span_text(ms: int) -> str:
-    """A duration as people type it: `90000` is `1m30s`."""
+    """Format a duration: `90000` is `1m30s`."""
     parts = []
     for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms")):
         count, ms = divmod(ms, size)

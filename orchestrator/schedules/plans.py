@@ -1,4 +1,4 @@
-"""Schedules for a caller: checks what is asked for, keeps it, and turns a schedule into the task that it submits."""
+"""Builds plans from the caller's options, and submissions from plans."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PREVIEW_MAX: Final = 1000
 
 
 class ScheduleOptions(TypedDict, total=False):
-    """When a schedule fires, and what its tasks are like; see `build_plan`."""
+    """Options of a schedule and its tasks; see `build_plan`."""
 
     cron: str | None
     zone: str
@@ -63,16 +63,16 @@ def build_plan(
     overlap: str = Overlap.ENQUEUE,
     catch_up: str = CatchUp.ONE,
 ) -> Plan:
-    """Check the definition of a schedule.
+    """Build and check a plan.
 
     Args:
-        validator: checks the tasks that it will submit.
+        validator: checks the tasks that the schedule will submit.
         skill: name of the handler, or the `Skill` itself.
         args: JSON object of its arguments, or a pydantic model.
         cron: five fields: minute, hour, day of the month, month, day of the week.
-        zone: IANA name of the time zone of `cron`.
-        every: seconds or timedelta between two fire times, in place of `cron`.
-        agent: as of a submission, as are session, lane, priority, tags, timeout, max_attempts, result_ttl.
+        zone: IANA time zone of `cron`.
+        every: seconds or timedelta between two fire times, instead of `cron`.
+        agent: as in a submission, like session, lane, priority, tags, timeout, max_attempts, result_ttl.
         session: see `agent`.
         lane: see `agent`.
         priority: see `agent`.
@@ -80,16 +80,16 @@ def build_plan(
         timeout: see `agent`.
         max_attempts: see `agent`.
         result_ttl: see `agent`.
-        overlap: when the previous task has not ended: enqueue, skip, or replace (cancel the previous one).
-        catch_up: fire times that passed while no supervisor ran: none, one (the newest), or all (at most 100).
+        overlap: while the previous task has not ended: enqueue, skip, or replace (cancel the previous one).
+        catch_up: fire times that passed without a supervisor: none, one (the newest), or all (at most 100).
 
     Raises:
-        InvalidInput: with what is not possible, and why.
+        InvalidInput: an invalid option.
     """
     if (cron is None) == (every is None):
         raise InvalidInput("a schedule needs either cron or every, and not both")
     if every is not None and zone != "UTC":
-        raise InvalidInput("an interval has no time zone: it passes alike everywhere; leave out zone, or give cron")
+        raise InvalidInput("an interval has no time zone; leave out zone, or give cron")
     name = skill if isinstance(skill, str) else skill.name
     plan = Plan(
         skill=name,
@@ -114,12 +114,12 @@ def build_plan(
 
 
 def replace_skill(task: Submission, skill: str | NamedSkill) -> Submission:
-    """The same task with the `Skill` itself, if the caller has it: the validator can check the arguments then."""
+    """Replace the skill's name by the caller's `Skill`, so that the validator can check the arguments."""
     return task if isinstance(skill, str) else replace(task, skill=skill)
 
 
 def submission(plan: Plan, *, key: str | None) -> Submission:
-    """The task that a schedule submits."""
+    """Return the submission of a plan's task."""
     return Submission(
         skill=plan.skill,
         args=json.loads(bytes(plan.args)),
@@ -136,12 +136,12 @@ def submission(plan: Plan, *, key: str | None) -> Submission:
 
 
 def fire_row(validator: SubmissionValidator, plan: Plan, fire: ScheduledFire) -> UnusualRow:
-    """The row for `tasks/submit` that fires a schedule.
+    """Return the row that fires a schedule in `tasks/submit`.
 
-    Its task shows `schedule:NAME:FIRE_MS` as its key. That it is submitted once is seen to by the fire itself.
+    The task's key is `schedule:NAME:FIRE_MS`. The fire itself makes sure that the task is submitted once.
 
     Raises:
-        InvalidInput: the settings here do not allow such a task (any more).
+        InvalidInput: the current settings do not allow the task.
     """
     row = validator.row(submission(plan, key=f"schedule:{fire.schedule}:{fire.fired}"))
     assert isinstance(row, UnusualRow)
@@ -149,13 +149,13 @@ def fire_row(validator: SubmissionValidator, plan: Plan, fire: ScheduledFire) ->
 
 
 def refusal(answer: SubmitAnswer, *, max_tasks: int) -> SubmitRefused:
-    """Why the task of a schedule was not accepted."""
+    """Return the error for a task that was refused."""
     match answer.status:
         case "full":
             return QueueFull(answer.detail, max_tasks)
         case "stopped":
             return Stopped(answer.detail)
-    return SubmitRefused(f"its task was not accepted: {answer.status} {answer.detail}")
+    return SubmitRefused(f"the task was refused: {answer.status} {answer.detail}")
 
 
 def _choice(what: str, value: str, kind: type[E]) -> E:

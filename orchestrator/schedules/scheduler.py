@@ -1,7 +1,7 @@
-"""Fires schedules: submits their tasks when their times have come, and sleeps until the next one does.
+"""Fires due schedules, and sleeps until the next fire time.
 
-Any number of these loops may run. A fire is one script call, in which the task is stored and the schedule moved on,
-and which is refused when the schedule does not wait for that time any more.
+Any number of supervisors may run this loop. A fire is one script call: it stores the task and the next fire time, or is
+refused if the schedule no longer waits for that fire time.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ if TYPE_CHECKING:
     from orchestrator.tasks.scripts import SubmitAnswer, SubmitRow
 
 LIMIT: Final = 100
-"""Schedules that one call looks at."""
+"""Schedules per call."""
 CATCH_UP_MAX: Final = 100
-"""Of the times that were missed so many are made up for, the newest."""
+"""Fire times that `catch_up="all"` makes up for, the newest."""
 COUNTED_MAX: Final = 1_000
-"""Of the times that were missed about so many are counted: those of a long outage would keep the loop busy."""
+"""Missed fire times that are counted, so that those of a long outage do not keep the loop busy."""
 PUNCTUAL_MS: Final = 60_000
-"""A time that passed so long ago was not missed: a supervisor was restarted, or another took over."""
+"""Delay within which a fire time is not missed, because a supervisor restarted or another one took over."""
 ERROR_CHARS: Final = 1000
 IDLE_S: Final = 30.0
-"""So often it asks for schedules while there are none: adding one notifies, and notifications are hints."""
+"""Time between two looks while there are no schedules. Adding one notifies, but a notification may be lost."""
 EXCLUDE_FOR_S: Final = 60.0
-"""A schedule that cannot be worked with is tried again so soon."""
+"""Time until an invalid schedule is tried again."""
 _ENDED: Final = frozenset(state.value for state in TaskState if state.final)
 _log = get_logger(__name__)
 
 
-class Choice(NamedTuple):
-    """What to do with the times that have come: which to fire (None: none), which is next, how many were missed."""
+class FireDecision(NamedTuple):
+    """Decision about due fire times: the one to fire (None: none), the next one, and the number missed."""
 
     fired_ms: int | None
     next_ms: int | None
@@ -64,8 +64,8 @@ class Choice(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
-    """A schedule that is to be fired now."""
+class _ReadyFire:
+    """A schedule to fire now."""
 
     due: DueSchedule
     plan: Plan
@@ -73,12 +73,12 @@ class _Ready:
     fire: ScheduledFire
 
     def skip_row(self, outcome: FireOutcome, *, error: str = "") -> SkipRow:
-        """What is written into the schedule when the fire made no new task."""
+        """Return the row that records a fire without a task."""
         return _skip_row(self.fire, outcome, error=error)
 
 
 class Scheduler:
-    """Fires what is due; wakes by itself at the next time."""
+    """Fires due schedules."""
 
     def __init__(self, services: Services, wakeup: Wakeup, *, repair_requested: Wakeup) -> None:
         self._services, self._wakeup, self._repair_requested = services, wakeup, repair_requested
@@ -89,10 +89,10 @@ class Scheduler:
         self._excluded_until_s: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Fire until cancelled."""
+        """Fire schedules until cancelled."""
         while True:
             changed = await self._wakeup.wait(self._wait_s)
-            # Where there is no schedule, not every sweep asks for one.
+            # Without schedules, do not look on every sweep.
             if changed == {EVERYTHING} and self._wait_s is None and time.monotonic() < self._asks_at_s:
                 continue
             try:
@@ -107,7 +107,7 @@ class Scheduler:
                 self._wakeup.notify(SCHEDULES)
 
     async def fire_all(self) -> float | None:
-        """Fire all that is due; answers in how many seconds more is, None: nothing is."""
+        """Fire all due schedules, and return the seconds until the next is due; None: none is."""
         while True:
             now_s = time.monotonic()
             self._excluded_until_s = {name: at_s for name, at_s in self._excluded_until_s.items() if at_s > now_s}
@@ -119,43 +119,43 @@ class Scheduler:
                 return found.wait_s
 
     async def _fire(self, due: list[DueSchedule], now_ms: int) -> None:
-        """Fire each once, or let it go on without a task; those that missed more are due again at once."""
-        ready: list[_Ready] = []
+        """Fire each schedule once, or skip its fire time. One with more missed fire times is due again."""
+        ready: list[_ReadyFire] = []
         passed: list[SkipRow] = []
         for each in due:
             try:
                 plan = decode_plan(each.plan)
-                choice = choose(plan.timing(each.anchor_ms), plan.catch_up, each.next_ms, now_ms)
+                choice = decide_fire(plan.timing(each.anchor_ms), plan.catch_up, each.next_ms, now_ms)
                 fire = _scheduled_fire(each, choice)
                 if choice.fired_ms is None:
                     passed.append(_skip_row(fire, FireOutcome.MISSED))
                 else:
-                    ready.append(_Ready(each, plan, fire_row(self._validator, plan, fire), fire))
+                    ready.append(_ReadyFire(each, plan, fire_row(self._validator, plan, fire), fire))
             except InvalidInput as invalid:
                 self._exclude(each.name, str(invalid))
-                stays = Choice(None, each.next_ms, 0)
+                stays = FireDecision(None, each.next_ms, 0)
                 passed.append(_skip_row(_scheduled_fire(each, stays), FireOutcome.REFUSED, error=str(invalid)))
         passed += await self._submit(await self._make_room(ready, passed))
         if passed:
             await self._services.store.call(scripts.skip(self._services.keys, rows=passed))
 
-    async def _make_room(self, ready: list[_Ready], passed: list[SkipRow]) -> list[_Ready]:
-        """Do what the overlap policy says about previous tasks that have not ended; answers what may be fired."""
-        room: list[_Ready] = []
+    async def _make_room(self, ready: list[_ReadyFire], passed: list[SkipRow]) -> list[_ReadyFire]:
+        """Apply the overlap policies to previous tasks that have not ended, and return the schedules to fire."""
+        room: list[_ReadyFire] = []
         for each in ready:
             busy = bool(each.due.state) and each.due.state not in _ENDED
             if busy and each.plan.overlap is Overlap.SKIP:
                 passed.append(each.skip_row(FireOutcome.SKIPPED))
                 continue
             if busy and each.plan.overlap is Overlap.REPLACE:
-                # Before the fire: whoever is killed in between leaves the schedule due, and the next one does it all.
+                # Cancel before the fire: if this process dies in between, the schedule stays due and is fired later.
                 reason = f"replaced by the next task of schedule {each.due.name}"
                 await self._services.store.call(tasks.cancel(self._services.keys, ids=[each.due.task], reason=reason))
             room.append(each)
         return room
 
-    async def _submit(self, ready: list[_Ready]) -> list[SkipRow]:
-        """Submit the tasks of those that are due; answers those that led to none."""
+    async def _submit(self, ready: list[_ReadyFire]) -> list[SkipRow]:
+        """Submit the tasks, and return the rows of those that were refused."""
         if not ready:
             return []
         queue = self._services.settings.queue
@@ -172,12 +172,12 @@ class Scheduler:
             if (row := self._skip_row_of(each, answer)) is not None
         ]
 
-    def _skip_row_of(self, each: _Ready, answer: SubmitAnswer) -> SkipRow | None:
+    def _skip_row_of(self, each: _ReadyFire, answer: SubmitAnswer) -> SkipRow | None:
         name, task = each.due.name, each.row.id
         if answer == CREATED:
             _log.info("schedule_fired", schedule=name, task=task, at_ms=each.fire.fired, missed=each.fire.missed)
             return None
-        if answer.status == "stale":  # another supervisor was quicker, or the schedule was changed meanwhile
+        if answer.status == "stale":  # another supervisor fired it, or it was changed
             return None
         reason = str(refusal(answer, max_tasks=self._services.settings.queue.max_tasks))
         _log.warning("schedule_refused", schedule=name, error=reason)
@@ -188,22 +188,22 @@ class Scheduler:
         self._excluded_until_s[name] = time.monotonic() + EXCLUDE_FOR_S
 
 
-def choose(timing: Timing, catch_up: CatchUp, due_ms: int, now_ms: int) -> Choice:
-    """Decide about the fire times from `due_ms` up to now, of which the first is that for which the schedule waited."""
+def decide_fire(timing: Timing, catch_up: CatchUp, due_ms: int, now_ms: int) -> FireDecision:
+    """Decide about the fire times from `due_ms` up to now. The schedule waits for `due_ms`."""
     passed = [due_ms, *_until(now_ms, itertools.islice(fires(timing, due_ms), COUNTED_MAX))]
     if len(passed) > COUNTED_MAX:
         passed += _newest(timing, passed[-1], now_ms)
     next_ms = timing.after(max(now_ms, due_ms))
     if catch_up is CatchUp.ALL:
         caught_up = passed[-CATCH_UP_MAX:]
-        return Choice(caught_up[0], caught_up[1] if len(caught_up) > 1 else next_ms, len(passed) - len(caught_up))
+        return FireDecision(caught_up[0], caught_up[1] if len(caught_up) > 1 else next_ms, len(passed) - len(caught_up))
     if catch_up is CatchUp.NONE and now_ms - passed[-1] > PUNCTUAL_MS:
-        return Choice(None, next_ms, len(passed))
-    return Choice(passed[-1], next_ms, len(passed) - 1)
+        return FireDecision(None, next_ms, len(passed))
+    return FireDecision(passed[-1], next_ms, len(passed) - 1)
 
 
 def _newest(timing: Timing, behind_ms: int, now_ms: int) -> list[int]:
-    """The newest fire times between two instants, as many as may be made up for, looked for from the later end."""
+    """Return the newest fire times of a period, at most `CATCH_UP_MAX`, searching back from its end."""
     back_ms = 60_000 * CATCH_UP_MAX
     while True:
         found = list(_until(now_ms, fires(timing, max(behind_ms, now_ms - back_ms))))
@@ -216,7 +216,7 @@ def _until(now_ms: int, times: Iterable[int]) -> Iterable[int]:
     return itertools.takewhile(lambda ms: ms <= now_ms, times)
 
 
-def _scheduled_fire(due: DueSchedule, choice: Choice) -> ScheduledFire:
+def _scheduled_fire(due: DueSchedule, choice: FireDecision) -> ScheduledFire:
     next_text = NEVER if choice.next_ms is None else str(choice.next_ms)
     return ScheduledFire(due.name, str(due.next_ms), str(choice.fired_ms or 0), next_text, choice.missed)
 

@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/schedules/`: values in, a `Call` out. A fire is a part of `tasks/submit`."""
+"""One typed wrapper per script in `lua/schedules/`. `tasks/submit` fires schedules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class PutStatus(StrEnum):
-    """What became of a definition."""
+    """Result of storing a plan."""
 
     OK = "ok"
     SAME = "same"
@@ -23,7 +23,7 @@ class PutStatus(StrEnum):
 
 
 class SwitchStatus(StrEnum):
-    """What became of a pause or a resume."""
+    """Result of a pause or a resume."""
 
     DONE = "done"
     ALREADY = "already"
@@ -32,14 +32,14 @@ class SwitchStatus(StrEnum):
 
 
 class SkipStatus(StrEnum):
-    """Whether a schedule still waited for that fire time."""
+    """Result of a skip: `ok`, or `stale` if the schedule no longer waited for the fire time."""
 
     OK = "ok"
     STALE = "stale"
 
 
 class DueSchedule(NamedTuple):
-    """A schedule whose fire time has come; `state` is that of its newest task, empty when it has none any more."""
+    """A due schedule; `state` is that of its newest task, empty if that is gone."""
 
     name: str
     plan: bytes
@@ -50,7 +50,7 @@ class DueSchedule(NamedTuple):
 
 
 class Due(NamedTuple):
-    """What is due now by the server's clock, and how long until more is; None: nothing is."""
+    """Due schedules by the server's clock, and the seconds until the next is due; None: none is."""
 
     now_ms: int
     wait_s: float | None
@@ -58,7 +58,7 @@ class Due(NamedTuple):
 
 
 class SkipRow(NamedTuple):
-    """A fire time that led to no new task, in the column order of `lua/schedules/skip.lua`."""
+    """A fire time that led to no task, in the column order of `lua/schedules/skip.lua`."""
 
     name: str
     due: str
@@ -71,7 +71,7 @@ class SkipRow(NamedTuple):
 def put(
     keys: PoolKeys, *, name: str, plan: bytes, digest: str, before: str, next_ms: str, anchor_ms: int
 ) -> Call[PutStatus]:
-    """Store a definition in place of the one with the digest `before`; empty `next_ms`: the times stay."""
+    """Store a plan in place of the one with the digest `before`. An empty `next_ms` keeps the fire times."""
     args: dict[str, str | bytes | int] = {
         "pool": keys.root,
         "name": name,
@@ -85,7 +85,7 @@ def put(
 
 
 def pause(keys: PoolKeys, *, name: str, now_us: str = "") -> Call[SwitchStatus]:
-    """Let a schedule fire no more."""
+    """Stop a schedule from firing."""
     return Call("schedules/pause", {"pool": keys.root, "name": name, "now_arg": now_us}, _switch_status)
 
 
@@ -96,12 +96,12 @@ def resume(keys: PoolKeys, *, name: str, before: str, next_ms: str) -> Call[Swit
 
 
 def delete(keys: PoolKeys, *, name: str) -> Call[bool]:
-    """Delete a schedule; answers whether there was one."""
+    """Delete a schedule; returns whether it existed."""
     return Call("schedules/delete", {"pool": keys.root, "name": name}, lambda reply: bool(reply == b"deleted"))
 
 
 def due(keys: PoolKeys, *, excluded: Iterable[str], limit: int, now_us: str = "") -> Call[Due]:
-    """Find up to `limit` schedules whose fire time has come, but not those that were put aside."""
+    """Return up to `limit` due schedules, without those excluded."""
 
     def parse(reply: list[Any]) -> Due:
         rows = zip(*[iter(reply[2:])] * 6, strict=True)
@@ -121,7 +121,7 @@ def due(keys: PoolKeys, *, excluded: Iterable[str], limit: int, now_us: str = ""
 
 
 def skip(keys: PoolKeys, *, rows: Sequence[SkipRow], now_us: str = "") -> Call[list[SkipStatus]]:
-    """Let schedules go on behind fire times that led to no new task; one status per row, in order."""
+    """Advance schedules past fire times that led to no task; returns one status per row."""
     packed = pack_rows([(*row[:4], row.outcome.value, row.error) for row in rows])
     args: dict[str, str | bytes | int] = {"pool": keys.root, "rows": packed, "now_arg": now_us}
     return Call("schedules/skip", args, lambda reply: [SkipStatus(status.decode()) for status in reply])
@@ -130,7 +130,7 @@ def skip(keys: PoolKeys, *, rows: Sequence[SkipRow], now_us: str = "") -> Call[l
 def repair(
     keys: PoolKeys, *, rows: Sequence[bytes], repair: bool, now_us: str = ""
 ) -> Call[list[tuple[int, str, bool]]]:
-    """Look whether schedules are listed as their records say; answers (index of the row, code, whether repaired)."""
+    """Check the index of schedules against their records; returns (index of the row, code, whether repaired)."""
 
     def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
         found = zip(*[iter(reply)] * 3, strict=True)

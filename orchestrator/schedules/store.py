@@ -1,4 +1,4 @@
-"""Adds, changes, pauses and deletes schedules at run time. Supervisors hear of it by the doorbell."""
+"""Stores, pauses, resumes and deletes schedules. The scripts notify supervisors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from orchestrator.schedules.model import NEVER, decode_plan, digest_plan, encode
 from orchestrator.schedules.scripts import PutStatus, SwitchStatus
 
 if TYPE_CHECKING:
-    from orchestrator.schedules.model import Plan, Stored
+    from orchestrator.schedules.model import Plan, ScheduleRecord
     from orchestrator.store.store import Store
 
 
 class AddStatus(StrEnum):
-    """What `add` did."""
+    """Result of `add`."""
 
     ADDED = "added"
     REPLACED = "replaced"
@@ -24,23 +24,23 @@ class AddStatus(StrEnum):
 
 
 async def add(store: Store, name: str, plan: Plan, *, replace: bool, retry_for_s: float = 0.0) -> AddStatus:
-    """Store a schedule. One whose times stay the same keeps the next of them, and a paused one stays paused.
+    """Store a schedule. With unchanged times it keeps its next fire time, and a paused schedule stays paused.
 
     Args:
-        store: where.
-        name: of the schedule.
-        plan: what it does; checked by the caller but for its times.
-        replace: whether it may take the place of one that says something else.
-        retry_for_s: how long to repeat while Redis does not answer; asking twice does no harm.
+        store: the pool's store.
+        name: name of the schedule.
+        plan: its plan, checked except for its times.
+        replace: replace a schedule of this name with another plan.
+        retry_for_s: how long to repeat a call that Redis does not answer; a repeat does no harm.
 
     Raises:
-        InvalidInput: its times are not possible.
-        ScheduleExists: one of this name says something else.
+        InvalidInput: the plan has no fire time.
+        ScheduleExists: another schedule has this name, and `replace` is not set.
         StoreError: Redis did not do it.
     """
     digest = digest_plan(plan)
     while True:
-        before = await store.ask(lambda: queries.stored(store, name), retry_for_s=retry_for_s)
+        before = await store.ask(lambda: queries.record(store, name), retry_for_s=retry_for_s)
         if before is not None and before.digest == digest:
             return AddStatus.SAME
         if before is not None and not replace:
@@ -59,15 +59,15 @@ async def add(store: Store, name: str, plan: Plan, *, replace: bool, retry_for_s
         status = await store.call(call, retry_for_s=retry_for_s)
         if status is PutStatus.CHANGED:
             continue
-        # A call that was repeated may find what it has stored itself.
+        # A repeated call finds the plan that its first try stored.
         return AddStatus.ADDED if before is None else AddStatus.REPLACED
 
 
 async def pause(store: Store, name: str, *, retry_for_s: float = 0.0) -> bool:
-    """Let a schedule fire no more; answers whether it did before.
+    """Stop a schedule from firing. Returns False if it was paused before.
 
     Raises:
-        NotFound: there is none of this name.
+        NotFound: no schedule has this name.
     """
     status = await store.call(scripts.pause(store.keys, name=name), retry_for_s=retry_for_s)
     if status is SwitchStatus.UNKNOWN:
@@ -76,14 +76,14 @@ async def pause(store: Store, name: str, *, retry_for_s: float = 0.0) -> bool:
 
 
 async def resume(store: Store, name: str, *, retry_for_s: float = 0.0) -> bool:
-    """Let a paused schedule fire again, from its next time on; answers whether it was paused.
+    """Let a paused schedule fire again from its next fire time on. Returns False if it was not paused.
 
     Raises:
-        NotFound: there is none of this name.
-        InvalidInput: its definition cannot be read, or this machine does not know its zone.
+        NotFound: no schedule has this name.
+        InvalidInput: its plan cannot be decoded, or this machine lacks its time zone.
     """
     while True:
-        found = await store.ask(lambda: queries.stored(store, name), retry_for_s=retry_for_s)
+        found = await store.ask(lambda: queries.record(store, name), retry_for_s=retry_for_s)
         if found is None:
             raise await queries.unknown(store, name)
         now_ms = await store.ask(lambda: queries.server_ms(store), retry_for_s=retry_for_s)
@@ -97,13 +97,13 @@ async def resume(store: Store, name: str, *, retry_for_s: float = 0.0) -> bool:
 
 
 async def delete(store: Store, name: str, *, retry_for_s: float = 0.0) -> None:
-    """Delete a schedule; the tasks that it has submitted stay.
+    """Delete a schedule. Tasks that it submitted stay.
 
     Raises:
-        NotFound: there is none of this name.
+        NotFound: no schedule has this name.
     """
-    # Asked first: a call that is repeated does not find any more what it has deleted itself.
-    if await store.ask(lambda: queries.stored(store, name), retry_for_s=retry_for_s) is None:
+    # Look first: a repeated call no longer finds the schedule that its first try deleted.
+    if await store.ask(lambda: queries.record(store, name), retry_for_s=retry_for_s) is None:
         raise await queries.unknown(store, name)
     await store.call(scripts.delete(store.keys, name=name), retry_for_s=retry_for_s)
 
@@ -119,16 +119,16 @@ def _time_text(ms: int | None) -> str:
     return NEVER if ms is None else str(ms)
 
 
-def _same_times(before: Stored, plan: Plan) -> bool:
+def _same_times(before: ScheduleRecord, plan: Plan) -> bool:
     try:
         return decode_plan(before.plan).same_times(plan)
     except InvalidInput:
         return False
 
 
-def _describe(before: Stored) -> str:
+def _describe(before: ScheduleRecord) -> str:
     try:
         plan = decode_plan(before.plan)
     except InvalidInput:
-        return "something that cannot be read"
+        return "a damaged plan"
     return f"{plan.skill!r}, {plan.when}"

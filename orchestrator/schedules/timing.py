@@ -1,4 +1,4 @@
-"""When a schedule fires: cron expressions in a time zone, and intervals. Pure; instants are milliseconds since 1970.
+"""Computes fire times: cron expressions in a time zone, and intervals. Times are milliseconds since 1970.
 
 Around a clock change of the zone the rules are those of Debian's cron, see docs/guides/schedules.md.
 """
@@ -27,33 +27,33 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
 _LAST: Final = datetime(9900, 1, 1, tzinfo=UTC)
-"""Behind it there is no room for the days that are looked at on both sides."""
+"""Latest time to search from, because the search also looks at the day after."""
 
 
 class Timing(Protocol):
-    """Tells instants."""
+    """Computes fire times."""
 
     def after(self, ms: int) -> int | None:
-        """The first fire time behind an instant; None: there is none any more."""
+        """Return the first fire time after `ms`; None: there is none."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Fires at `anchor + n x every`, n = 1, 2, 3 ...: in time that passes, whatever the clocks on the wall do."""
+    """Fires at `anchor + n x every`, n = 1, 2, 3 ..., regardless of clock changes."""
 
     every_ms: int
     anchor_ms: int
 
     def after(self, ms: int) -> int:
-        """The first fire time behind an instant."""
+        """Return the first fire time after `ms`."""
         passed = max(0, ms - self.anchor_ms) // self.every_ms
         return self.anchor_ms + (passed + 1) * self.every_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """Fires when the wall clock of a zone shows what the expression says."""
+    """Fires when the local time of a zone matches the expression."""
 
     expression: str
     zone: str
@@ -64,15 +64,15 @@ class Cron:
 
     @property
     def by_the_clock(self) -> bool:
-        """Whether it names minute and hour: a time that does not exist is made up for, one that comes twice fires once.
+        """True if the expression names minute and hour: a skipped local time fires late, and a repeated one fires once.
 
-        One with `*` in either place goes by what the clock shows at each moment.
+        An expression with `*` in either field fires whenever the local time matches.
         """
         minute, hour, *_ = self.expression.split()
         return not minute.startswith("*") and not hour.startswith("*")
 
     def after(self, ms: int) -> int | None:
-        """The first fire time behind an instant."""
+        """Return the first fire time after `ms`."""
         moment = from_instant_ms(ms)
         if moment >= _LAST:
             return None
@@ -81,12 +81,12 @@ class Cron:
             (shown + days).astimezone(UTC).astimezone(self._tz).utcoffset() for days in (-_DAY, timedelta(), _DAY)
         ]
         known = [offset for offset in offsets if offset is not None]
-        # Where clocks are put back, what the wall shows comes again: look as far back as they may be put.
+        # Clocks that are set back repeat local times: search from as far back as they may be set.
         put_back = max(known) - min(known)
         best: datetime | None = None
         latest: datetime | None = None
         start = shown.replace(tzinfo=None) - put_back
-        # Behind a whole minute only: what stands at `start` itself counts if the instant is behind the given one.
+        # Start a minute early, so that `start` itself counts if its time is after `ms`.
         walls = CronSim(self.expression, start.replace(second=0, microsecond=0) - _MINUTE)
         for wall in walls:
             if latest is not None and wall > latest:
@@ -98,7 +98,7 @@ class Cron:
         return None if best is None else (best - _EPOCH) // timedelta(milliseconds=1)
 
     def _instants(self, wall: datetime) -> Iterator[datetime]:
-        """When the wall clock of the zone shows this: once as a rule, never or twice where the clocks are changed."""
+        """Yield the times of a local time: usually one, none or two around a clock change."""
         first = wall.replace(tzinfo=self._tz)
         if _exists(first):
             yield first.astimezone(UTC)
@@ -115,7 +115,7 @@ def _exists(shown: datetime) -> bool:
 
 
 def fires(timing: Timing, after_ms: int) -> Iterator[int]:
-    """All fire times behind an instant, in order."""
+    """Yield all fire times after `after_ms`, in order."""
     found = timing.after(after_ms)
     while found is not None:
         yield found
@@ -126,10 +126,10 @@ def fires(timing: Timing, after_ms: int) -> Iterator[int]:
 
 
 def check_cron(expression: str, zone: str) -> Cron:
-    """Read a cron expression and a zone.
+    """Parse a cron expression and a zone.
 
     Raises:
-        InvalidInput: the message says which field, or which zone may have been meant.
+        InvalidInput: the message names the invalid field, or similar zones.
     """
     parts = expression.split() if isinstance(expression, str) and len(expression) <= MAX_CRON_CHARS else []
     if len(parts) != len(_FIELDS):
@@ -161,7 +161,7 @@ def check_every(every_ms: int) -> int:
     """Check an interval.
 
     Raises:
-        InvalidInput: shorter than a second, or longer than a century.
+        InvalidInput: shorter than a second, or longer than a hundred years.
     """
     if every_ms < SHORTEST_EVERY_MS:
         raise InvalidInput(f"every {every_ms / 1000:g} s is too often; the shortest interval is 1 s")
@@ -174,7 +174,7 @@ def check_zone(zone: str) -> str:
     """Check the name of a time zone.
 
     Raises:
-        InvalidInput: the zone database has none of this name; the message has those that may have been meant.
+        InvalidInput: the time zone database lacks it; the message names similar ones.
     """
     known = _zones()
     if zone in known:

@@ -1,1 +1,1 @@
-"""What agents of one session share: a document, logs, sets, states, directives, and events that tell of each change."""
+"""Workspaces: the document, logs, sets, states, directives and events that the agents of a session share."""

@@ -1,4 +1,4 @@
-"""The events of a workspace: decodes them, reads them from any place on, waits for more."""
+"""Reads and decodes the events of a workspace."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _PLACE: Final = re.compile(r"\d{1,20}-\d{1,20}")
 
 
 def check_event_id(after: str) -> str:
-    """Return `after` when events can be read behind it.
+    """Return `after` if it is an event id or `$`.
 
     Raises:
-        InvalidInput: it is no id of an event, and not `$` either.
+        InvalidInput: it is neither.
     """
     if after == END or _PLACE.fullmatch(after):
         return after
-    raise InvalidInput(f"{after!r} is no id of an event; take one from an event or a snapshot, 0-0 or $")
+    raise InvalidInput(f"{after!r} is not an event id; take one from an event or a snapshot, 0-0 or $")
 
 
 def parse_event(entry: bytes, flat: Sequence[bytes]) -> WorkspaceEvent:
-    """Read one entry of the stream."""
+    """Decode one stream entry."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     kind, id_ = fields[b"k"].decode(), entry.decode()
     changes, detail = _CHANGES[kind](msgspec.msgpack.decode(fields[b"c"]))
@@ -44,7 +44,7 @@ def parse_event(entry: bytes, flat: Sequence[bytes]) -> WorkspaceEvent:
 
 
 def _value(shown: str | bool) -> tuple[Any, bool]:  # noqa: FBT001 - it is what the stream holds
-    """The value, and whether it was told; see `lua/includes/workspace.lua`."""
+    """Return the value and whether the event contains it; see `lua/includes/workspace.lua`."""
     return (decode_json(shown.encode()), True) if isinstance(shown, str) else (None, shown is False)
 
 
@@ -121,7 +121,7 @@ _CHANGES: Final = {
 async def read_events(
     scope: ScopedStore, *, after: str = BEGINNING, until: str | None = None
 ) -> AsyncGenerator[WorkspaceEvent]:
-    """Give the events that are there behind `after`, up to `until` if given, and end."""
+    """Yield the stored events after `after`, up to and including `until` if given."""
     while True:
         page = await scope.read("XRANGE", scope.keys.key(CHANGES), f"({after}", until or "+", "COUNT", _PAGE)
         for entry, fields in page:

@@ -1,4 +1,4 @@
-"""The values of workspaces: what changes answer, what reads give, what events tell."""
+"""Values that workspaces return: results of changes, stored entries, events."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
 Json: TypeAlias = Any
-"""A JSON value: None, bool, int, float, str, a list of such, or a dict with texts as keys."""
+"""A JSON value: None, bool, int, float, str, a list of JSON values, or a dict with str keys."""
 
 
 class Delete(Enum):
-    """Stands for "nothing" among the changes of a `patch`, where None is the JSON null."""
+    """Deletes a path in a `patch`, where None means the JSON null."""
 
     DELETE = "delete"
 
@@ -28,12 +28,12 @@ DELETE: Final = Delete.DELETE
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A change that was made.
+    """Result of a change.
 
     Attributes:
-        version: of what was changed: path, log, set, state.
-        revision: of the whole workspace; it counts shared changes.
-        duplicate: True if this very call (its `op_id`) had been made before; nothing was changed a second time.
+        version: new version of the changed path, log, set or state.
+        revision: number of shared changes of the workspace so far.
+        duplicate: whether a call with the same `op_id` made the change before; then nothing was changed again.
     """
 
     version: int
@@ -43,10 +43,10 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Patched(Applied):
-    """A change of several paths; `version` is the highest of theirs.
+    """Result of a change of paths; `version` is the highest of their versions.
 
     Attributes:
-        versions: of each path; of a deleted one the last it had, 0 if it was not there.
+        versions: version of each path; of a deleted path its last version, 0 if it did not exist.
     """
 
     versions: Mapping[str, int] | None = None
@@ -54,10 +54,10 @@ class Patched(Applied):
 
 @dataclass(frozen=True, slots=True)
 class Counted(Applied):
-    """A change that answers a number.
+    """Result of a change that returns a number.
 
     Attributes:
-        value: of `incr` the new number; of `add` and `remove` how many members changed.
+        value: for `incr` the sum; for `add` and `remove` the number of members that changed.
     """
 
     value: int = 0
@@ -65,11 +65,11 @@ class Counted(Applied):
 
 @dataclass(frozen=True, slots=True)
 class Appended(Applied):
-    """Items that a log has taken; `version` is the number of the last one.
+    """Result of an append; `version` is the number of the last new entry.
 
     Attributes:
-        first: number of the first one.
-        dropped: how many old entries went to make room.
+        first: number of the first new entry.
+        dropped: number of old entries that were removed for the cap.
     """
 
     first: int = 0
@@ -78,7 +78,7 @@ class Appended(Applied):
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """What a path holds, and who wrote it (empty: nobody's agent)."""
+    """Value of a path and the agent that wrote it; empty: written without an agent."""
 
     value: Json
     version: int
@@ -87,7 +87,7 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One entry of a log; numbers count up by one, gaps are not possible."""
+    """One entry of a log. Numbers have no gaps."""
 
     number: int
     value: Json
@@ -97,7 +97,7 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """Where one state machine stands, and what was given with its last transition."""
+    """Current state of a state machine, with the data of its last transition."""
 
     state: str
     value: Json
@@ -107,7 +107,7 @@ class StateEntry:
 
 @dataclass(frozen=True, slots=True)
 class AgentEntry:
-    """An agent that is in the session now; `left` seconds until it must have renewed its lease."""
+    """An agent in the session's directory; `left` is the seconds until its lease ends."""
 
     agent: str
     info: Json
@@ -116,7 +116,7 @@ class AgentEntry:
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """What an agent was told, by which agent (empty: a person or a program)."""
+    """A directive to an agent; `by` is the agent that sent it, empty for other callers."""
 
     id: str
     kind: str
@@ -127,15 +127,15 @@ class Directive:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one event changed.
+    """One change within an event.
 
     Attributes:
-        name: the path; of other kinds the log, set, state machine or agent.
-        version: after the change.
-        value: the new one; None also for what was deleted.
-        previous: what was there before; None also for nothing.
-        deleted: True for a path that went.
-        told: False if a value was too large for the event: `value` or `previous` is None then, and was not null.
+        name: the path; for other kinds the log, set, state machine or agent.
+        version: version after the change.
+        value: new value; None also for a deleted path.
+        previous: value before; None also if there was none.
+        deleted: whether the path was deleted.
+        told: False if a value was too large for the event; `value` or `previous` is then None in its place.
     """
 
     name: str
@@ -148,17 +148,17 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class WorkspaceEvent:
-    """One change of a workspace, in the order in which they were made.
+    """One change of a workspace, in order.
 
     Attributes:
-        id: where it lies; `events(after=id)` goes on behind it.
+        id: id of the event; `events(after=id)` continues after it.
         kind: patch, append, add, remove, transition, publish, join, direct, acknowledge or clear.
-        revision: of the workspace after it; one more than that of the event before, so a jump shows that some are gone.
-        agent: who made it; empty: nobody's agent.
+        revision: revision after the change. Revisions have no gaps, so a jump means that events were trimmed.
+        agent: agent that made the change; empty: none.
         changes: what changed.
-        detail: more, by kind: of an append `first` and `dropped`, of a transition `state` and `previous_state`, of a
-            publish `target`, of a join `joined`, of a directive its `kind` and `id`.
-        at: when.
+        detail: more, by kind: `first` and `dropped` of an append, `state` and `previous_state` of a transition,
+            `target` of a publish, `joined` of a join, `kind` and `id` of a directive.
+        at: time of the change.
     """
 
     id: str
@@ -172,15 +172,15 @@ class WorkspaceEvent:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that is shared, at one moment.
+    """Everything that a workspace shares, at one moment.
 
     Attributes:
-        revision: how many changes led to it.
+        revision: number of changes so far.
         paths: the document.
         logs: entries by log, oldest first.
         sets: members by set.
         states: state machines.
-        event: id of the last event that it contains; `events(after=snapshot.event)` tells what comes next.
+        event: id of the last event that the snapshot includes; `events(after=snapshot.event)` continues after it.
     """
 
     revision: int
@@ -193,13 +193,13 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What the events alone make of a workspace.
+    """Workspace rebuilt from its events.
 
     Attributes:
-        snapshot: what they lead to.
-        complete: True if the events reach back to the beginning and tell every value.
-        differs: what is stored otherwise, as `path:NAME`, `log:NAME`, `set:NAME`, `state:ID`; empty if all agrees, or
-            if the replay ended before the last event.
+        snapshot: state that the events lead to.
+        complete: whether the events reach back to the first change and contain every value.
+        differs: names that are stored differently, as `path:NAME`, `log:NAME`, `set:NAME`, `state:ID`; empty if none,
+            or if the replay stopped before the last event.
     """
 
     snapshot: Snapshot

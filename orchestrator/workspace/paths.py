@@ -1,4 +1,4 @@
-"""Changes of paths: what `set`, `patch`, `delete` and `incr` of a document and of a scratch have in common."""
+"""Changes of paths, in the document and in scratches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from orchestrator.workspace.writer import WorkspaceWriter
 
 MAX_NUMBER: Final = 2**53 - 1
-"""The server counts in doubles: beyond this, neighbours would be the same number."""
+"""Lua counts in doubles, which are exact up to this number."""
 MAX_GIVEN_VERSION: Final = 2**52
-"""So that versions can rise behind one that a caller gave."""
+"""Highest version that a caller may give, so that versions can still rise."""
 
 
 async def change_paths(
@@ -44,7 +44,7 @@ async def change_paths(
     if answer.status == "conflict":
         path, version = answer.rest[0].decode(), answer.rest[1]
         if newer_than is not None:
-            if version == newer_than:  # the same write once more, from whoever numbers them
+            if version == newer_than:  # the caller numbers its writes, and repeats this one
                 return Patched(version, answer.rest[2], duplicate=True, versions={path: version})
             raise VersionConflict(path, version, f"one below {newer_than}")
         raise VersionConflict(path, version, f"{expected[path]}")
@@ -55,7 +55,7 @@ async def change_paths(
 
 
 async def increment(writer: WorkspaceWriter, path: str, by: int, op_id: str | None) -> Counted:
-    """Add to the whole number that a path holds; nothing counts as 0."""
+    """Add to the whole number at a path; a missing path counts as 0."""
     if not isinstance(by, int) or isinstance(by, bool) or abs(by) > MAX_NUMBER:
         raise InvalidInput(f"incr adds whole numbers up to {MAX_NUMBER}, not {by!r:.80}")
     row = scripts.PathRow(check_path(writer, path), "incr", str(by).encode(), "any", 0)
@@ -81,10 +81,10 @@ async def _send(writer: WorkspaceWriter, rows: list[PathRow], op_id: str | None,
 
 
 def check_path(writer: WorkspaceWriter, path: str) -> str:
-    """Return `path` when it can be written.
+    """Return `path` if it can be written.
 
     Raises:
-        InvalidInput: see `check_text`; beside a JSON document also what its module cannot name.
+        InvalidInput: see `check_text`; with `workspace.json_projection` also a path that RedisJSON cannot name.
     """
     if writer.settings.json_projection and isinstance(path, str) and ('"' in path or "\\" in path):
         raise InvalidInput(

@@ -1,4 +1,4 @@
-"""Reads workspaces: plain commands out, values back. Changes nothing, asks for no lock."""
+"""Reads workspaces, without a lock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 async def read_paths(scope: ScopedStore, part: str, paths: Sequence[str]) -> dict[str, Versioned]:
-    """What paths of the document or of a scratch hold; all of them when none is named. Missing ones are left out."""
+    """Return these paths of a document or scratch, or all paths. Missing paths are left out."""
     key = scope.keys.key(part)
     if paths:
         found = zip(paths, await scope.read("HMGET", key, *paths), strict=True)
@@ -29,25 +29,25 @@ async def read_paths(scope: ScopedStore, part: str, paths: Sequence[str]) -> dic
 
 
 async def read_last(scope: ScopedStore, log: str, count: int) -> list[LogEntry]:
-    """The last entries of a log, the oldest first."""
+    """Return the last entries of a log, oldest first."""
     return [
         _log_entry(entry) for entry in await scope.read("LRANGE", scope.keys.key(scope.keys.log_part(log)), -count, -1)
     ]
 
 
 async def read_after(scope: ScopedStore, log: str, after: int, count: int) -> list[LogEntry]:
-    """Entries of a log behind a number, the oldest first."""
+    """Return entries of a log after a number, oldest first."""
     call = scripts.tail(scope.keys, log=encode_foreign("log", log), after=after, limit=count)
     return [_log_entry(entry) for entry in await scope.call(call)]
 
 
 async def read_members(scope: ScopedStore, name: str) -> frozenset[str]:
-    """Members of a set."""
+    """Return the members of a set."""
     return _members(await scope.read("SMEMBERS", scope.keys.key(scope.keys.set_part(name))))
 
 
 async def read_states(scope: ScopedStore, ids: Sequence[str]) -> dict[str, StateEntry]:
-    """Where state machines stand; all of them when none is named."""
+    """Return these state machines, or all of them. Missing ones are left out."""
     key = scope.keys.key(MACHINES)
     if ids:
         found = zip(ids, await scope.read("HMGET", key, *ids), strict=True)
@@ -56,13 +56,13 @@ async def read_states(scope: ScopedStore, ids: Sequence[str]) -> dict[str, State
 
 
 async def read_agents(scope: ScopedStore) -> list[AgentEntry]:
-    """Who is in the session now."""
+    """Return the agents whose lease in the directory has not ended."""
     found = await scope.call(scripts.present(scope.keys))
     return [AgentEntry(name, decode_json(text), left_ms / 1000) for name, left_ms, text in found]
 
 
 async def read_directives(scope: ScopedStore, agent: str, after: str, count: int) -> list[Directive]:
-    """Directives that wait for an agent, behind an id."""
+    """Return the directives in an agent's inbox after an id."""
     found = await scope.read(
         "XRANGE", scope.keys.key(scope.keys.directives_part(agent)), f"({after}", "+", "COUNT", count
     )
@@ -70,22 +70,22 @@ async def read_directives(scope: ScopedStore, agent: str, after: str, count: int
 
 
 def parse_directive(entry: bytes, flat: Sequence[bytes]) -> Directive:
-    """Read one entry of an inbox."""
+    """Decode one entry of an inbox."""
     fields = dict(zip(flat[::2], flat[1::2], strict=True))
     id_ = entry.decode()
     return Directive(id_, fields[b"k"].decode(), decode_json(fields[b"d"]), fields[b"a"].decode(), entry_time(id_))
 
 
 def entry_time(entry: str) -> datetime:
-    """When a stream entry was written, which its id tells."""
+    """Return the time that is part of a stream entry's id."""
     return from_instant_ms(int(entry.partition("-")[0]))
 
 
 async def read_snapshot(scope: ScopedStore) -> Snapshot:
-    """All that is shared, at one moment."""
+    """Read the workspace in one transaction."""
     parts, keys = list[str](), scope.keys
     while True:
-        # Logs and sets are known by name only after a look; one that is new when all is read begins another round.
+        # The first round reads the names of logs and sets. A name that appears meanwhile needs another round.
         commands: list[Sequence[Argument]] = [
             ("MULTI",),
             ("HGET", scope.keys.key(META), "rev"),

@@ -1,4 +1,4 @@
-"""Makes a workspace again from its events alone, and compares it with what is stored."""
+"""Rebuilds a workspace from its events and compares it with the stored one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Replayed:
-    """What the events so far lead to."""
+    """State after the events so far."""
 
     revision: int = 0
     event: str = "0-0"
@@ -30,7 +30,7 @@ class _Replayed:
 
     def take(self, event: WorkspaceEvent) -> None:
         """Apply one event."""
-        # Those before it were trimmed away: what they left behind is unknown.
+        # A jump means trimmed events, whose effect is unknown.
         self.complete = self.complete and event.revision == self.revision + 1
         self.revision, self.event = event.revision, event.id
         match event.kind, event.detail.get("target"):
@@ -75,7 +75,7 @@ class _Replayed:
             self.complete = False
 
     def snapshot(self) -> Snapshot:
-        """It as a value."""
+        """Return the state as a snapshot."""
         return Snapshot(
             self.revision,
             self.paths,
@@ -87,7 +87,7 @@ class _Replayed:
 
 
 def replayed(events: Iterable[WorkspaceEvent]) -> tuple[Snapshot, bool]:
-    """What events lead to, and whether that is all."""
+    """Return the state that events lead to, and whether it is complete."""
     made = _Replayed()
     for event in events:
         made.take(event)
@@ -95,9 +95,9 @@ def replayed(events: Iterable[WorkspaceEvent]) -> tuple[Snapshot, bool]:
 
 
 async def replay(scope: ScopedStore, *, until: str | None) -> Replay:
-    """Apply all events, up to `until` if given; compare with what is stored if not."""
+    """Apply all events, or those up to `until`; compare with the stored workspace in the first case."""
     stored = await read_snapshot(scope) if until is None else None
-    # Up to what was read, not to the last one: others go on writing.
+    # Stop at the snapshot's event, because other agents may write meanwhile.
     made, complete = replayed(
         [event async for event in read_events(scope, until=until if stored is None else stored.event)]
     )
@@ -112,7 +112,7 @@ def _differences(made: Snapshot, stored: Snapshot) -> Iterator[str]:
 
 
 def _untimed(snapshot: Snapshot) -> dict[str, list[tuple[int, object, str]]]:
-    # The time of an entry and of its event are read apart, by the clock of one call; they may differ by a millisecond.
+    # The times of an entry and of its event come from two reads of the clock and may differ by a millisecond.
     return {log: [(e.number, e.value, e.agent) for e in entries] for log, entries in snapshot.logs.items()}
 
 

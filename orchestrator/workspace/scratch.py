@@ -1,4 +1,4 @@
-"""`Scratch`: what one agent keeps to itself within a session, beside the workspace that all share."""
+"""Private paths of one agent within a session."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Scratch:
-    """The private paths of one agent; it lives and dies with the workspace, and tells no events.
+    """Reads and changes the private paths of one agent. They expire with the workspace and have no events.
 
     Attributes:
-        agent: whose it is.
+        agent: name of the agent.
     """
 
     __slots__ = ("_part", "_writer", "agent")
@@ -31,11 +31,11 @@ class Scratch:
         self._part = ScopeKeys.scratch_part(writer.agent)
 
     async def get(self, *paths: str) -> dict[str, Versioned]:
-        """What these paths hold, all of them if none is named; missing ones are left out."""
+        """Return these paths, or all paths. Missing paths are left out."""
         return await read_paths(self._writer.scope, self._part, paths)
 
     async def list(self) -> list[str]:
-        """The names of all paths."""
+        """Return the names of all paths."""
         return sorted(await self.get())
 
     async def set(
@@ -68,5 +68,5 @@ class Scratch:
         return await change_paths(self._writer, changes, if_versions=if_versions, op_id=op_id, owner=self.agent)
 
     async def delete(self, *paths: str, op_id: str | None = None) -> Patched:
-        """Delete paths; missing ones are no error."""
+        """Delete paths; a missing path is not an error."""
         return await change_paths(self._writer, dict.fromkeys(paths, DELETE), op_id=op_id, owner=self.agent)

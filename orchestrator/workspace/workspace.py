@@ -1,7 +1,6 @@
-"""`WorkspaceView` reads what a session shares; `Workspace` also changes it, under a lock that each change presents.
+"""Handles for workspaces: `WorkspaceView` reads, `Workspace` also changes, under a lock that every change presents.
 
-Handles are cheap and own no connection. Every change is one script: one round trip, all of it or nothing, safe to send
-twice.
+Handles own no connection. Every change is one script: one round trip, atomic, and made once however often it is sent.
 """
 
 from __future__ import annotations
@@ -46,10 +45,10 @@ if TYPE_CHECKING:
 
 
 class WorkspaceView:
-    """What a session shares, for whoever wants to read it; `edit` and `under` give a `Workspace` that changes it.
+    """Reads what a session shares; `edit` and `under` return a `Workspace` that changes it.
 
     Attributes:
-        session: whose it is.
+        session: id of the session.
     """
 
     __slots__ = ("_locks", "_scope", "session")
@@ -64,19 +63,19 @@ class WorkspaceView:
     # ------------------------------------------------------------------------------------------------------- read
 
     async def get(self, *paths: str) -> dict[str, Versioned]:
-        """What these paths of the document hold, all of them if none is named; missing ones are left out."""
+        """Return these paths of the document, or all paths. Missing paths are left out."""
         return await queries.read_paths(self._scope, DOCUMENT, paths)
 
     async def log(self, log: str, *, last: int = 100, after: int | None = None) -> list[LogEntry]:
-        """Entries of a log, the oldest first.
+        """Return entries of a log, oldest first.
 
         Args:
-            log: its name.
-            last: at most so many, up to 10,000.
-            after: the next ones behind the entry with this number; by default the newest.
+            log: name of the log.
+            last: maximum number of entries, up to 10,000.
+            after: return the entries that follow this number; by default the newest entries.
 
         Raises:
-            InvalidInput: a name or number that cannot be.
+            InvalidInput: an invalid name or number.
         """
         if not 1 <= last <= 10_000 or (after is not None and after < 0):
             raise InvalidInput(f"last={last!r} must lie between 1 and 10000, after={after!r} not below 0")
@@ -85,32 +84,32 @@ class WorkspaceView:
         return await queries.read_after(self._scope, log, after, last)
 
     async def members(self, set_: str) -> frozenset[str]:
-        """Members of a set; none if there is no such set."""
+        """Return the members of a set; empty if the set does not exist."""
         return await queries.read_members(self._scope, set_)
 
     async def states(self, *ids: str) -> dict[str, StateEntry]:
-        """Where these state machines stand, all of them if none is named; missing ones are left out."""
+        """Return these state machines, or all of them. Missing ones are left out."""
         return await queries.read_states(self._scope, ids)
 
     async def agents(self) -> list[AgentEntry]:
-        """Who is in the session now: joined, with a lease that has not run out."""
+        """Return the agents in the session: joined, with a lease that has not ended."""
         return await queries.read_agents(self._scope)
 
     async def snapshot(self) -> Snapshot:
-        """All that is shared, at one moment, and the event after which it was."""
+        """Return everything that is shared at one moment, with the id of the last event."""
         return await queries.read_snapshot(self._scope)
 
     def events(self, after: str = END, *, block: Duration | None = None) -> AsyncGenerator[WorkspaceEvent]:
-        """What is changed, in order, as it happens: `async for event in workspace.events():`.
+        """Yield events in order as they happen: `async for event in workspace.events():`.
 
-        Waiting takes a connection of its own until the loop is left.
+        Waiting uses a connection of its own until the loop ends.
 
         Args:
-            after: id of the last event that is known, `0-0` for all that are kept, `$` for what comes from now on.
-            block: seconds or timedelta to wait for another event before the loop ends; None waits for ever.
+            after: id of the last known event; `0-0` for all stored events, `$` for new events only.
+            block: seconds or timedelta to wait for the next event before the loop ends; None waits forever.
 
         Raises:
-            InvalidInput: `after` is no such id, `block` no duration.
+            InvalidInput: `after` is not an event id, or `block` is not a duration.
         """
         block_s = None if block is None else to_seconds("block", block)
         return self._events(check_event_id(after), block_s)
@@ -129,20 +128,21 @@ class WorkspaceView:
                 yield parse_event(entry, fields)
 
     async def replay(self, *, until: str | None = None) -> Replay:
-        """Make the workspace again from its events alone, and compare it with what is stored.
+        """Rebuild the workspace from its events alone, and compare the result with the stored one.
 
         Args:
-            until: id of the last event to take; by default all, and only then is compared.
+            until: id of the last event to apply. By default all events are applied, and only then is the result
+                compared.
 
         Raises:
-            InvalidInput: `until` is no id of an event.
+            InvalidInput: `until` is not an event id.
         """
         if until is not None and check_event_id(until) == END:
-            raise InvalidInput("a replay ends at an event or, without until=, at the last one")
+            raise InvalidInput("until= takes an event id; leave it out to replay all events")
         return await replay(self._scope, until=until)
 
     async def export(self) -> dict[str, Json]:
-        """All that is shared as one JSON value, with versions, authors, and who is in the session."""
+        """Return everything that is shared as one JSON value, with versions, authors and the agents in the session."""
         snapshot, agents = await self.snapshot(), await self.agents()
         return {
             "session": self.session,
@@ -161,45 +161,46 @@ class WorkspaceView:
     # ----------------------------------------------------------------------------------------------------- change
 
     def under(self, lock: WriteGuard, *, agent: str = "") -> Workspace:
-        """A workspace whose changes present a lock that the caller holds, as `ctx.locks.hold(...)` gives one.
+        """Return a workspace whose changes present a lock that the caller holds.
 
         Args:
-            lock: a lease of this session; once it is lost, nothing can be changed any more.
-            agent: in whose name.
+            lock: a lease of this session, as `ctx.locks.hold(...)` returns; after its loss every change is refused.
+            agent: agent in whose name the changes are made.
         """
         return Workspace(self._scope, guard=lock, agent=agent, locks=self._locks)
 
     @asynccontextmanager
     async def edit(self, *, agent: str = "", ttl: Duration = 30.0) -> AsyncIterator[Workspace]:
-        """Change the workspace from outside of a task: `async with orc.workspace("101").edit() as ws:`.
+        """Change the workspace from outside a task: `async with orc.workspace("101").edit() as ws:`.
 
-        Takes a lock of its own, renews it, and gives it back. It keeps nobody else out: each change is one step anyway.
+        Takes a lock of its own, renews and releases it. The lock excludes no other writer, because each change is
+        atomic.
 
         Args:
-            agent: in whose name; nobody's by default.
-            ttl: seconds or timedelta until the lock lapses when this process has died.
+            agent: agent in whose name the changes are made; by default none.
+            ttl: seconds or timedelta until the lock lapses if this process dies.
 
         Raises:
-            LockLost: the lock could not be renewed; the block was cancelled.
-            StoreError: Redis does not answer.
+            LockLost: the lock was not renewed in time; the block was cancelled.
+            StoreError: Redis did not reply.
         """
         if self._locks is None:
             raise InvalidInput("this handle has no locks to edit under; use the workspace of a client, or `under`")
-        # A name of its own, so that editors do not wait for each other.
+        # A random name, so that editors do not wait for each other.
         async with self._locks.hold(f"edit:{secrets.token_urlsafe(9)}", ttl=ttl) as lease:
             yield self.under(lease, agent=agent)
 
 
 class Workspace(WorkspaceView):
-    """What a session shares, for whoever may change it.
+    """Reads and changes what a session shares.
 
-    Every change raises `Fenced` (`LockLost` for a named lock) when its lock is somebody else's by now, `WorkspaceFull`
-    at a cap, and `StoreError` when Redis did not do it; nothing is changed then. `op_id` names a change: made again
-    with the same id within `workspace.dedup_s` it changes nothing and answers what the first one did, with `duplicate`.
+    Every change raises `Fenced` (`LockLost` for a named lock) when another owner has its lock, `WorkspaceFull` at a
+    cap, and `StoreError` when Redis did not do it; nothing is changed then. `op_id` names a change: a call with the
+    same id within `workspace.dedup_s` changes nothing and returns the first result, with `duplicate`.
 
     Attributes:
-        session: whose it is.
-        agent: in whose name changes are made; empty: nobody's.
+        session: id of the session.
+        agent: agent in whose name changes are made; empty: none.
     """
 
     __slots__ = ("_writer", "agent")
@@ -211,10 +212,10 @@ class Workspace(WorkspaceView):
 
     @property
     def scratch(self) -> Scratch:
-        """What the agent keeps to itself.
+        """The private paths of the agent.
 
         Raises:
-            InvalidInput: there is no agent.
+            InvalidInput: the workspace was opened without an agent.
         """
         return Scratch(self._named("scratch"))
 
@@ -237,16 +238,16 @@ class Workspace(WorkspaceView):
         """Write a path.
 
         Args:
-            path: any printable text of up to 256 bytes, as `agents.ada.status`; paths do not contain each other.
+            path: any printable text of up to 256 bytes, as `agents.ada.status`. Paths are flat: none contains another.
             value: any JSON value or pydantic model.
-            if_version: only if it has this version; 0: only if nothing is there.
-            newer_than: a number of the caller's that becomes the version; only if the stored one is lower. The same
-                number once more answers `duplicate`.
-            op_id: name of the change.
+            if_version: write only if the path has this version; 0: only if it does not exist.
+            newer_than: write this number as the version, only if the stored version is lower. The same number again
+                returns `duplicate`.
+            op_id: id of the change.
 
         Raises:
-            VersionConflict: it has another version.
-            InvalidInput: that is no path, or no JSON, or too large.
+            VersionConflict: the path has another version.
+            InvalidInput: an invalid path, not JSON, or too large.
         """
         expected = None if if_version is None else {path: if_version}
         return await change_paths(self._writer, {path: value}, if_versions=expected, newer_than=newer_than, op_id=op_id)
@@ -258,40 +259,41 @@ class Workspace(WorkspaceView):
         if_versions: Mapping[str, int] | None = None,
         op_id: str | None = None,
     ) -> Patched:
-        """Change many paths: all or none.
+        """Change many paths, all or none.
 
         Args:
-            changes: values by path; `DELETE` removes one, and a missing one is no error. At most 500.
-            if_versions: versions that paths among them must have; 0: nothing may be there.
-            op_id: name of the change.
+            changes: at most 500 values by path; `DELETE` deletes a path, which need not exist.
+            if_versions: versions that these paths must have; 0: the path must not exist.
+            op_id: id of the change.
 
         Raises:
-            VersionConflict: one has another version.
+            VersionConflict: a path has another version.
             InvalidInput: as `set`.
         """
         return await change_paths(self._writer, changes, if_versions=if_versions, op_id=op_id)
 
     async def incr(self, path: str, by: int = 1, *, op_id: str | None = None) -> Counted:
-        """Add to the whole number at a path; nothing counts as 0. `value` of the answer is the sum.
+        """Add to the whole number at a path; a missing path counts as 0. The result's `value` is the sum.
 
         Raises:
-            InvalidInput: something else is there, or the sum would not be exact (beyond 2^53 - 1).
+            InvalidInput: the path holds another value, or the sum is not exact (beyond 2^53 - 1).
         """
         return await increment(self._writer, path, by, op_id)
 
     # ------------------------------------------------------------------------------------------------ logs and sets
 
     async def append(self, log: str, *items: Json, op_id: str | None = None, cap: int | None = None) -> Appended:
-        """Append to a log, which is made by the first item.
+        """Append to a log. The first item creates it.
 
         Args:
-            log: its name.
-            items: JSON values or pydantic models, at most 500, together at most 4 MiB.
-            op_id: name of the change.
-            cap: entries that the log keeps, the oldest go; `workspace.max_log` by default, and at most.
+            log: name of the log.
+            items: JSON values or pydantic models, at most 500 and 4 MiB together.
+            op_id: id of the change.
+            cap: number of entries that the log keeps, at most and by default `workspace.max_log`; older ones are
+                removed.
 
         Raises:
-            InvalidInput: a name, item or cap that cannot be.
+            InvalidInput: an invalid name, item or cap.
         """
         name = encode_foreign("log", log)
         texts = [self._writer.encode(f"item of log {log!r}", item) for item in items]
@@ -319,15 +321,15 @@ class Workspace(WorkspaceView):
         return kept
 
     async def add(self, set_: str, *members: str, op_id: str | None = None) -> Counted:
-        """Add members to a set; `value` of the answer is how many were new.
+        """Add members to a set; the result's `value` is the number of new members.
 
         Raises:
-            InvalidInput: no name, or no member (printable texts of up to 256 bytes, at most 500).
+            InvalidInput: an invalid name or member (printable text of up to 256 bytes, at most 500).
         """
         return await self._change_set(set_, "add", members, op_id)
 
     async def remove(self, set_: str, *members: str, op_id: str | None = None) -> Counted:
-        """Remove members from a set; `value` of the answer is how many were there.
+        """Remove members from a set; the result's `value` is the number of members removed.
 
         Raises:
             InvalidInput: as `add`.
@@ -361,18 +363,18 @@ class Workspace(WorkspaceView):
         data: Json = None,
         op_id: str | None = None,
     ) -> Applied:
-        """Move a state machine, such as one task of a plan, to another state.
+        """Move a state machine to another state.
 
         Args:
-            task_id: which one; any printable text of up to 256 bytes.
-            to: the new state; a name.
-            expect: the state, or states, that it must be in; an empty collection: it may not be there yet; None: any.
-            data: what is kept with the state.
-            op_id: name of the change.
+            task_id: id of the state machine, as a task of a plan; any printable text of up to 256 bytes.
+            to: name of the new state.
+            expect: allowed current states; None: any; an empty collection: the state machine must not exist.
+            data: JSON value that is stored with the state.
+            op_id: id of the change.
 
         Raises:
-            StateConflict: it is in another state; names that.
-            InvalidInput: a name or value that cannot be.
+            StateConflict: it is in another state, which the error names.
+            InvalidInput: an invalid name or value.
         """
         check_text("task_id", task_id)
         check_name("state", to)
@@ -400,14 +402,14 @@ class Workspace(WorkspaceView):
         """Move an entry of the agent's scratch into the document, or to the end of a log, in one step.
 
         Args:
-            key: path of the scratch; it is gone afterwards.
-            as_path: path of the document; by default the same.
-            to_log: a log in place of the document.
-            op_id: name of the change.
+            key: path of the scratch; it is deleted there.
+            as_path: path of the document; by default `key`.
+            to_log: name of a log, instead of a path.
+            op_id: id of the change.
 
         Raises:
-            NotFound: the scratch has no such entry.
-            InvalidInput: there is no agent, or both targets were given.
+            NotFound: the scratch has no such path.
+            InvalidInput: no agent, or both targets given.
         """
         owner = self._named("a scratch").agent
         if as_path is not None and to_log is not None:
@@ -437,22 +439,22 @@ class Workspace(WorkspaceView):
     # --------------------------------------------------------------------------------------- directory and directives
 
     async def join(self, info: Json = None, *, lease: Duration = 60.0) -> None:
-        """Enter the agent into the directory, or renew its entry.
+        """Add the agent to the session's directory, or renew its lease there.
 
         Args:
-            info: what it says of itself.
-            lease: seconds or timedelta until it is gone, unless it joins again.
+            info: JSON value that the agent publishes about itself.
+            lease: seconds or timedelta until the entry ends, unless the agent joins again.
 
         Raises:
-            InvalidInput: there is no agent, or the lease is none.
+            InvalidInput: no agent, or a lease of 0.
         """
         lease_ms = to_ms("lease", lease)
         if lease_ms == 0:
-            raise InvalidInput("a lease of 0 is none; use leave()")
+            raise InvalidInput("lease must be above 0; use leave() to leave the session")
         await self._enter(self._writer.encode("info", info), lease_ms)
 
     async def leave(self) -> None:
-        """Take the agent out of the directory."""
+        """Remove the agent from the session's directory."""
         await self._enter(b"null", 0)
 
     async def _enter(self, text: bytes, lease_ms: int) -> None:
@@ -468,13 +470,13 @@ class Workspace(WorkspaceView):
         )
 
     async def direct(self, agent: str, kind: str, data: Json = None, *, op_id: str | None = None) -> str:
-        """Tell an agent something that it must not miss, as `STOP`. It waits for the agent however long that takes.
+        """Send a directive to an agent, as `STOP`. It stays in the agent's inbox until it is acknowledged.
 
         Returns:
             The directive's id.
 
         Raises:
-            InvalidInput: no name of an agent or of a kind, or no JSON.
+            InvalidInput: an invalid agent or kind, or not JSON.
         """
         check_name("agent", agent)
         check_name("kind", kind)
@@ -497,15 +499,15 @@ class Workspace(WorkspaceView):
         return entry.decode()
 
     def directives(self, *, block: Duration | None = None) -> AsyncGenerator[Directive]:
-        """What the agent was told and has not acknowledged, then what comes: `async for directive in ws.directives():`.
+        """Yield the unacknowledged directives of the agent, then new ones: `async for directive in ws.directives():`.
 
-        Each comes again in every later loop, also of another worker, until it is given to `acknowledge`.
+        Every later loop, in any worker, yields a directive again until it is passed to `acknowledge`.
 
         Args:
-            block: seconds or timedelta to wait for another one before the loop ends; None waits for ever, 0 not at all.
+            block: seconds or timedelta to wait for the next one before the loop ends; None waits forever, 0 not at all.
 
         Raises:
-            InvalidInput: there is no agent.
+            InvalidInput: no agent.
         """
         agent = self._named("directives").agent
         return self._directives(agent, None if block is None else to_seconds("block", block))
@@ -523,10 +525,10 @@ class Workspace(WorkspaceView):
                 yield queries.parse_directive(entry, fields)
 
     async def acknowledge(self, *directives: Directive) -> None:
-        """Say that the agent has carried out what it was told; nobody is told again.
+        """Remove directives from the agent's inbox, after the agent has carried them out.
 
         Raises:
-            InvalidInput: there is no agent, or no directive.
+            InvalidInput: no agent, or no directive.
         """
         agent = self._named("directives").agent
         check_rows("directives", len(directives))
@@ -542,9 +544,9 @@ class Workspace(WorkspaceView):
     # -------------------------------------------------------------------------------------------------------- clear
 
     async def clear(self, *, op_id: str | None = None) -> int:
-        """Empty the workspace, scratches, directory and directives included. Answers the revision.
+        """Empty the workspace, with scratches, directory and directives, and return the revision.
 
-        Events stay as long as they would have, and with them what they tell; versions go on.
+        Stored events stay until they are trimmed or expire. Versions continue to rise.
         """
         answer = await self._writer.change(scripts.clear, op_id)
         return answer.revision

@@ -278,7 +278,7 @@ async def test_lost_lock_ends_its_block(locks: Locks, other: Locks) -> None:
             assert not await other.take_away(seen)
             await anyio.sleep(5)
 
-    with pytest.raises(LockLost, match="was lost while it was needed: it had lapsed"):
+    with pytest.raises(LockLost, match="was lost before its block ended: it had lapsed"):
         await work()
     assert not leases[0].held
     with pytest.raises(NotHeld):

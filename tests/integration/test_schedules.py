@@ -15,7 +15,14 @@ from orchestrator.core.ids import TaskIds
 from orchestrator.core.wakeups import Wakeup
 from orchestrator.schedules import queries, scheduler
 from orchestrator.schedules.model import CatchUp, FireOutcome
-from orchestrator.schedules.scheduler import CATCH_UP_MAX, COUNTED_MAX, PUNCTUAL_MS, Choice, Scheduler, choose
+from orchestrator.schedules.scheduler import (
+    CATCH_UP_MAX,
+    COUNTED_MAX,
+    PUNCTUAL_MS,
+    FireDecision,
+    Scheduler,
+    decide_fire,
+)
 from orchestrator.schedules.store import AddStatus
 from orchestrator.schedules.timing import Every, check_cron
 from orchestrator.testing import scripts as kit
@@ -232,13 +239,13 @@ async def test_a_little_late_is_not_missed(manual: ManualSupervisor) -> None:
 def test_choices() -> None:
     """Which time is fired, which is next, how many were missed, for each policy."""
     every = Every(1000, 0)
-    assert choose(every, CatchUp.ONE, 1000, 1000) == Choice(1000, 2000, 0)
-    assert choose(every, CatchUp.ONE, 1000, 3500) == Choice(3000, 4000, 2)
-    assert choose(every, CatchUp.ALL, 1000, 3500) == Choice(1000, 2000, 0)
-    assert choose(every, CatchUp.ALL, 3000, 3500) == Choice(3000, 4000, 0)
-    assert choose(every, CatchUp.NONE, 1000, 3500) == Choice(3000, 4000, 2)
+    assert decide_fire(every, CatchUp.ONE, 1000, 1000) == FireDecision(1000, 2000, 0)
+    assert decide_fire(every, CatchUp.ONE, 1000, 3500) == FireDecision(3000, 4000, 2)
+    assert decide_fire(every, CatchUp.ALL, 1000, 3500) == FireDecision(1000, 2000, 0)
+    assert decide_fire(every, CatchUp.ALL, 3000, 3500) == FireDecision(3000, 4000, 0)
+    assert decide_fire(every, CatchUp.NONE, 1000, 3500) == FireDecision(3000, 4000, 2)
     slow = Every(600_000, 0)
-    assert choose(slow, CatchUp.NONE, 600_000, 1_300_000) == Choice(None, 1_800_000, 2)
+    assert decide_fire(slow, CatchUp.NONE, 600_000, 1_300_000) == FireDecision(None, 1_800_000, 2)
 
 
 @pytest.mark.parametrize("passed", [150, COUNTED_MAX + 5, 500_000])
@@ -246,10 +253,10 @@ def test_choices_are_bounded(passed: int) -> None:
     """Of very many missed times the newest are made up for, in order, and next is the one behind now."""
     every = Every(1000, 0)
     now_ms = passed * 1000 + 10
-    fired = choose(every, CatchUp.ALL, 1000, now_ms)
+    fired = decide_fire(every, CatchUp.ALL, 1000, now_ms)
     assert fired[:2] == (1000 * (passed - CATCH_UP_MAX + 1), 1000 * (passed - CATCH_UP_MAX + 2))
     assert fired.missed == min(passed - CATCH_UP_MAX, COUNTED_MAX + 1)
-    one = choose(every, CatchUp.ONE, 1000, now_ms)
+    one = decide_fire(every, CatchUp.ONE, 1000, now_ms)
     assert one[:2] == (1000 * passed, 1000 * (passed + 1))
 
 
@@ -259,7 +266,7 @@ def test_choices_of_a_sparse_calendar() -> None:
     due_ms = timing.after(0)
     assert due_ms is not None
     now_ms = round(datetime(1975, 7, 1, tzinfo=UTC).timestamp() * 1000)
-    found = choose(timing, CatchUp.ONE, due_ms, now_ms)
+    found = decide_fire(timing, CatchUp.ONE, due_ms, now_ms)
     assert found.fired_ms == round(datetime(1975, 1, 1, 23, 59, tzinfo=UTC).timestamp() * 1000)
 
 
