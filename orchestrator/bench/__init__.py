@@ -1,1 +1,1 @@
-"""`orc bench`: measures this machine and a server with tasks that do nothing, in a pool of its own."""
+"""Measures this machine and a server with tasks that do nothing, for `orc bench`."""

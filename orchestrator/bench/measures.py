@@ -1,6 +1,6 @@
 """Measures submits, round trips and the drain of a queue, for `orc bench` and for the benchmarks.
 
-Imports the standard library alone, because the benchmarks also run it in environments that hold another task queue.
+Imports only the standard library, because the benchmarks also run it in environments of other task queues.
 """
 
 from __future__ import annotations
@@ -141,12 +141,12 @@ class DrainWatch:
 
     @property
     def pace(self) -> Pace:
-        """What was done since the end of the ramp."""
+        """Tasks that ended since the end of the ramp."""
         left, started_s = self._ramp or (self.remaining, self._now_s)
         return Pace(left - self.remaining, self._now_s - started_s)
 
     def note(self, remaining: int) -> None:
-        """Take the number of tasks that are not finished at this moment."""
+        """Record the number of unfinished tasks at this moment."""
         self._now_s = time.monotonic()
         if remaining != self.remaining:
             self.remaining, self._changed_s = remaining, self._now_s

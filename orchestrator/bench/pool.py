@@ -1,4 +1,4 @@
-"""The pool in which is measured: it must be empty before, and is gone afterwards. Other pools are never touched."""
+"""Checks that the pool of `orc bench` is empty, and removes its keys afterwards."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _COUNT: Final = 1000
 
 
 class PoolInUse(OrchestratorError):
-    """The pool is not empty, so it is not ours to fill and to remove."""
+    """The pool has keys already."""
 
     exit_code = 4
 
 
 async def check_empty(settings: Settings) -> None:
-    """See that the pool of these settings has never been used.
+    """Check that the pool was never used.
 
     Raises:
-        PoolInUse: it has.
+        PoolInUse: it has keys.
         StoreError: Redis does not answer.
     """
     with reach_server(settings) as where:
         async with Store(where, pool_keys(settings), name="bench") as store:
-            # Whoever opens a pool leaves its format there.
+            # Opening a pool writes its format there.
             if await store.execute("EXISTS", *store.keys.fixed):
                 raise PoolInUse(
-                    f"pool {settings.pool!r} of {settings.prefix} is in use, and is left alone; "
-                    "leave --pool out for one with a name of its own, or name one that nobody uses"
+                    f"pool {settings.pool!r} of {settings.prefix} is in use and stays as it is; "
+                    "leave --pool out for one with a name of its own, or name an unused one"
                 )
 
 
 async def remove(settings: Settings) -> int:
-    """Remove every key of the pool; answers how many there were.
+    """Remove every key of the pool and return their number.
 
     Raises:
         StoreError: Redis does not answer.
@@ -55,6 +55,6 @@ async def remove(settings: Settings) -> int:
 
 
 def report_leftovers(settings: Settings, failure: StoreError) -> str:
-    """What to do about keys that could not be removed."""
+    """Tell the operator how to remove the keys that are left."""
     keys = pool_keys(settings)
     return f"the keys of pool {settings.pool!r} are left ({failure}); remove those that begin with {keys.root}: by hand"

@@ -1,1 +1,1 @@
-"""`orc doctor`: looks at machine, settings, server and pool, and says what to do. It changes nothing."""
+"""Diagnoses machine, settings, server and pool for `orc doctor`, and names a fix for every finding. Changes nothing."""

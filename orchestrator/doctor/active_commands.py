@@ -1,4 +1,4 @@
-"""Looks at the active commands of operators, and whether all who obey can check that it is truly theirs."""
+"""Checks the active commands of operators and their signatures."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _HOLDING = {"stop", "pause", "drain"}
 
 
 async def check_active_commands(context: CheckContext) -> list[DoctorFinding]:
-    """What is stopped, paused or drained; what is not truly signed, or with a secret that is about to go."""
+    """Report what is stopped, paused or drained, and commands with a missing or an old signature."""
     if damaged := await _damaged(context.store):
-        text = f"{damaged}: nobody gets a task, and no command is accepted, until it is one again"
-        fix = "look at it, delete or rename it; then give again what is to hold: `orc control list` has it"
+        text = f"{damaged}: no task is assigned and no command is accepted until it is one again"
+        fix = "delete or rename it, then repeat the commands that `orc control list` shows"
         return [problem("active-commands", text, fix)]
     signer = signer_of(context.settings, place=context.store.keys.root)
     found = await desired(context.store, signer)
     holding = [one for one in found.active.values() if parse_slot(one.slot).verb in _HOLDING]
     if found.doubtful:
         slots = ", ".join(sorted(found.doubtful)[:SHOWN])
-        text = f"{len(found.doubtful)} not truly signed ({slots}): somebody writes into the pool, or has another secret"
-        fix = "`orc control list --refused`; give all the same control.secret, and see who may write to Redis"
+        text = f"{len(found.doubtful)} without a valid signature ({slots}): another writer, or another secret"
+        fix = "`orc control list --refused`; set the same control.secret everywhere, and check who may write to Redis"
         return [warning("active-commands", text, fix)]
     if signer.wanted and (aged := [one for one in found.active.values() if one.issued.key != signer.key]):
         return [
             warning(
                 "active-commands",
-                f"{_listed(aged)}: signed with the secret before; not active any more when that is forgotten",
-                "give these commands again before you remove control.previous_secret",
+                f"{_listed(aged)}: signed with the previous secret; it ends when that is removed",
+                "repeat these commands before you remove control.previous_secret",
             )
         ]
     if holding:
@@ -54,13 +54,13 @@ async def check_active_commands(context: CheckContext) -> list[DoctorFinding]:
 
 
 async def _damaged(store: Store) -> str:
-    """What is wrong with the key that holds the commands; empty: nothing."""
+    """Describe a damaged key of the commands; empty if it is sound."""
     found = (await store.execute("TYPE", store.keys.desired)).decode()
     return "" if found in {"none", "hash"} else f"{store.keys.desired} is a {found}, not a hash"
 
 
 def _listed(active: list[ActiveCommand]) -> str:
-    """Active commands with who asked for them and since when."""
+    """Format active commands with operator and time."""
     said = [
         f"{one.slot} by {one.issued.words} since {from_instant_ms(one.issued.issued_ms):%Y-%m-%d %H:%M} UTC"
         for one in active[:SHOWN]

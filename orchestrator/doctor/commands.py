@@ -1,6 +1,6 @@
-"""Every Redis command that we send or that our scripts call, in a form that could be sent. None of them is run here.
+"""Lists every Redis command that the program sends or that its scripts call, in a form that can be dry-run.
 
-Tests hold this table against the scripts, and run a whole team as a user who may run these commands alone.
+Tests compare this table with the scripts, and run a whole team as a user with these rights alone.
 """
 
 from __future__ import annotations
@@ -91,19 +91,19 @@ CALLED: Final = (
     "ZREMRANGEBYSCORE KEY 0 1",
     "ZUNIONSTORE KEY 1 KEY",
 )
-"""What the scripts call beyond what we send."""
+"""Commands that only scripts call."""
 HINTS: Final = ("SPUBLISH KEY m", "SSUBSCRIBE KEY", "SUNSUBSCRIBE KEY")
-"""What may be missing: then those who follow a task hear of its output later. The channel is a key's name."""
+"""Optional commands: without them, followers of a task receive its output later. The channel is named like a key."""
 
 
 def used_commands(keys: PoolKeys) -> list[list[str]]:
-    """The commands on the keys of one pool, those that may be missing last. The key is one that nobody uses."""
+    """Return the commands for one pool, optional ones last, on a key that is not in use."""
     scope = keys.scope("session", "probe")
     words = {"ROOT": keys.root, "KEY": keys.probe, "SCOPE": scope.key("probe")}
     return [[words.get(word, word) for word in command.split(" ")] for command in (*SENT, *CALLED, *HINTS)]
 
 
 def acl_name(command: Sequence[str]) -> str:
-    """How an ACL rule calls a command: `xgroup|create`, `zadd`."""
+    """Return the name of a command in ACL rules: `xgroup|create`, `zadd`."""
     containers = {"CLIENT", "SCRIPT", "XGROUP", "XINFO"}
     return "|".join(command[: 2 if command[0] in containers else 1]).lower()

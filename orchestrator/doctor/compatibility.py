@@ -41,7 +41,7 @@ async def check_data_format(context: CheckContext) -> list[DoctorFinding]:
 async def check_scripts(
     context: CheckContext, *, scripts: Mapping[str, ScriptFile] | None = None
 ) -> list[DoctorFinding]:
-    """Whether the server's Lua takes every script, under the hash by which we call it."""
+    """Report scripts that the server cannot compile, or that have another hash there."""
     scripts = all_scripts() if scripts is None else scripts
     texts = [script.text for script in scripts.values()]
     try:

@@ -1,4 +1,4 @@
-"""Looks at the settings: whether they hold, which ones were changed and where, and who may read a password."""
+"""Checks the settings: validity, sources, secrets and the URL."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1", None})
 
 
 def broken_settings(wrong: ConfigError) -> list[DoctorFinding]:
-    """What the settings say when they cannot be used: a finding for each line."""
+    """Report settings that cannot be used, one finding per line of the error."""
     fix = "correct it where the message says, then `orc config validate`"
     return [problem("settings", line, fix) for line in str(wrong).splitlines()]
 
 
 def check_settings(loaded: LoadedSettings) -> list[DoctorFinding]:
-    """Which settings differ from their defaults, and who says so."""
+    """Report settings that differ from their defaults, with their sources."""
     changed = [f"{row.name} = {row.value} ({row.source})" for row in loaded.rows() if row.source != "default"]
     return [ok("settings", "; ".join(changed) or "all have their defaults")]
 
 
 def check_secret_files(loaded: LoadedSettings) -> list[DoctorFinding]:
-    """Files that hold the password of the server or what signs commands, and that everybody may read."""
+    """Report files with secrets that every user of the machine may read."""
     files: dict[Path, list[str]] = {}
     for name, what in _secrets(loaded.settings).items():
         place = loaded.places.get(name, "")
@@ -43,7 +43,7 @@ def check_secret_files(loaded: LoadedSettings) -> list[DoctorFinding]:
     for path, held in files.items():
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o007:
-            found = f"{path} holds {' and '.join(held)} and has mode {mode:04o}: everybody may read it"
+            found = f"{path} holds {' and '.join(held)} and has mode {mode:04o}: all users may read it"
             findings.append(warning("secret-files", found, f"`chmod 600 {path}`"))
         else:
             findings.append(ok("secret-files", f"{path} has mode {mode:04o}"))
@@ -51,11 +51,11 @@ def check_secret_files(loaded: LoadedSettings) -> list[DoctorFinding]:
 
 
 def _secrets(settings: Settings) -> dict[str, str]:
-    """Settings that hold secrets, and what each is."""
+    """Return the secret settings that are set, each with a description."""
     held = {
         "redis.url": (_has_password(settings), "the password of Redis"),
-        "control.secret": (settings.control.secret is not None, "the secret that signs commands"),
-        "control.previous_secret": (settings.control.previous_secret is not None, "the one that signed them before"),
+        "control.secret": (settings.control.secret is not None, "the control secret"),
+        "control.previous_secret": (settings.control.previous_secret is not None, "the previous control secret"),
     }
     return {name: what for name, (there, what) in held.items() if there}
 
@@ -66,24 +66,24 @@ def _has_password(settings: Settings) -> bool:
 
 
 def check_control_secret(loaded: LoadedSettings) -> list[DoctorFinding]:
-    """Whether commands are signed where others than this machine's own users can reach Redis."""
+    """Report a missing control secret if Redis is on another machine."""
     control, url = loaded.settings.control, loaded.settings.redis.url
     if control.secret is not None:
-        also = "; the one before is accepted too" if control.previous_secret is not None else ""
-        return [ok("control-secret", f"commands are signed, and checked by whoever obeys{also}")]
+        also = "; the previous secret is accepted too" if control.previous_secret is not None else ""
+        return [ok("control-secret", f"commands are signed and checked{also}")]
     parts = urlsplit(url.get_secret_value()) if url else None
     if parts is None or parts.scheme == "unix" or parts.hostname in _LOCAL:
         return [ok("control-secret", "none is set; Redis is reached on this machine only")]
-    found = f"control.secret is not set, and Redis is at {parts.hostname}: whoever reaches it can stop and start agents"
+    found = f"control.secret is not set, and Redis is at {parts.hostname}: its clients can stop and start agents"
     fix = "set ORC_CONTROL__SECRET to the same secret for supervisors, workers and operators: `openssl rand -hex 32`"
     return [warning("control-secret", found, fix)]
 
 
 def check_url(loaded: LoadedSettings) -> list[DoctorFinding]:
-    """Whether a password leaves this machine in clear text, or was typed where everybody sees it."""
+    """Report a password that crosses the network in clear text or is visible on the command line."""
     url = loaded.settings.redis.url
     if url is None:
-        return [ok("redis-url", "none is set: the embedded server near by is used")]
+        return [ok("redis-url", "not set: the embedded server is used")]
     parts = urlsplit(url.get_secret_value())
     where = f"{parts.scheme}://{parts.hostname or parts.path}{f':{parts.port}' if parts.port else ''}"
     password = _has_password(loaded.settings)

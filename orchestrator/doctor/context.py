@@ -1,4 +1,4 @@
-"""What the checks of server and pool look at: one connection, and what the server said at the beginning."""
+"""Input of the checks of server and pool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class CheckContext:
     """One server and one pool on it.
 
     Attributes:
-        config: what CONFIG GET told of the server's settings; empty when it may not be asked.
+        config: reply of CONFIG GET; empty if the user may not run it.
     """
 
     settings: Settings

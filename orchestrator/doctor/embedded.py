@@ -1,4 +1,4 @@
-"""Looks at what the embedded server needs: a program, a directory of its own, space on the disk."""
+"""Checks the requirements of the embedded server: a program, a private directory, disk space."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEEDED_BYTES: Final = 100 * 1024**2
 
 
 def check_embedded_server(*, needed: bool) -> list[DoctorFinding]:
-    """The redis-server program that would be started; `needed`: no URL names another server."""
+    """Check for a redis-server program; `needed`: no URL names another server."""
     try:
         binary = find_server_binary()
     except ConfigError as missing:
@@ -37,10 +37,10 @@ def _install() -> str:
 
 
 def check_data_dir(data_dir: Path | None) -> list[DoctorFinding]:
-    """Whose the data directory is, and who may look into it."""
+    """Check the owner and the mode of the data directory."""
     if data_dir is None or not data_dir.exists():
-        where = "there is none here or above" if data_dir is None else f"{data_dir} is not there"
-        return [ok("data-dir", f"{where}; `orc up` makes it")]
+        where = "there is none here or above" if data_dir is None else f"{data_dir} does not exist"
+        return [ok("data-dir", f"{where}; `orc up` creates it")]
     elsewhere = "or name another directory with --data-dir or ORC_DATA_DIR"
     try:
         found = data_dir.stat()
@@ -48,25 +48,25 @@ def check_data_dir(data_dir: Path | None) -> list[DoctorFinding]:
             return [problem("data-dir", f"{data_dir} is no directory", f"move it away, {elsewhere}")]
         if found.st_uid != os.geteuid():
             fix = f"`sudo chown -R $(id -u) {_quoted(data_dir)}`, {elsewhere}"
-            return [problem("data-dir", f"{data_dir} belongs to user {found.st_uid}, not to us", fix)]
+            return [problem("data-dir", f"{data_dir} belongs to user {found.st_uid}", fix)]
         if not os.access(data_dir, os.R_OK | os.W_OK | os.X_OK):
             fix = f"`chmod 700 {_quoted(data_dir)}`, {elsewhere}"
-            return [problem("data-dir", f"{data_dir} may not be written", fix)]
+            return [problem("data-dir", f"{data_dir} is not writable", fix)]
         if any(data_dir.iterdir()) and not DataDir(data_dir).users_lock.is_file():
-            return [problem("data-dir", f"{data_dir} holds files of something else", f"empty it, {elsewhere}")]
+            return [problem("data-dir", f"{data_dir} contains other files", f"empty it, {elsewhere}")]
     except OSError as refused:
         return [problem("data-dir", f"{data_dir}: {refused.strerror or refused}", f"see who owns it, {elsewhere}")]
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
-        seen = f"{data_dir} has mode {mode:04o}: others may read what tasks carry"
+        seen = f"{data_dir} has mode {mode:04o}: other users may read task data"
         return [warning("data-dir", seen, f"`chmod 700 {_quoted(data_dir)}`")]
-    return [ok("data-dir", f"{data_dir} is ours alone (mode {mode:04o})")]
+    return [ok("data-dir", f"{data_dir} is private (mode {mode:04o})")]
 
 
 def check_disk_space(
     data_dir: Path | None, *, comfortable_bytes: int = COMFORTABLE_BYTES, needed_bytes: int = NEEDED_BYTES
 ) -> list[DoctorFinding]:
-    """How much may still be written where the data is, or will be."""
+    """Check the free space where the data is or will be."""
     place = next((path for path in _with_parents(data_dir or Path.cwd()) if path.exists()), Path("/"))
     free_bytes = shutil.disk_usage(place).free
     found = f"{_size(free_bytes)} free at {place}"
@@ -79,7 +79,7 @@ def check_disk_space(
 
 
 def check_last_start(data_dir: Path | None) -> list[DoctorFinding]:
-    """Whether the server of the directory gave up."""
+    """Report the reason if the last start of the server failed."""
     try:
         why = DataDir(data_dir).failure_file.read_text(encoding="utf-8", errors="replace").strip() if data_dir else ""
     except OSError:

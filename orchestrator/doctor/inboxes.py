@@ -1,4 +1,4 @@
-"""Looks at what has been handed out: inboxes without a group, entries of workers that are gone, leases that ran out."""
+"""Checks inboxes: missing groups, entries of dead workers, expired leases."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 OVERDUE_LEASES: Final = 2
-"""An entry that nobody renewed nor took over for so many leases is one that nobody looks after."""
+"""Report an entry that no worker renewed or adopted for so many leases."""
 _SHOWN: Final = 10
 _START: Final = "start a worker of {!r}: `orc worker run MODULE:AGENT`"
 
 
 async def check_inboxes(context: CheckContext) -> list[DoctorFinding]:
-    """Inboxes that nobody can read, and those that nobody reads."""
+    """Report inboxes without a consumer group, and inboxes without a worker."""
     findings = []
     agents = await registry.agents(context.store)
     for agent, groups in zip(agents, await _ask(context.store, agents, "GROUPS"), strict=True):
@@ -31,18 +31,18 @@ async def check_inboxes(context: CheckContext) -> list[DoctorFinding]:
             found = f"agent {agent.name!r} has live workers and no inbox"
             findings.append(problem("inboxes", found, f"restart the workers of {agent.name!r}"))
         elif groups is not None and GROUP.encode() not in [_fields(group)["name"] for group in groups]:
-            found = f"the inbox of {agent.name!r} has no group {GROUP!r}: nobody can read its {agent.inbox} tasks"
-            findings.append(problem("inboxes", found, f"restart a worker of {agent.name!r}: it makes the group again"))
+            found = f"the inbox of {agent.name!r} has no group {GROUP!r}: no worker can read its {agent.inbox} tasks"
+            findings.append(problem("inboxes", found, f"restart a worker of {agent.name!r}: it creates the group"))
         elif agent.inbox and not agent.slots:
-            found = f"{agent.inbox} task(s) lie in the inbox of {agent.name!r}, which no live worker serves"
+            found = f"{agent.inbox} task(s) are in the inbox of {agent.name!r}, which no live worker serves"
             findings.append(warning("inboxes", found, _START.format(agent.name)))
     if not findings:
-        findings.append(ok("inboxes", "those of all agents can be read" if agents else "no agent is known"))
+        findings.append(ok("inboxes", "all have a consumer group" if agents else "no agent is known"))
     return findings
 
 
 async def check_lost_workers(context: CheckContext) -> list[DoctorFinding]:
-    """Tasks in the hands of workers that are not in the registry any more."""
+    """Report tasks of workers that are not registered any more."""
     store = context.store
     agents = await registry.agents(store)
     live = {worker.id for worker in await registry.workers(store)}
@@ -52,17 +52,17 @@ async def check_lost_workers(context: CheckContext) -> list[DoctorFinding]:
             name = consumer["name"].decode(errors="replace")
             if name in live or not consumer["pending"]:
                 continue
-            found = f"{name}, which is gone, still holds {consumer['pending']} task(s) of {agent.name!r}"
+            found = f"{name} is dead and still holds {consumer['pending']} task(s) of {agent.name!r}"
             if agent.slots:
-                fix = f"wait: live workers of {agent.name!r} take them over when their lease has run out"
+                fix = f"wait: live workers of {agent.name!r} adopt them when their lease runs out"
                 findings.append(warning("lost-workers", found, fix))
             else:
                 findings.append(problem("lost-workers", found, _START.format(agent.name)))
-    return findings or [ok("lost-workers", "no task is in the hands of a worker that is gone")]
+    return findings or [ok("lost-workers", "no dead worker holds a task")]
 
 
 async def check_leases(context: CheckContext) -> list[DoctorFinding]:
-    """Tasks that nobody renewed for far longer than their lease."""
+    """Report tasks whose lease ran out long ago."""
     store = context.store
     agents = await registry.agents(store)
     leases = await store.pipeline([("HGET", store.keys.agent(agent.name), "lease_ms") for agent in agents])
@@ -84,9 +84,9 @@ async def check_leases(context: CheckContext) -> list[DoctorFinding]:
             f"{many} task(s) of {at.agent!r} have been held for up to {oldest_s:.0f} s without renewal "
             f"(lease {at.lease_ms / 1000:g} s), by {holders}"
         )
-        fix = f"end {holders} if it is stuck, and start another worker of {at.agent!r}: it takes them over"
+        fix = f"end {holders} if it is stuck, and start another worker of {at.agent!r}: it adopts them"
         findings.append(problem("leases", found, fix))
-    return findings or [ok("leases", "every task in work is renewed, or has just been handed out")]
+    return findings or [ok("leases", "every running task has a fresh lease")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class _Leased:
 
 
 async def _ask(store: Store, agents: list[AgentInfo], what: str, *group: str) -> list[list[Any] | None]:
-    """XINFO of every agent's inbox; None where there is none."""
+    """Ask XINFO of every agent's inbox; None if there is none."""
     replies = await store.pipeline([("XINFO", what, store.keys.inbox(agent.name), *group) for agent in agents])
     return [None if isinstance(reply, StoreError) else reply for reply in replies]
 

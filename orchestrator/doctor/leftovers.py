@@ -1,7 +1,4 @@
-"""Says what a walk through the pool finds: tasks that are in no place or in two, keys that would stay for ever.
-
-The walk is that of `orc keys check`, without repair; here it is bounded, and says how far it got.
-"""
+"""Checks tasks and lifetimes with the scan of `orc keys check`, within a time limit and without repair."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ _BY_HAND: Final = "`orc keys check` lists them; look at them, then delete or ren
 
 
 async def check_leftovers(context: CheckContext, *, budget_s: float = SCAN_S) -> list[DoctorFinding]:
-    """Places of tasks, and lifetimes of keys."""
+    """Report misplaced tasks and keys without a lifetime."""
     scan = PoolScan(context.store, KeyLifetimes.of(context.settings), repair=False)
     deadline_s = time.monotonic() + budget_s
     found: list[RepairFinding] = []
@@ -49,14 +46,14 @@ def _places(found: list[RepairFinding], far: str) -> list[DoctorFinding]:
         findings.append(warning("lost-tasks", f"{_named(harmless)} in {far}", _FIX))
     if strange:
         findings.append(warning("lost-tasks", f"{_named(strange)} in {far}", _BY_HAND))
-    return findings or [ok("lost-tasks", f"looked at {far} of the pool; each task is in its place")]
+    return findings or [ok("lost-tasks", f"looked at {far} of the pool; every task is in its index")]
 
 
 def _lifetimes(found: list[RepairFinding], far: str) -> list[DoctorFinding]:
     without_ttl = [each for each in found if each.code == "no-lifetime"]
     if without_ttl:
         return [problem("lifetimes", f"{_named(without_ttl)} in {far}", f"{_FIX}; then report it as a bug")]
-    return [ok("lifetimes", f"looked at {far} of the pool; what should go away will")]
+    return [ok("lifetimes", f"looked at {far} of the pool; every temporary key has a lifetime")]
 
 
 def _named(found: list[RepairFinding]) -> str:

@@ -26,26 +26,26 @@ HARMFUL_S: Final = 10.0
 
 
 def check_python(version: tuple[int, ...] = tuple(sys.version_info[:3])) -> list[DoctorFinding]:
-    """The interpreter, and which version of this program it runs."""
+    """Check the version of the interpreter."""
     found = f"Python {'.'.join(map(str, version))} at {sys.executable}, redis-orchestrator {_ours()}"
     if version[:2] < OLDEST_PYTHON:
-        return [problem("python", found, "make the environment anew with Python 3.11 or newer")]
+        return [problem("python", found, "create the environment again with Python 3.11 or newer")]
     return [ok("python", found)]
 
 
 def check_platform(system: str = platform.system()) -> list[DoctorFinding]:
-    """The system; only Linux ends processes with their parent."""
+    """Check the operating system; only Linux ends processes with their parent."""
     found = f"{system} {platform.release()} on {platform.machine()}"
     match system:
         case "Linux":
             return [ok("platform", found)]
         case "Darwin":
-            return [ok("platform", f"{found}; workers outlive a host that is killed, the kernel does not end them")]
+            return [ok("platform", f"{found}; workers survive a killed host")]
     return [problem("platform", found, "run it on Linux or macOS; on Windows inside WSL")]
 
 
 def check_open_files() -> list[DoctorFinding]:
-    """How many files and connections one process may have open."""
+    """Check the limit of open files of a process."""
     import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -53,19 +53,19 @@ def check_open_files() -> list[DoctorFinding]:
         return [ok("open-files", "no limit")]
     found = f"a process may open {soft} files"
     if soft < ENOUGH_FILES:
-        return [warning("open-files", found, "type `ulimit -n 4096` first, or set LimitNOFILE=4096 in the service")]
+        return [warning("open-files", found, "run `ulimit -n 4096` first, or set LimitNOFILE=4096 in the service")]
     return [ok("open-files", found)]
 
 
 def _ours() -> str:
     try:
         return version_of("redis-orchestrator")
-    except PackageNotFoundError:  # run from a folder that was never installed
+    except PackageNotFoundError:  # run from a folder without installation
         return "(not installed)"
 
 
 async def check_clock(context: CheckContext, *, now_s: Callable[[], float] = time.time) -> list[DoctorFinding]:
-    """How far the two clocks are apart: the median over several round trips, each taken at its middle."""
+    """Compare the clocks of machine and server by the median of several round trips."""
     ahead_s = []
     for _ in range(LOOKS):
         before_s = now_s()

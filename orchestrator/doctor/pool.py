@@ -19,7 +19,7 @@ NEAR_CAP = 0.8
 
 
 async def check_skills(context: CheckContext) -> list[DoctorFinding]:
-    """Tasks that no live agent takes."""
+    """Report waiting tasks that no live agent can take."""
     lengths = await _ready(context.store)
     agents = await registry.agents(context.store)
     findings = []
@@ -31,13 +31,13 @@ async def check_skills(context: CheckContext) -> list[DoctorFinding]:
             fix = f"start a worker of {whose}: `orc worker run MODULE:AGENT`"
             findings.append(warning("skills", f"{_tasks(count)} waiting for {whom}, which no live worker has", fix))
     if not findings:
-        seen = f"{_tasks(sum(lengths.values()))} waiting, each for a live agent" if lengths else "nothing waits"
+        seen = f"{_tasks(sum(lengths.values()))} waiting, each for a live agent" if lengths else "no task waits"
         findings.append(ok("skills", seen))
     return findings
 
 
 async def check_parked(context: CheckContext) -> list[DoctorFinding]:
-    """Tasks that were sent to an agent which lacks their skill."""
+    """Report tasks that were sent to an agent without their skill."""
     store = context.store
     names = [agent.name for agent in await registry.agents(store)]
     counts = await store.pipeline([("ZCARD", store.keys.parked(name)) for name in names])
@@ -54,7 +54,7 @@ async def check_parked(context: CheckContext) -> list[DoctorFinding]:
 
 
 async def check_caps(context: CheckContext) -> list[DoctorFinding]:
-    """Queues that are full, or nearly so."""
+    """Report queues that are full or nearly full."""
     cap = context.settings.queue.max_tasks
     lengths = await _ready(context.store)
     findings = []
@@ -72,7 +72,7 @@ async def check_caps(context: CheckContext) -> list[DoctorFinding]:
 
 
 async def _ready(store: Store) -> dict[str, int]:
-    """Queues of ready tasks that are not empty; what is scheduled waits for its time alone."""
+    """Return the non-empty queues of ready tasks, without scheduled ones."""
     lengths = await tasks.queue_lengths(store)
     return {queue: count for queue, count in lengths.items() if count and queue not in {"scheduled", "awaiting_input"}}
 
@@ -82,24 +82,24 @@ def _tasks(count: int) -> str:
 
 
 async def check_supervisor(context: CheckContext) -> list[DoctorFinding]:
-    """Whether somebody assigns tasks."""
+    """Check that a supervisor leads."""
     leader = await registry.leader(context.store)
     if leader is not None:
         return [ok("supervisor", f"{leader} leads")]
     needed = await tasks.any_ready(context.store) or await registry.workers(context.store)
     fix = "`orc supervisor run`, or `orc up`"
     if needed:
-        return [problem("supervisor", "no supervisor leads, so nothing is assigned", fix)]
-    return [warning("supervisor", "no supervisor leads; nothing waits and no worker lives", fix)]
+        return [problem("supervisor", "no supervisor leads, so no task is assigned", fix)]
+    return [warning("supervisor", "no supervisor leads; no task waits and no worker lives", fix)]
 
 
 async def check_workers(context: CheckContext) -> list[DoctorFinding]:
-    """Whether workers live, and when each of them was heard of last."""
+    """Check that workers live and send heartbeats."""
     workers = await registry.workers(context.store)
     if not workers:
         if await tasks.any_ready(context.store):
             return [problem("workers", "no worker lives, and tasks wait", "`orc worker run MODULE:AGENT`, or `orc up`")]
-        return [ok("workers", "no worker lives, and nothing waits")]
+        return [ok("workers", "no worker lives, and no task waits")]
     now_ms = await tasks.server_ms(context.store)
     silent_s = {worker.id: max(0.0, now_ms / 1000 - worker.last_seen_at.timestamp()) for worker in workers}
     silence_max_s = context.settings.worker.heartbeat_s * MISSED_HEARTBEATS
@@ -108,10 +108,10 @@ async def check_workers(context: CheckContext) -> list[DoctorFinding]:
         return [
             warning(
                 "workers",
-                f"{worker.id} has been silent for {silent_s[worker.id]:.0f} s "
-                f"(a sign of life is due every {context.settings.worker.heartbeat_s:g} s)",
-                f"look at process {worker.pid} on {worker.host}; end it if it is stuck: its tasks run again elsewhere",
+                f"no heartbeat from {worker.id} for {silent_s[worker.id]:.0f} s "
+                f"(one is due every {context.settings.worker.heartbeat_s:g} s)",
+                f"check process {worker.pid} on {worker.host}; kill it if it is stuck: its tasks run again",
             )
             for worker in lost
         ]
-    return [ok("workers", f"{len(workers)} live; the quietest was heard {max(silent_s.values()):.1f} s ago")]
+    return [ok("workers", f"{len(workers)} live; the oldest heartbeat is {max(silent_s.values()):.1f} s old")]

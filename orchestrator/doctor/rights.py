@@ -1,4 +1,4 @@
-"""Looks at what the user of our URL may do: every command that we use, on the keys of the pool, without running one."""
+"""Checks that the user of the URL may run every command on the keys of the pool, without running any."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def check_rights(context: CheckContext) -> list[DoctorFinding]:
-    """Which commands and keys the user may not use."""
+    """Report commands and keys that the user may not use."""
     store = context.store
     commands = used_commands(store.keys)
     user = await _current_user(store)
@@ -32,7 +32,7 @@ async def check_rights(context: CheckContext) -> list[DoctorFinding]:
     if any(verdict for _, verdict in needed):
         return [_missing_rights(who, user, needed, store.keys)]
     if any(optional):
-        found = f"{who} may not publish or subscribe to hints; whoever follows a task hears of its output later"
+        found = f"{who} may not publish or subscribe to hints; followers of a task receive its output later"
         names = " ".join(f"+{acl_name(hint.split(' '))}" for hint in HINTS)
         fix = f"`redis-cli ACL SETUSER {user or 'USER'} {names} &{store.keys.prefix}:*`"
         return [warning("rights", found, fix)]
@@ -47,7 +47,7 @@ def _missing_rights(
     locked = any(verdict and "to run" not in verdict for _, verdict in verdicts)
     found = [f"may not run {', '.join(forbidden)}"] if forbidden else []
     found += [f"may not use keys like {keys.root}"] if locked else []
-    # The root itself is the key that scripts declare, so a pattern that asks for a colon behind it is too narrow.
+    # Scripts declare the root itself as their key, so a pattern that ends in a colon is too narrow.
     rules = [*(f"+{name}" for name in forbidden), *([f"~{keys.prefix}:*"] if locked else [])]
     return problem(
         "rights", f"{who} {' and '.join(found)}", f"`redis-cli ACL SETUSER {user or 'USER'} {' '.join(rules)}`"
@@ -63,7 +63,7 @@ async def _current_user(store: Store) -> str | None:
 
 
 async def _dry_run(store: Store, user: str, commands: Sequence[Sequence[str]]) -> list[str] | None:
-    """What the server would answer, as texts; None: asking is not allowed."""
+    """Return the denials of ACL DRYRUN, or None if the user may not run it."""
     replies = await store.pipeline([("ACL", "DRYRUN", user, *command) for command in commands])
     if isinstance(replies[0], StoreError):
         return None
@@ -71,8 +71,8 @@ async def _dry_run(store: Store, user: str, commands: Sequence[Sequence[str]]) -
 
 
 async def _queue_and_discard(store: Store, commands: Sequence[Sequence[str]]) -> list[str] | None:
-    """The same for a user who may not ask: what goes into a transaction is checked, and the transaction is dropped."""
-    # First without anything in it: were it refused below, the commands would run.
+    """Return the denials of queueing commands in a transaction, which is discarded; None if MULTI is not allowed."""
+    # Try an empty transaction first, because commands would run if MULTI were refused.
     if any(isinstance(reply, StoreError) for reply in await store.pipeline([("MULTI",), ("DISCARD",)])):
         return None
     _, *replies, _ = await store.pipeline([("MULTI",), *commands, ("DISCARD",)])
@@ -80,7 +80,7 @@ async def _queue_and_discard(store: Store, commands: Sequence[Sequence[str]]) ->
 
 
 def _denial(reply: Any) -> str:
-    """Why a command would be refused; empty when it would not, or when this version of Redis does not know it."""
+    """Return the reason of a denial; empty for an allowed command, and for one that this Redis does not know."""
     if isinstance(reply, StoreError):
         text = str(reply)
         return text if "NOPERM" in text else ""

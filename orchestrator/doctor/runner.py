@@ -1,4 +1,4 @@
-"""Runs all checks, from the machine to the pool, as far as they can be run: without settings or server they stop."""
+"""Runs all checks, from the machine to the pool; stops where settings or server are missing."""
 
 from __future__ import annotations
 
@@ -62,26 +62,30 @@ _POOL: Final = (
     ("lost-tasks", leftovers.check_leftovers),
 )
 _POOL_READABLE: Final = frozenset({"redis-cluster", "format"})
-"""With these in trouble the pool cannot be read."""
+"""With problems in these, the pool cannot be read."""
 _CONFIG: Final = ("appendfsync", "timeout", "tcp-keepalive")
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorReport:
-    """What was found; `answered`: whether there was a server to look at, and it answered to the end."""
+    """All findings.
+
+    Attributes:
+        answered: the server answered until the end.
+    """
 
     findings: tuple[DoctorFinding, ...]
     answered: bool
 
 
 def run_machine_checks(load: Callable[[], LoadedSettings]) -> tuple[list[DoctorFinding], Settings | None]:
-    """Look at machine and settings. Blocks for a moment.
+    """Check machine and settings. Blocks.
 
     Args:
         load: reads the settings; may raise `ConfigError`.
 
     Returns:
-        The findings, and the settings if they can be used.
+        The findings, and the settings if they are valid.
     """
     findings = [*machine.check_python(), *machine.check_platform(), *machine.check_open_files()]
     try:
@@ -101,11 +105,11 @@ def run_machine_checks(load: Callable[[], LoadedSettings]) -> tuple[list[DoctorF
 
 
 async def run_server_checks(settings: Settings) -> DoctorReport:
-    """Look at the server and the pool that the settings name; nothing is changed."""
+    """Check the server and the pool of the settings, without changes."""
     findings: list[DoctorFinding] = []
     try:
         with reach_server(settings) as where:
-            # Not through `open_services`: that claims an empty pool and loads scripts.
+            # Not through `open_services`, which claims an empty pool and loads scripts.
             async with Store(where, pool_keys(settings), name="doctor") as store:
                 findings += await server.check_connection(store)
                 info, config = await _ask_server(store)
@@ -142,7 +146,7 @@ async def _run(
         try:
             findings += await check(context)
         except StoreError as failure:
-            await context.store.execute("TIME")  # raises when the server itself is gone
-            fix = "see the other findings, above all `rights`, and look again"
-            findings.append(warning(code, f"could not be looked at: {failure}", fix))
+            await context.store.execute("TIME")  # raises if the server is unavailable
+            fix = "fix the other findings, `rights` first, and run it again"
+            findings.append(warning(code, f"not checked: {failure}", fix))
     return findings

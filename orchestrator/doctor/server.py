@@ -21,12 +21,12 @@ RECOMMENDED: Final = (8, 2)
 
 
 async def check_connection(store: Store) -> list[DoctorFinding]:
-    """How long the server takes to answer.
+    """Measure the latency of the server.
 
     Raises:
-        StoreError: it does not.
+        StoreError: it does not answer.
     """
-    # Not PING, which a server with a full disk refuses. The first one opens the connection.
+    # Not PING, which a server with a full disk refuses. The first call opens the connection.
     await store.execute("TIME")
     trips_s = []
     for _ in range(ROUND_TRIPS):
@@ -36,18 +36,18 @@ async def check_connection(store: Store) -> list[DoctorFinding]:
     typical_s = median(trips_s)
     found = f"answers in {typical_s * 1000:.2f} ms (median of {ROUND_TRIPS})"
     if typical_s > SLOW_S:
-        return [warning("redis-reach", found, "run supervisor and workers near the server; see what keeps it busy")]
+        return [warning("redis-reach", found, "run supervisor and workers near the server; check its load")]
     return [ok("redis-reach", found)]
 
 
 def connection_failed(failure: Exception) -> list[DoctorFinding]:
-    """What is said when the server does not answer, or refuses us."""
+    """Report a server that does not answer or refuses the login."""
     what, _, fix = str(failure).partition("; ")
-    return [problem("redis-reach", what, fix or "see that Redis runs, and that ORC_REDIS__URL names it")]
+    return [problem("redis-reach", what, fix or "check that Redis runs and that ORC_REDIS__URL names it")]
 
 
 async def check_version(context: CheckContext) -> list[DoctorFinding]:
-    """Whether it is new enough."""
+    """Check the version."""
     info = context.info
     if info.version == "?":
         return [warning("redis-version", "unknown: INFO is not allowed", "`ACL SETUSER …` with +info for our user")]
@@ -59,16 +59,16 @@ async def check_version(context: CheckContext) -> list[DoctorFinding]:
 
 
 async def check_role(context: CheckContext) -> list[DoctorFinding]:
-    """Whether it takes writes."""
+    """Check that the server is no replica."""
     if context.info.role == "slave":
         return [
-            problem("redis-role", "the server is a replica and takes no writes", "name its master in ORC_REDIS__URL")
+            problem("redis-role", "the server is a replica and refuses writes", "name its master in ORC_REDIS__URL")
         ]
-    return [ok("redis-role", "takes writes" if context.info.role == "master" else "unknown: INFO is not allowed")]
+    return [ok("redis-role", "accepts writes" if context.info.role == "master" else "unknown: INFO is not allowed")]
 
 
 async def check_cluster(context: CheckContext) -> list[DoctorFinding]:
-    """Whether it has the slot of the pool."""
+    """Check that the server has the slot of the pool."""
     if not context.info.cluster:
         return [ok("redis-cluster", "no cluster")]
     try:
@@ -88,16 +88,16 @@ _ADD_SLOTS: Final = "give every slot to a node: `redis-cli --cluster fix HOST:PO
 
 
 async def check_eviction(context: CheckContext) -> list[DoctorFinding]:
-    """Whether it throws keys away when memory is short."""
+    """Check that the server never evicts keys."""
     info = context.info
     fix = "`redis-cli CONFIG SET maxmemory-policy noeviction`, and the same line in redis.conf"
     if info.eviction == "?":
         return [ok("redis-eviction", "unknown: INFO is not allowed")]
     if info.evicted_keys:
-        lost = f"{info.evicted_keys} keys were thrown away since the server started (policy {info.eviction})"
-        return [problem("redis-eviction", lost, f"{fix}; raise maxmemory; submit again what is missing")]
+        lost = f"{info.evicted_keys} keys were evicted since the server started (policy {info.eviction})"
+        return [problem("redis-eviction", lost, f"{fix}; raise maxmemory; submit lost tasks again")]
     if info.eviction != "noeviction":
-        found = f"maxmemory-policy {info.eviction}: tasks may be thrown away when memory is short"
+        found = f"maxmemory-policy {info.eviction}: tasks may be evicted when memory is short"
         if context.settings.redis.allow_eviction:
             return [warning("redis-eviction", f"{found}; redis.allow_eviction permits it", fix)]
         return [problem("redis-eviction", f"{found}; the supervisor does not start", fix)]
@@ -105,7 +105,7 @@ async def check_eviction(context: CheckContext) -> list[DoctorFinding]:
 
 
 async def check_memory(context: CheckContext) -> list[DoctorFinding]:
-    """How much of its memory is used."""
+    """Check the used share of `maxmemory`."""
     used, limit = context.info.memory_bytes, context.info.memory_limit_bytes
     if not limit:
         return [ok("redis-memory", f"{used / 2**20:.0f} MiB used, no maxmemory")]
@@ -119,7 +119,7 @@ async def check_memory(context: CheckContext) -> list[DoctorFinding]:
 
 
 async def check_clients(context: CheckContext) -> list[DoctorFinding]:
-    """How many connections are left."""
+    """Check the number of free connections."""
     connected, most = context.info.clients, context.info.max_clients
     found = f"{connected} of {most} connections in use"
     if most and connected > 0.8 * most:
@@ -130,33 +130,33 @@ async def check_clients(context: CheckContext) -> list[DoctorFinding]:
 
 
 async def check_aof(context: CheckContext) -> list[DoctorFinding]:
-    """Whether what was accepted outlives the server."""
+    """Check for an append-only file."""
     if context.info.version == "?":
         return [ok("redis-aof", "unknown: INFO is not allowed")]
     if not context.info.append_only:
-        found = "no append-only file: what was accepted is lost when Redis stops"
+        found = "no append-only file: accepted tasks are lost when Redis stops"
         return [warning("redis-aof", found, "`redis-cli CONFIG SET appendonly yes`, and the same line in redis.conf")]
     return [ok("redis-aof", f"append-only file, {context.info.aof_bytes / 2**20:.1f} MiB")]
 
 
 async def check_fsync(context: CheckContext) -> list[DoctorFinding]:
-    """How much a loss of power costs."""
+    """Check how often the append-only file is flushed."""
     match context.config.get("appendfsync"):
         case None:
             return [ok("redis-fsync", "unknown: CONFIG GET is not allowed")]
         case "no" if context.info.append_only:
-            found = "appendfsync no: a loss of power costs up to half a minute of accepted tasks"
+            found = "appendfsync no: a power failure loses up to 30 s of accepted tasks"
             fix = "`redis-cli CONFIG SET appendfsync everysec`, and the same line in redis.conf"
             return [warning("redis-fsync", found, fix)]
         case "always":
-            return [ok("redis-fsync", "appendfsync always: a loss of power costs nothing that was answered")]
+            return [ok("redis-fsync", "appendfsync always: a power failure loses nothing that was acknowledged")]
         case other if context.info.append_only:
-            return [ok("redis-fsync", f"appendfsync {other}: a loss of power costs about a second")]
-    return [ok("redis-fsync", "nothing is appended")]
+            return [ok("redis-fsync", f"appendfsync {other}: a power failure loses about 1 s")]
+    return [ok("redis-fsync", "no append-only file")]
 
 
 async def check_disk(context: CheckContext) -> list[DoctorFinding]:
-    """Whether the last writes to the disk went well."""
+    """Check the last writes to the disk."""
     info = context.info
     failed = [
         name
@@ -175,23 +175,23 @@ async def check_disk(context: CheckContext) -> list[DoctorFinding]:
 
 
 async def check_timeout(context: CheckContext) -> list[DoctorFinding]:
-    """Whether idle connections are closed."""
+    """Check that the server keeps idle connections."""
     timeout_s = context.config.get("timeout")
     if timeout_s is None:
         return [ok("redis-timeout", "unknown: CONFIG GET is not allowed")]
     if timeout_s != "0":
-        found = f"connections that are idle for {timeout_s} s are closed; processes at rest connect again and again"
+        found = f"connections that are idle for {timeout_s} s are closed; idle processes reconnect again and again"
         return [warning("redis-timeout", found, "`redis-cli CONFIG SET timeout 0`, and the same line in redis.conf")]
-    return [ok("redis-timeout", "idle connections are left alone")]
+    return [ok("redis-timeout", "idle connections stay open")]
 
 
 async def check_keepalive(context: CheckContext) -> list[DoctorFinding]:
-    """Whether the server notices clients that vanished."""
+    """Check that the server detects vanished clients."""
     keepalive_s = context.config.get("tcp-keepalive")
     if keepalive_s is None:
         return [ok("redis-keepalive", "unknown: CONFIG GET is not allowed")]
     if keepalive_s == "0":
-        found = "tcp-keepalive 0: a client that vanished from the network keeps its connection for ever"
+        found = "tcp-keepalive 0: a client that vanished from the network keeps its connection permanently"
         fix = "`redis-cli CONFIG SET tcp-keepalive 300`, and the same line in redis.conf"
         return [warning("redis-keepalive", found, fix)]
-    return [ok("redis-keepalive", f"vanished clients are noticed after {keepalive_s} s")]
+    return [ok("redis-keepalive", f"vanished clients are detected after {keepalive_s} s")]

@@ -1,1 +1,1 @@
-"""Finds what Redis lost or what crashed programs left behind, and puts it right from the records of the tasks."""
+"""Finds damage in a pool, from lost writes or crashed programs, and repairs it from the records of the tasks."""

@@ -1,4 +1,4 @@
-"""Counts the keys of a pool by kind, and estimates the memory they take from samples; reads only."""
+"""Counts the keys of a pool by kind and estimates their memory from samples. Reads only."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 KEYS_AT_ONCE: Final = 500
 SAMPLES_OF_KIND: Final = 200
-"""Keys of one kind that are measured; the rest are taken to be alike."""
+"""Number of keys of one kind that are measured."""
 FOREIGN: Final = "(none of ours)"
 
 
 @dataclass(slots=True)
 class KindReport:
-    """What the keys of one kind come to.
+    """Keys of one kind.
 
     Attributes:
-        kind: the suffix in the table of keys.
-        measured, measured_bytes: how many were measured, and what they take together.
-        biggest, biggest_bytes: the largest of those.
-        oldest: when the oldest task was submitted, for keys that carry a task's id.
+        kind: suffix in the table of keys.
+        measured, measured_bytes: number of measured keys, and their memory.
+        biggest, biggest_bytes: the largest measured key.
+        oldest: submit time of the oldest task, for keys with a task id.
     """
 
     kind: str
@@ -43,17 +43,17 @@ class KindReport:
 
     @property
     def bytes(self) -> int | None:
-        """All of them, estimated; None: the server does not tell."""
+        """Estimated memory of all keys; None if the server does not tell."""
         return round(self.measured_bytes * self.keys / self.measured) if self.measured else None
 
     def note_age(self, submitted_ms: int) -> None:
-        """Keep the oldest."""
+        """Keep the oldest time."""
         if not self._oldest_ms or submitted_ms < self._oldest_ms:
             self._oldest_ms, self.oldest = submitted_ms, from_instant_ms(submitted_ms)
 
 
 class KeyReport:
-    """Goes through the keys of the pool once; `kinds` has what was seen so far, in the order of the table of keys."""
+    """Scans the keys of a pool once; `kinds` has the counts so far, in the order of the table of keys."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -63,11 +63,11 @@ class KeyReport:
 
     @property
     def kinds(self) -> list[KindReport]:
-        """Kinds of which there are keys."""
+        """Kinds that have keys."""
         return [kind for kind in self._kinds.values() if kind.keys]
 
     async def steps(self) -> AsyncGenerator[int, None]:
-        """Count on; yields how many keys were seen."""
+        """Scan on; yields the number of keys so far."""
         cursor, seen = b"0", set[bytes]()
         while True:
             cursor, names = await self._store.execute("SCAN", cursor, "MATCH", self._root + b"*", "COUNT", KEYS_AT_ONCE)
@@ -93,7 +93,7 @@ class KeyReport:
         sizes = await self._store.pipeline([("MEMORY", "USAGE", name) for _, name in samples])
         for (kind, name), size in zip(samples, sizes, strict=True):
             if isinstance(size, StoreError):
-                # Not every user may ask, and not every server that speaks Redis can answer.
+                # The user may lack the right, or the server the command.
                 self._told = not isinstance(size, ServerRefused)
             elif size:
                 kind.measured += 1
@@ -103,7 +103,7 @@ class KeyReport:
 
 
 def _submitted_ms(id_: str) -> int | None:
-    """The time in a task's id; None: it is not one of ours."""
+    """Return the time in a task id, or None."""
     digits = id_.replace("-", "")
     try:
         return int(digits[:12], 16) if len(digits) == 32 else None

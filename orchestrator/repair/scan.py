@@ -1,7 +1,7 @@
-"""One walk through all keys of a pool, in small steps: every record and every index is held against the other.
+"""Scans all keys of a pool in small steps and compares every record with every index.
 
-The scripts judge, each in one moment, so a task that moves between two steps is no finding. Nothing outside the root of
-the pool is touched, and whatever cannot be read is noted and passed by.
+Scripts judge atomically, so a task that moves between two steps is no finding. The scan touches nothing outside the
+root of the pool, and reports what it cannot read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KEYS_AT_ONCE: Final = 500
 ROWS_AT_ONCE: Final = 100
 ENTRIES_AT_ONCE: Final = 50
-"""An entry holds up to 16 KiB."""
+"""An entry takes up to 16 KiB."""
 
 _DAY_S: Final = 86_400
 _INDEXES: Final = frozenset(
@@ -38,7 +38,7 @@ _WITH_TASK: Final = {"task:ID": "", "out:ID": "out"}
 
 @dataclass(frozen=True, slots=True)
 class KeyLifetimes:
-    """How long things live; a repair gives what has no lifetime the one of its kind."""
+    """Lifetimes that a repair gives to keys without one."""
 
     max_wait_s: int
     dead_ttl_s: int
@@ -46,7 +46,7 @@ class KeyLifetimes:
 
     @classmethod
     def of(cls, settings: Settings) -> KeyLifetimes:
-        """As the settings say."""
+        """Read them from the settings."""
         return cls(
             max_wait_s=round(settings.queue.max_wait_s),
             dead_ttl_s=round(settings.results.dead_ttl_s),
@@ -54,16 +54,16 @@ class KeyLifetimes:
         )
 
     def of_kind(self, suffix: str) -> int:
-        """Seconds for a key that is no record; what is shorter is given back when the key is written next."""
+        """Return the lifetime of a kind; the next write of the key restores a shorter one."""
         own = {"dead": self.dead_ttl_s, "leader": self.leader_s, "replies:C": 3600, "stats:MINUTE": 3 * _DAY_S}
         return own.get(suffix, _DAY_S)
 
 
 class PoolScan:
-    """Goes through the pool once.
+    """Scans the pool once.
 
     Attributes:
-        keys_seen: keys of the pool so far; some are met twice.
+        keys_seen: number of keys so far; SCAN may return a key twice.
         places_seen: tasks in indexes, and entries of inboxes.
     """
 
@@ -81,10 +81,10 @@ class PoolScan:
         self.places_seen = 0
 
     async def steps(self) -> AsyncGenerator[list[RepairFinding], None]:
-        """What is found, step by step; each step is a few short commands.
+        """Yield the findings of each step; a step takes a few short commands.
 
         Raises:
-            ServerUnavailable: Redis does not answer; begin a new walk.
+            ServerUnavailable: Redis does not answer; start a new scan.
         """
         cursor = b"0"
         while True:
@@ -96,7 +96,7 @@ class PoolScan:
                 yield found
             if cursor == b"0":
                 break
-        # Who has the turn of a lane is known when all its members were found.
+        # The turn of a lane is known when all its members are found.
         async for found in self._check_tasks(list(self._lanes)):
             yield found
 
@@ -122,7 +122,7 @@ class PoolScan:
     # Keys as such ----------------------------------------------------------------------------------------------------
 
     async def _check_types(self, keys: Sequence[_Key]) -> AsyncIterator[list[RepairFinding]]:
-        """Types and lifetimes; of records, output and idempotency keys the lifetime is judged with the tasks."""
+        """Check types and lifetimes; lifetimes of records, output and idempotency keys are checked with the tasks."""
         if strange := [key for key in keys if not key.kind]:
             yield [RepairFinding("foreign", key.text, "", repaired=False) for key in strange]
         known = [key for key in keys if key.kind and key.kind != "task:ID"]
@@ -157,7 +157,7 @@ class PoolScan:
                     )
                 )
             except ServerRefused as refusal:
-                # One of them cannot be judged: find it, and pass it by.
+                # Redis refuses one task of the batch: halve it to find that task and go on with the rest.
                 if len(batch) == 1:
                     yield [RepairFinding("unreadable", _subject(*batch[0]), str(refusal), repaired=False)]
                 else:
@@ -251,7 +251,7 @@ class PoolScan:
 
 @dataclass(frozen=True, slots=True)
 class _Key:
-    """One key: `kind` is its suffix in the table of keys, empty when it is none of ours."""
+    """One key; `kind` is its suffix in the table of keys, empty for a foreign key."""
 
     full: bytes
     suffix: bytes
@@ -275,7 +275,7 @@ class _Key:
         return _text(self.full)
 
     def proper_name(self) -> str | None:
-        """The name in it, if it is one that we hand out."""
+        """Return the name in the key, if it is a valid one."""
         try:
             return check_name("key", _text(self.name))
         except InvalidInput:

@@ -50,7 +50,7 @@ async def test_check_finds_and_repairs(team: LocalTeam, terminal: Terminal, redi
     done = await orc(terminal, "keys", "check")
     assert done.code == 1
     assert "lost-ready  7  A ready task is in no queue.\n" in done.out
-    assert "  a repair: It goes to its place in its queue.\n" in done.out
+    assert "  a repair: It is put back into its queue.\n" in done.out
     assert sum(handle.id in done.out for handle in handles) == 5
     assert "and 2 more" in done.out
     done = await orc(terminal, "keys", "check", "--repair")
@@ -63,7 +63,7 @@ async def test_check_finds_and_repairs(team: LocalTeam, terminal: Terminal, redi
     assert len(row["examples"]) == 5
     done = await orc(terminal, "keys", "check", "--repair", "--yes")
     assert done.code == 0
-    assert "  repaired: It goes to its place in its queue.\n" in done.out
+    assert "  repaired: It is put back into its queue.\n" in done.out
     assert redis_client.zcard(team.services.keys.queue("skill:nobody")) == 7
     assert (await orc(terminal, "keys", "check", "-o", "id")).code == 0
 

@@ -147,7 +147,7 @@ async def test_a_silent_worker(leaderless: LocalTeam, store: Store, settings: Se
     await anyio.sleep(settings.worker.heartbeat_s * 5)
     found = (await run_doctor(settings))["workers"]
     assert found.severity is Severity.WARNING
-    assert found.found.startswith("ghost has been silent")
+    assert found.found.startswith("no heartbeat from ghost")
     assert "process 7 on far" in found.fix
     await store.call(registry.heartbeat(store.keys, worker="ghost", backlogs=[("scribe", 1)], alive_s=60))
     assert (await run_doctor(settings))["workers"].severity is Severity.OK
@@ -216,7 +216,7 @@ async def test_a_worker_that_is_gone_holds_a_task(team: LocalTeam, store: Store,
     await store.call(registry.deregister(store.keys, worker="ghost"))
     found = (await run_doctor(settings))["lost-workers"]
     assert found.severity is Severity.PROBLEM
-    assert found.found.startswith("ghost, which is gone, still holds 1 task")
+    assert found.found.startswith("ghost is dead and still holds 1 task")
     agent = Agent("scribe", lease=60)
 
     @agent.skill
@@ -345,7 +345,7 @@ async def test_orders_that_cannot_be_read(settings: Settings, store: Store) -> N
 
 
 async def test_orders_and_secrets(settings: Settings) -> None:
-    """Orders signed with the secret before are a warning while it is still accepted, and a worse one afterwards."""
+    """Orders signed with the previous secret are a warning while it is still accepted, and a worse one afterwards."""
     old, new = {"control__secret": "the-secret-of-the-past"}, {"control__secret": "the-secret-of-today"}
     url = settings.redis.url
     assert url is not None
@@ -358,7 +358,7 @@ async def test_orders_and_secrets(settings: Settings) -> None:
     during = (await run_doctor(with_secrets(**new, control__previous_secret="the-secret-of-the-past")))[
         "active-commands"
     ]
-    assert "signed with the secret before" in during.found
+    assert "signed with the previous secret" in during.found
     after = (await run_doctor(with_secrets(**new)))["active-commands"]
-    assert after.found.startswith("1 not truly signed (stop:all)")
+    assert after.found.startswith("1 without a valid signature (stop:all)")
     assert "secret-of" not in during.found + during.fix + after.found + after.fix

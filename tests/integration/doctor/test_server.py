@@ -77,7 +77,7 @@ async def test_no_append_only_file() -> None:
 
 
 async def test_permitted_eviction_is_a_warning_and_real_loss_a_problem() -> None:
-    """`redis.allow_eviction` turns the problem into a warning, until keys have been thrown away."""
+    """`redis.allow_eviction` turns the problem into a warning, until keys have been evicted."""
     with RedisServer(options={"maxmemory": "3mb", "maxmemory-policy": "allkeys-lru"}) as running:
         permitted = local_settings(running.url, PREFIX, redis__url=running.url, redis__allow_eviction=True)
         assert (await find_problems(permitted))["redis-eviction"] == "warning"
@@ -86,7 +86,7 @@ async def test_permitted_eviction_is_a_warning_and_real_loss_a_problem() -> None
                 client.set(f"other:{number}", "x" * 20_000, ex=60)
         found = (await run_doctor(permitted))["redis-eviction"]
         assert found.severity is Severity.PROBLEM
-        assert "keys were thrown away" in found.found
+        assert "keys were evicted" in found.found
 
 
 @pytest.mark.parametrize(("used", "severity"), [(0.8, "warning"), (0.95, "problem")])

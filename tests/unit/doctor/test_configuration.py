@@ -120,7 +120,7 @@ def test_a_control_secret_is_no_password(tmp_path: Path) -> None:
     (tmp_path / "orc.toml").chmod(0o644)
     found = only(configuration.check_secret_files(settings))
     assert found.severity is Severity.WARNING
-    assert "the secret that signs commands" in found.found
+    assert "the control secret" in found.found
     assert SECRET not in only(configuration.check_settings(settings)).found + found.found
 
 

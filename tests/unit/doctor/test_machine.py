@@ -104,7 +104,7 @@ def test_data_dir_of_somebody_else(data_dir: Path) -> None:
 def test_data_dir_that_is_none(tmp_path: Path) -> None:
     """A file, or a folder with other things in it, cannot be one."""
     (tmp_path / "notes.txt").touch()
-    for path, said in ((tmp_path / "notes.txt", "is no directory"), (tmp_path, "holds files of something else")):
+    for path, said in ((tmp_path / "notes.txt", "is no directory"), (tmp_path, "contains other files")):
         found = only(embedded.check_data_dir(path))
         assert found.severity is Severity.PROBLEM
         assert said in found.found
