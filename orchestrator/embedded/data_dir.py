@@ -1,10 +1,10 @@
-"""The data directory of an embedded server: how it is found and made, the files in it, and its three locks.
+"""Finds and creates the data directory of an embedded server, with its files and three locks.
 
 users.lock     shared by every user of the server. The guardian waits to hold it alone; then no user can join.
-guardian.lock  held by the guardian while it runs. A starter takes it first and hands it over without a gap.
-server.lock      held by the guardian and, through the inherited descriptor, by its redis-server; free: no writer.
+guardian.lock  held by the guardian while it runs. A starter takes it first and passes it on without a gap.
+server.lock    held by the guardian and, through an inherited descriptor, by its redis-server; free if none writes.
 
-All are flock locks: the kernel drops them with their last holder, whichever way that ends. Files are no proof of life.
+All are flock locks, which the kernel drops with their last holder. Files prove nothing about running processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _IGNORED_NAMES = frozenset({"lost+found"})
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """What a guardian writes down about its running server."""
+    """Record of a guardian about its running server."""
 
     socket: Path
     pid: int
@@ -55,20 +55,19 @@ def find_data_dir(
     environ: Mapping[str, str] = os.environ,
     cwd: Path | None = None,
 ) -> Path | None:
-    """Decide which data directory is meant.
+    """Find the data directory.
 
     Args:
-        explicit: what the user named on the command line; it wins.
-        create: make the directory when it does not exist; without a name, that is `.orc` in `cwd`.
-        environ: where `ORC_DATA_DIR` is looked up, the second choice.
-        cwd: where the search for the nearest `.orc` begins, upwards; the third choice. Default: the current directory.
+        explicit: directory from the command line; it wins.
+        create: create the directory if it does not exist; without a name, `.orc` in `cwd`.
+        environ: has `ORC_DATA_DIR`, the second choice.
+        cwd: start of the upward search for `.orc`, the third choice; default: the current directory.
 
     Returns:
-        The directory. One that was named is returned even when it does not exist; None says that nothing was named and
-        nothing was found.
+        The directory, even if a named one does not exist; None if none was named or found.
 
     Raises:
-        ConfigError: the directory cannot be made or used.
+        ConfigError: the directory cannot be created or used.
     """
     named = explicit or environ.get(ENVIRONMENT_NAME)
     start = (cwd or Path.cwd()).resolve()
@@ -86,14 +85,14 @@ def _data_dirs_above(start: Path) -> Iterator[Path]:
     for folder in (start, *start.parents):
         candidate = folder / NAME
         with contextlib.suppress(OSError):
-            # A directory of somebody else (say, in a shared /tmp) could lead us to a server of theirs.
+            # Skip directories of other users, for example in /tmp, which could lead to a foreign server.
             if candidate.stat().st_uid == os.geteuid() and DataDir(candidate).users_lock.is_file():
                 yield candidate
 
 
 @dataclass(frozen=True, slots=True)
 class DataDir:
-    """One data directory; `path` should be resolved, since the socket's name depends on it."""
+    """One data directory. `path` should be resolved, because the socket's name depends on it."""
 
     path: Path
 
@@ -114,31 +113,31 @@ class DataDir:
 
     @property
     def record_file(self) -> Path:
-        """Where the running server is; see `ServerRecord`."""
+        """Location of the running server; see `ServerRecord`."""
         return self.path / "server.json"
 
     @property
     def server_log(self) -> Path:
-        """What redis-server prints."""
+        """Output of redis-server."""
         return self.path / "redis.log"
 
     @property
     def guardian_log(self) -> Path:
-        """What the guardian prints."""
+        """Output of the guardian."""
         return self.path / "guardian.log"
 
     @property
     def failure_file(self) -> Path:
-        """Why the last guardian gave up; absent after a good start."""
+        """Reason why the last guardian gave up; absent after a good start."""
         return self.path / "last-failure.txt"
 
     # -------------------------------------------------------------------------------------------------------- making it
 
     def prepare(self) -> None:
-        """Make the directory, private to the user and invisible to git; harmless when it is there.
+        """Create the directory, private to the user and ignored by git; harmless when repeated.
 
         Raises:
-            ConfigError: it cannot be made or written, or holds files of something else.
+            ConfigError: it cannot be created or written, or contains other files.
         """
         try:
             try:
@@ -146,11 +145,11 @@ class DataDir:
             except FileExistsError:
                 self._refuse_foreign_folder()
             if not os.access(self.path, os.W_OK | os.X_OK):
-                raise PermissionError(13, "you may not write there")
+                raise PermissionError(13, "it is not writable")
             if not self.users_lock.exists():
-                with contextlib.suppress(PermissionError):  # a volume of another owner that we may write is good enough
+                with contextlib.suppress(PermissionError):  # a writable volume of another owner is good enough
                     self.path.chmod(0o700)
-                # First of all files: the others are recognised as ours by its presence.
+                # The first file, because its presence marks a data directory.
                 os.close(_open_lock(self.users_lock, create=True))
             ignore = self.path / ".gitignore"
             if not ignore.exists():
@@ -172,12 +171,12 @@ class DataDir:
     # -------------------------------------------------------------------------------------------------------- its locks
 
     def join_users(self, *, create: bool, timeout_s: float) -> int | None:
-        """Take users.lock, shared, and return the descriptor that holds it; None when there is no such directory.
+        """Take users.lock, shared, and return its descriptor; None if there is no such directory.
 
-        Waits while a guardian stops its server: it then holds the lock alone.
+        Waits while a guardian stops its server and holds the lock alone.
 
         Raises:
-            ServerUnavailable: the guardian did not let go in time.
+            ServerUnavailable: the guardian kept the lock too long.
         """
         deadline_s = time.monotonic() + timeout_s
         while True:
@@ -189,7 +188,7 @@ class DataDir:
                 return None
             try:
                 self._wait_for_shared_lock(users_fd, deadline_s)
-                # An ephemeral directory may have been removed, another one made, while we waited.
+                # An ephemeral directory may have been removed and created again meanwhile.
                 if is_same_file(users_fd, self.users_lock):
                     return users_fd
             except BaseException:
@@ -206,15 +205,15 @@ class DataDir:
             time.sleep(POLL_S)
 
     def take_guardian_lock(self) -> int | None:
-        """Take guardian.lock for a guardian that is about to start; None when one lives."""
+        """Take guardian.lock for a new guardian; None if one lives."""
         lock_fd = self._take(self.guardian_lock)
         if lock_fd is not None:
-            # A killed guardian left it: with this lock held it would look like the record of a running server.
+            # Under this lock, the record of a killed guardian would look like that of a running server.
             self.record_file.unlink(missing_ok=True)
         return lock_fd
 
     def take_server_lock(self) -> int | None:
-        """Take server.lock; None while a server of an earlier guardian still runs."""
+        """Take server.lock; None while a server of an earlier guardian runs."""
         return self._take(self.server_lock)
 
     def guardian_is_alive(self) -> bool:
@@ -229,13 +228,13 @@ class DataDir:
             os.close(guardian_fd)
 
     def has_other_users(self) -> bool:
-        """Tell whether somebody shares users.lock while a guardian serves; only for one who does not hold it."""
+        """Tell whether other processes share users.lock while a guardian serves; call it without holding the lock."""
         try:
             users_fd = _open_lock(self.users_lock, create=False)
         except FileNotFoundError:
             return False
         try:
-            # Not free, and yet shared: so it is not the guardian, about to stop its server, who holds it.
+            # Locked but shared, so the holder is a user and not a stopping guardian.
             return (
                 not try_lock(users_fd, fcntl.LOCK_EX) and try_lock(users_fd, fcntl.LOCK_SH) and self.guardian_is_alive()
             )
@@ -253,7 +252,7 @@ class DataDir:
     # ------------------------------------------------------------------------------------------------------- its record
 
     def read_record(self) -> ServerRecord | None:
-        """Return what the guardian wrote down; None when nothing of use is there, as in a copied directory."""
+        """Return the guardian's record; None if there is no valid one, as in a copied directory."""
         try:
             fields = json.loads(self.record_file.read_bytes())
             record = ServerRecord(
@@ -269,14 +268,14 @@ class DataDir:
             return None
 
     def write_record(self, record: ServerRecord) -> None:
-        """Replace the record in one step, so that a reader sees the old or the new one."""
+        """Replace the record atomically."""
         fields = asdict(record) | {"socket": os.fspath(record.socket), "binary": os.fspath(record.binary)}
         draft = self.record_file.with_suffix(".new")
         draft.write_text(json.dumps(fields, indent=2) + "\n")
         draft.replace(self.record_file)
 
     def remove_record(self, guardian_pid: int) -> None:
-        """Remove the record if it is of this guardian: the directory may have been deleted and made anew."""
+        """Remove the record of this guardian; the directory may have been deleted and created again."""
         record = self.read_record()
         if record and record.guardian_pid == guardian_pid:
             self.record_file.unlink(missing_ok=True)
@@ -285,7 +284,7 @@ class DataDir:
 
     @staticmethod
     def open_log(log: Path) -> FileIO:
-        """Open a log for appending; one that has grown large is put aside first."""
+        """Open a log for appending; rotate it first if it is large."""
         with contextlib.suppress(FileNotFoundError):
             if log.stat().st_size > _LOG_MAX_BYTES:
                 log.replace(log.with_name(log.name + ".1"))
@@ -294,13 +293,13 @@ class DataDir:
     # ------------------------------------------------------------------------------------------------------- its socket
 
     def socket_path(self, environ: Mapping[str, str] = os.environ) -> Path:
-        """Return where this directory's server listens, in a private folder that exists afterwards.
+        """Return the path of the server's socket, in a private folder that is created.
 
-        The name stays the same for the life of the directory, and differs for one that was deleted and made anew: the
-        old server, which may still run, must not unlink the socket of the new one.
+        The name is stable for one directory, and differs after the directory was deleted and created again, so that an
+        old server cannot unlink the socket of a new one.
 
         Raises:
-            ConfigError: no folder is private enough or has a path that is short enough.
+            ConfigError: no folder is private and has a short enough path.
         """
         name = self._socket_name()
         refused: list[str] = []
@@ -318,7 +317,7 @@ class DataDir:
             return path
         raise ConfigError(
             f"no place for the unix socket of {self.path} (a path of at most {SOCKET_PATH_MAX_BYTES} bytes "
-            f"in a folder that is ours alone): {'; '.join(refused)}; "
+            f"in a private folder): {'; '.join(refused)}; "
             f"set XDG_RUNTIME_DIR or TMPDIR to a short, private folder"
         )
 
@@ -329,7 +328,7 @@ class DataDir:
 
 
 def try_lock(lock_fd: int, operation: int) -> bool:
-    """Take a flock lock if that is possible at once."""
+    """Take a flock lock without waiting."""
     try:
         fcntl.flock(lock_fd, operation | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -338,7 +337,7 @@ def try_lock(lock_fd: int, operation: int) -> bool:
 
 
 def is_same_file(opened_fd: int, path: Path) -> bool:
-    """Tell whether an open file is (still) the one of this name."""
+    """Tell whether an open file still has this name."""
     try:
         return os.path.samestat(os.fstat(opened_fd), path.stat())
     except FileNotFoundError:
@@ -357,9 +356,9 @@ def _socket_folders(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _make_private(folder: Path) -> None:
-    """Make a folder only we can enter; refuse one that somebody else put there."""
+    """Create a private folder; refuse one of another user."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise PermissionError(13, "it is no folder that belongs to us alone (mode 0700)")
+        raise PermissionError(13, "it is no private folder of this user (mode 0700)")

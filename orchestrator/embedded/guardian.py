@@ -1,19 +1,18 @@
-"""The guardian: a small process that owns the redis-server of one data directory, from its start to its orderly stop.
+"""The guardian: a small process that runs the redis-server of one data directory, from start to orderly stop.
 
-Run as `python -m orchestrator.embedded.guardian DIR`, normally by `orchestrator.embedded.attachment`. It knows nothing
-of tasks
-and imports no Redis client, so that it is there quickly and stays small.
+Run as `python -m orchestrator.embedded.guardian DIR`, normally by `orchestrator.embedded.attachment`. It imports no
+Redis client, so that it starts fast and stays small.
 
-Protocol (the locks are described in `orchestrator.embedded.data_dir`):
+Protocol (`orchestrator.embedded.data_dir` describes the locks):
 
-1. It is born with guardian.lock, taken by its starter; it takes server.lock, which an orphaned server may still hold.
-2. It starts redis-server, which inherits server.lock and gets SIGTERM when the guardian dies; waits until it answers;
-   writes server.json; tells the starter.
-3. One thread sleeps in a blocking flock of users.lock. The kernel wakes it when the last user is gone, however that
-   went. From then on nobody can come in: the server is stopped, server.json and the socket go, and the locks last.
-   Who arrived meanwhile waited in front of users.lock, finds an empty house and may start a server of its own.
-4. A server that dies while it is in use is started again, with growing pauses; after a row of quick deaths the
-   guardian writes down the reason and gives up.
+1. The starter takes guardian.lock and passes it on. The guardian takes server.lock, which an orphaned server may hold.
+2. It starts redis-server, which inherits server.lock and gets SIGTERM when the guardian dies; waits for an answer;
+   writes server.json; reports to the starter.
+3. One thread blocks in flock of users.lock. The kernel wakes it after the last user. From then on no user can join:
+   the guardian stops the server, removes server.json and the socket, and releases the locks last. A process that
+   waited for users.lock meanwhile finds no server and may start one.
+4. The guardian restarts a server that dies while in use, with growing delays. After several quick exits in a row it
+   writes the reason down and gives up.
 """
 
 from __future__ import annotations
@@ -60,26 +59,26 @@ _LOG_TAIL_LINES = 12
 
 
 class StopRequested(Exception):
-    """No error: nobody needs the server any more, or the guardian was told to go; leaves whatever it waits for."""
+    """Ends any wait: the server has no users, or the guardian got SIGTERM."""
 
 
 class StartReport:
-    """Tells the starter, through a pipe, how the start goes: one JSON object per line; a starter that left is fine."""
+    """Reports the start to the starter through a pipe, one JSON object per line; the starter may have left."""
 
     def __init__(self, pipe_fd: int | None) -> None:
         self._pipe_fd = pipe_fd
 
     def loading(self) -> None:
-        """Say that the server is alive and reads its data."""
+        """Report that the server reads its data."""
         self._send({"state": "loading"})
 
     def ready(self) -> None:
-        """Say that the server answers; the last word."""
+        """Report that the server answers, and close the pipe."""
         self._send({"state": "ready"})
         self._close()
 
     def failed(self, error: OrchestratorError) -> None:
-        """Say why there is no server; the last word."""
+        """Report the reason why there is no server, and close the pipe."""
         self._send({"state": "failed", "error": type(error).__name__, "message": str(error)})
         self._close()
 
@@ -100,9 +99,9 @@ class RedisGuardian:
     Args:
         place: the data directory.
         binary: the server program.
-        socket_path: where the server is to listen.
+        socket_path: socket of the server.
         users_fd: an open users.lock.
-        report: hears how the start goes.
+        report: receives the progress of the start.
     """
 
     def __init__(
@@ -124,13 +123,13 @@ class RedisGuardian:
         self._launched_at_s = 0.0
         self._quick_exits = 0
         self._stop_reason: str | None = None
-        # Signals and the thread that waits for the last user write here, so that one select hears them all.
+        # Signals and the users thread write here, so that one select waits for both.
         self._wake_read_fd, self._wake_write_fd = os.pipe()
         os.set_blocking(self._wake_read_fd, False)
         os.set_blocking(self._wake_write_fd, False)
 
     def run(self) -> None:
-        """Keep the server until nobody uses it.
+        """Run the server while it has users.
 
         Raises:
             OrchestratorError: the server did not start, or died again and again.
@@ -147,18 +146,18 @@ class RedisGuardian:
         finally:
             self._stop_server()
 
-    # ---------------------------------------------------------------------------------------------------------- hearing
+    # ---------------------------------------------------------------------------------------------------------- waiting
 
     def _install_signal_handlers(self) -> None:
         signal.set_wakeup_fd(self._wake_write_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         signal.signal(signal.SIGTERM, lambda _number, _frame: self._ask_to_stop("SIGTERM"))
-        # Ctrl-C and a closed terminal are for the users; the server goes when they are gone.
+        # Ctrl-C and a closed terminal end users; the server ends after them.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def _await_last_user(self) -> None:
-        # Held until this process ends, so that nobody comes in while the server goes.
+        # Held until this process ends, so that no user joins while the server stops.
         fcntl.flock(self._users_fd, fcntl.LOCK_EX)
         self._ask_to_stop("the last user left")
         with contextlib.suppress(BlockingIOError):
@@ -168,7 +167,7 @@ class RedisGuardian:
         self._stop_reason = self._stop_reason or reason
 
     def _pause(self, timeout_s: float | None) -> None:
-        """Sleep until a signal, the last user's leave, or the time-out."""
+        """Sleep until a signal, the end of the last user, or the time-out."""
         select.select([self._wake_read_fd], [], [], timeout_s)
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read_fd, 512):
@@ -188,7 +187,7 @@ class RedisGuardian:
     # --------------------------------------------------------------------------------------------------------- starting
 
     def _take_server_lock(self) -> None:
-        """Wait until no server of an earlier guardian writes here; ask it to go where the kernel has not done so."""
+        """Wait for the server of an earlier guardian to end; ask it to, in case the kernel did not signal it."""
         deadline_s = time.monotonic() + ORPHAN_TIMEOUT_S
         while (lock_fd := self._place.take_server_lock()) is None:
             if time.monotonic() >= deadline_s:
@@ -203,7 +202,7 @@ class RedisGuardian:
         self._server_lock_fd = lock_fd
 
     def _launch(self) -> None:
-        """Start the server, wait until it answers, and write down where it is."""
+        """Start the server, wait until it answers, and write its record."""
         try:
             self._await_answer(*self._spawn())
             self._write_record()
@@ -212,10 +211,10 @@ class RedisGuardian:
             raise ServerUnavailable(f"no server could be started in {self._place.path}: {error}") from error
 
     def _spawn(self) -> tuple[subprocess.Popen[bytes], int]:
-        """Start the server; return it and where in its log its own lines begin."""
+        """Start the server; return it and the position of its first log line."""
         assert self._server_lock_fd is not None
         if not is_same_file(self._server_lock_fd, self._place.server_lock):
-            # Another guardian may serve the directory that has this name now.
+            # Another guardian may serve a new directory of this name.
             raise FileNotFoundError("the directory was deleted or replaced while its server ran")
         self._launched_at_s = time.monotonic()
         self._socket_path.unlink(missing_ok=True)
@@ -223,7 +222,7 @@ class RedisGuardian:
             log_start = os.fstat(log.fileno()).st_size
             self._server = subprocess.Popen(  # noqa: S603 - a program that was found and asked for its version
                 [self._binary.path, REDIS_CONF, "--unixsocket", self._socket_path],
-                # The working directory is the data directory: no path of the user's has to be quoted for Redis.
+                # The working directory is the data directory, so that no user path needs quoting for Redis.
                 cwd=self._place.path,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -278,7 +277,7 @@ class RedisGuardian:
         if "RDB format version" in log:
             return [f"The data was written by a newer Redis. Use that one again: {INSTALL_HINT}."]
         if "append only file" in log.lower():
-            # redis-server is its own checker when called by that name; another version's may not know the format.
+            # redis-server checks its files under that name; another version may not know the format.
             command = shlex.quote(str(self._binary.path))
             manifest = shlex.quote(str(self._place.path / "appendonlydir" / "appendonly.aof.manifest"))
             repair = f"exec -a redis-check-aof {command} --fix {manifest}"
@@ -318,7 +317,7 @@ class RedisGuardian:
     # --------------------------------------------------------------------------------------------------------- stopping
 
     def _stop_server(self) -> None:
-        """Stop the server the way that brings its data to the disk; by force only when that takes too long."""
+        """Stop the server so that it saves its data; kill it after a time-out."""
         self._place.remove_record(os.getpid())
         server = self._server
         if server is None:
@@ -329,7 +328,7 @@ class RedisGuardian:
                 log_line(f"redis-server {server.pid} did not stop within {STOP_TIMEOUT_S:g} s: killing it")
                 server.kill()
             else:
-                # Once more from time to time: a server may decline while it is busy.
+                # Repeat, because a busy server may decline.
                 server.terminate()
             reminder_s = time.monotonic() + STOP_REMINDER_S
             while server.poll() is None and time.monotonic() < reminder_s:
@@ -352,14 +351,14 @@ def log_line(text: str) -> None:
 def run_guardian(
     place: DataDir, *, server: Path | None, guardian_lock_fd: int, report: StartReport, ephemeral: bool
 ) -> int:
-    """Run a guardian to its end and return the process's exit code.
+    """Run a guardian to its end and return the exit code.
 
     Args:
         place: the data directory.
-        server: the server program; None looks for one.
-        guardian_lock_fd: the descriptor that holds guardian.lock.
-        report: hears how the start goes.
-        ephemeral: remove the data directory when the last user left.
+        server: the server program; None finds one.
+        guardian_lock_fd: descriptor of guardian.lock.
+        report: receives the progress of the start.
+        ephemeral: remove the data directory after the last user.
     """
     users_fd = os.open(place.users_lock, os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -373,21 +372,21 @@ def run_guardian(
         exit_code = 0
     except OrchestratorError as error:
         exit_code = _fail(place, error, report, users_fd)
-    except Exception as error:  # noqa: BLE001 - whatever it was, the starter must not wait in vain
+    except Exception as error:  # noqa: BLE001 - the starter waits for a report
         traceback.print_exc()
         failure = ServerUnavailable(f"the guardian of {place.path} failed: {error!r}; see {place.guardian_log}")
         exit_code = _fail(place, failure, report, users_fd)
     if exit_code:
-        os.close(guardian_lock_fd)  # users may still be there, and may try at once
+        os.close(guardian_lock_fd)  # users may still be there and retry at once
     if ephemeral:
         fcntl.flock(users_fd, fcntl.LOCK_EX)
         shutil.rmtree(place.path, ignore_errors=True)
-    # users.lock, if it is ours alone, falls with the process, last of all: only now does anybody come in again.
+    # The lock users.lock ends with this process, as the last one; only then can a user join.
     return exit_code
 
 
 def _fail(place: DataDir, failure: OrchestratorError, report: StartReport, users_fd: int) -> int:
-    """Tell the log, those who come later and the starter why there is no server."""
+    """Report why there is no server: to the log, to later users and to the starter."""
     log_line(str(failure))
     if is_same_file(users_fd, place.users_lock):
         with contextlib.suppress(OSError):
@@ -397,7 +396,7 @@ def _fail(place: DataDir, failure: OrchestratorError, report: StartReport, users
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Parse the command line, leave the starter's process tree and keep the server."""
+    """Parse the command line, detach from the starter and run the guardian."""
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator.embedded.guardian", description=__doc__.partition("\n")[0]
     )
@@ -409,10 +408,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--report-fd", type=int, help="inherited pipe to the starter")
     options = parser.parse_args(arguments)
     if options.detach and os.fork():
-        # The starter waits for this process only, and never finds a guardian among its children.
+        # The starter waits for this process only, and the guardian is no child of it.
         os._exit(0)
     os.umask(0o077)
-    # Whoever starts us may hold signals back, and redis-server would inherit that and never hear SIGTERM.
+    # redis-server would inherit blocked signals and never receive SIGTERM.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     place = DataDir(options.data_dir.resolve())
     guardian_lock_fd = options.guardian_lock_fd if options.guardian_lock_fd is not None else place.take_guardian_lock()

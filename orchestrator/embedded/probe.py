@@ -1,7 +1,4 @@
-"""Asks a server on a unix socket whether it lives, in a handful of bytes and without a client library.
-
-For the embedded server's guardian and for finding it, both of which must start fast; tasks never travel this way.
-"""
+"""Probes a server on a unix socket without a client library, for processes that must start fast."""
 
 from __future__ import annotations
 
@@ -20,7 +17,7 @@ TIMEOUT_S = 1.0
 
 
 class Health(enum.Enum):
-    """What a server on a socket is up to."""
+    """State of a server on a socket."""
 
     UP = "up"
     LOADING = "loading"
@@ -28,29 +25,29 @@ class Health(enum.Enum):
 
 
 def health(socket_path: Path, *, timeout_s: float = TIMEOUT_S) -> Health:
-    """Tell whether a server answers on this socket, is still reading its data, or keeps silent."""
+    """Tell whether the server answers, loads its data, or is silent."""
     try:
         reply = ask(socket_path, "PING", timeout_s=timeout_s)
     except OSError:
         return Health.SILENT
-    # Any other error reply (a busy script, a failing disk) still comes from a server that lives.
+    # Any other error, such as a busy script or a full disk, comes from a live server.
     return Health.LOADING if reply.startswith("LOADING") else Health.UP
 
 
 def info(socket_path: Path, *, timeout_s: float = TIMEOUT_S) -> ServerInfo:
-    """Return what the server says about itself.
+    """Return INFO of the server.
 
     Raises:
-        OSError: nobody answers on the socket.
+        OSError: the server does not answer.
     """
     return read_info(ask(socket_path, "INFO", timeout_s=timeout_s))
 
 
 def ask(socket_path: Path, *words: str, timeout_s: float = TIMEOUT_S) -> str:
-    """Send one command and return its reply as text: of a status, an error or a string, the text alone.
+    """Send one command and return its status, error or string as text.
 
     Raises:
-        OSError: nobody answers, or the connection ended before the reply.
+        OSError: the server does not answer, or the connection ended before the reply.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout_s)

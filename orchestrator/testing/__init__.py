@@ -1,1 +1,1 @@
-"""The test kit: real servers, a proxy that injects faults, processes, waits. Product code never imports it."""
+"""Test kit without workers: temporary servers and pools, waits, assertions. `workers.testing` builds on it."""

@@ -1,4 +1,4 @@
-"""Waits until a pool has nothing left to do, moving its time on request, and says what is left when that fails."""
+"""Waits until a pool has no work left, advancing its time on request, and describes the rest on failure."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Drain:
 
     Args:
         pool: the pool.
-        skip_time: move time whenever all that is left waits for it.
-        at_most: attempts that may be started until then.
-        all_registered: whether all actors are there; while one is replaced, nothing is judged.
-        awaited: the tasks whose ends handlers wait for at the moment.
+        skip_time: advance time whenever all remaining work waits for it.
+        at_most: limit of attempts that start meanwhile.
+        all_registered: returns False while an actor is being replaced; then the wait only polls.
+        awaited: returns the tasks that handlers wait for at the moment.
     """
 
     def __init__(
@@ -50,17 +50,17 @@ class Drain:
         self._all_registered, self._awaited = all_registered, awaited
 
     async def run(self, timeout_s: float, *, until: Callable[[], Awaitable[bool]] | None = None) -> None:
-        """Wait until nothing is left to do, or until `until` says that this is enough.
+        """Wait until no work is left, or until `until` returns True.
 
         Raises:
-            TimeoutError: it took longer; the message has what is left.
-            AssertionError: more attempts were started than `at_most`, or what is left can never start.
+            TimeoutError: it took longer; the message lists the remaining work.
+            AssertionError: more than `at_most` attempts started, or the remaining work can never start.
         """
         __tracebackhide__ = True
         deadline_s = time.monotonic() + timeout_s
         before = (await self._pool.remaining()).starts
         while True:
-            # Asked first: what comes true after it is seen by the look.
+            # Before the poll, so that the poll sees everything that came before.
             enough = until is not None and await until()
             seen = await self._pool.remaining()
             if seen.starts - before > self._at_most:
@@ -68,7 +68,7 @@ class Drain:
             if enough or (until is None and self._done(seen)):
                 return
             if time.monotonic() >= deadline_s:
-                raise TimeoutError(f"after {timeout_s:g} s there is still work:{await self._describe()}")
+                raise TimeoutError(f"work is left after {timeout_s:g} s:{await self._describe()}")
             if not await self._advance(seen):
                 await anyio.sleep(POLL_S)
 
@@ -76,7 +76,7 @@ class Drain:
         return not (seen.ready or seen.held or (self._skip_time and seen.scheduled))
 
     async def _advance(self, seen: RemainingWork) -> bool:
-        """Whether something was done about what is left, so that it is worth another look at once."""
+        """Act on the remaining work; return True if another poll may see progress at once."""
         __tracebackhide__ = True
         if not self._all_registered() or (seen.held and not self._blocked(seen)):
             return False
@@ -86,7 +86,7 @@ class Drain:
             again = await self._pool.remaining()
             if assigned or again.held != seen.held or not again.ready or again.starts != seen.starts:
                 return True
-            # It was ready all the time, nothing was started meanwhile, and the gate let nothing through.
+            # It was ready all along, no attempt started meanwhile, and no assignment was possible.
             if opens_ms is None and not seen.held and not (self._skip_time and seen.due_ms is not None):
                 raise AssertionError(f"this can never start:{await self._describe()}")
         if not self._skip_time:
@@ -98,7 +98,7 @@ class Drain:
         return True
 
     def _blocked(self, seen: RemainingWork) -> bool:
-        """Whether all that runs only waits for children that wait for a time themselves."""
+        """Return True if every running task only waits for children that wait for a time."""
         awaited = self._awaited()
         if not (self._skip_time and awaited and (seen.scheduled or seen.ready)):
             return False
@@ -107,7 +107,7 @@ class Drain:
         return all(task.id in waiting for task in tasks if task.state is TaskState.ASSIGNED)
 
     async def _assign(self) -> tuple[int, int | None]:
-        """What a supervisor does: assign for each agent. Answers how many, and ms until a rate limit reopens."""
+        """Assign for each agent, as a supervisor does. Returns the number, and ms until a rate limit allows more."""
         keys, store = self._pool.services.keys, self._pool.services.store
         count, waits_us = 0, []
         for agent in await skills_by_agent(store):
@@ -132,6 +132,6 @@ class Drain:
         by_skill = Counter(task.skill for task in self._pool.submitted()).most_common(3)
         told = ", ".join(f"{count} of {skill!r}" for skill, count in by_skill)
         return (
-            f"{starts} attempts were started and there is still work; tasks so far: {told}. An agent that submits or "
-            "retries without end never drains; give at_most= if so many are meant"
+            f"{starts} attempts started and work is left; tasks so far: {told}. An agent that submits or "
+            "retries without end never drains; pass at_most= if so many are intended"
         )

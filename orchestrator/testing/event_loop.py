@@ -1,4 +1,4 @@
-"""What the kit asks of the event loop of a test."""
+"""Checks the event loop of a test."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from orchestrator.core.errors import OrchestratorError
 
 
 def check_event_loop() -> None:
-    """See that asyncio runs.
+    """Check that asyncio runs.
 
     Raises:
-        OrchestratorError: no event loop does, or that of another library.
+        OrchestratorError: no event loop runs, or that of another library.
     """
     try:
         asyncio.get_running_loop()

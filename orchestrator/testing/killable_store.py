@@ -1,4 +1,4 @@
-"""A worker's connection to Redis that a test can shut in one step, as death does, and that tells of answered calls."""
+"""A worker's store that a test can close at once, as a crash does, and that reports answered calls."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ T = TypeVar("T")
 
 
 class KillableStore(Store):
-    """A store of one actor; `shut` is its death.
+    """A store of one actor; `shut` simulates its death.
 
     Attributes:
-        answered: told of each call that Redis has answered, before the caller is.
+        answered: called with each answered call, before the caller gets the answer.
     """
 
     answered: Callable[[str, object], Awaitable[None]] | None = None
 
     @property
     def name(self) -> str:
-        """What its connections are called in the server's client list, or what their names begin with."""
+        """Name of its connections in the client list of the server, or prefix of the names."""
         return self._name
 
     async def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
@@ -40,6 +40,6 @@ class KillableStore(Store):
 
 
 def killable_services(services: Services, settings: Settings, *, name: str) -> tuple[Services, KillableStore]:
-    """The services of one actor beside others, with connections of its own under a name of its own."""
+    """Return services of one actor with connections of their own."""
     store = KillableStore(services.endpoint, services.keys, name=name)
     return replace(services, settings=settings, store=store), store

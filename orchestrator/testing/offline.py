@@ -1,4 +1,4 @@
-"""Services without a server, for what must not need one: whoever asks Redis for something is told so."""
+"""Services without a server, for tests that must not need one: every call raises."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NoStore(Store):
         raise _refusal(commands[0][0])
 
     def blocking_link(self, block_s: float, *, name: str = "block") -> Link:  # noqa: ARG002
-        """Refuse to wait: what never comes would be waited for without end."""
+        """Refuse to block."""
         raise _refusal(name)
 
 
@@ -44,11 +44,11 @@ def _refusal(what: object) -> OrchestratorError:
 
 
 def packed_envelope(row: SubmitRow) -> bytes:
-    """The envelope of a row, as a delivery carries it: without the mark that makes it opaque to scripts."""
+    """Return the envelope of a row as a delivery carries it, without the mark for scripts."""
     return bytes(row.envelope)[OPAQUE_MARK_BYTES:]
 
 
 def offline_services(settings: Settings) -> Services:
-    """What parts of a worker can stand on without a server."""
+    """Return services for parts of a worker that need no server."""
     where, keys = Endpoint("unix:///no/server"), pool_keys(settings)
     return Services(settings, where, keys, NoStore(where, keys, name="offline"))

@@ -1,4 +1,4 @@
-"""The kit's own scripts, in `orchestrator/testing/lua`: sent with each call, so no production server keeps them."""
+"""Scripts of the test kit, sent with each call, so that no production server keeps them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ NAMES: Final = ("advance", "remaining", "records")
 
 @dataclass(frozen=True, slots=True)
 class RemainingWork:
-    """What is left to do in a pool.
+    """Remaining work of a pool.
 
     Attributes:
-        ready: tasks in queues, also those that nobody can take.
+        ready: tasks in queues, also those without an agent.
         held: tasks in inboxes, assigned or running.
-        scheduled: tasks that wait for a time, or for a person up to a time.
-        asking: tasks that wait for a person for ever.
-        due_ms: until something is due; None when nothing is.
-        starts: assigned since the pool exists.
+        scheduled: tasks that wait for a time, or for a person with a time limit.
+        asking: tasks that wait for a person without a limit.
+        due_ms: time until the next task is due; None if there is none.
+        starts: assignments since the pool exists.
     """
 
     ready: int
@@ -41,29 +41,29 @@ class RemainingWork:
 
 
 def advance(keys: PoolKeys, *, by_ms: int) -> list[Argument]:
-    """The command that lets time pass for what waits in a pool."""
+    """Return the command that advances time for everything that waits in a pool."""
     return _command("advance", keys, by_ms)
 
 
 def remaining(keys: PoolKeys) -> list[Argument]:
-    """The command that counts what is left to do; `parse_remaining` reads its answer."""
+    """Return the command that counts the remaining work; `parse_remaining` reads its reply."""
     return _command("remaining", keys)
 
 
 def parse_remaining(reply: list[int]) -> RemainingWork:
-    """Read the answer of `remaining`."""
+    """Read the reply of `remaining`."""
     ready, held, scheduled, in_time, asking, due_ms, starts = reply
     return RemainingWork(ready, held, scheduled + in_time, asking, None if due_ms < 0 else due_ms, starts)
 
 
 def records(keys: PoolKeys, *, ids: Sequence[str]) -> list[Argument]:
-    """The command that reads state, envelope, addressed queue and due ms of up to 500 tasks."""
+    """Return the command that reads state, envelope, addressed queue and due ms of up to 500 tasks."""
     return _command("records", keys, pack_rows([(id_,) for id_ in ids]))
 
 
 @cache
 def script_file(name: str) -> ScriptFile:
-    """One script of the kit, checked as those of the project are."""
+    """Load one script of the kit."""
     root: Any = files("orchestrator.testing") / "lua"
     return load_script(root, name)
 

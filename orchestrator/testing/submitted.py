@@ -1,7 +1,7 @@
-"""What was submitted to a pool: read from its records, picked by skill, arguments and session, asserted on.
+"""Reads the submitted tasks of a pool, selects them by skill, arguments and session, and asserts on them.
 
-Reads with a connection of its own that blocks, so that an assertion is a plain call: one that had to be awaited would
-hold silently when somebody forgets to.
+Uses a blocking connection, so that an assertion is a plain call. One that must be awaited passes silently if the test
+forgets the `await`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 500
 SHOWN: Final = 20
-"""A failed assertion shows so many tasks."""
+"""Limit of tasks in a failed assertion."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """One task as it was submitted, and where it is now.
+    """One task as submitted, and its state.
 
     Attributes:
-        args: as the handler would read them from JSON.
-        agent: whom it was addressed to; None for whoever has the skill.
-        due_at: when it starts at the earliest; None unless it is scheduled.
+        args: decoded from JSON.
+        agent: addressed agent; None for any agent with the skill.
+        due_at: earliest start; None unless it is scheduled.
     """
 
     id: str
@@ -55,16 +55,16 @@ class Submitted:
     due_at: datetime | None = None
 
     def __str__(self) -> str:
-        """One line about it."""
+        """Format it in one line."""
         given = ", ".join(f"{name}={_short(value)}" for name, value in self.args.items())
-        made = self.key is not None and self.key.startswith(f"{self.parent}/")  # for a child, by its parent's context
+        made = self.key is not None and self.key.startswith(f"{self.parent}/")  # set by the parent's context
         said = {"session": self.session, "agent": self.agent, "key": None if made else self.key}
         about = "".join(f" {name}={value!r}" for name, value in said.items() if value is not None)
         return f"{self.skill}({given}){about} [{self.state}]"
 
 
 def read_submitted(store: SyncStore) -> list[Submitted]:
-    """All tasks of a pool, in the order in which they were submitted. Blocks."""
+    """Return all tasks of a pool in the order of submission. Blocks."""
     stem = store.keys.task("")
     found: set[str] = set()
     cursor: int | None = None
@@ -101,14 +101,14 @@ def _read(id_: str, state: bytes, envelope: bytes, queue: bytes, due_ms: bytes) 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What an assertion asks for; None fits anything."""
+    """Condition of an assertion; None matches anything."""
 
     skill: str | None
     args: Any
     session: str | None
 
     def mismatch(self, task: Submitted) -> str | None:
-        """In words what of a task does not fit; None: it fits."""
+        """Return the first difference in words; None if the task matches."""
         if self.skill is not None and task.skill != self.skill:
             return f"skill is {task.skill!r}, not {self.skill!r}"
         if self.session is not None and task.session != self.session:
@@ -116,7 +116,7 @@ class Wanted:
         return None if self.args is None else _mismatch("", self.args, task.args)
 
     def __str__(self) -> str:
-        """As the opening of a message: `a task of skill 'sum' with {'n': 1}`."""
+        """Format it as the opening of a message: `a task of skill 'sum' with {'n': 1}`."""
         parts = [f"a task of skill {self.skill!r}" if self.skill is not None else "a task"]
         if self.args is not None:
             parts.append(f"with {self.args!r}")
@@ -126,21 +126,21 @@ class Wanted:
 
 
 def wanted(skill: str | NamedSkill | None, args: Arguments, session: str | None) -> Wanted:
-    """Lay out what a caller asks for; a skill may be given itself, arguments as a pydantic model."""
+    """Build a condition; accepts a skill object and a pydantic model as arguments."""
     plain: Any = args if args is None or isinstance(args, Mapping) else args.model_dump(mode="json")
     return Wanted(skill if skill is None or isinstance(skill, str) else skill.name, plain, session)
 
 
 def select(tasks: Sequence[Submitted], asked: Wanted) -> list[Submitted]:
-    """Those that fit."""
+    """Return the tasks that match."""
     return [task for task in tasks if asked.mismatch(task) is None]
 
 
 def check_submitted(tasks: Sequence[Submitted], asked: Wanted, *, times: int | None) -> list[Submitted]:
-    """The tasks that fit.
+    """Return the tasks that match.
 
     Raises:
-        AssertionError: none does, or not exactly `times`; the message shows what was submitted instead.
+        AssertionError: none matches, or not exactly `times`; the message shows the submitted tasks.
     """
     __tracebackhide__ = True
     found = select(tasks, asked)
@@ -154,10 +154,10 @@ def check_submitted(tasks: Sequence[Submitted], asked: Wanted, *, times: int | N
 
 
 def check_not_submitted(tasks: Sequence[Submitted], asked: Wanted) -> None:
-    """See that no task fits.
+    """Check that no task matches.
 
     Raises:
-        AssertionError: with those that do.
+        AssertionError: with the tasks that match.
     """
     __tracebackhide__ = True
     found = select(tasks, asked)
@@ -168,7 +168,7 @@ def check_not_submitted(tasks: Sequence[Submitted], asked: Wanted) -> None:
 def _instead(tasks: Sequence[Submitted], asked: Wanted) -> str:
     if not tasks:
         return "nothing was submitted at all"
-    # What comes closest first: tasks of that skill.
+    # Tasks of the same skill first, as the closest.
     near = sorted(tasks, key=lambda task: task.skill != asked.skill)
     lines = [f"  {task}" + (f"  <- {mismatch}" if (mismatch := asked.mismatch(task)) else "") for task in near[:SHOWN]]
     return "submitted were:\n" + "\n".join(lines) + _more(tasks)
@@ -204,7 +204,7 @@ def _mismatch(place: str, expected: Any, actual: Any) -> str | None:
         pairs = enumerate(zip(expected, actual, strict=True))
         found_in = (_mismatch(f"{place}[{index}]", one, other) for index, (one, other) in pairs)
         return next((found for found in found_in if found is not None), None)
-    # Matchers that compare equal to what they like work as they are; paths, times, models as what JSON makes of them.
+    # Matchers with their own `==` work as they are; paths, times and models are compared as JSON.
     if expected == actual or to_jsonable_python(expected, fallback=_no_json) == actual:
         return None
     return _differs(place, expected, actual)

@@ -1,7 +1,4 @@
-"""A pool of a test's own: a namespace, a supervisor and clients in the tasks of this process, short times.
-
-It knows nothing of workers; `orchestrator.workers.testing` adds them.
-"""
+"""A pool for one test: a namespace, a supervisor and clients in this process, with short times."""
 
 from __future__ import annotations
 
@@ -36,20 +33,20 @@ PROMOTE_LIMIT: Final = 500
 FAST: Final[Mapping[str, object]] = {
     "worker.heartbeat_s": 0.1,
     "worker.drain_s": 1.0,
-    # No back-off: a retry is ready at once, so what a drained team has done does not depend on dice.
+    # No back-off, so that a retry is ready at once and a drained team is deterministic.
     "retry.base_s": 0.0,
     "supervisor.leader_lease_s": 1.0,
 }
 
 
 def new_prefix() -> str:
-    """A namespace that nobody else has."""
-    # Not from `random`, which test runners seed the same for every test.
+    """Return an unused namespace."""
+    # Not from `random`, which test runners seed alike for every test.
     return f"t{secrets.token_hex(5)}:test:team"
 
 
 def temporary_settings(url: str, prefix: str, changed: Mapping[str, object] | None = None) -> Settings:
-    """Settings with short times, from nowhere but here.
+    """Return settings with short times, independent of files and environment.
 
     Args:
         url: of the server.
@@ -57,18 +54,18 @@ def temporary_settings(url: str, prefix: str, changed: Mapping[str, object] | No
         changed: by dotted name, as `{"queue.max_tasks": 3}`.
 
     Raises:
-        ConfigError: a name that no setting has, or a value that does not fit.
+        ConfigError: an unknown name or an invalid value.
     """
     overrides = {"redis.url": url, "prefix": prefix, **FAST, **(changed or {})}
-    # Neither the machine's files nor its environment may change what a test sees.
+    # Neither files nor the environment of the machine may affect a test.
     return load_settings(os.devnull, overrides, {"CREDENTIALS_DIRECTORY": os.devnull})
 
 
 class TemporaryPool:
-    """What a test starts, looks at and moves in time; made by `open_temporary_pool`.
+    """Starts actors of a test, reads its tasks and advances its time; made by `open_temporary_pool`.
 
     Attributes:
-        services: what its actors stand on.
+        services: services of its actors.
         orc: a client.
     """
 
@@ -77,7 +74,7 @@ class TemporaryPool:
         self._group, self._stack = group, stack
 
     async def start_supervisor(self) -> anyio.CancelScope:
-        """Start a supervisor; cancel what comes back to stop it."""
+        """Start a supervisor; cancel the returned scope to stop it."""
         scope = anyio.CancelScope()
 
         async def run() -> None:
@@ -88,18 +85,18 @@ class TemporaryPool:
         return scope
 
     async def client(self, settings: Settings | None = None) -> Orchestrator:
-        """Open another client; it is closed with the stage."""
+        """Open another client; the pool closes it."""
         return await self._stack.enter_async_context(Orchestrator(settings=settings or self.settings))
 
     async def start(self, work: Callable[..., Coroutine[Any, Any, None]]) -> None:
-        """Run an actor in a task of the stage; comes back when it says that it has started."""
+        """Run an actor in a task of the pool; returns when it has started."""
         await self._group.start(work)
 
     async def wait_disconnected(self, store: KillableStore) -> None:
-        """Wait until the server has dropped the connections of an actor that is gone, so that it can take nothing more.
+        """Wait until the server has dropped the connections of a dead actor, so that it can take no more tasks.
 
         Raises:
-            TimeoutError: it still has some.
+            TimeoutError: connections are left.
         """
 
         async def dropped() -> bool:
@@ -109,12 +106,12 @@ class TemporaryPool:
         await wait_for(dropped, f"the end of the connections of {store.name}")
 
     async def remaining(self) -> RemainingWork:
-        """Count what is left to do."""
+        """Count the remaining work."""
         keys, store = self.services.keys, self.services.store
         return scripts.parse_remaining(await store.execute(*scripts.remaining(keys)))
 
     async def advance(self, by_ms: int) -> None:
-        """Let time pass: what is due by then is ready, expired, or submitted by its schedule, when this returns."""
+        """Advance time: tasks that are due by then are ready, expired, or submitted by their schedule, on return."""
         keys, store = self.services.keys, self.services.store
         await store.execute(*scripts.advance(keys, by_ms=by_ms))
         while (await store.call(task_scripts.promote(keys, limit=PROMOTE_LIMIT))).left:
@@ -122,16 +119,16 @@ class TemporaryPool:
         await Scheduler(self.services, Wakeup(), repair_requested=Wakeup()).fire_all()
 
     def submitted(self) -> list[Submitted]:
-        """All tasks that were submitted, in order. Blocks for a moment."""
+        """Return all submitted tasks, in order. Blocks."""
         with closing(SyncStore(self.services.endpoint, self.services.keys, name="test")) as store:
             return read_submitted(store)
 
 
 @asynccontextmanager
 async def open_temporary_pool(settings: Settings, *, supervised: bool = True) -> AsyncIterator[TemporaryPool]:
-    """Connect, and run a supervisor unless `supervised` is False; all that was started ends with the block.
+    """Connect, and run a supervisor unless `supervised` is False; everything ends with the block.
 
-    What the block raises comes out as it is, not inside an exception group.
+    Errors of the block are raised as they are, not inside an exception group.
     """
     failure: BaseException | None = None
     async with open_services(settings, name="test") as services, AsyncExitStack() as stack:
@@ -155,7 +152,7 @@ async def open_temporary_pool(settings: Settings, *, supervised: bool = True) ->
 
 
 def _unwrap_single(several: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What a group of one holds; else the group."""
+    """Return the only exception of a group, else the group."""
     if len(several.exceptions) > 1:
         return several
     (one,) = several.exceptions
@@ -163,7 +160,7 @@ def _unwrap_single(several: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 def remove_keys(settings: Settings) -> int:
-    """Remove every key of a namespace; answers how many there were. Blocks."""
+    """Remove every key of a namespace and return their number. Blocks."""
     removed = 0
     with reach_server(settings) as where, closing(SyncStore(where, pool_keys(settings), name="test")) as store:
         cursor: int | None = None

@@ -254,9 +254,7 @@ async def test_a_run_that_can_never_start_is_told_at_once(make: Callable[..., Te
 async def test_a_run_that_takes_too_long_tells_what_is_left(make: Callable[..., Team]) -> None:
     """The error names what the task waits for."""
     async with make(agent) as team:
-        with pytest.raises(
-            TimeoutError, match=r"after 0\.1 s there is still work:\n  fail\(\) \[scheduled\]: .*starts at"
-        ):
+        with pytest.raises(TimeoutError, match=r"work is left after 0\.1 s:\n  fail\(\) \[scheduled\]: .*starts at"):
             await team.run(fail, within=0.1)
 
 
@@ -314,7 +312,7 @@ async def test_a_drain_that_does_not_end_tells_what_is_left(make: Callable[..., 
     async with make(stuck) as team:
         await team.orc.submit(hang, {"name": "x"})
         with pytest.raises(
-            TimeoutError, match=r"after 0\.1 s there is still work:\n  hang\(name='x'\) \[assigned\]: .* runs it"
+            TimeoutError, match=r"work is left after 0\.1 s:\n  hang\(name='x'\) \[assigned\]: .* runs it"
         ):
             await team.drain(0.1)
 
@@ -354,9 +352,7 @@ async def test_agents_that_submit_without_end_are_found(make: Callable[..., Team
 
     async with make(endless) as team:
         await team.orc.submit(again, {"until": 10_000})
-        with pytest.raises(
-            AssertionError, match=r"\d\d attempts were started and .* so far: \d+ of 'again'\. An agent"
-        ):
+        with pytest.raises(AssertionError, match=r"\d\d attempts started and .* so far: \d+ of 'again'\. An agent"):
             await team.drain(at_most=20)
     runs.clear()
     async with Team(endless) as team:
