@@ -192,7 +192,7 @@ class Executor:
         return Next.RUN
 
     def _is_blocked(self, attempt: Attempt) -> bool:
-        """Return whether a stop command forbids the start; notes which one."""
+        """Return whether a stop command forbids the start, and set `stop_reason`."""
         if not self._commands.desired.active:
             return False
         envelope = attempt.envelope

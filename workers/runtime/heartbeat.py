@@ -1,4 +1,4 @@
-"""The heartbeat thread: renews leases and locks, beats the registry, and runs the command listener.
+"""The heartbeat thread: renews leases, locks and the registration, and runs the command listener.
 
 It runs beside the event loop, so that a handler that blocks the loop costs the worker neither its leases nor a stop
 command. When the loop has not turned for `worker.stuck_after_s`, it stops renewing, so that other workers take over.

@@ -40,7 +40,7 @@ class ChildClient:
         return Orchestrator(settings=self._services.settings)
 
     def last_outage_s(self) -> float:
-        """When Redis last failed a call of this worker or of its client, by the monotonic clock."""
+        """Return the monotonic time at which Redis last failed a call of this worker or of its client."""
         outage_s = self._services.store.last_outage_s
         return outage_s if self.opened is None else max(outage_s, self.opened.services.store.last_outage_s)
 
