@@ -1,4 +1,4 @@
-"""Reading an agent's inbox: one blocking XREADGROUP, no write, no read-ahead."""
+"""Reads an agent's inbox: one blocking XREADGROUP, without writes or read-ahead."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _log = get_logger(__name__)
 async def read_inbox(
     link: Link, *, inbox_key: str, agent: str, worker: str, count: int, block_ms: int
 ) -> list[Delivery]:
-    """Take up to `count` new entries, waiting up to `block_ms` for the first.
+    """Read up to `count` new entries, waiting up to `block_ms` for the first.
 
     Raises:
-        GroupMissing: the stream or its group is gone.
-        ServerUnavailable: no answer; entries may have been delivered (ask `adopt` for one's own lost ones).
+        GroupMissing: the stream or its group does not exist.
+        ServerUnavailable: no reply; entries may have been delivered (`adopt` with `own` returns them).
     """
     reply = await link.execute(
         "XREADGROUP", "GROUP", GROUP, worker, "COUNT", count, "BLOCK", block_ms, "STREAMS", inbox_key, ">"
@@ -33,14 +33,14 @@ async def read_inbox(
 
 
 def parse_entries(agent: str, entries: list[Any]) -> list[Delivery]:
-    """Turn raw stream entries into deliveries; the order of fields is that of `lua/tasks/assign.lua`.
+    """Decode stream entries; `lua/tasks/assign.lua` has the order of the fields.
 
-    An entry that no script of ours wrote is left out: the worker's next look finds it is of no task, and removes it.
+    An entry that no script wrote is left out; the worker's next `check_inbox` removes it.
     """
     try:
         return [
-            # Task, generation, envelope: a first attempt. Else attempt and deaths stand before the envelope, and behind
-            # it, of a task that was requeued, the forgiven failures.
+            # A first attempt has task, generation and envelope. A later one has attempt and deaths in front of the
+            # envelope and, if the task was requeued, the failures that no longer count behind it.
             Delivery(agent, entry.decode(), f[1].decode(), f[3].decode(), 1, 0, f[5])
             if len(f) == 6
             else Delivery(

@@ -1,4 +1,4 @@
-"""The values of a task's life. Pure: nothing here talks to Redis."""
+"""Defines the values of a task's life. Does not talk to Redis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 
 class TaskState(StrEnum):
-    """Where a task is. The last four are final."""
+    """State of a task. The last four are final."""
 
     SCHEDULED = "scheduled"
     READY = "ready"
@@ -26,12 +26,12 @@ class TaskState(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether the task can never change again by itself."""
+        """True when the task has ended; only a retry by an operator changes it."""
         return self in _FINAL
 
     @classmethod
     def _missing_(cls, value: object) -> TaskState | None:
-        # Stored of a member of a lane whose turn has not come: ready, and in no queue.
+        # Stored for a member of a lane that has not got the turn: ready, but in no queue.
         return cls.READY if value == WAITING else None
 
 
@@ -39,22 +39,22 @@ WAITING: Final = "waiting"
 StoredState: TypeAlias = TaskState | Literal["waiting"]
 _FINAL = frozenset({TaskState.SUCCEEDED, TaskState.DEAD, TaskState.CANCELLED, TaskState.EXPIRED})
 STATE_OF_LETTER = {state.value[0]: state for state in _FINAL}
-"""Events and replies carry the first letter of a final state."""
+"""Final states by the first letter, which events and replies carry."""
 
 
-# What travels with every task holds nothing that could lead back to it, so the garbage collector need not look at it.
+# gc=False: these values hold no references that could form a cycle, so the garbage collector skips them.
 class Envelope(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What travels with a task and never changes: our fields, and the arguments as JSON bytes that nobody rewrites.
+    """The immutable part of a task, with the arguments as JSON bytes.
 
     Attributes:
-        skill: name of the handler; first, because the scripts read it there (`lua/includes/envelope.lua`).
+        skill: name of the skill; the first field, because scripts read it there.
         args: JSON object, UTF-8.
-        priority: 0-9, lower first; for display, the rank decides.
-        session: the conversation it belongs to.
-        tags: free labels.
+        priority: 0 to 9, lower first; for display, because the rank decides.
+        session: session id.
+        tags: labels.
         timeout_s: overrides the skill's time limit.
-        max_attempts: overrides the skill's.
-        key: idempotency key as given by the caller.
+        max_attempts: overrides the skill's limit.
+        key: idempotency key.
         parent: task that submitted this one.
         depth: 0 for a task without parent.
     """
@@ -83,20 +83,20 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 
 def encode_plain(skill_and_args: tuple[str, bytes]) -> bytes:
-    """Pack the envelope of a task without options: it ends after the arguments, and the decoder fills in the rest."""
+    """Pack the envelope of a task without options; it ends after the arguments, and the decoder adds the defaults."""
     return _pack(skill_and_args)
 
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
-    """One attempt as an inbox hands it to a worker.
+    """One attempt as a worker reads it from an inbox.
 
     Attributes:
         entry: id of the inbox entry.
-        generation: the fence of the attempt; a verdict with an older one is refused.
+        generation: fence of the attempt; Redis rejects the verdict of an older one.
         attempt: 1 for the first.
-        deaths: how often a worker died with it.
-        forgiven: failures from before it was requeued; they count no more.
-        envelope: packed `Envelope`; empty when it is too large to travel and must be read from the task.
+        deaths: attempts whose worker died.
+        forgiven: failures from before it was requeued; not counted.
+        envelope: packed `Envelope`; empty when it is too large for the inbox and must be read from the record.
     """
 
     agent: str
@@ -110,12 +110,12 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def failures(self) -> int:
-        """How many there are if this attempt fails too, since the task was submitted or requeued."""
+        """The number of failures if this attempt fails too, since the task was submitted or requeued."""
         return self.attempt - self.deaths - self.forgiven
 
 
 class VerdictKind(StrEnum):
-    """What an attempt decided; `lua/tasks/finish.lua` says what each does."""
+    """Outcome of an attempt; `lua/tasks/finish.lua` applies it."""
 
     SUCCEEDED = "succeeded"
     DEAD = "dead"
@@ -131,9 +131,9 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     """The end of one attempt.
 
     Attributes:
-        payload: result as JSON, the traceback text of a failure, or a packed question.
-        delay_ms: retry or snooze: wait so long; ask: the deadline.
-        at_ms: snooze: wait until; ask: the deadline.
+        payload: result as JSON, traceback text of a failure, or a packed question.
+        delay_ms: of a retry or snooze: the delay; of a question: the deadline.
+        at_ms: of a snooze: the time to run again; of a question: the deadline.
         reason: one line for people.
     """
 
@@ -143,11 +143,11 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     at_ms: int = 0
     reason: str = ""
     number: int = 0
-    """Ask: which question of its task, from 1."""
+    """Number of the question in its task, from 1."""
 
 
 class FinishStatus(StrEnum):
-    """What became of a verdict."""
+    """Reply to a verdict."""
 
     OK = "ok"
     ALREADY = "already"
@@ -155,7 +155,7 @@ class FinishStatus(StrEnum):
 
 
 class LeaseStatus(StrEnum):
-    """What a renewal found."""
+    """Reply to a renewal."""
 
     KEPT = "kept"
     LOST = "lost"
@@ -163,7 +163,7 @@ class LeaseStatus(StrEnum):
 
 
 class CancelStatus(StrEnum):
-    """What a cancel did."""
+    """Reply to a cancel."""
 
     ENDED = "ended"
     SIGNALLED = "signalled"
@@ -172,7 +172,7 @@ class CancelStatus(StrEnum):
 
 
 class DeleteStatus(StrEnum):
-    """What a delete did; `refused`: the task has not ended."""
+    """Reply to a delete; `refused`: the task has not ended."""
 
     DELETED = "deleted"
     REFUSED = "refused"
@@ -180,7 +180,7 @@ class DeleteStatus(StrEnum):
 
 
 class RequeueStatus(StrEnum):
-    """What a retry did; already: it has not ended; refused: it succeeded; damaged: its record is of no use."""
+    """Reply to a retry; already: the task has not ended; refused: it succeeded; damaged: its record is unreadable."""
 
     REQUEUED = "requeued"
     ALREADY = "already"
@@ -190,14 +190,14 @@ class RequeueStatus(StrEnum):
 
 
 class EmitStatus(StrEnum):
-    """What became of an emitted row."""
+    """Reply to an emitted row."""
 
     OK = "ok"
     STALE = "stale"
 
 
 class AnswerStatus(StrEnum):
-    """What became of an answer; `lua/tasks/answer.lua` says what each means."""
+    """Reply to an answer; see `lua/tasks/answer.lua`."""
 
     ANSWERED = "answered"
     ALREADY = "already"
@@ -209,7 +209,7 @@ class AnswerStatus(StrEnum):
 
 
 class WatchStatus(StrEnum):
-    """How a task stands that somebody follows."""
+    """Status of a followed task."""
 
     LIVE = "live"
     ENDED = "ended"
@@ -219,12 +219,12 @@ class WatchStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What one assign call did.
+    """Result of one assign call.
 
     Attributes:
-        count: tasks that went into the inbox.
-        left: more could be assigned right now.
-        wait_us: microseconds until a rate limit lets the next start pass; 0 when none holds tasks back.
+        count: tasks that were put into the inbox.
+        left: more tasks can be assigned now.
+        wait_us: microseconds until a rate limit allows the next start; 0 when no limit holds tasks back.
     """
 
     count: int
@@ -234,11 +234,11 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """What one promote call did.
+    """Result of one promote call.
 
     Attributes:
-        wait_s: until the next is due; None when nothing is scheduled.
-        left: more is due now.
+        wait_s: seconds until the next task is due; None when none is scheduled.
+        left: more tasks are due now.
     """
 
     promoted: int
@@ -249,12 +249,12 @@ class Promoted:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an attempt has come, as its handler says.
+    """Progress of an attempt, as its handler reports it.
 
     Attributes:
-        done: in whatever unit the handler counts.
-        total: of the same unit; None when nobody knows.
-        message: for people.
+        done: amount done, in any unit.
+        total: total amount in the same unit; None if unknown.
+        message: text for people.
     """
 
     done: float
@@ -267,11 +267,11 @@ class OutputChunk:
     """One piece of partial output.
 
     Attributes:
-        id: where it stands; `output(after=id)` goes on behind it.
-        attempt: which attempt emitted it, 1 for the first.
-        number: counts the chunks of that attempt from 1; a gap means that older ones were dropped.
-        at: when the server got it.
-        data: the JSON value that was emitted.
+        id: its position; `output(after=id)` continues behind it.
+        attempt: attempt that emitted it, 1 for the first.
+        number: counts the chunks of that attempt from 1; a gap means that older chunks were dropped.
+        at: when the server stored it.
+        data: the emitted JSON value.
     """
 
     id: str
@@ -283,22 +283,22 @@ class OutputChunk:
 
 @dataclass(frozen=True, slots=True)
 class TaskEvent:
-    """One step in the life of a task.
+    """One event in the life of a task.
 
     Attributes:
-        id: where it stands; `events(after=id)` goes on behind it.
+        id: its position; `events(after=id)` continues behind it.
         kind: `assigned`, `progress`, `output`, `retried`, `snoozed`, `given_back`, `taken_back`, `requeued`, `asked`,
-            `answered`, `unanswered` (the deadline of its question has passed), or the final state; the first one may
-            be `scheduled`, `ready` or `awaiting_input`, the state in which the task was found.
-        attempt: the attempt that it belongs to; the next one when the task waits.
-        at: when the server noted it.
-        agent: of `assigned`: who got it.
+            `answered`, `unanswered` (the deadline of a question has passed), or the final state. The first event may
+            be `scheduled`, `ready` or `awaiting_input`: the state at that time.
+        attempt: the attempt it belongs to; the next one while the task waits.
+        at: when the server stored it.
+        agent: of `assigned`: the agent.
         progress: of `progress`.
-        number: of `output`: counts the chunks of the attempt from 1; of `asked`, `answered` and `unanswered`: which
-            question of the task, from 1.
-        data: of `output`: the JSON value that was emitted; of `answered`: the answer; of `asked`: the options, if it
-            has any.
-        reason: why it left an attempt or ended without a result; of `asked`: the question; of `answered`: who.
+        number: of `output`: counts the chunks of the attempt from 1; of `asked`, `answered` and `unanswered`: the
+            number of the question in its task, from 1.
+        data: of `output`: the emitted JSON value; of `answered`: the answer; of `asked`: the options, if any.
+        reason: why the task left an attempt or ended without a result; of `asked`: the question; of `answered`: the
+            actor.
     """
 
     id: str
@@ -313,23 +313,23 @@ class TaskEvent:
 
     @property
     def final(self) -> bool:
-        """Whether the task has ended with it."""
+        """True when the task ended with it."""
         return self.kind in _FINAL
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question that a task has asked a person.
+    """A question that a task asks a person.
 
     Attributes:
         number: counts the questions of the task from 1.
-        options: JSON values; without any, every answer is allowed.
-        until: its deadline, if it has one.
-        answered: whether somebody has answered; `answer` is None before that, and may be None afterwards.
-        answer: a JSON value.
-        answered_by: who.
-        answered_at: when; without an answer: when its deadline had passed.
-        default: what stands for an answer when its deadline has passed; a JSON value, None when there is none.
+        options: JSON values; without options, every answer is allowed.
+        until: deadline, if any.
+        answered: whether there is an answer; `answer` is None before, and may be None after.
+        answer: JSON value.
+        answered_by: actor.
+        answered_at: time of the answer, or of the passed deadline.
+        default: JSON value that replaces an answer after the deadline; None without a default.
     """
 
     number: int
@@ -345,5 +345,5 @@ class Question:
 
     @property
     def open(self) -> bool:
-        """Whether an answer is still missing."""
+        """True while it waits for an answer."""
         return self.answered_at is None

@@ -1,4 +1,4 @@
-"""Reading the output stream of a task: places in it, pages of it, and what an entry means to a reader."""
+"""Reads the output stream of a task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 Place: TypeAlias = tuple[int, int]
-"""Where an entry stands: the server's time in ms, and a number within it."""
+"""Position of an entry: the server's time in ms, and a number within it."""
 
 START: Final[Place] = (0, 0)
 _PLACE: Final = re.compile(r"(\d{1,20})-(\d{1,20})", re.ASCII)
@@ -30,7 +30,7 @@ _FINAL: Final = frozenset(state.value for state in TaskState if state.final)
 
 @dataclass(frozen=True, slots=True)
 class StreamEntry:
-    """One entry as it is stored; `data` is JSON of what was emitted, else text."""
+    """One stored entry; `data` is JSON for output and progress, else text."""
 
     place: Place
     kind: str
@@ -41,25 +41,25 @@ class StreamEntry:
 
     @property
     def id(self) -> str:
-        """The place as text."""
+        """The position as text."""
         return f"{self.place[0]}-{self.place[1]}"
 
     @property
     def at(self) -> datetime:
-        """When the server noted it."""
+        """When the server stored it."""
         return from_instant_ms(self.place[0])
 
     @property
     def final(self) -> bool:
-        """Whether the task ended with it."""
+        """True when the task ended with it."""
         return self.kind in _FINAL
 
 
 def check_place(after: str | None) -> Place:
-    """Read the id of an entry; None is the start.
+    """Parse the id of an entry; None is the start.
 
     Raises:
-        InvalidInput: no entry can have that id.
+        InvalidInput: not the id of an entry.
     """
     if after is None:
         return START
@@ -70,13 +70,13 @@ def check_place(after: str | None) -> Place:
 
 
 def read_place(text: str) -> Place:
-    """Read an id that the server gave."""
+    """Parse an id from the server."""
     ms, _, number = text.partition("-")
     return int(ms), int(number)
 
 
 async def read_page(store: Store, task_id: str, after: Place, *, limit: int) -> list[StreamEntry]:
-    """Up to `limit` entries behind a place, oldest first."""
+    """Read up to `limit` entries behind a position, oldest first."""
     reply = await store.execute("XRANGE", store.keys.out(task_id), f"({after[0]}-{after[1]}", "+", "COUNT", limit)
     return [_entry(raw_id.decode(), dict(zip(flat[::2], flat[1::2], strict=True))) for raw_id, flat in reply]
 
@@ -93,23 +93,23 @@ def _entry(id_: str, fields: Mapping[bytes, bytes]) -> StreamEntry:
 
 
 async def final_entry(store: Store, task_id: str) -> StreamEntry | None:
-    """The end of a task that has no stream, as its record tells it; None: it has not ended, or is gone."""
+    """Make the final entry of a task without a stream from its record; None if it has not ended or does not exist."""
     record = await read_record(store, task_id, "state", "gen", "ended", "reason", "fails", "deaths")
     if record.ended_ms is None:
         return None
-    # A dead letter's last attempt is counted as a failure or a death already.
+    # The last attempt of a dead letter is already counted as a failure or a death.
     attempt = record.attempts if record.state is TaskState.DEAD else record.attempts + 1
     reason = b"" if record.state is TaskState.SUCCEEDED else record.field("reason") or b""
     return StreamEntry((record.ended_ms, 0), record.state, record.generation, attempt, 0, reason)
 
 
 def as_chunk(entry: StreamEntry) -> OutputChunk:
-    """An entry of the kind `output`."""
+    """Convert an entry of the kind `output`."""
     return OutputChunk(entry.id, entry.attempt, entry.number, entry.at, decode_json(entry.data))
 
 
 def as_event(entry: StreamEntry) -> TaskEvent:
-    """Any entry."""
+    """Convert an entry of any kind."""
     more: dict[str, Any]
     match entry.kind:
         case "output":
@@ -126,7 +126,7 @@ def as_event(entry: StreamEntry) -> TaskEvent:
 
 
 def _about_question(entry: StreamEntry) -> dict[str, Any]:
-    """Its number, then what was asked, or the answer as JSON and who gave it."""
+    """Decode the number of the question, then the question, or the answer as JSON and its actor."""
     number, _, rest = entry.data.partition(b" ")
     more: dict[str, Any] = {"number": int(number)}
     if entry.kind == "asked":
@@ -141,5 +141,5 @@ def _about_question(entry: StreamEntry) -> dict[str, Any]:
 
 
 def read_progress(data: bytes) -> Progress:
-    """Read what a handler reported."""
+    """Decode a progress report."""
     return Progress(*decode_json(data))

@@ -1,4 +1,4 @@
-"""Read-only views of tasks: one task, what ended, what waits. Never on a hot path."""
+"""Reads lists of tasks and outcomes. Not for hot paths."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """How a task ended. `state` None: its record is gone."""
+    """Outcome of a task; `state` is None when its record is gone."""
 
     state: TaskState | None
     result: bytes | None = None
@@ -28,9 +28,9 @@ class TaskOutcome:
 
 
 async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, TaskOutcome | StoreError]:
-    """Of `ids`, those that have ended or are gone, in one round trip; two if any of them failed on its way.
+    """Read the outcomes of ended and unknown tasks, in one round trip; in two if any failed before.
 
-    One that Redis refuses to read, as when another type lies where its record was, has the refusal.
+    The refusal stands in the place of a task that Redis refuses to read, for example because its key has another type.
     """
     found: dict[str, TaskOutcome | StoreError] = {}
     failed: dict[str, TaskRecord] = {}
@@ -51,7 +51,7 @@ async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, TaskOutcome | 
 
 
 async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
-    """The most recently ended tasks, newest first."""
+    """List the most recently ended tasks, newest first."""
     found: list[tuple[str, TaskState]] = []
     for _, fields in await store.execute("XREVRANGE", store.keys.events, "+", "-", "COUNT", limit):
         pairs = list(zip(fields[::2], fields[1::2], strict=True))
@@ -60,7 +60,7 @@ async def ended(store: Store, limit: int) -> list[tuple[str, TaskState]]:
 
 
 async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
-    """Tasks that have not ended, nearest to their end first, from running to scheduled; `limit` of each."""
+    """List open tasks, from running to scheduled; at most `limit` of each kind."""
     queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
     agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
     stops = [name.decode() for name in await store.execute("SMEMBERS", store.keys.suspended_scopes)]
@@ -73,7 +73,7 @@ async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
         + [("XRANGE", store.keys.inbox(agent), "-", "+", "COUNT", limit) for agent in agents]
         + [("XPENDING", store.keys.inbox(agent), GROUP, "-", "+", limit) for agent in agents]
     )
-    # An agent that is forgotten at this moment has no inbox any more.
+    # An agent that was just expired has no inbox.
     lists = iter([] if isinstance(reply, StoreError) else reply for reply in replies)
     scheduled = [(id_.decode(), TaskState.SCHEDULED) for id_ in next(lists)]
     asking = [(id_.decode(), TaskState.AWAITING_INPUT) for id_ in next(lists)]
@@ -83,7 +83,7 @@ async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     running = await _running(store, [id_ for entry, id_ in entries if entry in read])
     assigned = [(id_, TaskState.ASSIGNED) for entry, id_ in entries if entry not in read]
     found = [*running, *assigned, *asking, *ready, *scheduled]
-    # Who waits for a turn is in no queue: it stands in its lane behind one that was found.
+    # A task that waits for the turn of its lane is in no queue, but in its lane behind a task that was found.
     lanes = await _lanes(store, [id_ for id_, _ in found])
     members = await store.pipeline([("ZRANGE", store.keys.lane(lane), 1, limit) for lane in lanes])
     seen = {id_ for id_, _ in found}
@@ -107,14 +107,14 @@ async def _running(store: Store, ids: Sequence[str]) -> list[tuple[str, TaskStat
 
 
 async def dead(store: Store, limit: int) -> list[tuple[str, TaskState]]:
-    """Dead letters, newest first."""
+    """List dead letters, newest first."""
     ids = await store.execute("ZRANGE", store.keys.dead, 0, limit - 1, "REV")
     return [(id_.decode(), TaskState.DEAD) for id_ in ids]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A task as a list shows it."""
+    """A task in a list."""
 
     id: str
     state: TaskState
@@ -126,30 +126,30 @@ class TaskRow:
 
 
 async def listing(store: Store, *, states: Collection[TaskState], limit: int) -> list[TaskRow]:
-    """Tasks in the order of their life: running first, then what waits, then what ended, the newest end first.
+    """List tasks: running, then waiting, then ended, newest end first.
 
     Args:
-        store: where.
+        store: the store.
         states: only these; empty for all.
-        limit: at most so many.
+        limit: maximum number.
     """
     wanted = frozenset(states) or frozenset(TaskState)
     found: list[tuple[str, TaskState]] = []
     if any(not state.final for state in wanted):
         found += await waiting(store, limit)
     if any(state.final for state in wanted):
-        # A filter may throw most of them away, so it looks at all that the event stream keeps.
+        # A filter may drop most of them, so read all that the event stream keeps.
         found += await ended(store, limit if not states else max(limit, 1000))
     if TaskState.DEAD in wanted:
         found += await dead(store, limit)
-    # The first place a task was seen in counts.
+    # The first place of a task counts.
     seen: dict[str, TaskState] = {}
     for id_, state in found:
         if state in wanted:
             seen.setdefault(id_, state)
     rows: list[TaskRow] = []
     for task in await list_records(store, dict(list(seen.items())[:limit])):
-        # One that was requeued is among the ended ones still: there, its record decides.
+        # A requeued task may still be among the ended ones; then its record decides.
         state = task.state if seen[task.id].final else seen[task.id]
         if state in wanted:
             rows.append(
@@ -167,7 +167,7 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
 
 
 async def queue_lengths(store: Store) -> dict[str, int]:
-    """Tasks in each queue that is not empty, in `scheduled` and in `awaiting_input`."""
+    """Count the tasks in each queue that is not empty, in `scheduled` and in `awaiting_input`."""
     queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
     places = [*[store.keys.queue(queue) for queue in queues], store.keys.scheduled, store.keys.asking]
     counts = await store.pipeline([("ZCARD", place) for place in places])
@@ -175,12 +175,12 @@ async def queue_lengths(store: Store) -> dict[str, int]:
 
 
 async def any_ready(store: Store) -> bool:
-    """Whether any queue holds a task."""
+    """Return whether any queue holds a task."""
     return bool(await store.execute("EXISTS", store.keys.queues))
 
 
 async def counters(store: Store) -> dict[str, int]:
-    """The pool's counters since the beginning: submitted, assigned, succeeded, dead, retried, ..."""
+    """Read the pool's counters since the beginning: submitted, assigned, succeeded, dead, retried, ..."""
     return {
         name: int(count)
         for name, count in record_fields(await store.execute("HGETALL", store.keys.stats("TOTAL"))).items()
@@ -188,11 +188,11 @@ async def counters(store: Store) -> dict[str, int]:
 
 
 async def envelope_bytes(store: Store, id_: str) -> bytes | None:
-    """The packed envelope of a task, for a worker whose delivery was too large to carry it; None: the task is gone."""
+    """Read the packed envelope of a task whose delivery was too large to carry it; None if the task is gone."""
     return (await read_record(store, id_, "env")).field("env")
 
 
 async def server_ms(store: Store) -> int:
-    """The server's clock."""
+    """Read the server's clock."""
     seconds, microseconds = await store.execute("TIME")
     return int(seconds) * 1000 + int(microseconds) // 1000

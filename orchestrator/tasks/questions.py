@@ -1,4 +1,4 @@
-"""How the questions of a task are stored with it, and read back. What is done about them is said in the scripts."""
+"""Encodes and decodes the questions of a task."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 MAX_BYTES: Final = 65_536
-"""Of one question with its options, and of one answer."""
+"""Limit of a question with its options, and of an answer."""
 MAX_DEPTH: Final = 64
 
 
 class StoredQuestion(msgspec.Struct, frozen=True, array_like=True):
-    """What a handler asks, as it is stored.
+    """A question as it is stored.
 
     Attributes:
-        question: for the person.
-        options: JSON; without any, every answer is allowed.
-        default: JSON; empty: there is none.
+        question: text for the person.
+        options: JSON; without options, every answer is allowed.
+        default: JSON; empty without a default.
     """
 
     question: str
@@ -38,10 +38,10 @@ unpack_question = msgspec.msgpack.Decoder(StoredQuestion).decode
 
 
 def pack_question(asked: StoredQuestion) -> bytes:
-    """The bytes that are stored and compared.
+    """Encode a question.
 
     Raises:
-        InvalidInput: it is too large, or no valid Unicode.
+        InvalidInput: it is too large, or not valid Unicode.
     """
     try:
         packed = _pack(asked)
@@ -53,24 +53,24 @@ def pack_question(asked: StoredQuestion) -> bytes:
 
 
 def encode_value(what: str, value: Any) -> str:
-    """An answer, an option or a default as JSON.
+    """Encode an answer, an option or a default as JSON.
 
     Raises:
-        InvalidInput: JSON cannot hold it, or it is too large.
+        InvalidInput: it is not JSON, or too large.
     """
     return encode_json(what, value, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH).decode()
 
 
 def match_option(value: Any, options: Sequence[str]) -> str:
-    """An answer as JSON, in the very form of the option that it is, if there are options.
+    """Encode an answer as JSON, in the stored form of the option that it matches.
 
     Raises:
-        InvalidInput: it is none of them, or JSON cannot hold it.
+        InvalidInput: it matches no option, or is not JSON.
     """
     text = encode_value("the answer", value)
     if not options or text in options:
         return text
-    # 1.0 is the option 1, and the members of an object have no order; but true is not 1.
+    # 1.0 matches the option 1, and the order of object members does not matter; true does not match 1.
     for option in options:
         if _same(decode_json(option.encode()), decode_json(text.encode())):
             return option
@@ -88,7 +88,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def unpack_stored(stored: bytes) -> StoredQuestion:
-    """What was asked, from a field `ask:N`.
+    """Decode a question from a field `ask:N`.
 
     Raises:
         InvalidInput: it is damaged.
@@ -102,7 +102,7 @@ def unpack_stored(stored: bytes) -> StoredQuestion:
 def read_question(
     number: int, stored: bytes, answer: bytes | None = None, answered: bytes | None = None
 ) -> Question | None:
-    """A question from the fields `ask:N`, `answer:N` and `answered:N` of a record; None: it cannot be read."""
+    """Decode a question from the fields `ask:N`, `answer:N` and `answered:N` of a record; None if it is damaged."""
     asked_ms, _, rest = stored.partition(b" ")
     until_ms, _, packed = rest.partition(b" ")
     answered_ms, _, actor = (answered or b"").partition(b" ")

@@ -72,7 +72,7 @@ class TaskRecord:
 
     @property
     def exists(self) -> bool:
-        """Whether there is such a task."""
+        """True if there is such a task."""
         return "state" in self._fields
 
     @cached_property
@@ -85,7 +85,7 @@ class TaskRecord:
 
     @property
     def generation(self) -> int:
-        """The generation of the present or last attempt."""
+        """The generation of the current or last attempt."""
         return self._count("gen")
 
     @cached_property
@@ -133,7 +133,7 @@ class TaskRecord:
 
     @property
     def entered_ms(self) -> int:
-        """When it was put into the inbox that it is in."""
+        """The time of its inbox entry in ms."""
         return int(self._text("at").split(" ")[1].partition("-")[0])
 
     @property
@@ -153,7 +153,7 @@ class TaskRecord:
 
     @property
     def reason(self) -> str:
-        """Why it left its last attempt, or ended without a result."""
+        """The reason for which it left its last attempt, or ended without a result."""
         return self._text("reason")
 
     @property
@@ -212,13 +212,13 @@ class TaskRecord:
 
     @property
     def progress(self) -> Progress | None:
-        """What the present or last attempt reported last; reports of earlier attempts do not count."""
+        """The last report of the current or last attempt; reports of earlier attempts are ignored."""
         made, _, data = self._fields.get("progress", b"").partition(b" ")
         return Progress(*decode_json(data)) if made and int(made) == self.generation else None
 
     @property
     def asks(self) -> int:
-        """How many questions it has asked."""
+        """The number of its questions."""
         return self._count("asks")
 
     def question(self, number: int) -> Question | None:

@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/tasks/`: values in, a `Call` out."""
+"""Wraps the scripts in `lua/tasks/`, one function per script."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 
 class ScheduledFire(msgspec.Struct, frozen=True, array_like=True):
-    """That a schedule submits a task: refused when it does not wait for `due` any more, and moved on with it.
+    """The schedule that submits a task; the script refuses it unless the schedule waits for `due`, then moves it on.
 
-    Times are ms as text. `due` is empty when a person fires it; `fired` is later than `due` when others were missed.
+    Times are ms as text. `due` is empty when an operator fires the schedule; `fired` is later than `due` if times were
+    missed.
     """
 
     schedule: str
@@ -43,9 +44,9 @@ class ScheduledFire(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SubmitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One task to accept, in the column order of `lua/tasks/submit.lua`; this is all that a usual one sends.
+    """One task, in the column order of `lua/tasks/submit.lua`; a usual task has no more columns.
 
-    `envelope` is opaque; the id tells who hears of the end (`core.ids.TaskIds`).
+    `envelope` is opaque. The id tells which client gets the reply (`core.ids.TaskIds`).
     """
 
     id: str
@@ -53,10 +54,10 @@ class SubmitRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class UnusualRow(SubmitRow, frozen=True, array_like=True):
-    """A task that is not for its skill's queue, now, with the usual rank and lifetime. None: the usual.
+    """A task with another queue, time, rank or lifetime than usual. None means the usual value.
 
-    `rank` is priority level x aging in ms; `skill` is set only for a task that is addressed to one agent (a skill queue
-    tells it by its name).
+    `rank` is priority level x aging in ms. `skill` is set only for a task that is addressed to an agent, because the
+    name of a skill queue contains it.
     """
 
     rank: int | None = None
@@ -76,7 +77,7 @@ class UnusualRow(SubmitRow, frozen=True, array_like=True):
 
 
 class SubmitAnswer(NamedTuple):
-    """What became of a row: `lua/tasks/submit.lua` says what each `status` means, and what `detail` names with it."""
+    """Reply to a row; `lua/tasks/submit.lua` documents each `status` and its `detail`."""
 
     status: str
     detail: str
@@ -88,7 +89,7 @@ CREATED: Final = SubmitAnswer("created", "")
 def submit(
     keys: PoolKeys, *, rows: Sequence[SubmitRow], max_tasks: int, max_wait_s: int, now_us: str = ""
 ) -> Call[list[SubmitAnswer]]:
-    """Accept up to 500 tasks; one answer per row, in order."""
+    """Accept up to 500 tasks; returns one reply per row, in order."""
 
     def parse(reply: list[Any]) -> list[SubmitAnswer]:
         answers = [CREATED] * len(rows)
@@ -107,7 +108,7 @@ def submit(
 
 
 def promote(keys: PoolKeys, *, limit: int, now_us: str = "") -> Call[Promoted]:
-    """Make due tasks ready and end those that were not started in time, `limit` of each at most."""
+    """Make due tasks ready and expire those past their `start_by`, at most `limit` of each."""
 
     def parse(reply: list[int]) -> Promoted:
         promoted, expired, wait_ms, left = reply
@@ -134,7 +135,7 @@ def finish(
     max_wait_s: int,
     now_us: str = "",
 ) -> Call[list[FinishStatus]]:
-    """Store up to 500 verdicts; one status per row, in order."""
+    """Store up to 500 verdicts; returns one status per row, in order."""
     packed = [
         (
             *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
@@ -162,7 +163,7 @@ def finish(
 
 
 class EmitRow(NamedTuple):
-    """One thing to append, in the column order of `lua/tasks/emit.lua`.
+    """One row of output or progress, in the column order of `lua/tasks/emit.lua`.
 
     `seq` counts all rows of an attempt from 1, `number` its output chunks (0 for progress).
     """
@@ -177,14 +178,14 @@ class EmitRow(NamedTuple):
 
 
 def emit(keys: PoolKeys, *, rows: Sequence[EmitRow], max_chunks: int) -> Call[list[EmitStatus]]:
-    """Append up to 500 rows to the streams of their tasks; one status per row, in order."""
+    """Append up to 500 rows to the streams of their tasks; returns one status per row, in order."""
     packed = pack_rows([(*row[:-1], opaque(row.data)) for row in rows])
     args: Arguments = {"pool": keys.root, "rows": packed, "max_chunks": max_chunks}
     return Call("tasks/emit", args, lambda reply: [EmitStatus(status.decode()) for status in reply])
 
 
 def watch(keys: PoolKeys, *, ids: Sequence[str]) -> Call[list[tuple[WatchStatus, str]]]:
-    """Begin or go on to follow up to 500 tasks; per id how it stands, and the last entry of its stream if any."""
+    """Follow up to 500 tasks, or go on; returns the status of each, and the last entry of its stream if any."""
 
     def parse(reply: list[bytes]) -> list[tuple[WatchStatus, str]]:
         texts = [part.decode() for part in reply]
@@ -196,7 +197,7 @@ def watch(keys: PoolKeys, *, ids: Sequence[str]) -> Call[list[tuple[WatchStatus,
 def cancel(
     keys: PoolKeys, *, ids: Sequence[str], reason: str, now_us: str = ""
 ) -> Call[list[tuple[CancelStatus, TaskState | None]]]:
-    """Cancel up to 500 tasks; per id what was done, and the state it was found in when it had ended before."""
+    """Cancel up to 500 tasks; returns the status of each, and the state of a task that had ended before."""
 
     def parse(reply: list[bytes]) -> list[tuple[CancelStatus, TaskState | None]]:
         texts = [part.decode() for part in reply]
@@ -217,7 +218,7 @@ def cancel(
 def delete(
     keys: PoolKeys, *, ids: Sequence[str], now_us: str = ""
 ) -> Call[list[tuple[DeleteStatus, TaskState | None]]]:
-    """Delete up to 500 ended tasks; per id what was done, and the state it was found in."""
+    """Delete up to 500 ended tasks; returns the status of each, and the state in which it was found."""
 
     def parse(reply: list[bytes]) -> list[tuple[DeleteStatus, TaskState | None]]:
         texts = [part.decode() for part in reply]
@@ -233,9 +234,9 @@ def delete(
 def retry(
     keys: PoolKeys, *, ids: Sequence[str], token: str, said: str, max_wait_s: int, now_us: str = ""
 ) -> Call[list[tuple[RequeueStatus, TaskState | None]]]:
-    """Let up to 500 ended tasks run again; per id what was done, and the state it was found in.
+    """Requeue up to 500 ended tasks; returns the status of each, and the state in which it was found.
 
-    A call that is sent again with the same `token` retries nothing twice.
+    A repeated call with the same `token` requeues no task twice.
     """
 
     def parse(reply: list[bytes]) -> list[tuple[RequeueStatus, TaskState | None]]:
@@ -257,13 +258,13 @@ def retry(
 
 
 class Answered(NamedTuple):
-    """What `answer` says.
+    """Reply of `answer`.
 
     Attributes:
-        who: of `already` and `other`: when (ms) and who; of `late`: when its deadline was over (ms).
-        value: of `other`: the answer that stands, JSON.
-        state: of `not_asking`: that of the task.
-        asks: of `not_asking`: how many questions it has asked.
+        who: of `already` and `other`: time (ms) and actor; of `late`: the deadline (ms).
+        value: of `other`: the stored answer, JSON.
+        state: of `not_asking`: the state of the task.
+        asks: of `not_asking`: the number of its questions.
     """
 
     status: AnswerStatus
@@ -276,7 +277,7 @@ class Answered(NamedTuple):
 def answer(
     keys: PoolKeys, *, id_: str, number: int, value: str, actor: str, max_wait_s: int, now_us: str = ""
 ) -> Call[Answered]:
-    """Answer question `number` of a task; `value` is JSON, of an option in the very form in which it was asked."""
+    """Answer question `number` of a task; `value` is JSON, for an option in its stored form."""
 
     def parse(reply: list[bytes]) -> Answered:
         status, *named = reply
@@ -303,20 +304,20 @@ def answer(
 
 
 class OnceReply(NamedTuple):
-    """What `once` says: `stored`, `already` with the value that was stored before, or `stale`."""
+    """Reply of `once`: `stored`, `already` with the stored value, or `stale`."""
 
     status: str
     value: bytes = b""
 
 
 def once(keys: PoolKeys, *, id_: str, generation: str, name: str, value: bytes) -> Call[OnceReply]:
-    """Keep the result of what an attempt did and must not do again."""
+    """Store a result of `ctx.once`."""
     args: Arguments = {"pool": keys.root, "id": id_, "generation": generation, "name": name, "value": value}
     return Call("tasks/once", args, lambda reply: OnceReply(reply[0].decode(), *reply[1:]))
 
 
 def begin(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[list[LeaseStatus]]:
-    """Note that attempts (task id, generation) behind a death begin; a status per row, kept or lost."""
+    """Record that attempts (task id, generation) of tasks with deaths begin; returns a status per row, kept or lost."""
     args: Arguments = {"pool": keys.root, "rows": pack_rows(rows)}
     return Call("tasks/begin", args, lambda reply: [LeaseStatus(status.decode()) for status in reply])
 
@@ -324,7 +325,7 @@ def begin(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[list[Lease
 def renew(
     keys: PoolKeys, *, worker: str, agent: str, rows: Sequence[tuple[str, str, str]]
 ) -> Call[tuple[int, list[LeaseStatus]]]:
-    """Renew entries (entry, task id, generation); answers how many the consumer has pending, and a status per row."""
+    """Renew entries (entry, task id, generation); returns the consumer's pending count, and one status per row."""
 
     def parse(reply: list[Any]) -> tuple[int, list[LeaseStatus]]:
         return reply[0], [LeaseStatus(status.decode()) for status in reply[1:]]
@@ -346,7 +347,7 @@ def adopt(
     dead_ttl_s: int,
     now_us: str = "",
 ) -> Call[list[Delivery]]:
-    """Take over entries of one inbox: expired leases, and with `own` what this worker lost on a broken connection."""
+    """Claim entries of one inbox whose lease has expired; with `own` also those that this worker lost on its way."""
 
     def parse(reply: list[Any]) -> list[Delivery]:
         fields = reply[1:]
@@ -381,7 +382,7 @@ def abandon(
     dead_ttl_s: int,
     now_us: str = "",
 ) -> Call[tuple[int, list[tuple[str, str]]]]:
-    """Give back what a dead worker held; answers how many entries, and (task id, generation) of those that go on."""
+    """Return the entries of a dead worker; returns their number, and (task id, generation) of those that go on."""
 
     def parse(reply: list[Any]) -> tuple[int, list[tuple[str, str]]]:
         texts = [part.decode() for part in reply[1:]]
@@ -411,7 +412,7 @@ def recover(
     clean: bool = False,
     now_us: str = "",
 ) -> Call[tuple[int, bool]]:
-    """Give back what none of an agent's workers will finish; answers how many, and whether there may be more."""
+    """Return entries that no worker of the agent will finish; returns their number, and whether there may be more."""
     args: Arguments = {
         "pool": keys.root,
         "agent": agent,
@@ -426,7 +427,7 @@ def recover(
 
 
 class RepairReport(NamedTuple):
-    """How many rows were judged, and what was found as (index of the row, code, whether repaired)."""
+    """Number of rows that were checked, and the findings as (index of the row, code, whether repaired)."""
 
     rows: int
     found: list[tuple[int, str, bool]]
@@ -441,9 +442,9 @@ def repair(
     dead_ttl_s: int,
     now_us: str = "",
 ) -> Call[RepairReport]:
-    """Look whether up to 500 tasks are where their records say (id, place); with `repair` put them there.
+    """Check that up to 500 tasks (id, place) are where their records say; with `repair` move them there.
 
-    Rows are bytes: what is damaged need not be text.
+    Rows are bytes, because damaged ids need not be text.
     """
 
     def parse(reply: list[Any]) -> RepairReport:
@@ -462,7 +463,7 @@ def repair(
 
 
 class CheckedEntries(NamedTuple):
-    """The entry to go on behind (empty: that was all), and (entry, code, whether repaired)."""
+    """The entry to continue behind (empty at the end), and findings (entry, code, whether repaired)."""
 
     after: str
     found: list[tuple[str, str, bool]]
@@ -471,7 +472,7 @@ class CheckedEntries(NamedTuple):
 def check_inbox(
     keys: PoolKeys, *, agent: str, after: str, limit: int, repair: bool, now_us: str = ""
 ) -> Call[CheckedEntries]:
-    """Look through a part of one inbox for entries that belong to no attempt; with `repair` remove them."""
+    """Check a part of one inbox for entries that belong to no attempt; with `repair` remove them."""
 
     def parse(reply: list[Any]) -> CheckedEntries:
         found = zip(*[iter(reply[1:])] * 3, strict=True)
@@ -493,9 +494,9 @@ def check_inbox(
 def check_keys(
     keys: PoolKeys, *, rows: Sequence[tuple[bytes, str, int]], repair: bool, now_us: str = ""
 ) -> Call[list[tuple[int, str, bool]]]:
-    """Look at up to 500 keys from outside: (what follows the root, type, seconds to live; 0 = it may stay).
+    """Check up to 500 keys from outside: (suffix, type, seconds to live; 0: permanent).
 
-    Answers (index of the row, code, whether repaired).
+    Returns (index of the row, code, whether repaired).
     """
 
     def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:

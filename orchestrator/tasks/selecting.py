@@ -1,6 +1,6 @@
-"""Finds the tasks that a filter is for: a walk in pages over the places where tasks are. Reads only.
+"""Finds the tasks that match a filter. Reads only.
 
-What was found is a frozen selection: who acts on it acts on these ids, and not on those that come later.
+A selection is frozen: an action on it applies to these ids, not to tasks that match later.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PAGE: Final = 500
 DEFAULT_LIMIT: Final = 1000
-"""So many tasks are selected, unless the caller asks for more."""
+"""Tasks that are selected unless the caller asks for more."""
 
 WORDS_CHARS: Final = 2000
 
@@ -36,20 +36,20 @@ ENDED: Final = frozenset(state for state in TaskState if state.final)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilter:
-    """Which tasks are meant. All that is said must hold; nothing said means all.
+    """A filter for tasks. All given conditions must hold; without any, all tasks match.
 
     Attributes:
-        skill: the skill that they ask for.
-        agent: which had them last, or which they are addressed to.
-        session: the conversation they belong to.
-        tag: a label that they carry.
-        states: they are in one of these; none: whatever makes sense for what is done to them.
-        reason: a text that their reason contains, in upper or lower case.
-        error: a text that a traceback of one of their attempts contains.
-        since: they ended (those that have not: were submitted) at this time or later.
-        until: the same, before this time.
-        older_than: the same, longer ago than this.
-        queue: where they wait: `skill:NAME` or `agent:NAME`.
+        skill: skill of the task.
+        agent: agent that had the task last, or that it is addressed to.
+        session: session id.
+        tag: a label of the task.
+        states: one of these; by default those that the action applies to.
+        reason: text in the reason, in upper or lower case.
+        error: text in a traceback.
+        since: ended at this time or later; an open task: submitted.
+        until: ended (submitted) before this time.
+        older_than: ended (submitted) longer ago than this.
+        queue: queue in which it waits: `skill:NAME` or `agent:NAME`.
     """
 
     skill: str | None = None
@@ -76,12 +76,12 @@ class TaskFilter:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is said."""
+        """True without any condition."""
         return all(not getattr(self, each.name) for each in fields(self))
 
     @property
     def words(self) -> str:
-        """What is said, for people: `skill=send, reason contains 'timeout'`."""
+        """The conditions for people: `skill=send, reason contains 'timeout'`."""
         plain = ("skill", "agent", "session", "tag", "queue")
         said = [f"{name}={value}" for name in plain if (value := getattr(self, name))]
         if self.states:
@@ -93,7 +93,7 @@ class TaskFilter:
         return ", ".join(said)[:WORDS_CHARS] or "all"
 
     def at(self, now: datetime) -> TaskFilter:
-        """The same with `older_than` told as a time, so that it means the same for every task that is looked at."""
+        """Replace `older_than` by a time, so that it means the same for every task."""
         if self.older_than is None:
             return self
         edge = now - timedelta(seconds=to_seconds("older_than", self.older_than))
@@ -102,7 +102,7 @@ class TaskFilter:
         return TaskFilter(**said)
 
     def matches(self, task: TaskRecord) -> bool:
-        """Whether a task is meant; `older_than` is to be resolved by `at` before."""
+        """Return whether a task matches; resolve `older_than` by `at` first."""
         wanted = (self.skill, self.agent, self.session, self.queue)
         named = zip(wanted, (task.skill, task.agent, task.session, task.queue), strict=True)
         return (
@@ -118,12 +118,12 @@ class TaskFilter:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What was found.
+    """Result of a selection.
 
     Attributes:
-        tasks: as they were then.
-        more: whether there are more than were asked for.
-        looked: how many tasks were looked at.
+        tasks: the tasks at that time.
+        more: whether more tasks match.
+        looked: number of tasks that were read.
     """
 
     tasks: tuple[TaskRecord, ...]
@@ -132,23 +132,23 @@ class Selection:
 
     @property
     def ids(self) -> list[str]:
-        """The selected tasks."""
+        """The ids of the tasks."""
         return [task.id for task in self.tasks]
 
 
 async def select(
     store: Store, wanted: TaskFilter, *, among: Collection[TaskState], limit: int | None = DEFAULT_LIMIT
 ) -> Selection:
-    """Find the tasks that a filter means.
+    """Find the tasks that match a filter.
 
     Args:
-        store: where.
-        wanted: the filter; its states must lie in `among`, which is also what it means when it names none.
-        among: states that make sense for the caller.
-        limit: so many at most; None: all.
+        store: the store.
+        wanted: the filter; its states must be in `among`.
+        among: states that the action applies to, used when the filter names none.
+        limit: maximum number; None: all.
 
     Raises:
-        InvalidInput: the filter asks for a state that makes no sense here.
+        InvalidInput: the filter names a state that is not in `among`.
     """
     odd = [str(state) for state in wanted.states if state not in among]
     if odd:
@@ -179,7 +179,7 @@ Page = dict[str, TaskState | None]
 
 
 async def _walk(store: Store, states: frozenset[TaskState], queue: str | None) -> AsyncIterator[Page]:
-    """Pages of tasks that may be in these states; a task may come twice, and its record decides."""
+    """Yield pages of tasks that may be in these states. A task may come twice, and its record decides."""
     if TaskState.DEAD in states:
         async for ids in _zset(store, store.keys.dead, newest_first=True):
             yield dict.fromkeys(ids)
@@ -189,7 +189,7 @@ async def _walk(store: Store, states: frozenset[TaskState], queue: str | None) -
     if not states & OPEN:
         return
     agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
-    # Whatever is asked for: one of them may own a lane, in which others wait.
+    # Inboxes are read for every filter, because their tasks may have the turn of a lane in which others wait.
     for agent in agents:
         async for page in _inbox(store, agent):
             yield page
@@ -212,18 +212,18 @@ async def _places(store: Store, agents: Sequence[str], states: frozenset[TaskSta
 
 
 async def _lanes(store: Store, lanes: Mapping[str, None]) -> AsyncIterator[Page]:
-    """Members of lanes whose turn has not come: they stand in their lane alone, and its owner has led to it."""
+    """Yield the tasks that wait for the turn of a lane, which are in no queue."""
     for lane in list(lanes):
         async for ids in _zset(store, store.keys.lane(decode_foreign(lane))):
             yield dict.fromkeys(ids)
 
 
 async def _zset(store: Store, key: str, *, newest_first: bool = False) -> AsyncIterator[list[str]]:
-    """The members of a sorted set in pages, by score: what comes and goes meanwhile moves no page."""
+    """Yield a sorted set in pages by score, so that concurrent changes move no page."""
     edge, at_edge = ("+inf" if newest_first else "-inf"), set[bytes]()
     end = "-inf" if newest_first else "+inf"
     while True:
-        # What stands at the edge was seen already, as far as it fitted into the page before.
+        # Members with the score at the edge were in the page before, as far as they fitted.
         count = PAGE + len(at_edge)
         order = ("REV",) if newest_first else ()
         flat = await store.execute("ZRANGE", key, edge, end, "BYSCORE", *order, "LIMIT", 0, count, "WITHSCORES")
@@ -240,7 +240,7 @@ async def _zset(store: Store, key: str, *, newest_first: bool = False) -> AsyncI
 
 
 async def _inbox(store: Store, agent: str) -> AsyncIterator[Page]:
-    """The tasks in an inbox, with what is known of them: read by a worker or not."""
+    """Yield the tasks of an inbox, running if a worker has read them."""
     key, after = store.keys.inbox(agent), "-"
     while True:
         try:
@@ -261,7 +261,7 @@ async def _inbox(store: Store, agent: str) -> AsyncIterator[Page]:
 
 
 async def _ended(store: Store, letters: Collection[str]) -> AsyncIterator[list[str]]:
-    """What ended lately, newest first, as far as the stream of ends reaches back."""
+    """Yield ended tasks, newest first, as far as the stream of ends reaches back."""
     before = "+"
     while entries := await store.execute("XREVRANGE", store.keys.events, before, "-", "COUNT", 100):
         for _, flat in entries:
@@ -279,11 +279,11 @@ _VARIABLE: Final = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|\d+")
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
-    """Dead letters that failed alike.
+    """Dead letters with the same skill and kind of error.
 
     Attributes:
-        error: the kind of exception, else the reason with its numbers left out.
-        example: the newest of them.
+        error: name of the exception, else the reason without numbers.
+        example: the newest task.
     """
 
     error: str
@@ -295,13 +295,13 @@ class ErrorGroup:
 
 
 def error_class(reason: str) -> str:
-    """What kind of trouble a reason tells of: the exception's name, else the text without numbers and ids."""
+    """Return the name of the exception in a reason, else the reason without numbers and ids."""
     found = _EXCEPTION.match(reason)
     return found[1] if found else _VARIABLE.sub("#", reason) or "(no reason)"
 
 
 def group_by_error(tasks: Iterable[TaskRecord]) -> list[ErrorGroup]:
-    """Group by skill and kind of trouble, the largest group first."""
+    """Group by skill and kind of error, largest group first."""
     members: dict[tuple[str, str], list[TaskRecord]] = {}
     for task in tasks:
         members.setdefault((error_class(task.reason), task.skill), []).append(task)

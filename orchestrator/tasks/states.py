@@ -1,6 +1,6 @@
-"""Every step that a task's stored state can take, as data: what is not in this table does not happen.
+"""Lists every legal transition of a task's stored state.
 
-The scripts take the steps; tests hold them against the table, and docs/internals/reliability.md is drawn from it.
+Tests check the scripts against this table; docs/internals/reliability.md is drawn from it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from orchestrator.tasks.model import WAITING, StoredState, TaskState
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One legal step.
+    """One legal transition.
 
     Attributes:
         before: stored state; None: there is no record.
-        event: what happened, in a few words.
-        after: stored state from then on; None: the record is deleted but for a stub.
-        script: under `lua/tasks`, the one that takes the step.
+        event: short description.
+        after: next stored state; None: the record is deleted but for a stub.
+        script: script under `lua/tasks` that makes it.
     """
 
     before: StoredState | None
@@ -42,7 +42,7 @@ STEPS: Final = (
         Step(WAITING, "its turn has come: the one before it ended", _READY, script)
         for script in ("finish", "cancel", "promote", "assign", "adopt", "abandon", "recover")
     ),
-    Step(WAITING, "nobody had the turn of its lane", _READY, "repair"),
+    Step(WAITING, "no task had the turn of its lane", _READY, "repair"),
     Step(WAITING, "not started in time", _EXPIRED, "promote"),
     Step(WAITING, "cancelled", _CANCELLED, "cancel"),
     Step(WAITING, "replaced by a later one of its lane", _CANCELLED, "submit"),

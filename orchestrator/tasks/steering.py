@@ -1,4 +1,4 @@
-"""What people do to tasks that are there, any number at a time: cancel them, retry them, delete them."""
+"""Cancels, retries and deletes any number of tasks."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import CancelStatus, DeleteStatus, RequeueStatus, TaskState
 
 CHUNK: Final = 500
-"""Ids that one script call takes."""
+"""Ids per script call."""
 
 
 async def cancel(
     store: Store, ids: Sequence[str], *, reason: str, retry_for_s: float
 ) -> dict[str, tuple[CancelStatus, TaskState | None]]:
-    """Cancel tasks; per id what was done, and the state that it was found in.
+    """Cancel tasks; returns the status of each, and the state in which it was found.
 
     Args:
-        store: where.
-        ids: any number, each once.
-        reason: shown to whoever waits for them.
-        retry_for_s: how long to repeat while Redis does not answer; asking twice does no harm.
+        store: the store.
+        ids: any number of distinct ids.
+        reason: shown to callers that wait for the tasks.
+        retry_for_s: how long to repeat while Redis does not answer.
 
     Raises:
-        StoreError: Redis did not do it; what earlier calls did stays done.
+        StoreError: a call failed; earlier calls stay applied.
     """
     done: dict[str, tuple[CancelStatus, TaskState | None]] = {}
     for chunk in _chunks(ids):
@@ -42,7 +42,7 @@ async def cancel(
 async def retry(
     store: Store, ids: Sequence[str], *, said: str, max_wait_s: int, retry_for_s: float
 ) -> dict[str, tuple[RequeueStatus, TaskState | None]]:
-    """Let ended tasks run again; `said` is who and why; arguments, answer and errors as for `cancel`."""
+    """Requeue ended tasks; `said` has actor and reason. Arguments, result and errors as for `cancel`."""
     done: dict[str, tuple[RequeueStatus, TaskState | None]] = {}
     token = os.urandom(8).hex()
     for chunk in _chunks(ids):
@@ -55,7 +55,7 @@ async def retry(
 async def delete(
     store: Store, ids: Sequence[str], *, retry_for_s: float
 ) -> dict[str, tuple[DeleteStatus, TaskState | None]]:
-    """Delete ended tasks for good; arguments, answer and errors as for `cancel`."""
+    """Delete ended tasks. Arguments, result and errors as for `cancel`."""
     done: dict[str, tuple[DeleteStatus, TaskState | None]] = {}
     for chunk in _chunks(ids):
         call = scripts.delete(store.keys, ids=chunk)

@@ -1,4 +1,4 @@
-"""What a caller asks for, validated and laid out as a row for the submit script."""
+"""Validates submissions and lays them out as rows for the submit script."""
 
 from __future__ import annotations
 
@@ -335,7 +335,7 @@ def _attempts(value: int | None) -> int | None:
 
 
 def _on_busy(task: Submission) -> str | None:
-    """What the row says; None: it waits in its turn."""
+    """Return the value for the row; None: the task waits for its turn."""
     if task.on_busy == "enqueue":
         return None
     if task.on_busy not in ON_BUSY:

@@ -1,4 +1,4 @@
-"""Names the one thing that a task waits for, from what was found of it. Pure; asks nobody."""
+"""Names the first obstacle of a task, from the facts about it. Does not talk to Redis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ START_ONE: Final = "start one with `orc worker run`"
 
 
 def explain(found: Findings) -> Why:
-    """Say what a task waits for."""
+    """Explain what a task waits for."""
     match found.state:
         case TaskState.SCHEDULED:
             return _scheduled(found)
@@ -88,7 +88,7 @@ def _no_supervisor(found: Findings) -> Why | None:
 
 
 def _stopped(found: Findings) -> Why | None:
-    """An operator has stopped or paused what it needs; of its agents all that could do it."""
+    """A stop or pause of an operator holds it; of its agents, all that could run it."""
     for slot in (STOP_ALL, stop_slot("skill", found.skill), pause_slot("queue", found.queue)):
         if slot in found.active:
             return _active_command(found.active[slot], found)
@@ -128,12 +128,12 @@ def _active_command(active: ActiveCommandFacts, found: Findings) -> Why:
 
 
 def _lane(found: Findings) -> Why | None:
-    """Another task of its lane comes first."""
+    """Another task of its lane has the turn."""
     lane = found.lane
     if lane is None:
         return None
     if not lane.ahead or lane.owner_state is None or lane.owner_state.final:
-        return _lost(found, f"nobody before it will give it the turn in lane {lane.name!r}")
+        return _lost(found, f"no task in front of it will pass on the turn in lane {lane.name!r}")
     others = f", {_count(lane.ahead, 'task')} of it come first" if lane.ahead > 1 else ""
     doing = "is with its agent" if lane.owner_state is TaskState.ASSIGNED else f"is {lane.owner_state}"
     return Why(
@@ -151,7 +151,7 @@ def _in_no_queue(found: Findings) -> Why | None:
 
 
 def _no_addressee(found: Findings) -> Why | None:
-    """Nobody is there of the agent that it is addressed to."""
+    """The agent that it is addressed to has no live worker."""
     if found.addressed is None or found.agents[0].slots:
         return None
     agent = found.agents[0]
@@ -168,7 +168,7 @@ def _no_addressee(found: Findings) -> Why | None:
 
 
 def _no_skill(found: Findings) -> Why | None:
-    """No agent that it may go to has the skill in all its live workers."""
+    """No agent that may run it has the skill in all its live workers."""
     if _able(found):
         return None
     for agent in found.agents:
@@ -199,14 +199,14 @@ def _no_skill(found: Findings) -> Why | None:
 
 
 def _undefined_limit(found: Findings) -> Why | None:
-    """Every agent that could do it asks for a limit that nobody has defined."""
+    """Every agent that could run it needs a limit that is not defined."""
     able = _able(found)
     missing = [limit.name for agent in able for limit in agent.limits if limit.rate is None]
     if any(agent.defined for agent in able):
         return None
     return Why(
         cause=Cause.LIMIT_UNDEFINED,
-        text=f"agent {able[0].name!r} needs the limit {missing[0]!r}, which nobody has defined; add it to the settings "
+        text=f"agent {able[0].name!r} needs the limit {missing[0]!r}, which is not defined; add it to the settings "
         f'of its workers, for example [limits] "{missing[0]}" = "60/min", and restart one',
         agent=able[0].name,
         queue=found.queue,
@@ -215,7 +215,7 @@ def _undefined_limit(found: Findings) -> Why | None:
 
 
 def _no_room(found: Findings) -> Why | None:
-    """Every agent that could do it is full."""
+    """The inbox of every agent that could run it is full."""
     agents = [agent for agent in _able(found) if agent.defined]
     if any(agent.room > 0 for agent in agents):
         return None
@@ -234,13 +234,13 @@ def _no_room(found: Findings) -> Why | None:
 
 
 def _limit(found: Findings) -> Why | None:
-    """Every agent with room is held by a limit: the one that opens first decides, and of an agent's limits the last."""
+    """Every agent with room waits for a limit; the one that opens first is named."""
     agents = [agent for agent in _able(found) if agent.defined and agent.room > 0]
     if not all(any(limit.used_up for limit in agent.limits) for agent in agents):
         return None
     last = {agent.name: max(agent.limits, key=lambda limit: limit.next_us) for agent in agents}
     name, limit = min(last.items(), key=lambda item: item[1].next_us)
-    # An agent's own limit carries its name behind an @, which no given name can.
+    # The limit of an agent itself is its name behind an @, which no other limit can have.
     shown = f"agent:{limit.name[1:]}" if limit.name.startswith("@") else limit.name
     at_ms = -(-limit.next_us // 1000)
     moment = _moment(at_ms, found)
@@ -270,8 +270,8 @@ def _its_turn(found: Findings) -> Why:
 
 
 _OBSTACLES: Final[Sequence[Callable[[Findings], Why | None]]] = (
-    # From what holds everything to what holds this one alone. The first that is there is named: while it lasts, it does
-    # not matter whether those below it go away. What people switch off (stop, pause) and lanes belong above the agents.
+    # From obstacles for all tasks to those of this task. The first one is named, because the others do not matter while
+    # it lasts. Stops, pauses and lanes come before agents.
     _stopped,
     _no_supervisor,
     _lane,
@@ -316,7 +316,7 @@ def _unread(found: Findings) -> Why:
 def _running(found: Findings) -> Why:
     agent, worker = found.agents[0], found.worker
     assert worker is not None
-    # An attempt begins when its entry is made, or when the entry is taken over, which raises the generation.
+    # An attempt begins with its entry, or when the entry is adopted, which raises the generation.
     since_ms = max(found.entry_ms, found.generation)
     attempt = found.fails + found.deaths + 1
     silent = worker.seen_ms is None or _silent(worker.seen_ms, agent, found)
@@ -351,7 +351,7 @@ def _running(found: Findings) -> Why:
 def _before_it_stops(who: str, worker: WorkerFacts, until_ms: int | None, found: Findings) -> str:
     if until_ms is not None:
         return f"{_unheard(who, worker, found)}, it ends when its lease has run out at {_moment(until_ms, found)}"
-    return f"{who} hears of it with its next heartbeat, then the handler has to end"
+    return f"{who} receives it with its next heartbeat, then the handler must end"
 
 
 def _who_takes_it(agent: AgentFacts, worker: WorkerFacts) -> str:
@@ -422,7 +422,7 @@ def _lost(found: Findings, what: str) -> Why:
 
 
 def _able(found: Findings) -> list[AgentFacts]:
-    """The agents that it may go to, as far as skills and live workers decide."""
+    """Return the agents that could run it, judged by skills and live workers."""
     return [agent for agent in found.agents if agent.skilled and agent.slots]
 
 
@@ -444,7 +444,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def _moment(at_ms: int, found: Findings) -> str:
-    """A time of day, with the day when that is another one, and how far it is from now."""
+    """Format a time of day, with the date if it is another day, and the distance from now."""
     at, now = from_instant_ms(at_ms), from_instant_ms(found.now_ms)
     form = "%H:%M:%S UTC" if at.date() == now.date() else "%Y-%m-%d %H:%M:%S UTC"
     away_ms = at_ms - found.now_ms
@@ -456,7 +456,7 @@ def _ago(at_ms: int, found: Findings) -> str:
 
 
 def _span(span_ms: int) -> str:
-    """A duration, as exact as somebody who waits wants it."""
+    """Format a duration with one or two units."""
     seconds = max(0, span_ms) / 1000
     if seconds < 10:
         return f"{seconds:.1f} s"

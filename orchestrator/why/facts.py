@@ -1,4 +1,4 @@
-"""What `lua/tasks/why.lua` finds of a task: plain facts of one moment. What they mean is said in `explanation.py`."""
+"""Decodes the facts that `lua/tasks/why.lua` returns about a task; `explanation.py` judges them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 VERSION: Final = ("state", "gen", "at", "cancel")
-"""The fields of a record that change with every step of its life."""
+"""Fields of a record that change with every transition."""
 _FIELDS: Final = (
     *("state", "gen", "at", "cancel", "reason", "fails", "deaths"),
     *("left", "death", "ended", "skill", "queue", "progress"),
 )
-"""What `lua/tasks/why.lua` returns of the record; `death` is the evidence of the last one."""
+"""Fields of the record that `lua/tasks/why.lua` returns; `death` is the evidence of the last death."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class LimitFacts:
     """One limit of an agent.
 
     Attributes:
-        rate: None: nobody has defined it.
-        used: starts that are inside the window now.
-        next_us: when the task may start as far as this limit decides; 0: at once.
+        rate: None: not defined.
+        used: starts inside the window.
+        next_us: when this limit allows the start; 0: now.
     """
 
     name: str
@@ -47,13 +47,13 @@ class LimitFacts:
 
     @property
     def used_up(self) -> bool:
-        """Whether nobody can start now."""
+        """True when the limit allows no start now."""
         return self.rate is not None and self.used >= self.rate.count
 
 
 @dataclass(frozen=True, slots=True)
 class SkillOffers:
-    """What the workers of an agent say of a skill, each for itself, when not all live ones have it."""
+    """Workers of an agent by whether they have a skill, when not all live ones do."""
 
     live: int = 0
     having: int = 0
@@ -63,16 +63,16 @@ class SkillOffers:
 
 @dataclass(frozen=True, slots=True)
 class AgentFacts:
-    """One agent that the task may go to or is with.
+    """One agent that may run the task, or has it.
 
     Attributes:
-        seen_ms: its last sign of life; None: the pool does not know it.
-        slots: of its live workers; 0: they drain, or there are none.
-        workers: how many are registered, draining ones included.
+        seen_ms: last heartbeat; None: the agent is not known.
+        slots: of its live workers; 0: all drain, or there are none.
+        workers: registered workers, including draining ones.
         skilled: whether all live workers have the skill.
-        inbox: entries in its inbox, running or unread.
-        max_attempts: of the skill, as its workers declared it.
-        max_deaths: the same for deaths.
+        inbox: entries in its inbox.
+        max_attempts: of the skill, as its workers declare it.
+        max_deaths: of the skill, as its workers declare it.
     """
 
     name: str
@@ -91,12 +91,12 @@ class AgentFacts:
 
     @property
     def defined(self) -> bool:
-        """Whether somebody has defined all its limits; without it gets nothing."""
+        """True when all its limits are defined; otherwise the agent gets no tasks."""
         return all(limit.rate is not None for limit in self.limits)
 
     @property
     def room(self) -> int:
-        """How many more its inbox takes."""
+        """Free places in its inbox."""
         return self.slots * (1 + self.backlog) - self.inbox
 
 
@@ -105,9 +105,9 @@ class WorkerFacts:
     """The worker that has a task.
 
     Attributes:
-        idle_ms: since it took the entry or renewed its lease last.
-        seen_ms: its last sign of life; None: the registry has forgotten it.
-        registered: whether it counts as a worker of the agent.
+        idle_ms: since it read the entry or renewed its lease.
+        seen_ms: last heartbeat; None: the worker has expired.
+        registered: whether it is registered for the agent.
     """
 
     id: str
@@ -120,11 +120,11 @@ class WorkerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ActiveCommandFacts:
-    """A stop or a pause that concerns a task.
+    """A stop or a pause that applies to a task.
 
     Attributes:
-        slot: what it holds for, as `stop:agent:editor`.
-        since_ms: when it was given.
+        slot: its slot, as `stop:agent:editor`.
+        since_ms: when it was issued.
     """
 
     slot: str
@@ -138,9 +138,9 @@ class LaneFacts:
     """The lane in which a task waits for its turn.
 
     Attributes:
-        ahead: how many come before it, the one that has the turn included; None: the lane does not list it.
+        ahead: tasks in front of it, including the one that has the turn; None: the lane does not list it.
         owner: the task that has the turn.
-        owner_state: as it is stored, so not whether it runs; None: its record is gone.
+        owner_state: stored state, without whether it runs; None: its record is gone.
     """
 
     name: str
@@ -151,24 +151,24 @@ class LaneFacts:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """One task at one moment.
+    """Facts about one task at one moment.
 
     Attributes:
         now_us: the moment, by the server's clock.
-        version: values of the fields `VERSION`, to be compared with those of a record that is read beside this.
+        version: values of the fields `VERSION`, to compare with a record that is read separately.
         left: how its last attempt ended without ending the task: `retry`, `snooze` or `death`.
-        death: evidence of the last death: when (ms), which worker, how.
+        death: evidence of the last death: time (ms), worker, cause.
         due_ms: when it leaves `scheduled`.
-        own_attempts: its own `max_attempts`, read only of a task that was retried.
-        rank: how many tasks stand before it in its queue; None: it is in none.
-        forgiven_fails: failures from before it was requeued, which count no more.
-        forgiven_deaths: the same of deaths.
-        entry_ms: when it was put into the inbox that it is in.
-        in_inbox: whether it is there indeed.
-        question: what it asks a person.
-        lane: where it waits for its turn; None: it has it, or needs none.
-        held: whether a stop holds it back beside its queue.
-        active: the stops and pauses that concern it, by slot.
+        own_attempts: its own `max_attempts`; read only if the task was retried.
+        rank: tasks in front of it in its queue; None: it is in no queue.
+        forgiven_fails: failures from before it was requeued, which no longer count.
+        forgiven_deaths: deaths from before it was requeued.
+        entry_ms: when its inbox entry was written.
+        in_inbox: whether that entry exists.
+        question: the open question.
+        lane: where it waits for its turn; None: it has the turn, or no lane.
+        held: whether a stop holds it outside its queue.
+        active: the stops and pauses that apply to it, by slot.
     """
 
     id: str
@@ -204,22 +204,22 @@ class Findings:
 
     @property
     def now_ms(self) -> int:
-        """The moment in milliseconds."""
+        """The moment in ms."""
         return self.now_us // 1000
 
     @property
     def max_attempts(self) -> int | None:
-        """Failures that make it a dead letter, as far as it or an agent says so."""
+        """Failures that make it a dead letter, as the task or an agent declares."""
         return self.own_attempts or next((agent.max_attempts for agent in self.agents), None)
 
     @property
     def max_deaths(self) -> int | None:
-        """The same for deaths."""
+        """Deaths that make it a dead letter, as an agent declares."""
         return next((agent.max_deaths for agent in self.agents), None)
 
     @property
     def addressed(self) -> str | None:
-        """The agent that it was submitted for, if it was for one."""
+        """The agent that it is addressed to, if any."""
         return QueueName.parse(self.queue).agent
 
 

@@ -1,4 +1,4 @@
-"""Reads one task: its state, its record, and what it waits for."""
+"""Reads one task: state, record, and what it waits for."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 LOOKS: Final = 3
-"""A task that changes between two reads is read again, so often at most."""
+"""Reads of a task that changes between two reads."""
 
 
 async def status(store: Store, id_: str) -> TaskStatus:
-    """The state of one task and what it waits for, in one round trip.
+    """Read the state of a task and what it waits for, in one round trip.
 
     Raises:
         NotFound: no such task, or its retention has passed.
@@ -41,7 +41,7 @@ async def status(store: Store, id_: str) -> TaskStatus:
 
 
 async def info(store: Store, id_: str) -> TaskInfo:
-    """Everything about one task.
+    """Read everything about a task.
 
     Raises:
         NotFound: no such task, or its retention has passed.
@@ -80,7 +80,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
 
 
 async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecord]:
-    """What is found of a task and its record, of one moment unless it changes all the time."""
+    """Read the facts and the record of a task at one moment, unless it changes all the time."""
     looks_left = LOOKS
     while True:
         looks_left -= 1
@@ -104,7 +104,7 @@ def _unknown(id_: str) -> NotFound:
 
 
 async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, TaskStatus]]:
-    """The first task of each of these queues (`scheduled` and `awaiting_input` are two), and what it waits for."""
+    """Read the first task of each of these queues, `scheduled` and `awaiting_input` included, and what it waits for."""
     others = {"scheduled": store.keys.scheduled, "awaiting_input": store.keys.asking}
     keys = [others.get(queue) or store.keys.queue(queue) for queue in queues]
     firsts = await store.pipeline([("ZRANGE", key, 0, 0) for key in keys])
@@ -122,9 +122,9 @@ async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, Tas
 
 
 async def export_task(store: Store, id_: str) -> dict[str, Any] | None:
-    """Everything that is stored of a task; None: it is gone, or cannot be read.
+    """Read everything that is stored of a task; None if it is gone or unreadable.
 
-    Arguments and result keep their digits: they are `msgspec.Raw`.
+    Arguments and result are `msgspec.Raw`, so that numbers keep their digits.
     """
     try:
         known, record = await info(store, id_), await read_record(store, id_, "env", "queue", "lane")

@@ -1,4 +1,4 @@
-"""What a task may wait for, and the value that says so. Pure; `explanation.py` finds out which it is."""
+"""Defines the causes for which a task waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Cause(StrEnum):
-    """What a task waits for; docs/guides/results.md says what to do about each."""
+    """Obstacle of a task; docs/guides/results.md explains each."""
 
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
@@ -43,30 +43,30 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
-    """The one thing that a task waits for; what does not belong to its cause is None.
+    """The first obstacle of a task. Fields that do not belong to its cause are None.
 
     Attributes:
-        text: the cause in words, with names and numbers, and what to do if something must be done.
-        until: when it goes on by itself, at the earliest; all times are those of the server's clock.
-        since: when it was given to its agent, or ended, or when what holds it back began.
+        text: the cause in words, with names and numbers, and what to do if anything.
+        until: when the task can go on by itself, at the earliest, by the server's clock.
+        since: when it was assigned, or ended, or when the obstacle began.
         actor: who stopped or paused it.
-        seen: the last sign of life of the agent or worker that it waits for.
-        ahead: tasks that stand before it in its queue, or in its lane.
-        lane: in which it waits for its turn.
-        task: the one that has the turn there.
-        agent: the one that it is for, or with.
-        agents: the live ones that have its skill.
-        slots: that these have together.
+        seen: last heartbeat of the agent or worker that it waits for.
+        ahead: tasks in front of it in its queue or lane.
+        lane: lane in which it waits for its turn.
+        task: task that has the turn in that lane.
+        agent: agent that it is addressed to or assigned to.
+        agents: live agents that have its skill.
+        slots: slots of these agents.
         limit: name of a limit; `agent:A` is the agent's own rate.
-        rate: what that limit allows, as `10/min`.
-        worker: the one that has it.
-        workers: live ones that lack its skill, ten at most.
-        attempt: the present one, 1 for the first.
-        attempts_left: failures until it is a dead letter, if its agent is still known.
-        reason: of the failure, the snooze, the death or the cancellation, or how it ended.
-        number: of its question, which counts from 1 in each task.
-        question: what it asks a person.
-        options: the answers that are allowed, JSON values; empty: any.
+        rate: rate of that limit, as `10/min`.
+        worker: worker that has it.
+        workers: up to ten live workers that lack its skill.
+        attempt: current attempt, 1 for the first.
+        attempts_left: failures until it is a dead letter, if its agent is known.
+        reason: of the failure, snooze, death, cancellation or end.
+        number: number of its question, from 1.
+        question: its question.
+        options: allowed answers, JSON values; empty: any.
     """
 
     cause: Cause
@@ -103,11 +103,11 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """State of a task, what it waits for, and how far it has come.
+    """State of a task, what it waits for, and its progress.
 
     Attributes:
         why: what it waits for, in words.
-        detail: the same for programs.
+        detail: the same as data.
     """
 
     state: TaskState
@@ -118,16 +118,16 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class TaskInfo:
-    """Everything that is known of one task.
+    """Everything about one task.
 
     Attributes:
-        attempts: executions that failed or died so far, plus the present or successful one.
-        progress: what the present or last attempt reported last.
+        attempts: failed attempts and deaths, plus the current or successful one.
+        progress: last report of the current or last attempt.
         errors: traceback text of each failed attempt, oldest first.
-        deaths: evidence of each death: when, which worker, how.
-        questions: what it has asked people, in order, and what they answered.
-        once: names of what `ctx.once` did and will not do again.
-        requeues: each time it was let run again after its end: when (ms), the state that it had ended in, who and why.
+        deaths: evidence of each death: time, worker, cause.
+        questions: its questions and their answers, in order.
+        once: names of the results that `ctx.once` keeps.
+        requeues: each retry after its end: time (ms), final state before, actor and reason.
     """
 
     id: str
