@@ -1,4 +1,4 @@
-"""The composition root: settings in, the bundle of what every process shares out."""
+"""Builds the services that every process shares, from the settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What a client, a supervisor and a worker stand on."""
+    """The shared services of a client, a supervisor or a worker."""
 
     settings: Settings
     endpoint: Endpoint
@@ -51,16 +51,16 @@ class Services:
 
 
 def pool_keys(settings: Settings) -> PoolKeys:
-    """The keys of the pool that the settings name."""
+    """Return the keys of the pool in the settings."""
     return PoolKeys(settings.prefix, settings.pool)
 
 
 @contextmanager
 def reach_server(settings: Settings) -> Iterator[Endpoint]:
-    """Where Redis is: the URL of the settings, else a running embedded server near by, which is held while in use.
+    """Find Redis: the URL in the settings, else a running embedded server, which is held while in use.
 
     Raises:
-        ServerUnavailable: neither is there; the message has the sentence to type.
+        ServerUnavailable: there is neither; the message has the command to type.
     """
     with ExitStack() as held:
         if settings.redis.url is not None:
@@ -82,7 +82,7 @@ async def open_services(settings: Settings, *, name: str) -> AsyncIterator[Servi
 
     Args:
         settings: all settings.
-        name: shown in the server's client list.
+        name: shown in CLIENT LIST.
 
     Raises:
         StoreError: Redis does not answer, or another version of this program wrote its data.
@@ -98,10 +98,10 @@ async def open_services(settings: Settings, *, name: str) -> AsyncIterator[Servi
 def resolve_settings(
     *, url: str | None = None, pool: str | None = None, prefix: str | None = None, settings: Settings | None = None
 ) -> Settings:
-    """Settings from the usual places, with what the caller names put over them.
+    """Load the settings from the usual sources, with the arguments over them.
 
     Raises:
-        ConfigError: a setting is wrong or unknown.
+        ConfigError: an invalid or unknown setting.
     """
     from orchestrator.core.settings import load_settings
 
@@ -117,7 +117,7 @@ def resolve_settings(
 
 
 def check_answers(settings: Settings) -> None:
-    """See that Redis answers. Blocks.
+    """Check that Redis answers. Blocks.
 
     Raises:
         ServerUnavailable: it does not.
@@ -131,7 +131,7 @@ def check_answers(settings: Settings) -> None:
 
 
 def hold_embedded() -> Attachment:
-    """Share the embedded server of the nearest data directory; both are made when they are missing. Blocks.
+    """Attach to the embedded server of the nearest data directory; starts what is missing. Blocks.
 
     Raises:
         ServerUnavailable, ConfigError: as `embedded.attachment.attach`.
@@ -142,17 +142,17 @@ def hold_embedded() -> Attachment:
 
 
 def hold_ephemeral() -> Attachment:
-    """Start an embedded server of one's own whose data goes away with it. Blocks."""
+    """Start a private embedded server whose data is deleted with it. Blocks."""
     from orchestrator.embedded.attachment import attach_ephemeral
 
     return attach_ephemeral()
 
 
 def describe_embedded() -> EmbeddedInfo:
-    """Describe the running embedded server near by. Blocks.
+    """Describe the running embedded server. Blocks.
 
     Raises:
-        ServerUnavailable: none runs.
+        ServerUnavailable: none is running.
     """
     from orchestrator.embedded.attachment import find_data_dir, info
 
@@ -160,7 +160,7 @@ def describe_embedded() -> EmbeddedInfo:
 
 
 def run_embedded(on_ready: Callable[[Attachment], None]) -> bool:
-    """Hold the embedded server until a signal ends it; see `embedded.attachment.run_foreground`."""
+    """Hold the embedded server until a signal; see `embedded.attachment.run_foreground`."""
     from orchestrator.embedded.attachment import find_data_dir, run_foreground
 
     data_dir = find_data_dir(None, create=True)

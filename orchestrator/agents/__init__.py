@@ -1,1 +1,1 @@
-"""Who can work: registration, liveness, limits of agents and workers."""
+"""Registers agents and workers: liveness, slots, limits."""

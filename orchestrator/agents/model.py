@@ -1,4 +1,4 @@
-"""The values of the registry. Pure."""
+"""Defines the values of the registry. Does not talk to Redis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orchestrator.store.keys import PoolKeys
 
 
 class SkillTerms(NamedTuple):
-    """How often a task of one skill may fail, and how often its worker may die, until it is a dead letter."""
+    """Failures and deaths that make a task of one skill a dead letter."""
 
     max_attempts: int
     max_deaths: int
@@ -21,15 +21,15 @@ class SkillTerms(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
-    """What a worker tells the registry about one agent.
+    """An agent as a worker registers it.
 
     Attributes:
-        skills: names of its handlers.
-        rate: its own limit over the whole pool; None = no limit.
-        limits: names of further limits that each start must fit into.
-        known_limits: definitions of named limits that this process has in its settings.
-        lease_ms: until a vanished worker's task is given to another.
-        terms: by skill; where a worker decides, its own count.
+        skills: names of its skills.
+        rate: its own limit over the whole pool; None: no limit.
+        limits: names of further limits of each start.
+        known_limits: definitions of named limits in the settings of this process.
+        lease_ms: time after which the task of a silent worker is adopted.
+        terms: by skill; absent where a worker decides itself.
     """
 
     name: str
@@ -46,24 +46,24 @@ class AgentSpec:
 
     @property
     def limit_names(self) -> tuple[str, ...]:
-        """All limits of a start; an agent's own one begins with `@`, which no given name can."""
+        """All limits of a start; the agent's own one begins with `@`, which no other name can."""
         return ((f"@{self.name}",) if self.rate else ()) + self.limits
 
     @property
     def definitions(self) -> dict[str, Rate]:
-        """Definitions that registration writes."""
+        """The definitions that registration writes."""
         own = {f"@{self.name}": self.rate} if self.rate else {}
         return own | {name: self.known_limits[name] for name in self.limits if name in self.known_limits}
 
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """An agent as the pool knows it.
+    """A registered agent.
 
     Attributes:
         slots: tasks that its live workers run at once.
         workers: ids of its live workers.
-        inbox: entries in its inbox (waiting there or running).
+        inbox: entries in its inbox, running or unread.
         limits: readable rates by name.
     """
 
@@ -79,7 +79,7 @@ class AgentInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A live worker: where it runs and how many slots it has per agent."""
+    """A live worker."""
 
     id: str
     host: str

@@ -1,4 +1,4 @@
-"""Read-only views of the registry."""
+"""Reads the registry."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def skills_by_agent(store: Store) -> dict[str, set[str]]:
-    """Known agents with the skills that all their live workers have."""
+    """Read the agents with the skills that all their live workers have."""
     agents = [agent.decode() for agent in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
     replies = await store.pipeline([("HGET", store.keys.agent(agent), "skills") for agent in agents])
     return {
@@ -27,14 +27,14 @@ async def skills_by_agent(store: Store) -> dict[str, set[str]]:
 
 
 async def inbox_lengths(store: Store) -> dict[str, int]:
-    """Known agents with the entries in their inboxes."""
+    """Read the agents with the lengths of their inboxes."""
     agents = [agent.decode() for agent in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
     replies = await store.pipeline([("XLEN", store.keys.inbox(agent)) for agent in agents])
     return {agent: reply if isinstance(reply, int) else 0 for agent, reply in zip(agents, replies, strict=True)}
 
 
 async def agents(store: Store) -> list[AgentInfo]:
-    """All agents that the pool knows, those without a live worker included, by name."""
+    """Read all agents by name, including those without a live worker."""
     heartbeats = await store.execute("ZRANGE", store.keys.agents, 0, -1, "WITHSCORES")
     last_ms = {
         name.decode(): int(float(heartbeat)) for name, heartbeat in zip(heartbeats[::2], heartbeats[1::2], strict=True)
@@ -67,10 +67,10 @@ async def agents(store: Store) -> list[AgentInfo]:
 
 
 async def agent(store: Store, name: str) -> AgentInfo:
-    """One agent.
+    """Read one agent.
 
     Raises:
-        NotFound: the pool knows no agent of this name.
+        NotFound: the pool has no agent of this name.
     """
     known = {found.name: found for found in await agents(store)}
     if name not in known:
@@ -80,7 +80,7 @@ async def agent(store: Store, name: str) -> AgentInfo:
 
 
 def takers(queue: str, agents: Iterable[AgentInfo]) -> list[str]:
-    """Of these agents, the live ones that take tasks from a queue (`skill:S` or `agent:A`), by name."""
+    """Return the live agents that take tasks from a queue, by name."""
     kind, name = QueueName.parse(queue)
     return sorted(
         agent.name
@@ -90,12 +90,12 @@ def takers(queue: str, agents: Iterable[AgentInfo]) -> list[str]:
 
 
 async def limits(store: Store) -> dict[str, str]:
-    """The readable rates of all limits; under `=NAME` the one that NAME has again when an operator's is taken back."""
+    """Read the rates of all limits; `=NAME` holds the rate that a reset of NAME restores."""
     return _definitions(await store.execute("HGETALL", store.keys.limits))
 
 
 async def workers(store: Store) -> list[WorkerInfo]:
-    """The worker processes that sent a heartbeat lately, longest silent first."""
+    """Read the live workers, longest silent first."""
     heartbeats = await store.execute("ZRANGE", store.keys.workers, 0, -1, "WITHSCORES")
     ids = [id_.decode() for id_ in heartbeats[::2]]
     records = await store.pipeline([("HGETALL", store.keys.worker(id_)) for id_ in ids])
@@ -112,7 +112,7 @@ async def workers(store: Store) -> list[WorkerInfo]:
 
 
 async def leader(store: Store) -> str | None:
-    """The supervisor that leads, if there is one."""
+    """Read the id of the leading supervisor, if any."""
     holder: bytes | None = await store.execute("GET", store.keys.leader)
     return None if holder is None else holder.decode(errors="replace")
 
@@ -134,7 +134,7 @@ def _agent(
         backlog=int(backlog or 0),
         workers=tuple(workers),
         inbox=inbox,
-        # An agent's own limit carries its name behind an @; people know it as its rate.
+        # The limit of an agent itself is its name behind an @; users see it as its rate.
         limits={"rate" if limit.startswith("@") else limit: definitions.get(limit, "?") for limit in limits.split()},
         last_seen_at=from_instant_ms(last_ms),
     )

@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/agents/`."""
+"""Wraps the scripts in `lua/agents/`, one function per script."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def register(
     alive_s: int,
     now_us: str = "",
 ) -> Call[None]:
-    """Make a worker known for one agent; 0 slots mean that it drains."""
+    """Register a worker for one agent; a draining worker has 0 slots."""
 
     def parse(reply: list[bytes]) -> None:
         if reply[0] == b"unknown_limit":
             name = reply[1].decode()
             raise ConfigError(
-                f"agent {spec.name!r} asks for limit {name!r}, which nobody has defined; "
+                f"agent {spec.name!r} asks for limit {name!r}, which is not defined; "
                 f'add it to the settings, for example [limits] "{name}" = "60/min"'
             )
 
@@ -54,7 +54,7 @@ def register(
 
 
 class HeartbeatReply(NamedTuple):
-    """What `heartbeat` answers: whether the registry knows the worker, and the number of the desired state."""
+    """Reply of `heartbeat`: whether the worker is registered, and the sequence number of the desired state."""
 
     known: bool
     seq: str
@@ -63,7 +63,7 @@ class HeartbeatReply(NamedTuple):
 def heartbeat(
     keys: PoolKeys, *, worker: str, backlogs: Sequence[tuple[str, int]], alive_s: int, now_us: str = ""
 ) -> Call[HeartbeatReply]:
-    """Prove life and tell the wished backlog per agent; a worker that is not known is to register again."""
+    """Send a heartbeat with the requested backlog per agent; an unknown worker must register again."""
     rows = pack_rows([(agent, str(backlog)) for agent, backlog in backlogs])
     args: Arguments = {"pool": keys.root, "worker": worker, "rows": rows, "alive_s": alive_s, "now_arg": now_us}
     return Call(
@@ -72,12 +72,12 @@ def heartbeat(
 
 
 def deregister(keys: PoolKeys, *, worker: str) -> Call[None]:
-    """Take a worker out of the registry."""
+    """Remove a worker from the registry."""
     return Call("agents/deregister", {"pool": keys.root, "worker": worker}, lambda _: None)
 
 
 def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Call[list[str]]:
-    """Forget silent workers and unused agents; answers the forgotten workers."""
+    """Remove silent workers and unused agents; returns the removed workers."""
     args: Arguments = {"pool": keys.root, "alive_s": alive_s, "limit": limit, "now_arg": now_us}
     return Call("agents/expire", args, lambda reply: [worker.decode() for worker in reply])
 
@@ -85,9 +85,9 @@ def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Cal
 def repair(
     keys: PoolKeys, *, rows: Sequence[tuple[str, str]], repair: bool, limit: int = 500, now_us: str = ""
 ) -> Call[list[tuple[int, str, bool]]]:
-    """Look whether the registry agrees with itself; rows are (agent or skill, its name).
+    """Check the consistency of the registry; rows are (agent or skill, its name).
 
-    Answers (index of the row, code, whether repaired).
+    Returns (index of the row, code, whether repaired).
     """
 
     def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
@@ -105,11 +105,11 @@ def repair(
 
 
 def lead(keys: PoolKeys, *, supervisor: str, lease_ms: int) -> Call[bool]:
-    """Take or keep the supervisors' lease; False: another one leads."""
+    """Acquire or renew the leader lease; False if another supervisor holds it."""
     args: Arguments = {"pool": keys.root, "id": supervisor, "lease_ms": str(lease_ms)}
     return Call("agents/lead", args, bool)
 
 
 def resign(keys: PoolKeys, *, supervisor: str) -> Call[bool]:
-    """Give up the supervisors' lease if it is held."""
+    """Release the leader lease if it is held."""
     return Call("agents/resign", {"pool": keys.root, "id": supervisor}, bool)

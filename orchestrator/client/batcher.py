@@ -43,9 +43,9 @@ class Batcher:
         return self._commits.add(row)
 
     async def send(self, rows: Sequence[SubmitRow]) -> list[SubmitAnswer]:
-        """Send up to 500 rows now. Repeated while Redis does not answer: a row that arrived before is no new task."""
+        """Send up to 500 rows now; repeat while Redis does not answer. A row that has arrived is not stored twice."""
         answers = await self._send_once(rows)
-        # So many tasks of a lane had to end before a new one that one call did not do.
+        # A row is crowded when one call could not end all tasks of its lane.
         while crowded := [place for place, answer in enumerate(answers) if answer.status == "crowded"]:
             for place, answer in zip(crowded, await self._send_once([rows[place] for place in crowded]), strict=True):
                 answers[place] = answer
@@ -57,13 +57,13 @@ class Batcher:
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[Sending]:
-        """Send chunks one after another; when the block ends, all have been answered or given up."""
+        """Send chunks in order; at the end of the block all are answered or failed."""
         async with anyio.create_task_group() as group:
             yield Sending(self, group)
 
 
 class Sending:
-    """Chunks of rows on their way, two at a time, so that the server has the next one when it is done with one."""
+    """Chunks of rows, two in flight at a time, so that the server gets the next one as soon as it has finished one."""
 
     def __init__(self, batcher: Batcher, group: TaskGroup) -> None:
         self._batcher, self._group = batcher, group
@@ -72,16 +72,16 @@ class Sending:
         self._failure: StoreError | None = None
 
     async def send(self, rows: Sequence[SubmitRow]) -> None:
-        """Send the next chunk when there is room; not at all once one has failed."""
+        """Send the next chunk when there is room; none after a failure."""
         for part in split_to_fit(rows, _size):
-            # Two on their way may overtake each other, so what has an order goes alone.
+            # Two chunks in flight may overtake each other, so rows with a lane are sent alone.
             room = 2 if any(isinstance(row, UnusualRow) and row.lane for row in part) else 1
             for _ in range(room):
                 await self._room.acquire()
             place = len(self._outcomes)
             self._outcomes.append(())
             self._group.start_soon(self._send, place, part, room)
-        # One turn of the event loop for the call to be written, one for it to leave, while the next chunk is prepared.
+        # Two turns of the event loop, to write the call and to send it, while the next chunk is prepared.
         await checkpoint()
         await checkpoint()
 
@@ -100,7 +100,7 @@ class Sending:
                 self._room.release()
 
     def outcomes(self) -> Iterator[SubmitAnswer | StoreError]:
-        """What became of each row, in order; to be asked at the end."""
+        """Yield the outcome of each row, in order; call it after the block."""
         return chain.from_iterable(self._outcomes)
 
 
@@ -109,7 +109,7 @@ def _size(row: SubmitRow) -> int:
 
 
 def unanswered(failure: BaseException | None, ids: Sequence[str]) -> ServerUnavailable:
-    """What the caller of a submit is told whose outcome nobody knows."""
+    """Make the error of a submit with unknown outcome."""
     tasks = f"task {ids[0]} may have arrived" if len(ids) == 1 else f"{len(ids)} tasks may have arrived (see task_ids)"
     lost = ServerUnavailable(
         f"{failure}; {tasks}: ask orc.task(id), or submit again with the same key", outcome_unknown=True, task_ids=ids
@@ -119,7 +119,7 @@ def unanswered(failure: BaseException | None, ids: Sequence[str]) -> ServerUnava
 
 
 def _unsent(failure: StoreError) -> StoreError:
-    """The outcome of those behind a chunk that failed."""
+    """Make the error of rows behind a failed chunk."""
     if not failure.outcome_unknown:
         return failure
     return ServerUnavailable(f"was not sent, because those before it got no answer: {failure}")

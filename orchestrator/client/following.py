@@ -1,9 +1,8 @@
-"""Follows the output of tasks for all readers of one process: one connection, however many tasks and readers.
+"""Follows the output of tasks for all readers of one process, over one connection for hints.
 
-That connection carries hints only: a task's stream has grown. A reader that is hinted at reads on from its own place,
-over the connection that all short commands share, a page at a time and only when its user asks for more. So a slow
-reader holds up nobody and stores nothing, and nothing is lost or seen twice after a broken connection. Hints may be
-lost: whoever has heard nothing for a while is looked up.
+A hint says that a task's stream has grown. A hinted reader reads on from its own position, over the shared connection,
+one page at a time and only when its user asks for more. So a slow reader blocks no other reader and buffers nothing,
+and entries are neither lost nor repeated after a broken connection. Because hints may be lost, silent tasks are polled.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 POLL_EVERY_S: Final = 5.0
 ASK_CHUNK: Final = 500
 PAGE_ENTRIES: Final = 32
-"""A reader holds no more than this at a time; of the largest chunks that is 2 MiB."""
+"""Entries that a reader holds at a time; with the largest chunks, 2 MiB."""
 
 T = TypeVar("T")
 
@@ -38,12 +37,12 @@ _log = get_logger(__name__)
 
 
 class Reader:
-    """One who reads a task's stream.
+    """A reader of a task's stream.
 
     Attributes:
-        place: how far it has read.
-        standing: how the task stands, as far as is known here; None before anybody has asked.
-        failure: why reading cannot go on.
+        place: last position it has read.
+        standing: status of the task; None until the first reply.
+        failure: why it cannot go on.
     """
 
     def __init__(self, place: Place) -> None:
@@ -54,34 +53,34 @@ class Reader:
         self._news = anyio.Event()
 
     def wake(self) -> None:
-        """There may be more to read, or the standing has changed."""
+        """Wake the reader: there may be new entries, or a new status."""
         self._news.set()
 
     def take(self, page: Sequence[StreamEntry]) -> list[StreamEntry]:
-        """Note that a page was read; answer what is worth showing of it."""
+        """Advance over a page; returns the entries to show."""
         shown: list[StreamEntry] = []
         for entry in page:
             self.place = entry.place
-            # Lower ones are of an attempt that the task was taken from (protocol rule 20).
+            # A lower generation is of an attempt that no longer owned the task (protocol rule 20).
             if entry.generation >= self._generation:
                 self._generation = entry.generation
                 shown.append(entry)
         return shown
 
     async def news(self) -> WatchStatus:
-        """Wait until it is worth reading on; answer how the task stood by then."""
+        """Wait for new entries or a new status; returns the status."""
         while True:
             await self._news.wait()
             self._news = anyio.Event()
             if self.failure is not None:
                 raise self.failure
-            if self.standing is not None:  # else it was hinted at before anybody has answered
+            if self.standing is not None:  # else a hint arrived before the first status
                 return self.standing
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A task and those who read it. `subscribed`: hints come; `heard_s`: when anything of it was last heard."""
+    """A task and its readers. `subscribed`: hints arrive; `heard_s`: time of the last hint or reply."""
 
     readers: set[Reader] = field(default_factory=set)
     subscribed: bool = False
@@ -89,7 +88,7 @@ class _Followed:
 
 
 class Following:
-    """Wakes readers when their tasks have moved on."""
+    """Wakes readers when their tasks have new entries."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -104,10 +103,10 @@ class Following:
         self._closed = False
 
     async def entries(self, id_: str, after: Place) -> AsyncGenerator[StreamEntry]:
-        """What happens to a task behind a place, live, up to its end.
+        """Yield the entries of a task behind a position, live, until its end.
 
         Raises:
-            NotFound: no such task (any more).
+            NotFound: no such task, or no longer.
             OrchestratorError: the client is closed.
         """
         reader, standing = self._join(id_, after), WatchStatus.LIVE
@@ -121,7 +120,7 @@ class Following:
                     more = len(page) == PAGE_ENTRIES
                     for entry in reader.take(page):
                         yield entry
-                        # What stands behind an end is the life of a task that was requeued.
+                        # Entries behind an end belong to a requeued task.
                         ended = entry.final
                 if ended:
                     return
@@ -143,7 +142,7 @@ class Following:
         return reader
 
     def _leave(self, id_: str, reader: Reader) -> None:
-        # Nothing is awaited here: this also runs when a reader was dropped in the middle.
+        # Must not await: it also runs when a reader is dropped between entries.
         followed = self._tasks.get(id_)
         if followed is None:
             return
@@ -162,7 +161,7 @@ class Following:
         return await self._read_with_retries(lambda: final_entry(self._services.store, id_))
 
     async def _read_with_retries(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Read until Redis answers: a reader waits for its task however long that takes."""
+        """Read, and retry until Redis answers."""
         pauses = Pauses()
         while True:
             try:
@@ -184,7 +183,7 @@ class Following:
                 reader.wake()
 
     def _unsubscribed(self) -> None:
-        """The connection has ended: who knows what was missed."""
+        """Poll every task, because hints may have been lost with the connection."""
         self._left.clear()
         for id_, followed in self._tasks.items():
             followed.subscribed = False
@@ -197,7 +196,7 @@ class Following:
     # ------------------------------------------------------------------------------------------------- the one loop
 
     async def run(self) -> None:
-        """Keep readers informed, until cancelled."""
+        """Keep readers informed until cancelled."""
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._poll_silent)
@@ -227,7 +226,7 @@ class Following:
             await self._hints.unsubscribe([self._services.keys.out(id_) for id_ in left])
 
     async def _ask(self, ids: Sequence[str]) -> None:
-        """Ask how tasks stand, and hear of those that live on. Readers are told when both is done."""
+        """Read the status of tasks and subscribe to the live ones, then wake their readers."""
         if not ids:
             return
         try:
@@ -290,7 +289,7 @@ class Following:
                     self._ask_about(id_)
 
     def fail_all(self, failure: BaseException) -> None:
-        """Let nobody wait for a client that has closed, now or later."""
+        """Fail all readers, now and later, because the client has closed."""
         self._closed = True
         self._fail(list(self._tasks), failure)
 

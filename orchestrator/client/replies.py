@@ -1,7 +1,7 @@
-"""Results for all handles of one process: one stream, one connection, however many wait.
+"""Receives results for all handles of one process over one stream and one connection.
 
-A reply is a hint (protocol rule 23): those who wait are also looked up after a connection error and every few seconds,
-so a lost or trimmed reply costs time, never a result.
+A reply is a hint (protocol rule 23). Awaited tasks are also read after a connection error and every few seconds, so a
+lost or trimmed reply costs time, never a result.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 POLL_EVERY_S: Final = 5.0
 FOREIGN_POLL_EVERY_S: Final = 0.25
-"""A task that another process submitted replies to that process; we look, at `LOOK_CHUNK` of them in turn."""
+"""The reply of a task from another process goes to that process, so this client polls `LOOK_CHUNK` tasks in turn."""
 FRESH_S: Final = 1.0
-"""A task that was submitted longer ago than this is looked up at once when somebody begins to wait for it."""
+"""An awaited task that is older than this is read at once."""
 LOOK_CHUNK: Final = 500
 SWEEP_AT: Final = 1000
-"""So many entries of handles that nobody holds any more are let be."""
+"""Entries of dropped handles that are tolerated before a sweep."""
 
 _log = get_logger(__name__)
 
 
 class Awaited(Protocol):
-    """What can be settled: a handle."""
+    """A handle."""
 
     @property
     def id(self) -> str:
@@ -50,14 +50,14 @@ class Awaited(Protocol):
 
 
 class Waiter(Protocol):
-    """Whoever waits for the ends of tasks."""
+    """Waits for the ends of tasks."""
 
     def settled(self, id_: str, failure: StoreError | None) -> None:
-        """A task has ended and its handle knows how, or Redis refuses to tell, which is the `failure`. Said once."""
+        """The task has ended and its handle has the outcome, or Redis refuses to read it (`failure`). Called once."""
         ...
 
     def failed(self, failure: OrchestratorError) -> None:
-        """Nothing will come any more."""
+        """The client has closed."""
         ...
 
 
@@ -84,22 +84,22 @@ class _OneEnd:
 
 
 def _age_s(id_: str) -> float:
-    """How long ago a task id was made: its first 48 bits are milliseconds."""
+    """Return the age of a task id, whose first 48 bits are milliseconds."""
     return time.time() - int(id_[:8] + id_[9:13], 16) / 1000
 
 
 class Replies:
-    """Settles handles as their tasks end.
+    """Settles handles when their tasks end.
 
     Attributes:
-        last_failure: why Redis does not tell at the moment, or None.
+        last_failure: the last read failure, None after a success.
     """
 
     def __init__(self, services: Services, *, client: str) -> None:
         self._services, self._client = services, client
         self._loop = asyncio.get_running_loop()
         self._block_s = min(POLL_EVERY_S, services.settings.redis.command_timeout_s)
-        # Every submit adds one. A WeakValueDictionary with its callbacks would be a fifth of the client's work.
+        # Every submit adds an entry. The callbacks of a WeakValueDictionary would take a fifth of the client's time.
         self._own: dict[str, ref[Awaited]] = {}
         self._sweep_at = SWEEP_AT
         self._foreign: WeakValueDictionary[str, Awaited] = WeakValueDictionary()
@@ -116,11 +116,11 @@ class Replies:
     # --------------------------------------------------------------------------------------------------- handles
 
     def track(self, handle: H, *, own: bool) -> H:
-        """Let the end of a task reach a handle; whoever asks for a task again gets the handle that is there.
+        """Track a handle; returns the existing handle of the same task, if any.
 
         Args:
             handle: a new one.
-            own: this client is about to submit the task, so its reply comes here, and nobody knows its id yet.
+            own: this client is about to submit the task, so its id is new and its reply comes here.
         """
         if own:
             if len(self._own) >= self._sweep_at:
@@ -133,12 +133,12 @@ class Replies:
         return cast("H", known)
 
     def _sweep(self) -> None:
-        # Each time as many have come as were left, so it adds little to each.
+        # The threshold doubles, so the cost per entry is constant.
         self._own = {id_: handle for id_, handle in self._own.items() if handle() is not None}
         self._sweep_at = max(SWEEP_AT, 2 * len(self._own))
 
     def tracks(self, handle: Awaited) -> bool:
-        """Whether a handle is one of this client's."""
+        """Return whether a handle belongs to this client."""
         return self._known(handle.id) is handle
 
     def _known(self, id_: str) -> Awaited | None:
@@ -152,7 +152,7 @@ class Replies:
 
     @property
     def awaited(self) -> Collection[str]:
-        """The tasks whose ends somebody waits for at the moment."""
+        """The awaited tasks."""
         return self._waiting.keys()
 
     async def wait(self, handle: Awaited) -> None:
@@ -160,7 +160,7 @@ class Replies:
 
         Raises:
             OrchestratorError: the client has closed.
-            StoreError: Redis refuses to tell.
+            StoreError: Redis refuses to read the task.
         """
         while handle.outcome is None:
             end = _OneEnd()
@@ -171,17 +171,17 @@ class Replies:
                 self.forget([handle.id], end)
 
     def listen(self, ids: Collection[str], waiter: Waiter) -> None:
-        """Tell `waiter` of the end of each of these tasks, until `forget`; the caller keeps their handles alive.
+        """Notify `waiter` of the end of each of these tasks, until `forget`; the caller keeps the handles alive.
 
         Raises:
-            OrchestratorError: the client has closed, or lives in another event loop.
+            OrchestratorError: the client has closed, or runs in another event loop.
         """
         self._check_open(ids)
         if asyncio.get_running_loop() is not self._loop:
             raise OrchestratorError(
                 "this client was opened in another event loop; open one in each, or use orchestrator.sync"
             )
-        looks = not self._waiting  # else somebody looks already, and will again
+        looks = not self._waiting  # else a poll is already scheduled
         for id_ in ids:
             self._waiting.setdefault(id_, []).append(waiter)
             own = self._known_own(id_) is not None
@@ -190,7 +190,7 @@ class Replies:
             else:
                 self._waiting_foreign.setdefault(id_)
             if not own or _age_s(id_) > FRESH_S:
-                # It may have ended before anybody listened: another client's reply, or one that was trimmed since.
+                # It may have ended already: another client got its reply, or the reply was trimmed.
                 self._unpolled.add(id_)
                 looks = True
         if self._waiting_own:
@@ -205,7 +205,7 @@ class Replies:
             )
 
     def forget(self, ids: Collection[str], waiter: Waiter) -> None:
-        """Tell `waiter` nothing more of these tasks."""
+        """Stop notifying `waiter` of these tasks."""
         for id_ in ids:
             waiters = self._waiting.get(id_)
             if waiters and waiter in waiters:
@@ -220,7 +220,7 @@ class Replies:
         self._unpolled.discard(id_)
 
     def fail_all(self, failure: OrchestratorError) -> None:
-        """Let nobody wait for a client that has closed, now or later."""
+        """Fail all waiters, now and later, because the client has closed."""
         self._closed = True
         for waiter in [waiter for waiters in self._waiting.values() for waiter in waiters]:
             waiter.failed(failure)
@@ -228,7 +228,7 @@ class Replies:
     # --------------------------------------------------------------------------------------------------- replies
 
     async def run(self) -> None:
-        """Read replies and look after those who wait, until cancelled."""
+        """Read replies and poll awaited tasks, until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._poll_waiting)
             await self._read()
@@ -276,10 +276,10 @@ class Replies:
     # ----------------------------------------------------------------------------------------------------- looks
 
     async def poll(self, ids: Sequence[str]) -> None:
-        """Ask Redis now for those of `ids` that have ended.
+        """Read these tasks now and settle the ended ones.
 
         Raises:
-            StoreError: it does not answer, or refuses to tell of one; those found are settled.
+            StoreError: Redis does not answer, or refuses to read one of them; the others are settled.
             OrchestratorError: the client has closed.
         """
         self._check_open(ids)
@@ -294,7 +294,7 @@ class Replies:
             raise refusals[0]
 
     async def _look(self, ids: Sequence[str]) -> bool:
-        """Do the same, and say whether Redis answered."""
+        """Poll; returns whether Redis answered."""
         try:
             await self.poll(ids)
         except StoreError as failure:
@@ -312,7 +312,7 @@ class Replies:
             self._look_now = anyio.Event()
             now_s = time.monotonic()
             if pause_s is None:
-                looked_s = now_s  # nobody waited until now
+                looked_s = now_s  # no task was awaited until now
             unlooked, self._unpolled = self._unpolled, set()
             turn = list(islice(self._waiting_foreign, LOOK_CHUNK))
             if now_s - looked_s >= self._block_s:
@@ -327,7 +327,7 @@ class Replies:
                 self._waiting_foreign[id_] = None
 
     def _pause_s(self, looked_s: float) -> float | None:
-        """How long until the next look; `looked_s` is when all were looked after."""
+        """Return the seconds until the next poll; `looked_s` is the time of the last full one."""
         if not self._waiting:
             return None
         rest_s = max(0.0, looked_s + self._block_s - time.monotonic())

@@ -137,5 +137,5 @@ def _checked(what: str, text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"the {what} holds half a character (a lone surrogate); send valid Unicode") from None
+        raise InvalidInput(f"the {what} contains an unpaired surrogate; send valid Unicode") from None
     return text

@@ -1,4 +1,4 @@
-"""Growing delays with full jitter. Pure arithmetic: the random source is given, nothing is slept."""
+"""Computes growing delays with full jitter."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import TypeAlias
 from orchestrator.core.errors import InvalidInput
 
 RandomSource: TypeAlias = Callable[[], float]
-"""Gives numbers from 0 (included) to 1 (excluded), as `random.random` does."""
+"""Returns numbers from 0 (included) to 1 (excluded), as `random.random` does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long to wait before the next attempt: the ceiling doubles from `base_s` to `cap_s`, jitter picks below it.
+    """Delays before the next attempt: the ceiling doubles from `base_s` to `cap_s`, and jitter picks a delay below it.
 
-    Full jitter (anything from zero to the ceiling) spreads a crowd that failed together better than a fixed delay with
-    a little noise.
+    Full jitter (from zero to the ceiling) spreads callers that failed together better than a fixed delay with noise.
     """
 
     base_s: float = 1.0
@@ -33,25 +32,25 @@ class Backoff:
             )
 
     def ceiling_s(self, failures: int) -> float:
-        """Give the longest delay after this many failures (1 = the first)."""
+        """Return the longest delay after this many failures (1 = the first)."""
         if failures < 1:
             return 0.0
-        # Past this exponent every sensible cap is reached; unbounded, the power would overflow.
+        # The power would overflow; every sensible cap is reached before.
         return min(self.cap_s, self.base_s * self.factor ** min(failures - 1, 64))
 
     def delay_s(self, failures: int, source: RandomSource = random.random) -> float:
-        """Choose the delay after this many failures (1 = the first)."""
+        """Return a random delay after this many failures (1 = the first)."""
         return self.ceiling_s(failures) * source()
 
 
 class Pauses:
-    """Counts failures in a row.
+    """Pauses of a loop that meets failures: short after the first one, longer while failures follow each other.
 
-    The first pause is a few milliseconds, because most failures are a single cut connection; the cap keeps a fleet from
-    hammering a server that is down, and full jitter keeps it from coming back in step.
+    The first pause is a few milliseconds, because most failures are a single cut connection. The cap limits the load on
+    a server that is down, and full jitter keeps clients from coming back in step.
 
     Args:
-        cap_s: no pause is longer.
+        cap_s: longest pause.
     """
 
     def __init__(self, *, cap_s: float = 1.0) -> None:
@@ -59,10 +58,10 @@ class Pauses:
         self._failures = 0
 
     def next_s(self) -> float:
-        """Note a failure; answer how long to pause after it."""
+        """Count a failure; returns the pause after it."""
         self._failures += 1
         return self._backoff.delay_s(self._failures)
 
     def reset(self) -> None:
-        """Note a success."""
+        """Count a success."""
         self._failures = 0

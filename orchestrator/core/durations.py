@@ -1,4 +1,4 @@
-"""Turns what callers give for durations and instants into the numbers used inside, and refuses what cannot be meant."""
+"""Converts durations and times of callers to numbers, and refuses invalid ones."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ Duration: TypeAlias = float | timedelta
 """Seconds as a number, or a `timedelta`."""
 
 MAX_DURATION_S: Final = 100 * 365 * 86_400
-"""A century: longer durations are slips (often milliseconds), and this one still fits a score in Redis exactly."""
+"""A century. A longer duration is a mistake (often milliseconds), and this one still fits a Redis score exactly."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
 def to_seconds(name: str, value: Duration) -> float:
-    """Read a duration as seconds.
+    """Convert a duration to seconds.
 
     Args:
-        name: what the caller calls the value; it opens the message of an error.
+        name: name of the value in errors.
         value: seconds or `timedelta`, zero or more.
 
     Raises:
-        InvalidInput: negative, not finite, longer than a century, or no number (`True` included).
+        InvalidInput: negative, not finite, longer than a century, or not a number (`True` included).
     """
     if isinstance(value, timedelta):
         value = value.total_seconds()
@@ -42,20 +42,20 @@ def to_seconds(name: str, value: Duration) -> float:
 
 
 def to_ms(name: str, value: Duration) -> int:
-    """Read a duration as whole milliseconds, rounded up, so that a short wait never becomes none.
+    """Convert a duration to whole milliseconds, rounded up, so that a short wait never becomes 0.
 
     Raises:
         InvalidInput: as `to_seconds`.
     """
-    # Microseconds first: 0.1 s is 100 ms, although 0.1 * 1000 may lie a hair above.
+    # Via microseconds: 0.1 s is 100 ms, although 0.1 * 1000 may be slightly more.
     return -(-round(to_seconds(name, value) * 1_000_000) // 1_000)
 
 
 def instant_ms(name: str, value: datetime) -> int:
-    """Read an aware time as milliseconds since 1970.
+    """Convert an aware time to milliseconds since 1970.
 
     Raises:
-        InvalidInput: no time zone, not a time at all, or before 1970.
+        InvalidInput: no time zone, not a time, or before 1970.
     """
     if not isinstance(value, datetime):
         raise InvalidInput(f"{name} must be a datetime with a time zone, not {type(value).__name__}")
@@ -68,5 +68,5 @@ def instant_ms(name: str, value: datetime) -> int:
 
 
 def from_instant_ms(at_ms: int) -> datetime:
-    """Give the aware UTC time of an instant in milliseconds since 1970."""
+    """Convert milliseconds since 1970 to an aware UTC time."""
     return _EPOCH + timedelta(milliseconds=at_ms)

@@ -1,40 +1,40 @@
-"""Every exception the project raises, in one tree. A message says what happened, to what, and what to do.
+"""Defines the exceptions of the project. A message says what happened, to which thing, and what to do.
 
 OrchestratorError
 ├── ConfigError                    settings, files, command line (exit 78)
-├── InvalidInput (ValueError)      refused by validation; nothing was sent (exit 2)
+├── InvalidInput (ValueError)      invalid value; nothing was sent (exit 2)
 ├── NotFound (LookupError)         no such task, agent, worker (exit 3)
-├── StoreError                     Redis did not do what was asked
-│   ├── ServerUnavailable          no answer, or "try again later" (exit 69)
-│   ├── ServerFull                 out of memory, or a disk that is full: refused, nothing was stored (exit 75)
-│   ├── ServerRefused              Redis says no and will say no again: rights, a wrong type, a bug (exit 1)
+├── StoreError                     Redis did not run a command
+│   ├── ServerUnavailable          no reply, or "try again later" (exit 69)
+│   ├── ServerFull                 memory or disk is full; nothing was stored (exit 75)
+│   ├── ServerRefused              refused for good: permissions, a wrong type, a bug (exit 1)
 │   └── FormatMismatch             another version wrote the data (exit 78)
 ├── Fenced                         this attempt no longer owns its task (exit 1)
-├── LockError                      a lock was not got, or not kept
-│   ├── LockBusy                   somebody else has it (exit 75)
-│   ├── LockLost                   it could not be kept until the end (exit 1)
-│   └── NotHeld                    it is not held, or not any more (exit 1)
-├── AskExpired (TimeoutError)      nobody answered the question of a handler in time (exit 1)
-├── QuestionChanged                a later attempt asks something else than an earlier one (exit 1)
-├── AnswerRefused                  the task does not ask that, or has another answer (exit 4)
-├── WorkspaceError                 a change of a workspace that was not made (exit 4)
-│   ├── VersionConflict            a path has another version than was expected
-│   ├── StateConflict              a state machine is in another state than was expected
-│   └── WorkspaceFull              a cap was reached
+├── LockError                      a lock was not acquired, or not kept
+│   ├── LockBusy                   another owner holds it (exit 75)
+│   ├── LockLost                   it was lost before the end of its block (exit 1)
+│   └── NotHeld                    it is not held, or no longer (exit 1)
+├── AskExpired (TimeoutError)      a question was not answered in time (exit 1)
+├── QuestionChanged                an attempt asks another question than an earlier one (exit 1)
+├── AnswerRefused                  the task does not ask this, or has another answer (exit 4)
+├── WorkspaceError                 a workspace was not changed (exit 4)
+│   ├── VersionConflict            a path has another version than expected
+│   ├── StateConflict              a state machine is in another state than expected
+│   └── WorkspaceFull              a limit was reached
 ├── SubmitRefused                  some tasks of a submit were not accepted (exit 4)
-│   ├── KeyConflict                same key, another body
-│   ├── QueueFull                  a cap was reached
-│   ├── LaneBusy                   on_busy="reject", and the lane has a task
-│   └── Stopped                    an operator refuses new tasks
+│   ├── KeyConflict                the key was used with another body
+│   ├── QueueFull                  a limit was reached
+│   ├── LaneBusy                   the lane has a task, and on_busy="reject"
+│   └── Stopped                    a stop or drain refuses new tasks
 ├── CommandRefused                 a control command was not accepted (exit 4)
-├── ScheduleExists                 a schedule of this name says something else (exit 4)
+├── ScheduleExists                 the schedule exists with another definition (exit 4)
 └── TaskError                      the task ended without a result
     ├── TaskFailed                 dead letter: failures, reject, deaths (exit 1)
     ├── TaskCancelled              (exit 1)
-    └── TaskExpired                did not start by `start_by`, or its result is gone (exit 1)
+    └── TaskExpired                not started by `start_by`, or its result is gone (exit 1)
 
-`StoreError.outcome_unknown` tells whether the command may have run. Nothing above the store repeats such a call
-unless the script behind it is safe to send twice.
+`StoreError.outcome_unknown` tells whether the command may have run. Callers repeat such a call only if its script is
+safe to send twice.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 class OrchestratorError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base of all errors of the project."""
 
     exit_code = 1
 
@@ -60,22 +60,22 @@ class ConfigError(OrchestratorError):
 
 
 class InvalidInput(OrchestratorError, ValueError):
-    """A value was refused by validation; nothing was sent."""
+    """A value was refused; nothing was sent."""
 
     exit_code = 2
 
 
 class NotFound(OrchestratorError, LookupError):
-    """The named thing does not exist (any more)."""
+    """The named thing does not exist, or no longer."""
 
     exit_code = 3
 
 
 class StoreError(OrchestratorError):
-    """Redis did not do what was asked.
+    """Redis did not run a command.
 
     Attributes:
-        outcome_unknown: True when the command may have run although no answer came.
+        outcome_unknown: True when the command may have run although no reply arrived.
     """
 
     outcome_unknown = False
@@ -85,7 +85,7 @@ class ServerUnavailable(StoreError):
     """Redis did not answer, or asked to try again later.
 
     Attributes:
-        task_ids: of a submit whose outcome is unknown, the tasks that may have arrived; `orc.task(id)` tells.
+        task_ids: of a submit with unknown outcome, the tasks that may have arrived; check them with `orc.task(id)`.
     """
 
     exit_code = 69
@@ -97,7 +97,7 @@ class ServerUnavailable(StoreError):
 
 
 class ServerFull(StoreError):
-    """Redis refused a write for want of memory or disk; nothing was stored."""
+    """Redis refused a write because memory or disk is full; nothing was stored."""
 
     exit_code = 75
 
@@ -107,27 +107,27 @@ class ServerRefused(StoreError):
 
 
 class FormatMismatch(StoreError):
-    """Another version of this program wrote the data in Redis, in a format that this one does not read."""
+    """Another version of this program wrote the data, in a format that this one does not read."""
 
     exit_code = 78
 
 
 class Fenced(OrchestratorError):
-    """An attempt whose task was taken away, or has ended, tried to change something; nothing was changed.
+    """An attempt that no longer owns its task tried to change something; nothing was changed.
 
     Attributes:
-        owner: who may change it now, as a sentence part; empty when nobody does, or nobody knows.
+        owner: current owner, as a part of a sentence; empty if there is none, or it is unknown.
     """
 
     def __init__(self, task_id: str, owner: str = "") -> None:
-        by_now = f"; the present owner is {owner}" if owner else ""
-        super().__init__(f"this attempt no longer owns task {task_id}; what it does changes nothing any more{by_now}")
+        by_now = f"; the current owner is {owner}" if owner else ""
+        super().__init__(f"this attempt no longer owns task {task_id}; its changes have no effect{by_now}")
         self.task_id = task_id
         self.owner = owner
 
 
 class LockError(OrchestratorError):
-    """A lock was not got, or not kept.
+    """A lock was not acquired, or not kept.
 
     Attributes:
         lock: its name.
@@ -139,17 +139,17 @@ class LockError(OrchestratorError):
 
 
 class LockBusy(LockError):
-    """Somebody else has the lock, and had it until the caller's waiting time was over.
+    """Another owner held the lock until the caller's waiting time was over.
 
     Attributes:
-        holder: who has it; empty when it was just being handed on.
-        left_ms: it lapses then unless its holder renews it, which it does while it lives.
+        holder: the owner; empty while the lock is being passed on.
+        left_ms: time to live; a live owner renews it.
     """
 
     exit_code = 75
 
     def __init__(self, lock: str, holder: str, left_ms: int, waited_s: float = 0.0) -> None:
-        by = f"is held by {holder}" if holder else "is being handed on"
+        by = f"is held by {holder}" if holder else "is being passed on"
         waited = f"; waited {waited_s:.1f} s" if waited_s else ""
         super().__init__(lock, f"{by}, {left_ms} ms left unless renewed{waited}; try again, or wait longer")
         self.holder = holder
@@ -157,25 +157,25 @@ class LockBusy(LockError):
 
 
 class LockLost(LockError):
-    """The lock could not be kept until the end of what it guards; that was cancelled before another could have it."""
+    """The lock was lost before its block ended; the block was cancelled before another owner could acquire it."""
 
 
 class NotHeld(LockError):
-    """The lock was given up or lost before."""
+    """The lock was released or lost before."""
 
 
 class WorkspaceError(OrchestratorError):
-    """A change of a workspace was not made; nothing of it was."""
+    """A workspace was not changed."""
 
     exit_code = 4
 
 
 class VersionConflict(WorkspaceError):
-    """A path has another version than was expected.
+    """A path has another version than expected.
 
     Attributes:
-        path: which one.
-        version: the one it has; 0: nothing is there.
+        path: the path.
+        version: its version; 0: it does not exist.
     """
 
     def __init__(self, path: str, version: int, expected: str) -> None:
@@ -185,21 +185,21 @@ class VersionConflict(WorkspaceError):
 
 
 class StateConflict(WorkspaceError):
-    """A state machine is in another state than was expected.
+    """A state machine is in another state than expected.
 
     Attributes:
-        id: which one.
-        state: the one it is in; None: it is not there.
+        id: the state machine.
+        state: its state; None: it does not exist.
     """
 
     def __init__(self, id_: str, state: str | None, expected: str) -> None:
         now = f"is {state}" if state else "is not there"
-        super().__init__(f"{id_!r} {now}, expected was {expected}; nothing was changed")
+        super().__init__(f"{id_!r} {now}, not {expected}; nothing was changed")
         self.id, self.state = id_, state
 
 
 class WorkspaceFull(WorkspaceError):
-    """A workspace has reached a cap.
+    """A workspace has reached a limit.
 
     Attributes:
         what: items, bytes, parts, agents or inbox.
@@ -229,7 +229,7 @@ class SubmitRefused(OrchestratorError):
 
 
 class KeyConflict(SubmitRefused):
-    """An idempotency key was used before for another body."""
+    """An idempotency key was used before with another body."""
 
     def __init__(self, key: str, existing: str) -> None:
         super().__init__(
@@ -241,7 +241,7 @@ class KeyConflict(SubmitRefused):
 
 
 class QueueFull(SubmitRefused):
-    """A queue has reached its cap; nothing was stored for this task."""
+    """A queue has reached its limit; the task was not stored."""
 
     def __init__(self, queue: str, cap: int) -> None:
         super().__init__(
@@ -252,10 +252,10 @@ class QueueFull(SubmitRefused):
 
 
 class Stopped(SubmitRefused):
-    """A stop, or the drain of a queue, refuses new tasks; nothing was stored for this task.
+    """A stop, or the drain of a queue, refuses new tasks; the task was not stored.
 
     Attributes:
-        slot: what refuses, as `stop:all`, `stop:session:101` or `drain:queue:skill:summarize`.
+        slot: the stop or drain, as `stop:all`, `stop:session:101` or `drain:queue:skill:summarize`.
     """
 
     def __init__(self, slot: str) -> None:
@@ -265,7 +265,7 @@ class Stopped(SubmitRefused):
         else:
             stopped = "everything" if kind == "all" else f"{kind} {name}"
             text = f"{stopped} is stopped and refuses new tasks until `orc start`"
-        super().__init__(f"{text}; `orc control list` says who asked for it and why")
+        super().__init__(f"{text}; `orc control list` shows who gave it and why")
         self.slot = slot
 
 
@@ -286,33 +286,35 @@ class CommandRefused(OrchestratorError):
 
 
 class ScheduleExists(OrchestratorError):
-    """A schedule of this name says something else; nothing was changed."""
+    """A schedule with this name has another definition; nothing was changed."""
 
     exit_code = 4
 
     def __init__(self, name: str, says: str) -> None:
-        super().__init__(f"schedule {name!r} exists and says something else ({says}); replace it, or take another name")
+        super().__init__(
+            f"schedule {name!r} exists and has another definition ({says}); replace it, or use another name"
+        )
         self.name = name
 
 
 class AskExpired(OrchestratorError, TimeoutError):
-    """Nobody answered a question by its deadline, and it has no default.
+    """A question was not answered by its deadline, and has no default.
 
     Attributes:
-        question: what was asked.
+        question: its text.
     """
 
     def __init__(self, question: str) -> None:
-        super().__init__(f"nobody answered in time: {question}; give `ask` a later deadline=, or a default=")
+        super().__init__(f"not answered in time: {question}; give `ask` a later deadline=, or a default=")
         self.question = question
 
 
 class QuestionChanged(OrchestratorError):
-    """An attempt asks something else than an earlier one asked at this place.
+    """An attempt asks another question than an earlier attempt asked at this place.
 
     Attributes:
-        question: what this attempt asks.
-        earlier: what the earlier one asked.
+        question: text of this attempt.
+        earlier: text of the earlier attempt.
     """
 
     def __init__(self, number: int, question: str, earlier: str) -> None:
@@ -324,16 +326,16 @@ class QuestionChanged(OrchestratorError):
 
 
 class AnswerRefused(OrchestratorError):
-    """An answer that was not taken: the task does not ask that (any more), or has another answer."""
+    """An answer was refused: the task does not ask this question, or no longer, or has another answer."""
 
     exit_code = 4
 
 
 class LaneBusy(SubmitRefused):
-    """A lane has a task, and the new one was submitted with `on_busy="reject"`; nothing was stored for it.
+    """A lane is busy, and the task was submitted with `on_busy="reject"`; the task was not stored.
 
     Attributes:
-        task_id: the task that the lane is busy with; `orc.task(task_id)` is a handle for it.
+        task_id: task in the lane; `orc.task(task_id)` returns its handle.
     """
 
     def __init__(self, lane: str, task_id: str) -> None:
@@ -357,8 +359,8 @@ class TaskFailed(TaskError):
     """The task became a dead letter.
 
     Attributes:
-        reason: one line: the exception of the last attempt, the text of a `Reject`, or `deaths`.
-        errors: the traceback text of each failed attempt, oldest first.
+        reason: one line: the last exception, the text of a `Reject`, or `deaths`.
+        errors: traceback text of each failed attempt, oldest first.
     """
 
     def __init__(self, task_id: str, reason: str, errors: Sequence[str] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Starts the event loop of a process: uvloop where it is installed (extra `fast`), else the standard one."""
+"""Runs an event loop: uvloop where it is installed (extra `fast`), else the standard one."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ Args = TypeVarTuple("Args")
 
 
 def run_loop(work: Callable[[*Args], Awaitable[T]], *args: *Args) -> T:
-    """Run `work(*args)` to its end in a new event loop."""
+    """Run `work(*args)` in a new event loop."""
     return anyio.run(work, *args, backend_options={"use_uvloop": find_spec("uvloop") is not None})

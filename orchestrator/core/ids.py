@@ -1,6 +1,6 @@
-"""Makes task and worker ids, checks the names that we hand out, and encodes the ids that others hand to us.
+"""Makes task and worker ids, checks names, and encodes foreign ids.
 
-Nothing here knows a Redis key: `store.keys` puts the parts together.
+Knows no Redis key; `store.keys` builds those.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _UNSAFE_IN_HOST: Final = re.compile(r"[^A-Za-z0-9.-]+")
 _FOREIGN_MAX_BYTES: Final = 256
 _HOST_MAX_CHARS: Final = 64
 _HIGH_MAX: Final = 0xFFF
-# With the variant of the UUID as its two upper bits.
+# Includes the variant of the UUID in its two upper bits.
 _LOW_MIN: Final = 0x8000
 _LOW_MAX: Final = 0xBFFF
 
 
 class TaskIds:
-    """Time-ordered ids of one maker, which never go backwards, whatever the clock does.
+    """Makes time-ordered ids that never go backwards, even if the clock does.
 
     Attributes:
-        node: the last group of digits of every id: who made it. Its first digit tells whether somebody listens for the
-            ends of these tasks: 8 to f yes, 0 to 7 no (`lua/includes/ending.lua` reads it).
+        node: last group of digits of every id: its maker. The first digit tells whether a client reads the replies of
+            these tasks: 8 to f yes, 0 to 7 no (`lua/includes/ending.lua` reads it).
     """
 
     def __init__(self, *, listens: bool) -> None:
@@ -46,13 +46,13 @@ class TaskIds:
         self._head = ""
 
     def next(self) -> str:
-        """Make an id: a UUIDv7 in its usual text form, greater than every one made before."""
+        """Return a UUIDv7 in its usual text form, greater than every earlier one."""
         now_ms = time.time_ns() // 1_000_000
         with self._lock:
             if now_ms > self._last_ms:
                 self._begin(now_ms)
             elif self._low < _LOW_MAX:
-                # The same millisecond, or a clock that was set back: count on.
+                # The same millisecond, or a clock that was set back.
                 self._low += 1
             elif self._high < _HIGH_MAX:
                 self._format_head(self._last_ms, self._high + 1, _LOW_MIN)
@@ -61,12 +61,12 @@ class TaskIds:
             return f"{self._head}{self._low:x}{self._tail}"
 
     def _begin(self, ms: int) -> None:
-        # Both halves begin in their lower half, so that a busy millisecond has room to count upwards.
+        # Both parts begin in their lower half, so that a busy millisecond has room to count up.
         random_bits = int.from_bytes(os.urandom(3), "big")
         self._format_head(ms, random_bits & 0x7FF, _LOW_MIN + (random_bits >> 11))
 
     def _format_head(self, ms: int, high: int, low: int) -> None:
-        # 48 bits of time, the version, 12 that count, the variant, 14 that count, 48 of the maker (RFC 9562, 6.2, 6.4).
+        # 48 bits of time, version, 12 bits of counter, variant, 14 bits of counter, 48 of maker (RFC 9562, 6.2, 6.4).
         self._last_ms, self._high, self._low = ms, high, low
         digits = f"{ms:012x}"
         self._head = f"{digits[:8]}-{digits[8:]}-7{high:03x}-"
@@ -76,7 +76,7 @@ _task_ids = TaskIds(listens=False)
 
 
 def _reset_in_child() -> None:
-    # A forked child must neither be the same maker as its parent nor inherit a lock that a thread held.
+    # A forked child must not be the same maker as its parent, nor inherit a lock that a thread held.
     _task_ids.__init__(listens=False)  # type: ignore[misc]  # in place: other modules may have bound `next`
 
 
@@ -85,22 +85,22 @@ if hasattr(os, "register_at_fork"):
 
 
 def new_task_id() -> str:
-    """Make a task id that nobody listens for: a UUIDv7, greater than every one that this function made before."""
+    """Return a task id without a reply address: a UUIDv7, greater than every earlier one of this function."""
     return _task_ids.next()
 
 
 def new_worker_id(host: str | None = None) -> str:
-    """Make the name of one life of one worker process: host, process number and a random part.
+    """Return the name of one run of a worker process: host, process id and a random part.
 
     Args:
-        host: where the worker runs; the machine's host name by default. Characters that a name may not have become `-`.
+        host: by default the host name of the machine. Invalid characters become `-`.
     """
     machine = _UNSAFE_IN_HOST.sub("-", host or socket.gethostname()).strip(".-")[:_HOST_MAX_CHARS] or "worker"
     return f"{machine}:{os.getpid()}:{os.urandom(4).hex()}"
 
 
 def check_name(kind: str, value: str) -> str:
-    """Return `value` when it may name an agent, skill, pool, limit or worker.
+    """Return `value` if it is a valid name of an agent, skill, pool, limit or worker.
 
     Raises:
         InvalidInput: it has other characters, begins with a sign, is empty or longer than 128 characters.
@@ -114,10 +114,10 @@ def check_name(kind: str, value: str) -> str:
 
 
 def check_task_id(value: str) -> str:
-    """Return `value` when it has the form of a task id.
+    """Return `value` if it is a valid task id.
 
     Raises:
-        InvalidInput: it has not; no such task can exist.
+        InvalidInput: it is not.
     """
     if isinstance(value, str) and _TASK_ID.fullmatch(value):
         return value
@@ -127,38 +127,36 @@ def check_task_id(value: str) -> str:
 
 
 def check_text(kind: str, value: str) -> str:
-    """Return `value` when it may name what is kept inside a key: a path, a field, a member of a board.
+    """Return `value` if it is a valid name inside a key: a path, a field, a member of a board.
 
     Raises:
-        InvalidInput: it is no text, empty, longer than 256 bytes, or has characters that cannot be printed.
+        InvalidInput: it is not text, empty, longer than 256 bytes, or not printable.
     """
     if not isinstance(value, str) or not value or not value.isprintable():
         raise InvalidInput(f"{kind} {value!r:.80} is refused; give a text of 1 to 256 bytes that can be printed")
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        raise InvalidInput(f"{kind} {value!r:.80} holds half a character; send valid Unicode") from None
+        raise InvalidInput(f"{kind} {value!r:.80} contains an unpaired surrogate; send valid Unicode") from None
     if size > _FOREIGN_MAX_BYTES:
         raise InvalidInput(f"{kind} {value[:40]!r}… has {size} bytes of at most {_FOREIGN_MAX_BYTES}")
     return value
 
 
 def encode_foreign(kind: str, value: str) -> str:
-    """Percent-encode an id that we did not make (session, idempotency key, lane, lock, client), reversibly.
+    """Percent-encode a foreign id (session, idempotency key, lane, lock, client), reversibly.
 
-    Letters, digits and `. _ -` stay as they are, so that common ids remain readable in Redis.
+    Letters, digits and `. _ -` stay, so that common ids remain readable in Redis.
 
     Raises:
-        InvalidInput: it is empty, longer than 256 bytes of UTF-8, or no valid text (lone surrogates).
+        InvalidInput: it is empty, longer than 256 bytes of UTF-8, or has unpaired surrogates.
     """
     if not isinstance(value, str) or not value:
         raise InvalidInput(f"{kind} {_shown(value)} is refused; give a text of 1 to {_FOREIGN_MAX_BYTES} bytes")
     try:
         data = value.encode()
     except UnicodeEncodeError:
-        raise InvalidInput(
-            f"{kind} {_shown(value)} holds half a character (a lone surrogate); send valid Unicode"
-        ) from None
+        raise InvalidInput(f"{kind} {_shown(value)} contains an unpaired surrogate; send valid Unicode") from None
     if len(data) > _FOREIGN_MAX_BYTES:
         raise InvalidInput(
             f"{kind} {_shown(value)} has {len(data)} bytes of at most {_FOREIGN_MAX_BYTES}; send a digest instead"
@@ -167,10 +165,10 @@ def encode_foreign(kind: str, value: str) -> str:
 
 
 def decode_foreign(encoded: str) -> str:
-    """Give back the id that `encode_foreign` was given.
+    """Decode an id from `encode_foreign`.
 
     Raises:
-        InvalidInput: the text was not made by `encode_foreign`.
+        InvalidInput: `encode_foreign` did not make it.
     """
     if not _ENCODED.fullmatch(encoded):
         raise InvalidInput(f"{_shown(encoded)} is not an encoded id")
@@ -181,6 +179,6 @@ def decode_foreign(encoded: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """Show what was refused, on one line and cut to a bearable length."""
+    """Format a refused value on one line of limited length."""
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

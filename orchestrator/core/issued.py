@@ -1,7 +1,6 @@
-"""The form in which a control command is stored and sent: the command with who asked for it, why and when.
+"""Encodes and decodes issued control commands: the command with actor, reason and time.
 
-What it means is not known here (`orchestrator.control.commands`); but whoever explains why a task waits can say who
-stopped it.
+The packages below `control` use it to tell who stopped a task, without knowing the commands themselves.
 """
 
 from __future__ import annotations
@@ -14,22 +13,22 @@ from orchestrator.core.errors import InvalidInput
 
 VERSION: Final = 1
 MAX_BYTES: Final = 65_536
-"""No command is longer, whatever it says; what is longer is not even looked at."""
+"""Limit of a packed command; a longer one is refused unread."""
 
 
 class Issued(msgspec.Struct, frozen=True, array_like=True):
-    """A command as it was given.
+    """A command as an operator issued it.
 
     Attributes:
-        version: of this form.
-        id: its own, a UUIDv7; it also keeps a command from being obeyed twice.
-        command: JSON, its `kind` and what belongs to it.
-        actor: who asked.
+        version: of this encoding.
+        id: UUIDv7, which also protects against replays.
+        command: JSON with `kind` and fields.
+        actor: who issued it.
         reason: why.
-        issued_ms: when, by the server's clock.
-        not_after_ms: from then on it is not accepted any more.
-        epoch: of the pool, when it was issued.
-        key: which secret signed it; empty: it is not signed.
+        issued_ms: time of issue, by the server's clock.
+        not_after_ms: time after which it is refused.
+        epoch: epoch of the pool at that time.
+        key: id of the signing secret; empty: not signed.
     """
 
     version: int
@@ -44,19 +43,19 @@ class Issued(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def words(self) -> str:
-        """Who asked, and why, for a person."""
+        """Actor and reason, for people."""
         return f"{self.actor}: {self.reason}" if self.reason else self.actor
 
 
 class SlotValue(msgspec.Struct, frozen=True):
-    """A field of `desired`: what is active, and the command that put it there.
+    """A field of `desired`: an active or ended command.
 
     Attributes:
-        mark: what is special about it, see `orchestrator.control.commands.DesiredChange`.
+        mark: effect, see `orchestrator.control.commands.DesiredChange`.
         issued: the command.
         packed: the command as it was signed.
         signature: hexadecimal; empty: not signed.
-        ended: it is not active any more; kept, because its signature is to be checked.
+        ended: no longer active; kept because its signature must be checked.
     """
 
     mark: str
@@ -72,15 +71,15 @@ _SIGNATURE_CHARS: Final = 64
 
 
 def pack_issued(issued: Issued) -> bytes:
-    """The bytes that are stored, sent and signed."""
+    """Encode a command for storing, sending and signing."""
     return _pack(issued)
 
 
 def unpack_issued(packed: bytes) -> Issued:
-    """Read a command.
+    """Decode a command.
 
     Raises:
-        InvalidInput: these bytes are none, or those of a newer version.
+        InvalidInput: it is not a command, or of a newer version.
     """
     if len(packed) > MAX_BYTES:
         raise InvalidInput(f"not a control command: {len(packed)} bytes, more than the {MAX_BYTES} allowed")
@@ -94,7 +93,7 @@ def unpack_issued(packed: bytes) -> Issued:
 
 
 def read_slot_value(value: bytes) -> SlotValue:
-    """Read a field of `desired`: active (1 or 0), mark, signature or 64 blanks, command.
+    """Decode a field of `desired`: active (1 or 0), mark, signature or 64 blanks, command.
 
     Raises:
         InvalidInput: it is damaged.
@@ -107,5 +106,5 @@ def read_slot_value(value: bytes) -> SlotValue:
 
 
 def pack_slot_value(found: SlotValue) -> bytes:
-    """The field of `desired` that says this."""
+    """Encode a field of `desired`."""
     return f"{0 if found.ended else 1}{found.mark}{found.signature:<{_SIGNATURE_CHARS}}".encode() + found.packed

@@ -1,10 +1,10 @@
-"""Logging: past-tense event names plus keys, never formatted sentences. `configure_logging` sets up structlog once.
+"""Configures logging. Events have past-tense names and keys, never formatted sentences.
 
-Our loggers are thin and hand their events to the standard library, whose records all pass one chain of structlog
-processors: other people's log lines get the same shape, and a program that embeds the client without configuring
-anything sees plain lines. Nothing is configured, and structlog not even loaded, when this is imported.
+Loggers pass their events to the standard library. One chain of structlog processors formats all its records, so that
+third-party log lines get the same shape; a program that embeds the client without configuring logging sees plain lines.
+Importing this module configures nothing and does not load structlog.
 
-Names of keys are fixed: agent, worker, task, attempt, queue, lock, fence, session, namespace.
+Keys are fixed: agent, worker, task, attempt, queue, lock, fence, session, namespace.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MASK: Final = "********"
 
 
 class Logger:
-    """Writes events of one part of the program. Cheap when the level is off; immutable: `bind` gives a new one."""
+    """Writes the events of one module. Cheap when the level is off; immutable, because `bind` returns a new one."""
 
     __slots__ = ("_logger", "_values")
 
@@ -38,37 +38,37 @@ class Logger:
         self._values = values
 
     def bind(self, **values: object) -> Logger:
-        """Give a logger that adds these keys to every event."""
+        """Return a logger that adds these keys to every event."""
         return Logger(self._logger, {**self._values, **values})
 
     def debug(self, event: str, /, **values: object) -> None:
-        """Write what helps to follow one task."""
+        """Write an event that helps to follow one task."""
         if self._logger.isEnabledFor(logging.DEBUG):
             self._write(logging.DEBUG, event, values)
 
     def info(self, event: str, /, **values: object) -> None:
-        """Write what an operator wants to know afterwards."""
+        """Write an event that operators read later."""
         if self._logger.isEnabledFor(logging.INFO):
             self._write(logging.INFO, event, values)
 
     def warning(self, event: str, /, **values: object) -> None:
-        """Write what went wrong and was dealt with."""
+        """Write a failure that was handled."""
         if self._logger.isEnabledFor(logging.WARNING):
             self._write(logging.WARNING, event, values)
 
     def error(self, event: str, /, **values: object) -> None:
-        """Write what went wrong and was not dealt with."""
+        """Write a failure that was not handled."""
         if self._logger.isEnabledFor(logging.ERROR):
             self._write(logging.ERROR, event, values)
 
     def exception(self, event: str, /, **values: object) -> None:
-        """Write an error together with the exception that is being handled."""
+        """Write an error with the exception that is being handled."""
         if self._logger.isEnabledFor(logging.ERROR):
             self._write(logging.ERROR, event, {"exc_info": True, **values})
 
     def _write(self, level: int, event: str, values: Mapping[str, object]) -> None:
         bound = {**self._values, **values}
-        # `makeRecord` itself, because `log` would walk the stack for a file name that nobody prints.
+        # `log` would walk the stack for a file name that is not printed.
         message = _Message(event, bound)
         exc_info = _exc_info(bound.pop("exc_info", None))
         record = self._logger.makeRecord(self._logger.name, level, "", 0, message, (), exc_info)
@@ -76,7 +76,7 @@ class Logger:
 
 
 def get_logger(name: str) -> Logger:
-    """Give the logger of a module; call it with `__name__`."""
+    """Return the logger of a module; pass `__name__`."""
     return Logger(logging.getLogger(name), {})
 
 
@@ -87,13 +87,13 @@ def configure_logging(
     *,
     secrets: Iterable[str] = (),
 ) -> None:
-    """Send everything that this process logs, whoever logs it, to one stream. A later call replaces an earlier one.
+    """Send all log records of this process to one stream. A later call replaces an earlier one.
 
     Args:
-        level: lowest level that is written.
-        format: `console` for people, `json` for machines; `auto` looks whether the stream is a terminal.
+        level: lowest level to write.
+        format: `console` for people, `json` for machines; `auto` selects `console` on a terminal.
         stream: standard error by default.
-        secrets: values that are masked wherever they appear, such as the password of the server.
+        secrets: values to mask, such as the password of the server.
     """
     import structlog  # as above
 
@@ -116,7 +116,7 @@ def configure_logging(
             _console_renderer(colors=terminal) if console else _render_json,
         ],
     )
-    # Agents that use structlog themselves come out the same way.
+    # Agents that use structlog get the same format.
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         wrapper_class=structlog.stdlib.BoundLogger,
@@ -132,7 +132,7 @@ def configure_logging(
 
 
 def set_level(level: Level) -> None:
-    """Write events of this level and above from now on."""
+    """Write events of this level and above."""
     logging.getLogger().setLevel(_LEVELS[level])
 
 
@@ -145,16 +145,16 @@ _LEVELS: Final[Mapping[Level, int]] = {
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Ours, so that a second call of `configure_logging` finds the handler of the first."""
+    """Handler of `configure_logging`; its type lets a second call find it."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the library's name
-        """Complain, unless somebody has closed standard error: then a log line must not fail for that."""
+        """Report the error, unless standard error is closed."""
         with suppress(ValueError):
             super().handleError(record)
 
 
 class _Message:
-    """An event and its keys on the way through the standard library; reads well for handlers that only know text."""
+    """An event with its keys, inside a standard log record; prints well with plain handlers."""
 
     __slots__ = ("event", "values")
 
@@ -167,14 +167,14 @@ class _Message:
 
 
 def _exc_info(given: object) -> Any:
-    """Turn what `exc_info=` may be (an exception, True, nothing) into what a log record holds."""
+    """Convert the value of `exc_info=` (an exception, True or None) for a log record."""
     if isinstance(given, BaseException):
         return type(given), given, given.__traceback__
     return sys.exc_info() if given else None
 
 
 def _unpack(_logger: object, _method: str, event: _Event) -> _Event:
-    """Take the keys of our own events out of the record again."""
+    """Move the keys of an event out of its log record."""
     message = event["_record"].msg
     return {**message.values, **event, "event": message.event} if isinstance(message, _Message) else event
 
@@ -189,7 +189,7 @@ _ASSIGNED: Final = re.compile(
 )
 _CREDENTIALS: Final = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]+", re.IGNORECASE)
 
-# Terminals obey these (C1 controls and DEL), or draw text in another order than it is (bidirectional overrides).
+# Control characters that terminals obey (C1 and DEL), and those that reorder text (bidirectional overrides).
 _UNSAFE: Final = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_ON_CONSOLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _UNSAFE_IN_LINES: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -197,13 +197,13 @@ _MAX_DEPTH: Final = 6
 
 
 class _Scrubber:
-    """Masks secrets, and escapes characters that could forge lines or command a terminal."""
+    """Masks secrets and escapes characters that could forge lines or control a terminal."""
 
     def __init__(self, secrets: Iterable[str], *, keep_lines: bool) -> None:
-        # Longest first, so that a secret that contains another one leaves nothing of itself.
+        # Longest first, so that a secret that contains another one is masked as a whole.
         known = sorted({secret for secret in secrets if len(secret) >= 4}, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, known))) if known else None
-        # JSON escapes the ordinary control characters by itself, and its readers want the lines back.
+        # JSON escapes ordinary control characters itself, and its readers need the line breaks.
         self._unsafe = _UNSAFE if keep_lines else _UNSAFE_ON_CONSOLE
 
     def __call__(self, _logger: object, _method: str, event: _Event) -> _Event:
@@ -215,7 +215,7 @@ class _Scrubber:
 
     def _value(self, name: object, value: object, depth: int) -> object:
         if value is None or isinstance(value, bool | int | float):
-            # A number under such a name may still be a secret; only None and flags tell nothing.
+            # A number under such a name may be a secret; None and flags are not.
             return value if value is None or isinstance(value, bool) or not _is_secret(name) else MASK
         if _is_secret(name):
             return MASK
@@ -227,11 +227,11 @@ class _Scrubber:
             }
         if depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
             return [self._value(None, inner, depth + 1) for inner in value]
-        # Enumerations, paths and masked secrets say what they are; where there is no such text, str is repr.
+        # The text of enumerations, paths and masked secrets is what to print; other types fall back to their repr.
         return self.text(_text_of(value, str), self._unsafe)
 
     def text(self, text: str, unsafe: re.Pattern[str]) -> str:
-        """Mask what looks like a secret inside a text, then escape what is unsafe to print."""
+        """Mask text that looks like a secret, then escape unsafe characters."""
         if self._known is not None:
             text = self._known.sub(MASK, text)
         text = _URL_PASSWORD.sub(rf"\1:{MASK}@", text)

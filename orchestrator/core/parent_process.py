@@ -1,4 +1,4 @@
-"""Lets a process end with the one that started it, where the system can tell it (Linux)."""
+"""Ends a process together with its parent, on Linux."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ PR_SET_PDEATHSIG: Final = 1
 
 
 def end_with_parent(number: signal.Signals = signal.SIGTERM) -> Callable[[], None]:
-    """Call this in the parent, and what it returns in the child, before it does anything else.
+    """Return a function for the child to call first, before it does anything else.
 
-    The child then gets `number` when the parent's thread that started it ends, and leaves at once if that has happened
-    already. Everything is looked up beforehand, because little may be done between fork and exec.
+    The child then gets `number` when the parent thread that started it ends, and exits at once if it has ended already.
+    Symbols are looked up in the parent, because little may be done between fork and exec.
 
     Args:
-        number: SIGTERM lets the child finish in order, SIGKILL does not.
+        number: SIGTERM for an orderly end, SIGKILL for a hard one.
     """
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
     parent = os.getpid()

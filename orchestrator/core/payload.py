@@ -1,4 +1,4 @@
-"""JSON validation: what goes in comes back equal, what cannot is refused. Bytes made here are never rewritten."""
+"""Validates and encodes user JSON: a value decodes to an equal value, or is refused."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def encode_json(what: str, value: Any, *, max_bytes: int, max_depth: int) -> byt
     """Encode `value` as JSON bytes.
 
     Args:
-        what: how to call the value in an error, as `arguments of 'summarize'`.
-        value: lists (tuples come back as lists), string-keyed dicts, texts, whole numbers, finite floats, bools, None.
-        max_bytes: cap of the encoded size.
-        max_depth: cap of nested lists and objects.
+        what: name of the value in errors, as `arguments of 'summarize'`.
+        value: lists (tuples decode as lists), dicts with string keys, strings, integers, finite floats, booleans, None.
+        max_bytes: limit of the encoded size.
+        max_depth: limit of nested lists and objects.
 
     Raises:
-        InvalidInput: anything that JSON would change or cannot hold; the message names the place.
+        InvalidInput: JSON cannot hold the value, or would change it; the message names the place.
     """
     if _is_plain(value, max_depth, max_bytes):
         try:
@@ -46,7 +46,7 @@ def encode_json(what: str, value: Any, *, max_bytes: int, max_depth: int) -> byt
 
 
 def _is_plain(value: Any, max_depth: int, max_items: int) -> bool:
-    """Whether all of it is of the very types that JSON has, finite, and not too deep. Cheap: nearly all values are."""
+    """Return whether a value has JSON types only, is finite and not too deep. Fast, because nearly all values are."""
     level = [] if type(value) in _SCALARS else [value]
     seen = 0
     while level:
@@ -69,14 +69,14 @@ def _is_plain(value: Any, max_depth: int, max_items: int) -> bool:
 
 
 def _encode_carefully(what: str, value: Any, max_depth: int, max_bytes: int) -> bytes:
-    """Encode whatever fits, and say of what does not why."""
+    """Encode a value that may be invalid; the error names the place and the reason."""
     _check(what, value, max_depth, max_bytes)
     try:
         data = _encode_any(value).encode()
     except UnicodeEncodeError:
-        raise InvalidInput(f"{what} would contain half a character (a lone surrogate); send valid Unicode") from None
+        raise InvalidInput(f"{what} would contain an unpaired surrogate; send valid Unicode") from None
     except ValueError as refused:
-        # A whole number too long for Python to print, or one that is not finite.
+        # An integer too long for Python to print, or a float that is not finite.
         raise InvalidInput(
             f"{what} cannot be sent: {refused}; NaN, infinities and such numbers have no place in JSON"
         ) from None
@@ -89,12 +89,12 @@ def _encode_carefully(what: str, value: Any, max_depth: int, max_bytes: int) -> 
 
 
 def decode_json(data: bytes) -> Any:
-    """Decode JSON that `encode_json` or pydantic made."""
+    """Decode JSON from `encode_json` or pydantic."""
     return json.loads(data)
 
 
 def _check(what: str, value: Any, max_depth: int, max_items: int) -> None:
-    # A stack of our own: a structure too deep for the interpreter gets a sentence instead of a RecursionError.
+    # An explicit stack, so that a deep value gets a message instead of a RecursionError.
     stack: list[tuple[Any, int]] = [(value, 0)]
     seen = 0
     while stack:
@@ -121,7 +121,7 @@ def _check(what: str, value: Any, max_depth: int, max_items: int) -> None:
             raise InvalidInput(f"{what} would be nested deeper than {max_depth} levels")
         seen += len(children)
         if seen > max_items:
-            # Every item takes a byte at least. Lists that hold the same lists again and again grow without end.
+            # Every item takes at least a byte. A list that contains itself would never end.
             raise InvalidInput(
                 f"{what} would be more than the {max_items} bytes of JSON allowed; store the data and send its address"
             )

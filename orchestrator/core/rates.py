@@ -1,4 +1,4 @@
-"""Reads rate limits such as `10/min` into a count and a window. Pure; how a limit is kept is the scripts' business."""
+"""Parses rate limits such as `10/min` into a count and a window."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rate:
     window_us: int
 
     def __str__(self) -> str:
-        """Write `10/min`, which `parse_rate` reads again; a window without a unit of its own reads `10 per 90s`."""
+        """Format as `10/min`, which `parse_rate` reads; a window without a unit of its own as `10 per 90s`."""
         for unit, window_us in _UNIT_US.items():
             if self.window_us == window_us:
                 return f"{self.count}/{unit}"
@@ -33,10 +33,10 @@ class Rate:
 
 
 def parse_rate(value: str | tuple[int, timedelta] | Rate) -> Rate:
-    """Read a rate limit.
+    """Parse a rate limit.
 
     Args:
-        value: `"10/s"`, `"10/min"`, `"10/h"`, `"10/d"`, or a count with the window it applies to.
+        value: `"10/s"`, `"10/min"`, `"10/h"`, `"10/d"`, or a count with its window.
 
     Raises:
         InvalidInput: another form, a count outside 1 to 1,000,000, or a window outside 1 ms to 31 days.

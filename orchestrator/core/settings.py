@@ -1,8 +1,8 @@
-"""The settings: one frozen tree, read once by `load_settings` and passed down. Nothing is read when this is imported.
+"""Loads the settings into one frozen tree. Importing this module reads nothing.
 
-Sources, the later ones win: defaults; one TOML file; a directory of secret files; the environment; options. A name that
-no setting has is an error everywhere, with the place and the nearest right name: a misspelt setting that is silently
-ignored costs an evening. Messages never show the value of a secret.
+Sources, the later ones win: defaults, one TOML file, a directory of secret files, the environment, options. An unknown
+name is an error everywhere, with its place and the nearest valid name, so that a misspelt setting is not ignored.
+Messages never show the value of a secret.
 """
 
 from __future__ import annotations
@@ -95,71 +95,74 @@ class _Section(BaseModel):
 
 
 class RedisSettings(_Section):
-    """How to reach the server."""
+    """Connection to the server."""
 
     url: Annotated[SecretStr, AfterValidator(_check_url)] | None = Field(
         default=None,
-        description="Address of the server: redis://, rediss:// or unix://, with user and password if need be. "
-        "Without one, a running embedded server near by is used.",
+        description="Address of the server: redis://, rediss:// or unix://, with user and password if needed. "
+        "Without it, a running embedded server is used.",
     )
-    connect_timeout_s: Seconds = Field(default=5.0, description="Seconds until a connection attempt is given up.")
-    command_timeout_s: Seconds = Field(default=5.0, description="Seconds until an unanswered command is given up.")
+    connect_timeout_s: Seconds = Field(default=5.0, description="Time-out of a connection attempt, in seconds.")
+    command_timeout_s: Seconds = Field(default=5.0, description="Time-out of a command, in seconds.")
     allow_eviction: bool = Field(
         default=False,
-        description="Start although the server may evict keys when memory is short. Evicted keys are lost tasks.",
+        description="Start even if the server may evict keys when memory is short. Evicted keys are lost tasks.",
     )
 
 
 class QueueSettings(_Section):
-    """What may wait, in which order and how long."""
+    """Limits and order of waiting tasks."""
 
     aging_s: Seconds | None = Field(
         default=None,
-        description="Seconds of waiting that outweigh one level of priority. Not set: a lower level always waits.",
+        description="Waiting time that raises a task by one priority level, in seconds. Not set: strict priorities.",
     )
-    max_tasks: Count = Field(default=1_000_000, description="Tasks that one queue may hold; more are refused.")
+    max_tasks: Count = Field(default=1_000_000, description="Maximum tasks in a queue; more are refused.")
     max_wait_s: Seconds = Field(
-        default=14 * _DAY_S, description="Seconds after which a task that nobody ever ran is dropped."
+        default=14 * _DAY_S, description="Seconds after which a task that never started is dropped."
     )
-    max_args_bytes: Size = Field(default=262_144, description="Bytes of JSON that the arguments of a task may take.")
+    max_args_bytes: Size = Field(
+        default=262_144, description="Maximum size of the arguments of a task, in bytes of JSON."
+    )
     max_depth: Annotated[Count, Field(le=512)] = Field(
-        default=64, description="Levels of lists and objects within the arguments."
+        default=64, description="Maximum nesting of lists and objects in the arguments."
     )
-    max_tags: Annotated[int, Field(ge=0, le=1024)] = Field(default=64, description="Tags that one task may carry.")
+    max_tags: Annotated[int, Field(ge=0, le=1024)] = Field(default=64, description="Maximum tags of a task.")
     max_child_depth: Annotated[int, Field(ge=0, le=1024)] = Field(
-        default=16, description="Generations of child tasks below a task that was submitted from outside."
+        default=16, description="Maximum depth of child tasks."
     )
 
 
 class ResultSettings(_Section):
-    """What stays after the end, and for how long."""
+    """Retention of ended tasks."""
 
     ttl_s: Annotated[Seconds, Field(ge=300)] = Field(
-        default=_DAY_S, description="Seconds that an ended task and its result can be read. At least 300."
+        default=_DAY_S, description="Retention of an ended task and its result, in seconds. At least 300."
     )
-    max_bytes: Size = Field(default=1_048_576, description="Bytes of JSON that a result may take.")
-    dead_ttl_s: Seconds = Field(default=14 * _DAY_S, description="Seconds that a dead letter is kept.")
+    max_bytes: Size = Field(default=1_048_576, description="Maximum size of a result, in bytes of JSON.")
+    dead_ttl_s: Seconds = Field(default=14 * _DAY_S, description="Retention of a dead letter, in seconds.")
 
 
 class OutputSettings(_Section):
     """Progress and partial output of tasks."""
 
     max_chunk_bytes: Annotated[Size, Field(le=1_048_576)] = Field(
-        default=65_536, description="Bytes of JSON that one chunk of output may take."
+        default=65_536, description="Maximum size of a chunk of output, in bytes of JSON."
     )
     max_chunks: Annotated[int, Field(ge=10, le=10_000)] = Field(
-        default=1000, description="Entries of output and progress that one task keeps, about; older ones are dropped."
+        default=1000,
+        description="Approximate number of output and progress entries kept per task; the oldest are dropped.",
     )
 
 
 class WorkspaceSettings(_Section):
-    """What agents of one session share."""
+    """Limits of the workspace of a session."""
 
     ttl_s: Annotated[Seconds, Field(ge=60)] = Field(
-        default=_DAY_S, description="Seconds that a workspace stays after its last change."
+        default=_DAY_S, description="Retention of a workspace after its last change, in seconds."
     )
     life_s: Annotated[Seconds, Field(ge=60)] = Field(
-        default=7 * _DAY_S, description="Seconds after its first change at which a workspace goes, whatever happens."
+        default=7 * _DAY_S, description="Maximum age of a workspace after its first change, in seconds."
     )
     dedup_s: Annotated[Seconds, Field(ge=10, le=_DAY_S)] = Field(
         default=600.0, description="Seconds within which a change that is sent twice is told from a new one, at least."
@@ -168,30 +171,30 @@ class WorkspaceSettings(_Section):
         default=20_000, description="Changes that one window of that memory holds; more in that time shorten it."
     )
     max_value_bytes: Annotated[Size, Field(le=1_048_576)] = Field(
-        default=262_144, description="Bytes of JSON that one value may take."
+        default=262_144, description="Maximum size of a value, in bytes of JSON."
     )
     max_items: Count = Field(
-        default=100_000, description="Paths, log entries, members and states that one workspace holds."
+        default=100_000, description="Maximum number of paths, log entries, members and states in a workspace."
     )
     max_bytes: Annotated[int, Field(ge=1, le=2**40)] = Field(
         default=64 * 1024 * 1024,
-        description="Bytes that they take; more are refused. Its events take as many again at most, the oldest go.",
+        description="Maximum bytes of these; more are refused. Events may take as much again; the oldest are dropped.",
     )
     max_parts: Annotated[int, Field(ge=1, le=500)] = Field(
-        default=500, description="Logs, sets, scratches and inboxes that one workspace holds, all together."
+        default=500, description="Maximum number of logs, sets, scratches and inboxes in a workspace."
     )
     max_log: Annotated[Count, Field(le=1_000_000)] = Field(
-        default=10_000, description="Entries that one log keeps; the oldest go."
+        default=10_000, description="Entries kept per log; the oldest are dropped."
     )
     max_events: Annotated[int, Field(ge=10, le=1_000_000)] = Field(
-        default=10_000, description="Events that one workspace keeps, about; the oldest go."
+        default=10_000, description="Approximate number of events kept per workspace; the oldest are dropped."
     )
     max_event_bytes: Annotated[Size, Field(le=262_144)] = Field(
-        default=8192, description="Bytes of a value above which its events tell that it changed, but not the value."
+        default=8192, description="Size of a value above which its events omit the value, in bytes."
     )
     json_projection: bool = Field(
         default=False,
-        description="Keep a JSON document of the paths beside them; the server needs the RedisJSON module.",
+        description="Also keep the paths as a JSON document; needs the RedisJSON module.",
     )
 
     @model_validator(mode="after")
@@ -202,48 +205,44 @@ class WorkspaceSettings(_Section):
 
 
 class WorkerSettings(_Section):
-    """Worker processes and how their life is proved."""
+    """Worker processes and their heartbeat."""
 
-    processes: Annotated[int, Field(ge=1, le=1024)] = Field(
-        default=1, description="Worker processes that one host starts."
-    )
+    processes: Annotated[int, Field(ge=1, le=1024)] = Field(default=1, description="Worker processes per host.")
     drain_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = Field(
-        default=30.0, description="Seconds that running tasks get after SIGTERM before they are given back."
+        default=30.0, description="Seconds that running tasks may go on after SIGTERM before they are requeued."
     )
     grace_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = Field(
         default=10.0,
-        description="Seconds that a cancelled handler gets to end; then its attempt ends without it.",
+        description="Seconds that a cancelled handler may take to stop; then its attempt ends without it.",
     )
     stuck_after_s: Seconds = Field(
-        default=60.0, description="Seconds without a turn of the event loop after which a process counts as stuck."
+        default=60.0, description="Seconds that the event loop may be blocked before its process counts as stuck."
     )
     heartbeat_s: Seconds = Field(
         default=5.0,
-        description="Seconds between two signs of life; never more than a third of an agent's lease.",
+        description="Seconds between heartbeats; at most a third of an agent's lease.",
     )
 
 
 class SupervisorSettings(_Section):
-    """The loops of the daemon."""
+    """Loops of the supervisor."""
 
     sweep_s: Seconds = Field(
-        default=5.0, description="Seconds between two full passes, which repair what a lost wake-up left undone."
+        default=5.0, description="Seconds between full passes, which make up for lost notifications."
     )
     leader_lease_s: Seconds = Field(
-        default=10.0, description="Seconds until another supervisor takes over from one that fell silent."
+        default=10.0, description="Seconds after which another supervisor replaces a silent leader."
     )
-    batch: Annotated[int, Field(ge=1, le=500)] = Field(
-        default=100, description="Tasks that one call of a script moves at most."
-    )
+    batch: Annotated[int, Field(ge=1, le=500)] = Field(default=100, description="Maximum tasks per script call.")
 
 
 class RetrySettings(_Section):
-    """Delays between the attempts of a task whose skill says nothing else."""
+    """Default delays between the attempts of a task."""
 
     base_s: Annotated[float, Field(ge=0, le=_DAY_S, allow_inf_nan=False)] = Field(
-        default=1.0, description="Seconds that the first delay lasts at most; it doubles with every failure."
+        default=1.0, description="Maximum of the first delay, in seconds; it doubles with every failure."
     )
-    cap_s: Seconds = Field(default=300.0, description="Seconds that no delay exceeds.")
+    cap_s: Seconds = Field(default=300.0, description="Maximum delay, in seconds.")
 
     @model_validator(mode="after")
     def _base_below_cap(self) -> Self:
@@ -253,22 +252,20 @@ class RetrySettings(_Section):
 
 
 class ControlSettings(_Section):
-    """Commands of operators."""
+    """Operator commands."""
 
     secret: Annotated[SecretStr, AfterValidator(_check_secret)] | None = Field(
         default=None,
-        description="Signs commands and checks them, at least 16 characters. Without one, whoever reaches Redis may "
-        "give commands.",
+        description="Secret that signs commands, at least 16 characters. Without it, every client of Redis may give "
+        "commands.",
     )
     previous_secret: Annotated[SecretStr, AfterValidator(_check_secret)] | None = Field(
-        default=None, description="Accepted beside `control.secret` while that is being changed."
+        default=None, description="Previous secret, accepted while `control.secret` is being changed."
     )
     valid_s: Annotated[Seconds, Field(le=_DAY_S)] = Field(
         default=60.0, description="Seconds after which a command that has not arrived is refused."
     )
-    per_minute: Count = Field(
-        default=600, description="Commands that are accepted in a minute. A stop is accepted even then."
-    )
+    per_minute: Count = Field(default=600, description="Commands accepted per minute. A stop is always accepted.")
 
     @model_validator(mode="after")
     def _previous_needs_present(self) -> Self:
@@ -278,18 +275,18 @@ class ControlSettings(_Section):
 
 
 class LoggingSettings(_Section):
-    """What is logged, and how it looks."""
+    """Level and format of the log."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Lowest level that is written: debug, info, warning or error."
+        default="info", description="Lowest level to write: debug, info, warning or error."
     )
     format: Literal["auto", "console", "json"] = Field(
-        default="auto", description="auto = console on a terminal, JSON lines otherwise; or console, json."
+        default="auto", description="console, json, or auto: console on a terminal, else JSON lines."
     )
 
 
 class Settings(BaseSettings):
-    """All settings. `load_settings` makes one from the usual places; `Settings()` alone holds the defaults."""
+    """All settings. `load_settings` reads them from the usual sources; `Settings()` holds the defaults."""
 
     model_config: ClassVar[SettingsConfigDict] = SettingsConfigDict(
         frozen=True,
@@ -302,13 +299,14 @@ class Settings(BaseSettings):
     )
 
     prefix: Annotated[str, AfterValidator(_check_prefix)] = Field(
-        default="orc:dev:default", description="First part of every key: app:env:tenant. Other prefix, other world."
+        default="orc:dev:default",
+        description="First part of every key: app:env:tenant. Different prefixes are isolated from each other.",
     )
     pool: Annotated[str, AfterValidator(_check_pool)] = Field(
-        default="default", description="Dispatch domain: queues, inboxes and limits that live together."
+        default="default", description="Name of the pool, which has its own queues, agents and limits."
     )
     limits: Annotated[Mapping[str, str], AfterValidator(_check_limits)] = Field(
-        default={}, description='Named limits that agents may share, as "10/s", "10/min", "10/h" or "10/d".'
+        default={}, description='Named limits that agents share, as "10/s", "10/min", "10/h" or "10/d".'
     )
     redis: RedisSettings = RedisSettings()
     queue: QueueSettings = QueueSettings()
@@ -323,7 +321,7 @@ class Settings(BaseSettings):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must never be written anywhere: the password of the server, as given and decoded, and what signs."""
+        """Values that must never be printed: the server's password, raw and decoded, and the signing secrets."""
         password = urlsplit(self.redis.url.get_secret_value()).password if self.redis.url else None
         keys = [key.get_secret_value() for key in (self.control.secret, self.control.previous_secret) if key]
         return tuple({password, unquote(password), *keys} if password else keys)
@@ -337,7 +335,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Let nothing in but what is passed: only `load_settings` looks at files and the environment."""
+        """Accept only passed values; `load_settings` reads files and the environment."""
         return (init_settings,)
 
 
@@ -346,7 +344,7 @@ class Settings(BaseSettings):
 
 @dataclass(frozen=True, slots=True)
 class SettingRow:
-    """One setting as `orc config show` prints it; the value of a secret is masked."""
+    """One setting as `orc config show` prints it, secrets masked."""
 
     name: str
     value: object
@@ -356,13 +354,13 @@ class SettingRow:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
-    """Settings together with the place each value came from (dotted name → place; what is missing is a default)."""
+    """Settings with the source of each value (dotted name → source; a missing one is the default)."""
 
     settings: Settings
     places: Mapping[str, str]
 
     def rows(self) -> list[SettingRow]:
-        """List every setting with its value and origin, in the order of the model."""
+        """List every setting with its value and source, in the order of the model."""
         return [
             SettingRow(leaf.name, _shown(self.settings, leaf), self._source(leaf), leaf.description)
             for leaf in leaves()
@@ -403,7 +401,7 @@ class _Value:
 
 
 def settings_schema() -> dict[str, Any]:
-    """The JSON schema of the settings, as a file may hold them."""
+    """Return the JSON schema of a settings file."""
     schema = Settings.model_json_schema()
     schema["title"] = "Settings"
     return schema
@@ -417,12 +415,12 @@ def load_settings(
     """Read the settings from all sources.
 
     Args:
-        config: the TOML file; otherwise the one that `ORC_CONFIG` names, otherwise the system's file if there is one.
-        overrides: options, by dotted name (`{"redis.url": …}`); a value of None means that the option was not given.
-        environ: the environment; the process's own by default.
+        config: the TOML file; by default the one in `ORC_CONFIG`, else the system's file if it exists.
+        overrides: options by dotted name (`{"redis.url": …}`); None means that the option is absent.
+        environ: environment; by default that of the process.
 
     Raises:
-        ConfigError: a name that no setting has, a value that does not fit, a file that cannot be read.
+        ConfigError: an unknown name, an invalid value, or an unreadable file.
     """
     return load_with_places(config, overrides, environ).settings
 
@@ -432,7 +430,7 @@ def load_with_places(
     overrides: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
-    """Read the settings as `load_settings` does, and keep where each value came from."""
+    """Read the settings as `load_settings` does, with the source of each value."""
     environ = os.environ if environ is None else environ
     merged: dict[tuple[str, ...], _Value] = {}
     for value in _all_values(config, overrides or {}, environ):
@@ -451,9 +449,9 @@ def leaves() -> tuple[Leaf, ...]:
 
 
 def default_toml() -> str:
-    """Give the text of `config/default.toml`: every setting with its unit and default."""
+    """Return the text of `config/default.toml`: every setting with its unit and default."""
     shipped = files("orchestrator.core") / "default.toml"
-    # A wheel carries the file beside this module; a checkout has it in its config folder.
+    # A wheel has the file beside this module, a checkout in its config folder.
     source = shipped if shipped.is_file() else Path(__file__).parents[2] / "config" / "default.toml"
     return source.read_text(encoding="utf-8")
 
@@ -461,7 +459,7 @@ def default_toml() -> str:
 def _all_values(
     config: str | os.PathLike[str] | None, overrides: Mapping[str, object], environ: Mapping[str, str]
 ) -> Iterator[_Value]:
-    """Yield what every source says, weakest source first."""
+    """Yield the values of every source, weakest source first."""
     file = config or environ.get("ORC_CONFIG")
     if file:
         yield from _from_file(Path(file))
@@ -493,7 +491,7 @@ def _from_file(path: Path) -> Iterator[_Value]:
 
 
 def _from_secrets(directory: Path) -> Iterator[_Value]:
-    """Read files that are named like our variables; what else lies in such a directory belongs to others."""
+    """Read the files that are named like a variable; ignore others."""
     try:
         entries = sorted(directory.iterdir()) if directory.is_dir() else []
         texts = {
@@ -509,7 +507,7 @@ def _from_secrets(directory: Path) -> Iterator[_Value]:
 
 
 def _from_texts(texts: Mapping[str, str], origin: str) -> Iterator[_Value]:
-    """Read values that come as text under names like `ORC_REDIS__URL`."""
+    """Read text values with names like `ORC_REDIS__URL`."""
 
     def place(name: str) -> str:
         return f"{origin}{name}" if origin.endswith("/") else f"{origin} {name}"
@@ -523,14 +521,14 @@ def _from_texts(texts: Mapping[str, str], origin: str) -> Iterator[_Value]:
         bad = [name for name in texts if f'"{name[len(ENV_PREFIX) :].lower()}"' in str(wrong)]
         raise ConfigError(f"{place(', '.join(bad) or ENV_PREFIX + '…')}: this name takes a table as JSON") from None
     for path, value in _flat(tree, ()):
-        # A whole section may have come as JSON under its own name: the longest name that was given is the place.
+        # A section may come as JSON under its own name: the longest given name is the source.
         given = next(names[path[:end]] for end in range(len(path), 0, -1) if path[:end] in names)
         _check_known(path, f"{'.'.join(path)} in {place(given)}", lambda leaf: leaf.name)
         yield _Value(path, value, place(given))
 
 
 class _Texts(EnvSettingsSource):
-    """The library's reading of environment variables, applied to a mapping that is passed in."""
+    """Parses environment variables from a mapping."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
@@ -560,7 +558,7 @@ def _leaves_of(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[Leaf]:
 
 
 def _check_known(path: tuple[str, ...], given: str, spelling: Callable[[Leaf], str]) -> None:
-    """Refuse a path that names neither a setting nor a section nor an entry of an open table."""
+    """Refuse a path that is not a setting, a section or an entry of an open table."""
     for leaf in leaves():
         if path == leaf.path[: len(path)] or (leaf.open and path[: len(leaf.path)] == leaf.path):
             return
@@ -594,10 +592,10 @@ def _nested(values: Mapping[tuple[str, ...], _Value]) -> dict[str, Any]:
 
 
 def _explain(invalid: ValidationError, values: Mapping[tuple[str, ...], _Value]) -> Iterator[str]:
-    """Write one line per wrong value: its name, the value unless it is a secret, the place, the reason."""
+    """Write one line per invalid value: name, value (secrets masked), source, reason."""
     for error in invalid.errors(include_url=False, include_context=False, include_input=False):
         path = tuple(str(part) for part in error["loc"])
-        # The library appends the branch of a union to the location; the setting is the longest part that we know.
+        # pydantic appends the branch of a union to the location; the setting is the longest known part.
         while path and path not in values and not any(leaf.path[: len(path)] == path for leaf in leaves()):
             path = path[:-1]
         given = values.get(path)
@@ -609,7 +607,7 @@ def _explain(invalid: ValidationError, values: Mapping[tuple[str, ...], _Value])
 
 
 def _may_hold_secret(given: _Value) -> bool:
-    # A URL given for a whole section, or for the wrong setting, may carry a password as well.
+    # A URL for a whole section, or for the wrong setting, may contain a password too.
     ends = len(given.path)
     return "://" in str(given.value) or any(leaf.secret and leaf.path[:ends] == given.path for leaf in leaves())
 

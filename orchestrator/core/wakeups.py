@@ -1,4 +1,4 @@
-"""A wake-up that remembers names until somebody takes them."""
+"""Wakes a loop, and collects the names of what changed until the loop takes them."""
 
 from __future__ import annotations
 

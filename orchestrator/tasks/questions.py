@@ -46,7 +46,7 @@ def pack_question(asked: StoredQuestion) -> bytes:
     try:
         packed = _pack(asked)
     except UnicodeEncodeError:
-        raise InvalidInput("the question holds half a character (a lone surrogate); ask in valid Unicode") from None
+        raise InvalidInput("the question contains an unpaired surrogate; use valid Unicode") from None
     if len(packed) > MAX_BYTES:
         raise InvalidInput(f"the question is {len(packed)} bytes long, more than the {MAX_BYTES} allowed")
     return packed

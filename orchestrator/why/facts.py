@@ -329,7 +329,7 @@ def _worker(place: Sequence[Any]) -> WorkerFacts | None:
 
 
 def _deadline(score: bytes | None) -> int | None:
-    """When it goes on without an answer; None: never."""
+    """Decode the deadline of a question; None without one."""
     return None if score in {None, b"inf"} else _number(score)
 
 
@@ -338,7 +338,7 @@ def _question(number: bytes | None, stored: bytes | None) -> Question | None:
 
 
 def _own_attempts(envelope: bytes | None) -> int | None:
-    """What the task itself says of its attempts, if it was retried and says something."""
+    """Return the task's own `max_attempts`, if it was retried and has one."""
     try:
         return decode_envelope(envelope).max_attempts if envelope else None
     except DecodeError:

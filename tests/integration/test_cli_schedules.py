@@ -63,8 +63,8 @@ async def test_add(orc: Orc) -> None:
     other = await orc(*NIGHTLY, "-a", "scope=some")
     assert (other.code, other.out) == (4, "")
     assert other.err == (
-        "error: schedule 'nightly' exists and says something else ('report', 30 2 * * * Europe/Berlin) — "
-        "replace it, or take another name\n"
+        "error: schedule 'nightly' exists and has another definition ('report', 30 2 * * * Europe/Berlin) — "
+        "replace it, or use another name\n"
     )
     replaced = await orc(*NIGHTLY, "-a", "scope=some", "--replace", "--reason", "less")
     assert (replaced.code, replaced.out.startswith("schedule nightly replaced; fires in ")) == (0, True)

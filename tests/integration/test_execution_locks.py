@@ -227,7 +227,7 @@ async def test_overtaken_attempt_is_told_by_whom(team: LocalTeam) -> None:
     handle = await team.orc.submit("work", session="s")
     await handle.result(TIMEOUT_S)
     assert {fenced.owner for fenced in seen} == {f"task {handle.id}, generation {10**15}"}
-    assert f"the present owner is task {handle.id}" in str(seen[0])
+    assert f"the current owner is task {handle.id}" in str(seen[0])
 
 
 async def test_lapsed_lock_that_nobody_had_goes_on(team: LocalTeam, redis_client: redis.Redis) -> None:

@@ -123,7 +123,7 @@ async def test_results_as_large_as_allowed_travel(team: LocalTeam) -> None:
         ("nan", "NaN, infinities"),
         ("inside", "NaN, infinities"),
         ("object", "unknown type"),
-        ("surrogate", "lone surrogate"),
+        ("surrogate", "unpaired surrogate"),
         ("deep", "nested deeper than 128"),
         ("loop", "result of 'produce' does not fit its type or JSON"),
     ],

@@ -54,7 +54,7 @@ class Completer:
             if len(batch) == 1:
                 self.put(*batch[0])
                 return [None]
-            # Redis may refuse one verdict only. Each is sent alone, so that the rest is stored.
+            # Redis may refuse only one of them. Sending each alone stores the others.
             return [status for row in batch for status in await self._store([row])]
         for (delivery, verdict), status in zip(batch, statuses, strict=True):
             self._in_flight.drop(delivery)

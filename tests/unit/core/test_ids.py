@@ -168,7 +168,7 @@ def test_common_ids_stay_readable(value: str, encoded: str) -> None:
     ("value", "reason"),
     [
         ("", "give a text of 1 to 256 bytes"),
-        ("\ud800", "lone surrogate"),
+        ("\ud800", "unpaired surrogate"),
         ("a" * 257, "257 bytes of at most 256"),
         ("é" * 129, "258 bytes"),
         (b"bytes", "give a text"),
