@@ -50,7 +50,7 @@ class AcceptedCommand:
 
 
 def this_actor() -> str:
-    """Who gives commands here, unless the caller says otherwise: user and host."""
+    """Return the default actor of commands: user and host."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -68,38 +68,27 @@ async def send(
     tasks: Sequence[str] = (),
     retry_for_s: float = 0.0,
 ) -> AcceptedCommand:
-    """Give a command.
+    """Sign and send a command.
 
     Args:
-        store: where.
-        settings: the secret that signs, and how long the command is valid.
-        command: what.
-        actor: who; the user of this process by default.
+        store: the store.
+        settings: signing secret and validity.
+        command: the command.
+        actor: who gives it; by default the user of this process.
         reason: why, for the record.
-        tasks: what a job is for.
-        retry_for_s: repeat for so long when Redis does not answer; it is carried out once all the same.
+        tasks: tasks that a job applies to.
+        retry_for_s: how long to repeat while Redis does not answer; the command is applied once.
 
     Raises:
         CommandRefused: Redis did not accept it; nothing changed.
-        InvalidInput: actor or reason are too long, or no text.
+        InvalidInput: actor or reason is too long, or not valid text.
         StoreError: Redis did not answer.
     """
     keys, signer = store.keys, signer_of(settings, place=store.keys.root)
     actor, reason = _checked("actor", actor or this_actor()), _checked("reason", reason)
     if isinstance(command, Job):
         command = command.selecting(tasks)
-    now_ms, epoch = await _clock_and_epoch(store)
-    issued = Issued(
-        version=VERSION,
-        id=new_task_id(),
-        command=encode_command(command),
-        actor=actor,
-        reason=reason,
-        issued_ms=now_ms,
-        not_after_ms=now_ms + round(settings.control.valid_s * 1000),
-        epoch=epoch,
-        key=signer.key,
-    )
+    issued = await _issue(store, settings, command, actor=actor, reason=reason)
     for at in range(0, len(tasks), SELECT_BATCH):
         batch = tasks[at : at + SELECT_BATCH]
         await store.call(scripts.select(keys, id_=issued.id, at=at, tasks=batch), retry_for_s=retry_for_s)
@@ -121,6 +110,21 @@ async def send(
             issued.id, answer.status, f"command {command.kind} was refused: {_REFUSALS[answer.status]}"
         )
     return AcceptedCommand(issued.id, answer.entry)
+
+
+async def _issue(store: Store, settings: Settings, command: Command, *, actor: str, reason: str) -> Issued:
+    now_ms, epoch = await _clock_and_epoch(store)
+    return Issued(
+        version=VERSION,
+        id=new_task_id(),
+        command=encode_command(command),
+        actor=actor,
+        reason=reason,
+        issued_ms=now_ms,
+        not_after_ms=now_ms + round(settings.control.valid_s * 1000),
+        epoch=epoch,
+        key=signer_of(settings, place=store.keys.root).key,
+    )
 
 
 async def _clock_and_epoch(store: Store) -> tuple[int, int]:

@@ -95,7 +95,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
         generation: fence of the attempt; Redis rejects the verdict of an older one.
         attempt: 1 for the first.
         deaths: attempts whose worker died.
-        forgiven: failures from before it was requeued; not counted.
+        forgiven_failures: failures from before it was requeued; not counted.
         envelope: packed `Envelope`; empty when it is too large for the inbox and must be read from the record.
     """
 
@@ -106,12 +106,12 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     attempt: int
     deaths: int
     envelope: bytes
-    forgiven: int = 0
+    forgiven_failures: int = 0
 
     @property
     def failures(self) -> int:
         """The number of failures if this attempt fails too, since the task was submitted or requeued."""
-        return self.attempt - self.deaths - self.forgiven
+        return self.attempt - self.deaths - self.forgiven_failures
 
 
 class VerdictKind(StrEnum):

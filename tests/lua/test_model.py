@@ -667,7 +667,7 @@ class Machine(RuleBasedStateMachine):
 
     def compare(self, found: list[Delivery], expected: list[Any]) -> None:
         """What was delivered is what the model delivers."""
-        got = [(d.entry, d.task_id, int(d.generation), d.attempt, d.deaths, d.forgiven) for d in found]
+        got = [(d.entry, d.task_id, int(d.generation), d.attempt, d.deaths, d.forgiven_failures) for d in found]
         assert got == [(e.id, e.task, e.gen, e.attempt, e.deaths, e.forgiven) for e in expected]
         self.past += found
 

@@ -51,10 +51,10 @@ def test_history_goes_on_and_failures_count_anew(pool: Pool) -> None:
     id_ = dead(pool)
     pool.retry(id_)
     second = pool.one()
-    assert (second.attempt, second.deaths, second.forgiven, second.failures) == (2, 0, 1, 1)
+    assert (second.attempt, second.deaths, second.forgiven_failures, second.failures) == (2, 0, 1, 1)
     pool.end(second, VerdictKind.RETRY, payload=b"trace 2")
     third = pool.one()
-    assert (third.attempt, third.forgiven, third.failures) == (3, 1, 2)
+    assert (third.attempt, third.forgiven_failures, third.failures) == (3, 1, 2)
     pool.end(third, VerdictKind.DEAD, payload=b"trace 3")
     pool.retry(id_, token="t2")
     assert pool.one().failures == 1
@@ -71,7 +71,7 @@ def test_who_takes_over_is_told_too(pool: Pool) -> None:
     pool.look("w2")
     pool.age(20_000)
     (adopted,) = pool.adopt("w2")
-    assert (adopted.attempt, adopted.deaths, adopted.forgiven, adopted.failures) == (3, 1, 1, 1)
+    assert (adopted.attempt, adopted.deaths, adopted.forgiven_failures, adopted.failures) == (3, 1, 1, 1)
 
 
 def test_deaths_count_anew(pool: Pool) -> None:
