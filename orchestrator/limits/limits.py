@@ -83,12 +83,12 @@ class Limits:
                 raise InvalidInput(f"give limit and window, or one of the profiles {', '.join(PROFILES)}")
             (limit, window), name = PROFILES[profile], f"{profile}:{name}"
         if limit is None or window is None:
-            raise InvalidInput("a limit needs its window: how many, in how many seconds; or give profile=")
+            raise InvalidInput("give limit and window, or profile=")
         _check_count("limit", limit, MAX_LIMIT)
         _check_count("cost", cost, min(limit, MAX_COST))
         window_ms = to_ms("window", window)
         if window_ms == 0:
-            raise InvalidInput("a window of 0 s holds nothing; give seconds or a timedelta")
+            raise InvalidInput("window must be above 0; give seconds or a timedelta")
         call = scripts.check(
             ScopeKeys(self._prefix, "limit", name),
             op=self._op_ids.take(op_id),

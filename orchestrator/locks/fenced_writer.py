@@ -85,7 +85,7 @@ class FencedWriter:
             if reply.status != "fenced":
                 return reply
             proof = await guard.reacquire(proof, reply.rest[0].decode())
-        raise OrchestratorError(f"the lock of {self._scope_text} lapses faster than it can be used")
+        raise OrchestratorError(f"the lock of {self._scope_text} lapsed {_TRIES} times in a row; nothing was changed")
 
     def _check_scope(self, proof: LockProof) -> None:
         if proof.keys != self.scope.keys:

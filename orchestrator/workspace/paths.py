@@ -37,7 +37,7 @@ async def change_paths(
     if unknown := expected.keys() - wanted.keys():
         raise InvalidInput(f"if_versions names {min(unknown)!r}, which is not among the changes")
     if newer_than is not None and expected:
-        raise InvalidInput("give if_version or newer_than, not both: one asks for equality, the other for more")
+        raise InvalidInput("give if_version or newer_than, not both")
     rows = [_row(writer, path, value, expected.get(path), newer_than) for path, value in wanted.items()]
     check_rows("paths", len(rows), sum(len(row.value) for row in rows))
     answer = await _send(writer, rows, op_id, owner)
@@ -72,7 +72,7 @@ async def increment(writer: WorkspaceWriter, path: str, by: int, op_id: str | No
 def _named_another(writer: WorkspaceWriter, op_id: str | None) -> InvalidInput:
     return InvalidInput(
         f"op_id {op_id!r} names another change of session {writer.scope.keys.id!r}, which has been made; nothing was "
-        "changed: name each change apart, as f'{ctx.task_id}/step'"
+        "changed; give each change its own op_id, as f'{ctx.task_id}/step'"
     )
 
 

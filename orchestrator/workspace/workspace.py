@@ -185,7 +185,9 @@ class WorkspaceView:
             StoreError: Redis did not reply.
         """
         if self._locks is None:
-            raise InvalidInput("this handle has no locks to edit under; use the workspace of a client, or `under`")
+            raise InvalidInput(
+                "this workspace cannot take a lock; open it with orc.workspace(), or pass a lock to `under`"
+            )
         # A random name, so that editors do not wait for each other.
         async with self._locks.hold(f"edit:{secrets.token_urlsafe(9)}", ttl=ttl) as lease:
             yield self.under(lease, agent=agent)
@@ -316,7 +318,7 @@ class Workspace(WorkspaceView):
         kept = most if cap is None else cap
         if not max(1, items) <= kept <= most:
             raise InvalidInput(
-                f"a log that takes {items} items must keep between that many and workspace.max_log = {most}, not {kept}"
+                f"cap must be from {max(1, items)} (the items given) to {most} (workspace.max_log), not {kept}"
             )
         return kept
 
