@@ -31,10 +31,10 @@ _DOCS_PAGE = _HERE.parent / "docs" / "internals" / "performance.md"
 
 
 def main() -> int:
-    """Measure, print the report, write it down; 1 when a measure failed, 0 also when a goal was missed."""
+    """Measure, print the report and write it to disk. Returns 1 if a measure failed; a missed goal is no failure."""
     options = _options()
     if options.peers:
-        say("environments of peers")  # before anything is timed: the first time, packages are installed
+        say("environments of peers")  # before anything is timed, because the first run installs packages
     peers, missing = install_all(PEERS[name] for name in options.peers)
     for one in missing:
         say(f"{one.name} is missing: {one.reason}")

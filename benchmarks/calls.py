@@ -1,4 +1,4 @@
-"""The client of the benchmarks; runs under a peer's interpreter too."""
+"""The client of the benchmarks; also runs under a peer's interpreter."""
 
 from __future__ import annotations
 

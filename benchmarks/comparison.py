@@ -1,4 +1,4 @@
-"""One quantity of all systems of a run side by side, and which peer is best at it."""
+"""Compares one quantity of all systems of a run."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ OURS, RAW = "ours", "raw"
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A row of the table of peers.
+    """One row of the table of peers.
 
     Attributes:
-        rounds: by system; one that could not be measured, or does not have it, is missing.
-        peers: which of the systems are peers.
+        rounds: values by system; a system that failed or lacks the feature is missing.
+        peers: names of the peers.
     """
 
     quantity: str
@@ -29,17 +29,17 @@ class Comparison:
     more_is_better: bool = False
 
     def value(self, system: str) -> float | None:
-        """The median of the rounds."""
+        """Return the median of the rounds."""
         return median(self.rounds[system]) if self.rounds.get(system) else None
 
     def ours_to(self, system: str) -> float | None:
-        """Ours as a multiple of another system's; medians are compared, since a peer may take part in fewer rounds."""
+        """Return our value as a multiple of another system's; compares medians, because peers may run fewer rounds."""
         ours, other = self.value(OURS), self.value(system)
         return ours / other if ours is not None and other else None
 
     @property
     def best_peer(self) -> str | None:
-        """The peer that is ahead of the others."""
+        """The leading peer."""
         values = {peer: value for peer in self.peers if (value := self.value(peer)) is not None}
         if not values:
             return None

@@ -1,4 +1,4 @@
-"""Passes over a loaded queue: how fast it empties, and what that costs the server and the workers."""
+"""Drains a loaded queue and measures the rate and the cost for server and workers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from benchmarks.team import Team
 
 _STALL_S = 20.0
-# They fill buffers, tables and caches whose size does not grow with the queue.
+# These tasks fill buffers, tables and caches whose size does not grow with the queue.
 _FIRST_TASKS = 1000
 WITHOUT_RESULTS = "raw without results"
 
 
 def drains_of_all_systems(bench: Bench, processes: int) -> dict[str, list[Drain]]:
-    """Passes of every side with so many worker processes, made once in a run; several measures read them."""
+    """Drain with every system, once per run and number of processes; several measures use the results."""
     if processes not in bench.drains:
         teams = {**all_systems(bench), WITHOUT_RESULTS: RawTeam(bench, with_results=False)}
         bench.drains[processes] = bench.in_turns(
@@ -37,7 +37,7 @@ def drains_of_all_systems(bench: Bench, processes: int) -> dict[str, list[Drain]
 
 
 def drain(bench: Bench, team: Team, *, processes: int) -> Drain:
-    """Submit all tasks, then let the workers loose on them, and watch until the last is finished."""
+    """Submit all tasks, then start the workers and watch until the last task ends."""
     tasks = team.sizes.drain_tasks
     team.prepare()
     before, loaded = run_loop(_load, bench, team, tasks)
@@ -46,7 +46,7 @@ def drain(bench: Bench, team: Team, *, processes: int) -> Drain:
         after_ramp_s: list[float] = []
         worker_processes.start()
         children = [*worker_processes.workers, *worker_processes.helpers]
-        # Processor time counts from the end of the ramp on, so that the start of a supervisor is left out.
+        # Processor time counts from the end of the ramp, to leave out the start of a supervisor.
         watched = watch(
             team.remaining, tasks, children, on_ramp=lambda: after_ramp_s.extend(child.cpu_s() for child in children)
         )
@@ -71,7 +71,7 @@ def watch(
     *,
     on_ramp: Callable[[], None] = lambda: None,
 ) -> Pace:
-    """Wait until nothing remains; `on_ramp` is called when the timed part begins."""
+    """Wait until no task remains; call `on_ramp` when the timed part begins."""
     drained = DrainWatch(tasks)
     while True:
         was_timed = drained.is_timed
@@ -91,7 +91,7 @@ def watch(
 
 
 async def _load(bench: Bench, team: Team, tasks: int) -> tuple[ServerReading, ServerReading]:
-    # Both readings see the client's connections open: those it closed are missing from the server's counts.
+    # The client is connected during both readings, because the server drops the counts of closed connections.
     async with team.client() as driver:
         await driver.load(_FIRST_TASKS)
         before = read_server(bench.meter)

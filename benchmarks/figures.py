@@ -1,4 +1,4 @@
-"""A measured figure with its baseline and its goals, and the few statistics that figures are made of."""
+"""Measured figures with baselines and goals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A bound for the value of a figure, in its unit, or for its ratio; `text` says where it comes from."""
+    """A bound of the value or of the ratio of a figure; `text` names its source."""
 
     text: str
     bound: float
@@ -20,7 +20,7 @@ class Goal:
     of_ratio: bool = False
 
     def met_by(self, figure: Figure) -> bool:
-        """Whether the figure keeps the bound."""
+        """Return True if the figure keeps the bound."""
         measured = figure.ratio if self.of_ratio else figure.value
         assert measured is not None
         return measured <= self.bound if self.at_most else measured >= self.bound
@@ -41,14 +41,14 @@ class Figure:
 
     @property
     def ratio(self) -> float | None:
-        """The value as a multiple of its base, which is the raw loop as a rule; rounds are compared one by one."""
+        """The value as a multiple of its base, usually the raw loop, compared round by round."""
         if not self.base_rounds or not all(self.base_rounds):
             return None
         return median([value / base for value, base in zip(self.rounds, self.base_rounds, strict=True)])
 
     @property
     def met(self) -> bool | None:
-        """Whether every goal is met; None without a goal."""
+        """True if every goal is met; None without a goal."""
         return all(goal.met_by(self) for goal in self.goals) if self.goals else None
 
 
@@ -61,18 +61,18 @@ def figure_of(
     *,
     goals: tuple[Goal, ...] = (),
 ) -> Figure:
-    """A figure from its rounds and those of what it is compared with."""
+    """Build a figure from its rounds and those of its base."""
     return Figure(measure, name, unit, median(rounds), goals, tuple(rounds), tuple(base))
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A measure that could not be taken, and why."""
+    """A measure that failed, and the reason."""
 
     measure: str
     reason: str
 
 
 def median(values: Sequence[float]) -> float:
-    """The middle value of the rounds."""
+    """Return the median of the rounds."""
     return statistics.median(values)

@@ -1,7 +1,7 @@
 """Goals of the project: absolute, against the raw loop of the same run, or against the fastest peer.
 
-Peers that this run measures count as measured. The figures of the others are carried over from the day when each was
-measured beside the raw loop: by the ratio of that day's raw loop to this run's.
+Peers of this run count with their measured values. Values of other peers are on record from a day when each ran beside
+the raw loop, and are scaled by the ratio of that day's raw loop to this run's.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class OnRecord:
-    """The best figure among all peers of that day, and the raw loop's figure beside it."""
+    """Best figure among all peers of that day, and the raw loop's figure."""
 
     peer: str
     value: float
     raw: float
 
     def carried_over(self, raw_now: float) -> Rival:
-        """What the peer would show in this run, as far as the raw loop tells."""
+        """Scale the figure to this run by the raw loop."""
         return Rival(self.value * raw_now / self.raw, f"{self.peer}, carried over")
 
 
@@ -46,10 +46,10 @@ FASTEST_PICK_UP = {"p50": OnRecord("huey", value=0.9, raw=0.4), "p99": OnRecord(
 
 
 def rival(comparison: Comparison, on_record: OnRecord) -> Rival:
-    """The fastest peer of this run.
+    """Return the fastest peer of this run.
 
-    A peer that was the fastest then and is not measured now still counts, carried over, where it is ahead of those
-    that are: a goal must not become easier because its hardest rival could not be installed.
+    A recorded peer that is not measured now counts, scaled, if it leads: a goal must not become easier because a peer
+    could not be installed.
     """
     raw = comparison.value(RAW)
     assert raw is not None
@@ -67,25 +67,25 @@ def rival(comparison: Comparison, on_record: OnRecord) -> Rival:
 
 
 def at_most(bound: float) -> Goal:
-    """A plain upper bound."""
+    """Return an upper bound."""
     return Goal(f"≤ {bound:g}", bound, at_most=True)
 
 
 def at_least_raw(factor: float) -> Goal:
-    """At least so many times the raw loop."""
+    """Return a lower bound as a multiple of the raw loop."""
     return Goal(f"≥ {factor:g} x raw", factor, at_most=False, of_ratio=True)
 
 
 def at_most_raw(factor: float) -> Goal:
-    """At most so many times the raw loop."""
+    """Return an upper bound as a multiple of the raw loop."""
     return Goal(f"≤ {factor:g} x raw", factor, at_most=True, of_ratio=True)
 
 
 def at_least_peer(factor: float, peer: Rival) -> Goal:
-    """At least so many times the fastest peer."""
+    """Return a lower bound as a multiple of the fastest peer."""
     return Goal(f"≥ {factor:g} x {peer.words} ({peer.value:,.0f})", factor * peer.value, at_most=False)
 
 
 def at_most_peer(factor: float, peer: Rival) -> Goal:
-    """At most so many times the fastest peer."""
+    """Return an upper bound as a multiple of the fastest peer."""
     return Goal(f"≤ {factor:g} x {peer.words} ({peer.value:.2f})", factor * peer.value, at_most=True)

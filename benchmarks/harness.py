@@ -1,4 +1,4 @@
-"""What every measure is given: the server, the sizes of this run, and passes of all sides in turns."""
+"""Provides a measure with the server, the sizes of the run, and interleaved passes of all systems."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Bench:
     """One run of the benchmarks.
 
     Attributes:
-        peers: those that take part.
-        comparisons: what the measures have set side by side so far, when peers take part.
-        failures: passes of peers that failed; the measure goes on without that peer.
-        drains: passes that several measures read, by number of worker processes.
+        peers: peers of this run.
+        comparisons: comparisons so far, if the run has peers.
+        failures: failed passes of peers; the measure goes on without that peer.
+        drains: drains that several measures use, by number of worker processes.
     """
 
     server: Server
@@ -48,13 +48,13 @@ class Bench:
 
     @property
     def peer_names(self) -> list[str]:
-        """Names of the peers that take part."""
+        """Names of the peers of this run."""
         return [one.peer.name for one in self.peers]
 
     def compare(
         self, quantity: str, unit: str, rounds: Mapping[str, Sequence[float]], *, more_is_better: bool = False
     ) -> Comparison:
-        """Set the systems side by side; kept for the report when peers are among them."""
+        """Compare the systems; the report shows it if the run has peers."""
         comparison = Comparison(quantity, unit, rounds, self.peer_names, more_is_better)
         if self.peers:
             self.comparisons.append(comparison)
@@ -67,13 +67,13 @@ class Bench:
     def in_turns(
         self, runs: Mapping[K, Callable[[], T]], *, rounds: int | None = None, rounds_factor: int = 1
     ) -> dict[K, list[T]]:
-        """Run every pass once per round, so that a noisy moment of the machine hits all sides alike.
+        """Run every pass once per round, so that noise of the machine hits all systems alike.
 
         Args:
-            runs: what to run, by side, or by side and kind. A peer's that fails is left out of the answer.
-            rounds: as many as this run has, unless said otherwise.
-            rounds_factor: more rounds than usual, for short passes that the scheduler treats now so, now otherwise;
-                peers take part in every so manieth of them.
+            runs: passes by system, or by system and kind. A peer that fails is left out of the result.
+            rounds: default: the rounds of this run.
+            rounds_factor: more rounds, for short passes with noisy results; peers run only one round of each such
+                group.
         """
         rounds = (rounds or self.sizes.rounds) * rounds_factor
         taken: dict[K, list[T]] = {name: [] for name in runs}
@@ -101,6 +101,6 @@ class Bench:
 
 
 def say(line: str) -> None:
-    """Show progress; the report alone goes to the standard output."""
+    """Print progress to standard error; only the report goes to standard output."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()

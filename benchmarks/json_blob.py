@@ -1,6 +1,6 @@
-"""Ways to share state as others describe them: many writers, one blob of JSON in one string.
+"""Common ways to share state, as a baseline: many writers of one JSON blob in one string.
 
-They are measured and tested beside ours, faults included; nothing else may use them.
+Measured and tested beside the workspace, with their faults; used nowhere else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOCKED_MS, _PAUSE_S = 30_000, 0.1
 
 
 def with_one_more(blob: bytes | None, message: Any) -> str:
-    """The blob with a message more and the next version."""
+    """Return the blob with one more message and the next version."""
     state: dict[str, Any] = json.loads(blob) if blob else {"version": 0, "history": []}
     state["version"] += 1
     state["history"].append(message)
@@ -34,18 +34,18 @@ def with_one_more(blob: bytes | None, message: Any) -> str:
 
 
 async def kept(client: Any, key: str) -> int:
-    """How many messages the blob holds."""
+    """Count the messages of the blob."""
     return len(json.loads(await client.get(key) or b'{"history":[]}')["history"])
 
 
 async def merge(client: Any, key: str, message: Any) -> int:
-    """A script reads the blob, changes it and writes it back; tried again 0 times."""
+    """Change the blob in a script; returns 0 retries."""
     await client.eval(_MERGE, 1, key, json.dumps(message))
     return 0
 
 
 async def watch(client: Any, key: str, message: Any) -> int:
-    """WATCH, read, change, MULTI, and all of it again if somebody else was faster; says how often."""
+    """Change the blob under WATCH and MULTI, and repeat after a conflict; returns the number of retries."""
     tries = 0
     async with client.pipeline() as pipe:
         while True:
@@ -62,13 +62,13 @@ async def watch(client: Any, key: str, message: Any) -> int:
 
 
 async def blind(client: Any, key: str, message: Any) -> int:
-    """Read, change, write, whatever has happened meanwhile; tried again 0 times."""
+    """Read, change and write without any check; returns 0 retries."""
     await client.set(key, with_one_more(await client.get(key), message))
     return 0
 
 
 async def under_lock(client: Any, key: str, message: Any) -> int:
-    """The same under a lock: three tries, 100 ms apart. Says how many failed, or -1 when it gave up."""
+    """Change the blob under a lock with three tries, 100 ms apart; returns the failed tries, or -1 after giving up."""
     token = os.urandom(16).hex()
     for tries in range(TRIES):
         if await client.set(f"{key}:lock", token, nx=True, px=_LOCKED_MS):

@@ -1,6 +1,6 @@
-"""The work that every measured system does: about 100 bytes of arguments in, a small dict out.
+"""Arguments and result of the measured tasks: about 100 bytes in, a small dict out.
 
-Handlers that are asked to also note when they started, by appending a few bytes to a file that all processes share.
+On request, handlers also append their start to a file that all processes share.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ class Attempt:
 
 
 def arguments(number: int) -> dict[str, Any]:
-    """Arguments of one task; 100 bytes as JSON, give or take the digits of its number."""
+    """Return the arguments of one task, about 100 bytes as JSON."""
     return {"number": number, "url": "https://example.org/articles/2024/redis-streams", "style": "short", "sent_ns": 0}
 
 
 def stamped(number: int) -> dict[str, Any]:
-    """Arguments that carry the moment of their submission, on the clock that all processes of a machine share."""
+    """Return arguments with the submit time, on the monotonic clock of the machine."""
     return {**arguments(number), "sent_ns": time.monotonic_ns()}
 
 
 def note_start(sent_ns: int) -> None:
-    """Append how long a stamped task waited for its handler; unstamped tasks pay one comparison."""
+    """Append the waiting time of a stamped task; unstamped tasks cost one comparison."""
     if sent_ns:
         waited_ns = time.monotonic_ns() - sent_ns
         os.write(_opened(STARTS_FILE_VARIABLE), _START.pack(waited_ns))
 
 
 def read_waits_ms(path: Path) -> list[float]:
-    """How long each stamped task waited, in the order of the starts."""
+    """Return the waiting times of the stamped tasks, in the order of their starts."""
     return [waited_ns / 1e6 for (waited_ns,) in _START.iter_unpack(_whole_records(path, _START))]
 
 
 def note_attempt() -> None:
-    """Append which process started an attempt, and when."""
+    """Append the process and the time of an attempt."""
     os.write(_opened(ATTEMPTS_FILE_VARIABLE), _ATTEMPT.pack(os.getpid(), time.monotonic_ns()))
 
 
 def read_attempts(path: Path) -> list[Attempt]:
-    """All attempts so far, in order."""
+    """Return all attempts so far, in order."""
     return [Attempt(pid, started_ns) for pid, started_ns in _ATTEMPT.iter_unpack(_whole_records(path, _ATTEMPT))]
 
 
 @cache
 def _opened(variable: str) -> int:
-    # At the first use, so in the process that runs the handler and not in the parent that forked it.
+    # Opened at the first use, so in the process of the handler and not in its forked parent.
     return os.open(os.environ[variable], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 

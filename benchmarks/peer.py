@@ -1,4 +1,4 @@
-"""What is known of a peer: how it is installed and started, what it leaves on the server, how much it is asked."""
+"""Describes a peer: installation, start, its keys on the server, and its share of the work."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Peer:
     """One peer.
 
     Attributes:
-        name: what it is called, and its requirements file.
+        name: also names its requirements file.
         worker: module and arguments of one worker process.
-        app: its application and client, a module.
-        remaining: counts the tasks that are not finished, in one cheap command.
-        has_bulk: whether one of its calls submits many tasks.
-        pythons: names of interpreters it can run on, the wanted one first; ours, unless said otherwise.
-        drain_share: how much of our drain it is given, so that a pass takes two or three seconds.
-        submit_share: the same for submits.
-        trip_share: the same for single tasks.
+        app: module of its application and client.
+        remaining: counts the unfinished tasks in one cheap command.
+        has_bulk: one call submits many tasks.
+        pythons: interpreters that it supports, the preferred one first; default: ours.
+        drain_share: share of our drain, so that a pass takes two or three seconds.
+        submit_share: share of our submits.
+        trip_share: share of our single tasks.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Peer:
 
     @property
     def requirements(self) -> Path:
-        """What its environment holds, every version pinned."""
+        """Pinned requirements of its environment."""
         return _REQUIREMENTS / f"{self.name}.txt"
 
     @property
     def version(self) -> str:
-        """The version of the peer that its environment holds."""
+        """Pinned version of the peer."""
         pinned = re.search(
             rf"^{re.escape(self.name)}==(\S+)", self.requirements.read_text(encoding="utf-8"), re.MULTILINE
         )
@@ -66,7 +66,7 @@ class InstalledPeer:
 
 @dataclass(frozen=True, slots=True)
 class MissingPeer:
-    """A peer that cannot be measured here."""
+    """A peer that cannot be measured on this machine."""
 
     name: str
     reason: str

@@ -1,4 +1,4 @@
-"""Child processes of a benchmark: start, stop, and what they used of the processor and of memory."""
+"""Runs the child processes of a benchmark and measures their processor time and memory."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class ChildFailedError(RuntimeError):
-    """A child process ended, or did not do in time what it was started for."""
+    """A child process ended, or did not respond in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process that was started here, and everything it started."""
+    """A started process with its descendants."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def pids(self) -> list[int]:
-        """Return the process itself and its living descendants, parents first."""
+        """Return the process and its living descendants, parents first."""
         children = _children_by_parent()
         found = [self.process.pid]
         for pid in found:
@@ -42,7 +42,7 @@ class Child:
         return found
 
     def cpu_s(self) -> float:
-        """Processor time of the whole tree, user and system, of the processes that still live."""
+        """Return the processor time of all living processes of the tree."""
         return sum(cpu_s(pid) for pid in self.pids())
 
     def say(self, line: str) -> None:
@@ -59,10 +59,10 @@ class Child:
             raise ChildFailedError(f"{self.name} said {line!r} instead of {expected!r}; its log is {self.log}")
 
     def ask(self, line: str, *, timeout_s: float) -> str:
-        """Write one line to the child's input and wait for the one that answers it."""
+        """Write one line to the child's input and wait for its reply."""
         self.say(line)
         assert self.process.stdout is not None
-        # Nothing is left in the buffer of the stream: every answer is one line, and it was read.
+        # The stream's buffer is empty: every reply is one line, and it was read.
         if not select.select([self.process.stdout], [], [], timeout_s)[0]:
             raise ChildFailedError(f"{self.name} did not answer {line} within {timeout_s:.0f} s; its log is {self.log}")
         answer = self.process.stdout.readline().decode()
@@ -71,7 +71,7 @@ class Child:
         return answer
 
     def check(self) -> None:
-        """Raise when the process has ended by itself."""
+        """Raise if the process has ended by itself."""
         if (code := self.process.poll()) is not None:
             raise ChildFailedError(f"{self.name} ended with code {code}; its log is {self.log}")
 
@@ -87,16 +87,16 @@ def running(
     python: str = sys.executable,
     at_once: bool = False,
 ) -> Iterator[Child]:
-    """Run `python -m arguments…` until the block ends, then ask it to stop, and kill what does not.
+    """Run `python -m arguments…` until the block ends, then stop it, by force after a time-out.
 
     Args:
-        name: Name of the log file in `folder`, and of the process in messages.
-        arguments: Module and its arguments.
-        folder: Where the log goes.
-        env: Added to the environment.
-        talks: Connect the child's input and output, for `say` and `hear`; its output is not logged then.
-        python: Interpreter; ours, unless said otherwise.
-        at_once: Kill it in the end without asking.
+        name: name of the process and of its log file.
+        arguments: module and its arguments.
+        folder: folder of the log.
+        env: added to the environment.
+        talks: connect input and output, for `say` and `hear`; the output is not logged then.
+        python: interpreter; default: ours.
+        at_once: kill it at the end.
     """
     log = folder / f"{name}.log"
     pipe = subprocess.PIPE if talks else None
@@ -120,7 +120,7 @@ def running(
 def wait_until(
     condition: Callable[[], bool], *, what: str, children: Sequence[Child] = (), timeout_s: float = 20.0
 ) -> None:
-    """Wait for a condition, and fail early when one of the children has ended."""
+    """Wait for a condition; fail early if a child has ended."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         for child in children:
@@ -132,8 +132,8 @@ def wait_until(
 
 
 def cpu_s(pid: int) -> float:
-    """Processor time of one process, all its living threads; 0 for one that has ended."""
-    # Nanoseconds where the kernel keeps them; /proc/PID/stat counts in ticks of 10 ms and misses short turns.
+    """Return the processor time of one process and its living threads; 0 after its end."""
+    # In nanoseconds if the kernel keeps them; /proc/PID/stat counts ticks of 10 ms and misses short slices.
     try:
         threads = [
             Path(entry.path, "schedstat").read_text(encoding="ascii") for entry in os.scandir(f"/proc/{pid}/task")
@@ -145,12 +145,12 @@ def cpu_s(pid: int) -> float:
 
 
 def rss_bytes(pid: int) -> int:
-    """Resident memory of one process, pages it shares with others included."""
+    """Return the resident memory of one process, with shared pages."""
     return _memory(pid, "status", "VmRSS:")
 
 
 def pss_bytes(pid: int) -> int:
-    """Resident memory of one process with shared pages divided by those who share them."""
+    """Return the resident memory of one process, with shared pages divided among their users."""
     return _memory(pid, "smaps_rollup", "Pss:")
 
 
@@ -163,7 +163,7 @@ def _memory(pid: int, file: str, field: str) -> int:
 
 
 def _stat(pid: int) -> list[str]:
-    # The command name, second field, may hold blanks: everything after its closing bracket is counted from 0.
+    # The command name, the second field, may contain blanks, so fields count from its closing bracket.
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:

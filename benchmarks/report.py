@@ -1,4 +1,4 @@
-"""The report of one run: Markdown to read, JSON to compare, and the table in the documentation."""
+"""Writes the report of a run: Markdown, JSON, and the tables of the documentation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SHARED_STATE = frozenset({"shared state", "locks", "limits by name", "delivery"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was measured where, and what came out."""
+    """Conditions and results of one run."""
 
     started: datetime
     duration_s: float
@@ -47,12 +47,12 @@ class Run:
 
 
 def start_of_run() -> datetime:
-    """The moment a run began, in UTC."""
+    """Return the current time in UTC."""
     return datetime.now(tz=UTC)
 
 
 def as_markdown(run: Run) -> str:
-    """One table, with the conditions above it and what is missed below it."""
+    """Render one table, with the conditions above and the missed goals below it."""
     goals = sum(figure.met is not None for figure in run.figures)
     rounds = run.sizes["rounds"]
     conditions = (
@@ -76,7 +76,7 @@ def as_markdown(run: Run) -> str:
 
 
 def as_json(run: Run) -> str:
-    """Everything, for programs."""
+    """Render everything as JSON."""
     return json.dumps(
         {
             "started": run.started.isoformat(),
@@ -116,7 +116,7 @@ def as_json(run: Run) -> str:
 
 
 def write_results(run: Run, folder: Path) -> Path:
-    """Write both forms under the time of the run; returns the path of the Markdown."""
+    """Write both forms under the start time of the run; returns the path of the Markdown."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = f"{run.started:%Y%m%d-%H%M%S}"
     (folder / f"{stem}.json").write_text(as_json(run), encoding="utf-8")
@@ -126,7 +126,7 @@ def write_results(run: Run, folder: Path) -> Path:
 
 
 def write_into_docs(run: Run, page: Path) -> None:
-    """Replace what was measured between the marks of a page: the figures of tasks, and those of shared state."""
+    """Replace the tables between the marks of a page: figures of tasks, and of shared state."""
     text = page.read_text(encoding="utf-8")
     shared = [figure for figure in run.figures if figure.measure in _SHARED_STATE]
     tasks = [figure for figure in run.figures if figure.measure not in _SHARED_STATE]
@@ -157,7 +157,7 @@ def _row(figure: Figure) -> str:
 
 
 def _peer_lines(run: Run) -> list[str]:
-    """The table of peers, and which are missing; nothing in a run without them."""
+    """Render the table of peers and the missing ones; nothing for a run without peers."""
     missing = [f"- **Missing** {one.name}: {one.reason}" for one in run.missing_peers]
     if not run.comparisons:
         return ["", *missing] if missing else []

@@ -1,4 +1,4 @@
-"""The Redis that is measured: the newest server at hand, on its own port, without persistence."""
+"""Starts the Redis that is measured: the newest installed server, without persistence."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _START_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server that nobody else uses."""
+    """A running server of this run alone."""
 
     url: str
     version: str
     pid: int
 
     def connect(self) -> Redis:
-        """Open a blocking client, for readings between and beside the measured traffic."""
+        """Open a blocking client, for readings beside the measured traffic."""
         return Redis.from_url(self.url)
 
 
 @contextlib.contextmanager
 def running_server(folder: Path, *, unix_socket: bool) -> Iterator[Server]:
-    """Start a server whose data live in `folder`, and end it when the block ends."""
+    """Run a server with its data in `folder` until the block ends."""
     port = 0 if unix_socket else _free_port()
     socket_path = folder / "redis.sock"
     url = f"unix://{socket_path}" if unix_socket else f"redis://127.0.0.1:{port}/0"
-    # The settings of the embedded server, but without persistence.
+    # The settings of the embedded server, without persistence.
     command = [str(find_server_binary().path), str(_SETTINGS), "--appendonly", "no", "--dir", str(folder)]
     command += ["--unixsocket", str(socket_path)] if unix_socket else ["--port", str(port), "--bind", "127.0.0.1"]
     with (folder / "redis.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:

@@ -1,4 +1,4 @@
-"""What the server did between two readings: commands, processor time, network bytes."""
+"""Measures the server between two readings: commands, processor time, network bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from redis import Redis
 
 _CHUNK_BYTES = 1 << 20
-# `+1700000000.123456 [0 lua] "HSET" …`: who sent a command stands within the first bytes of its line.
+# `+1700000000.123456 [0 lua] "HSET" …`: the sender is within the first bytes of a line.
 _SENDER_BYTES = 64
 _END_MARK = "end of counting"
 _END_LINE = f'"{_END_MARK}"\r'.encode()
@@ -23,7 +23,7 @@ _END_LINE = f'"{_END_MARK}"\r'.encode()
 
 @dataclass(frozen=True, slots=True)
 class ServerReading:
-    """Counters of the server at one moment; calls include those inside scripts and those of the meter."""
+    """Counters of the server; calls include those of scripts and of the meter."""
 
     calls_by_command: Mapping[str, int]
     calls_of_meter: int
@@ -33,7 +33,7 @@ class ServerReading:
 
 @dataclass(frozen=True, slots=True)
 class ServerCost:
-    """The difference of two readings; calls include those inside scripts, but not those of the meter."""
+    """Difference of two readings; calls include those of scripts, without those of the meter."""
 
     calls: int
     calls_by_command: Mapping[str, int]
@@ -42,7 +42,7 @@ class ServerCost:
 
 
 def read_server(meter: Redis) -> ServerReading:
-    """Take a reading over a connection whose own calls and bytes are left out of what is compared."""
+    """Take a reading over a connection whose own calls and bytes are subtracted."""
     own = meter.client_info()
     info = meter.info("everything")
     commands = {name.removeprefix("cmdstat_"): stat for name, stat in info.items() if name.startswith("cmdstat_")}
@@ -56,7 +56,7 @@ def read_server(meter: Redis) -> ServerReading:
 
 
 def cost_between(before: ServerReading, after: ServerReading) -> ServerCost:
-    """What happened between two readings of the same meter."""
+    """Return the difference of two readings of the same meter."""
     calls = {
         name: count - before.calls_by_command.get(name, 0)
         for name, count in after.calls_by_command.items()
@@ -71,9 +71,9 @@ def cost_between(before: ServerReading, after: ServerReading) -> ServerCost:
 
 
 class SentCommands:
-    """Counts what clients send, which no counter of the server does: its own include every call inside a script.
+    """Counts the commands that clients send; the server's own counters include every call of a script.
 
-    The stream of MONITOR tells both apart. It slows the server down, so nothing is timed meanwhile.
+    Reads MONITOR, which shows both apart. It slows the server down, so nothing is timed meanwhile.
     """
 
     def __init__(self, meter: Redis, url: str) -> None:
@@ -83,7 +83,7 @@ class SentCommands:
 
     @property
     def count(self) -> int:
-        """Commands that arrived during the block, without those of the meter; complete when the block has ended."""
+        """Commands during the block, without those of the meter; complete after the block."""
         return self._lines - self._of_meter
 
     @contextlib.contextmanager
@@ -98,7 +98,7 @@ class SentCommands:
                 yield
             finally:
                 self._of_meter = int(self._meter.client_info()["tot-cmds"]) - before
-                # What the server has written so far is read to its end before the reader stops.
+                # Everything that the server has written is read before the reader stops.
                 self._meter.echo(_END_MARK)
                 reader.join()
 
@@ -125,12 +125,12 @@ def _connect(url: str) -> socket.socket:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What one pass showed; each total belongs to another number of tasks.
+    """Result of one drain.
 
     Attributes:
-        tasks: all of them; what `drain_cost` is for.
-        loaded_tasks: those after the first ones; what `load_cost` is for.
-        timed_tasks: those after the ramp; what the processor time of the processes is for.
+        tasks: all tasks; base of `drain_cost`.
+        loaded_tasks: tasks after the first ones; base of `load_cost`.
+        timed_tasks: tasks after the ramp; base of the processor time.
     """
 
     tasks: int

@@ -1,4 +1,4 @@
-"""How much one run measures."""
+"""Sizes of the measures of one run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from orchestrator.bench.measures import AT_ONCE, MANY, ONE_BY_ONE
 
-# A drain counts the first thousand tasks apart, and the rest must still be a queue.
+# A drain counts the first thousand tasks separately, and the rest must still form a queue.
 _FEWEST_DRAINED = 1_500
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured; the quick ones are for a first look, their figures are rougher."""
+    """Numbers of tasks and seconds; the quick sizes give rougher figures."""
 
     rounds: int
     drain_tasks: int
@@ -24,11 +24,11 @@ class Sizes:
     rest_s: float
 
     def submits(self, kind: str) -> int:
-        """How many tasks one pass of this kind of traffic submits."""
+        """Return the number of tasks of one pass of this kind."""
         return {ONE_BY_ONE: self.submits_one_by_one, AT_ONCE: self.submits_at_once, MANY: self.submits_many}[kind]
 
     def for_slower(self, *, drain: float, submit: float, trip: float) -> Sizes:
-        """Shares of these sizes, for a system whose passes would take too long otherwise."""
+        """Return a share of these sizes for a slower system."""
         return replace(
             self,
             drain_tasks=max(_FEWEST_DRAINED, round(drain * self.drain_tasks)),

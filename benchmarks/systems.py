@@ -1,4 +1,4 @@
-"""The systems that a measure compares: ours (unless it is left out), the raw loop with results, and peers."""
+"""Builds the systems of a run: ours unless it is left out, the raw loop with results, and peers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def all_systems(bench: Bench, env: Mapping[str, str] | None = None) -> dict[str, Team]:
-    """All of this run by name; `env` goes to the worker processes."""
+    """Return all systems by name; `env` goes to the worker processes."""
     return {**our_system(bench, env), RAW: RawTeam(bench, env=env), **peer_systems(bench, env)}
 
 
 def our_system(bench: Bench, env: Mapping[str, str] | None = None, *, limited: bool = False) -> dict[str, Team]:
-    """Ours by name, or nothing when only the raw loop is wanted."""
+    """Return our system by name, or nothing if the run leaves it out."""
     if not bench.ours:
         return {}
     return {OURS: OurTeam(bench, LIMITED if limited else FREE, env or {})}
 
 
 def peer_systems(bench: Bench, env: Mapping[str, str] | None = None) -> dict[str, Team]:
-    """The peers of this run by name."""
+    """Return the peers of this run by name."""
     return {one.peer.name: PeerTeam(bench, one, env or {}) for one in bench.peers}

@@ -1,4 +1,4 @@
-"""What a measured system must offer, so that one way of measuring serves the raw loop, the peers and ours."""
+"""Protocol of a measured system, so that the raw loop, the peers and ours share the measures."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ if TYPE_CHECKING:
 
 
 class Client(Protocol):
-    """A connected client; each method does one kind of traffic as fast as it goes."""
+    """A connected client; each method makes one kind of traffic."""
 
     async def submit_one_by_one(self, count: int) -> None:
         """Submit tasks, each after the answer to the one before."""
 
     async def submit_at_once(self, count: int) -> None:
-        """Submit tasks with a hundred under way at any moment."""
+        """Submit tasks with a hundred in flight."""
 
     async def submit_many(self, count: int) -> None:
-        """Submit tasks in calls of a thousand, or the next best way that there is."""
+        """Submit tasks in calls of a thousand, or the closest that the system has."""
 
     def submit_stamped(self, number: int) -> Coroutine[None, None, None]:
-        """Submit one task whose handler notes how long it waited."""
+        """Submit one task whose handler records its waiting time."""
 
     async def round_trip(self, number: int) -> None:
         """Submit one task and wait for its result."""
 
 
 class Driver(Protocol):
-    """Makes traffic with a client, which may live in another process, and times it there."""
+    """Makes and times traffic with a client, which may run in another process."""
 
     async def load(self, count: int) -> None:
-        """Submit tasks as fast as the client can."""
+        """Submit tasks as fast as possible."""
 
     async def submit_rate(self, kind: str, count: int) -> float:
-        """Submits per second of one kind of traffic."""
+        """Return submits per second of one kind of traffic."""
 
     async def round_trips_ms(self, count: int) -> list[float]:
-        """Time from submit to result of tasks that come one at a time."""
+        """Return the times from submit to result of tasks that run one at a time."""
 
     async def steady_stream(self, rate_per_s: int, count: int) -> None:
-        """Submit stamped tasks at a steady rate, whatever the answers do."""
+        """Submit stamped tasks at a steady rate, independent of results."""
 
 
 class WorkerProcesses(Protocol):
-    """Running processes of a system: those that run handlers, and those that serve them."""
+    """Running processes of a system."""
 
     @property
     def workers(self) -> Sequence[Child]:
-        """The processes that run handlers."""
+        """Processes that run handlers."""
 
     @property
     def helpers(self) -> Sequence[Child]:
-        """The processes that do not, such as a supervisor; they may start with `start`."""
+        """Other processes, such as a supervisor; `start` may start them."""
 
     def start(self) -> None:
         """Let the waiting processes begin."""
@@ -67,14 +67,14 @@ class Team(Protocol):
 
     @property
     def sizes(self) -> Sizes:
-        """How much is asked of this system; a slow one is asked less, so that its passes take no longer."""
+        """Sizes for this system; a slow system gets smaller ones."""
 
     @property
     def has_bulk(self) -> bool:
-        """Whether one call submits many tasks."""
+        """True if one call submits many tasks."""
 
     def prepare(self) -> None:
-        """Create on the empty server what must be there before the first task."""
+        """Create the keys that must exist before the first task."""
 
     def client(self) -> AbstractAsyncContextManager[Driver]:
         """Connect a client."""
@@ -83,4 +83,4 @@ class Team(Protocol):
         """Start worker processes that are ready and wait; they end with the block."""
 
     def remaining(self) -> int:
-        """Count the tasks that are not finished, cheaply enough to be asked a hundred times a second."""
+        """Count the unfinished tasks, cheaply enough for a hundred calls a second."""

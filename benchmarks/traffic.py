@@ -1,6 +1,6 @@
-"""Traffic of one connected client, timed where it is made: in this process, or in the process of a peer's client.
+"""Makes and times the traffic of one client, in this process or in that of a peer's client.
 
-Needs nothing but the standard library, because it also runs under interpreters that hold a peer and nothing of ours.
+Needs only the standard library and `orchestrator.bench.measures`, because it runs under peers' interpreters too.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class LocalDriver:
     client: Client
 
     async def load(self, count: int) -> None:
-        """Submit tasks as fast as the client can."""
+        """Submit tasks as fast as possible."""
         await self.client.submit_many(count)
 
     async def submit_rate(self, kind: str, count: int) -> float:
-        """Submits per second of one kind."""
+        """Return submits per second of one kind."""
         submit = partial(_SUBMITS[kind], self.client)
         await submit(_WARM_UP)
         return (await time_submits(submit, count)).per_s
 
     async def round_trips_ms(self, count: int) -> list[float]:
-        """Time from submit to result of tasks that come one at a time."""
+        """Return the times from submit to result of tasks that run one at a time."""
         return await time_round_trips(self.client.round_trip, count, warm_ups=_WARM_UP, pause_s=_BREATH_S)
 
     async def steady_stream(self, rate_per_s: int, count: int) -> None:
-        """Submit stamped tasks at a steady rate, whatever the answers do."""
+        """Submit stamped tasks at a steady rate, independent of results."""
         for number in range(_WARM_UP):
             await self.client.round_trip(number)
         async with asyncio.TaskGroup() as submits:

@@ -1,4 +1,4 @@
-"""One pass of client traffic over a team: how many submits a second, and how long single tasks take."""
+"""Runs one pass of client traffic: submit rates, round trips, pick-up times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LAST_START_TIMEOUT_S = 15.0
 
 
 def submit_rate(team: Team, kind: str, count: int) -> float:
-    """Submits per second of one kind of traffic, while nobody works."""
+    """Return submits per second of one kind, while no worker runs."""
 
     async def run() -> float:
         async with team.client() as driver:
@@ -28,7 +28,7 @@ def submit_rate(team: Team, kind: str, count: int) -> float:
 
 
 def round_trips_ms(team: Team) -> list[float]:
-    """Time from submit to result of tasks that come one at a time."""
+    """Return the times from submit to result of tasks that run one at a time."""
 
     async def run() -> list[float]:
         async with team.client() as driver:
@@ -41,7 +41,7 @@ def round_trips_ms(team: Team) -> list[float]:
 
 
 def pick_up_waits_ms(team: Team, starts_file: Path, *, rate_per_s: int) -> list[float]:
-    """Time from submit to the start of the handler, for tasks that come at a steady rate whatever the answers do."""
+    """Return the times from submit to the start of the handler, at a steady rate of submits."""
     count = int(rate_per_s * team.sizes.pick_up_s)
 
     async def run() -> None:

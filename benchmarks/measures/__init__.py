@@ -1,4 +1,4 @@
-"""The measures by name, in the order in which they run; each lives in a module of its own."""
+"""The measures by name, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ MEASURES: dict[str, Callable[[Bench], Iterable[Figure]]] = {
     "scale": scale.measure,
     "blocked": blocked.measure,
 }
-# Only when they are asked for: they take minutes.
+# Only on request, because they take minutes.
 ON_REQUEST = {"scale", "blocked"}
 BY_DEFAULT = [name for name in MEASURES if name not in ON_REQUEST]

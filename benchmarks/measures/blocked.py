@@ -1,4 +1,4 @@
-"""What an XADD costs the server when many readers of one group are blocked on the stream."""
+"""Cost of an XADD for the server when many readers of one group block on the stream."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STREAM, _GROUP = "blocked", "workers"
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """The reason why a team of a thousand processes is better split into several agents or pools."""
+    """Measure the cost by the number of readers, which limits the useful size of a team."""
     for readers in _READERS:
         bench.clean()
         cpu_s = run_loop(_cost, bench, readers)
@@ -32,7 +32,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 async def _cost(bench: Bench, readers: int) -> float:
-    """Processor time of the server for all XADDs, the waking and blocking of readers included."""
+    """Return the server's processor time of all XADDs, with waking and blocking readers."""
     bench.meter.xgroup_create(_STREAM, _GROUP, id="0", mkstream=True)
     async with contextlib.AsyncExitStack() as stack:
         clients: list[Any] = [

@@ -1,4 +1,4 @@
-"""What one task costs over its whole life in batches: commands, server time, network, memory, worker time."""
+"""Cost of one task over its life in batches: commands, server time, network, memory, worker time."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ _COSTS: tuple[tuple[str, str, Callable[[Drain], float], tuple[Goal, ...]], ...] 
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Costs of submitting with `submit_many`, or the next best that a peer has, and of draining with one process."""
-    # Commands are counted in a pass of their own, since counting slows the server down.
+    """Measure submits by `submit_many`, or the closest that a peer has, and a drain with one process."""
+    # Commands are counted in a separate pass, because counting slows the server down.
     commands = _once_each(bench, _commands_sent)
     yield from _of_both("commands sent per task", "commands", commands, bench, (at_most(0.2),))
     memory = _once_each(bench, bytes_per_queued_task, rounds_factor=bench.sizes.rounds)
@@ -88,14 +88,14 @@ def _commands_sent(bench: Bench, team: Team) -> float:
     return counter.count / team.sizes.drain_tasks
 
 
-# They fill tables and caches whose size does not grow with the queue.
+# These tasks fill tables and caches whose size does not grow with the queue.
 _FIRST_TASKS = 1000
-# With fewer the steps show in which the server's tables grow; with these and the first ones, a table of keys is full.
+# With fewer tasks, steps show in which the server's tables grow; this number fills a table of keys.
 _FEWEST_TASKS = 7_000
 
 
 def bytes_per_queued_task(bench: Bench, team: Team) -> float:
-    """Load tasks and compare readings between which no client is connected: its buffers are as large as many tasks."""
+    """Return the memory per queued task, read while no client is connected, because its buffers are large."""
     tasks = max(team.sizes.drain_tasks, _FEWEST_TASKS)
     team.prepare()
     before = _memory_after_load(bench, team, _FIRST_TASKS)
@@ -106,7 +106,7 @@ def _memory_after_load(bench: Bench, team: Team, tasks: int) -> int:
     run_loop(_load, team, tasks)
     wait_until(lambda: bench.meter.info("clients")["connected_clients"] == 1, what="the client to be gone")
     memory = bench.meter.info("memory")
-    # Scripts leave garbage in their interpreter, now more, now less.
+    # Without the garbage in the script interpreter, which varies.
     return int(memory["used_memory"]) - int(memory["used_memory_vm_total"])
 
 

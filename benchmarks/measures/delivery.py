@@ -1,6 +1,6 @@
-"""How long a message takes to whoever waits for it: published, in a stream, as a directive, as an event of a change.
+"""Delivery time of a message: published, in a stream, as a directive, as an event of a change.
 
-What is published may be lost (`tests/integration/test_lost_stops.py`); the others are not.
+Published messages may be lost (`tests/integration/test_lost_stops.py`); the others are not.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from benchmarks.harness import Bench
 
     Side = tuple[Callable[[int], Awaitable[Any]], Callable[[], AsyncIterator[int]]]
-    """Sends a number; tells the numbers as they arrive."""
+    """Sends a number, and receives the numbers."""
 
 _MESSAGES, _APART_S = 500, 0.002
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """From before a message is sent until its reader has it, in milliseconds; one process sends and reads."""
+    """Measure the milliseconds from send to receive; one process does both."""
     runs = bench.in_turns({name: partial(_run_once, bench, opened) for name, opened in _WAYS.items()})
     taken = {name: [percentiles(values) for values in rounds] for name, rounds in runs.items()}
     for name, rounds in taken.items():

@@ -1,4 +1,4 @@
-"""How fast a full queue empties, with one worker process and with two."""
+"""Drain rate of a full queue, with one worker process and with two."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARES = {1: (1.0, 4.0), 2: (0.9, 3.0)}
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Drain with ours, with both raw loops and with the peers."""
+    """Drain with ours, both raw loops and the peers."""
     for processes, (raw_share, peer_share) in _SHARES.items():
         words = "1 worker process" if processes == 1 else f"{processes} worker processes"
         rates = {

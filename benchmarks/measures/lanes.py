@@ -1,4 +1,4 @@
-"""What a lane on every task takes off the drain rate."""
+"""Cost of a lane on every task for the drain rate."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from benchmarks.team import Team
 
 LANES: Final = 1000
-"""Far more than run at once, so that nobody waits for anything but the work that lanes are."""
+"""More than run at once, so that tasks wait for no lane and the figure shows the overhead."""
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Drain tasks of a thousand lanes, and tasks that are alone in their lanes, beside the same tasks without."""
+    """Drain tasks in a thousand lanes, tasks alone in their lanes, and tasks without lanes."""
     if not bench.ours:
         return
     teams: dict[str, Team] = {

@@ -1,4 +1,4 @@
-"""From submit to result when nothing else happens: every hop waits in a blocking read and must wake up."""
+"""Time from submit to result at rest, where every hop wakes from a blocking read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Percentiles of each round, and the median of the rounds."""
+    """Report percentiles of each round, and the median of the rounds."""
     taken = bench.in_turns({system: partial(round_trips_ms, team) for system, team in all_systems(bench).items()})
     rounds = {system: [percentiles(values) for values in runs] for system, runs in taken.items()}
     for name in ("p50", "p95", "p99"):

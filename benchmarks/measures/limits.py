@@ -1,4 +1,4 @@
-"""What a rate limit on every task takes off the drain rate."""
+"""Cost of a rate limit on every task for the drain rate."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Drain with an agent that has a limit which never binds, beside the same agent without one."""
+    """Drain with an agent whose limit never binds, and with the same agent without a limit."""
     teams = {
         f"ours{suffix}": team
         for suffix, limited in (("", False), (" limited", True))

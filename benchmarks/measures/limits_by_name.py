@@ -1,4 +1,4 @@
-"""What a check of a limit by name costs: fifty callers at once, beside a bare ZADD that decides nothing."""
+"""Cost of a check of a named limit: fifty callers, beside a bare ZADD."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _CALLERS, _CHECKS = 50, 5_000
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Checks a second, allowed and refused."""
+    """Measure checks per second, allowed and refused."""
     rates = bench.in_turns({name: partial(_rate, bench, opened) for name, opened in _WAYS.items()})
     for name, values in rates.items():
         base, goals = ((), ()) if name == _RAW else (rates[_RAW], (at_least_raw(0.7),) if name == _OURS else ())

@@ -1,4 +1,4 @@
-"""Named locks beside a bare SET NX with a releasing script, and beside the lock of redis-py, alone and contended."""
+"""Named locks beside SET NX with a releasing script, and beside the lock of redis-py, alone and contended."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Contention:
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Pairs of acquire and release without contention; then contenders for one lock."""
+    """Measure acquire and release without contention, then contenders for one lock."""
     alone = bench.in_turns({name: partial(_alone, bench, opened) for name, opened in _ALONE.items()}, rounds_factor=3)
     for name, rates in alone.items():
         base, goals = ((), ()) if name == _BARE else (alone[_BARE], (at_least_raw(0.9),) if name == _OURS else ())
@@ -101,7 +101,7 @@ def _contended(bench: Bench, opened: Opened) -> _Contention:
                         group.start_soon(contend, hold)
                 return time.perf_counter() - began_s
 
-            await all_contend()  # opens the connections of those who wait
+            await all_contend()  # opens the connections of the waiting clients
             before = read_server(bench.meter)
             total_s = await all_contend()
             calls = cost_between(before, read_server(bench.meter)).calls_by_command
@@ -121,7 +121,7 @@ async def _ours(bench: Bench) -> AsyncIterator[Hold]:
 
 @contextlib.asynccontextmanager
 async def _bare(bench: Bench, *, own_link: bool) -> AsyncIterator[Hold]:
-    """SET NX PX and a script that compares and deletes, by redis-py or over the same connection as ours."""
+    """Use SET NX PX and a script that compares and deletes, by redis-py or over our connection."""
     async with Orchestrator(bench.server.url) as orc, Redis.from_url(bench.server.url) as client:
         execute: Any = orc.services.store.execute if own_link else client.execute_command
         sha = await orc.services.store.execute("SCRIPT", "LOAD", _RELEASE)

@@ -1,4 +1,4 @@
-"""From submit to the start of the handler while 500 tasks a second come in."""
+"""Time from submit to the start of the handler at 500 tasks a second."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RATE_PER_S = 500
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Percentiles of each round, and the median of the rounds."""
+    """Report percentiles of each round, and the median of the rounds."""
     starts_file = bench.folder / "starts"
     teams = all_systems(bench, {STARTS_FILE_VARIABLE: str(starts_file)})
     run_once = partial(pick_up_waits_ms, rate_per_s=_RATE_PER_S)

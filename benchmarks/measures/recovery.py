@@ -1,4 +1,4 @@
-"""How soon a task runs again after its worker was killed: with a sibling, alone under its host, with the whole host."""
+"""Time until a task runs again after its worker was killed: with a sibling, alone, or with the whole host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CROWD = 100
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Kill with SIGKILL while a task runs, and wait for the next start of the same task."""
+    """Kill with SIGKILL while a task runs, and wait for its next start."""
     if not bench.ours:
         return
     attempts = bench.folder / "attempts"
@@ -39,7 +39,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         "recovery", f"killed worker with {_CROWD} tasks, until all run", "s", taken_s, goals=(at_most(1.0),)
     )
     if bench.sizes.rounds == 1:
-        return  # the lease alone takes longer than a quick run should
+        return  # the lease alone takes too long for a quick run
     goal = Goal(f"≤ lease + 5 ({_LEASE_S + 5:g})", _LEASE_S + 5, at_most=True)
     yield Figure(
         "recovery", "killed host, another host lives", "s", _after_killed_host(bench, team, attempts), goals=(goal,)
@@ -60,7 +60,7 @@ def _after_killed_worker(bench: Bench, team: OurTeam, attempts: Path, processes:
 
 
 def _after_killed_crowd(bench: Bench, team: OurTeam, attempts: Path) -> float:
-    """Kill a host with all that it runs; another one has joined with as many free slots."""
+    """Kill a host with all its tasks, while another host has as many free slots."""
     bench.clean()
     attempts.unlink(missing_ok=True)
     with team.worker_processes(1) as worker_processes:
@@ -82,7 +82,7 @@ def _after_killed_host(bench: Bench, team: OurTeam, attempts: Path) -> float:
     with team.worker_processes(1, hosts=2) as worker_processes:
         worker_processes.start()
         first = _run_first(team, attempts, 1)
-        # Either host may have got the task; the one that did dies with all its processes, the host before its children.
+        # Either host may have the task; kill that host before its children.
         host = next(host for host in worker_processes.workers if first.pid in host.pids())
         killed_s = time.monotonic()
         for pid in host.pids():
@@ -92,7 +92,7 @@ def _after_killed_host(bench: Bench, team: OurTeam, attempts: Path) -> float:
 
 
 def _run_first(team: OurTeam, attempts: Path, in_flight: int) -> Attempt:
-    """Submit tasks that hold their slots in their first attempts, and wait until they do."""
+    """Submit tasks that hold their slots in the first attempt, and wait until they do."""
 
     async def submit() -> None:
         async with team.client() as driver:
@@ -100,13 +100,13 @@ def _run_first(team: OurTeam, attempts: Path, in_flight: int) -> Attempt:
 
     run_loop(submit)
     wait_until(lambda: len(read_attempts(attempts)) == in_flight, what="the first attempts")
-    # The heartbeat may be in the middle of its first turn; a task that has just begun is not the usual case.
+    # The first heartbeat may be under way; wait for the usual case.
     time.sleep(1.0)
     return read_attempts(attempts)[0]
 
 
 def _all_again_s(team: OurTeam, attempts: Path, in_flight: int, timeout_s: float = 20.0) -> float:
-    """When the last of them began again; each must have done so once, and end."""
+    """Return when the last task ran again; each must do so once, and end."""
     wait_until(lambda: len(read_attempts(attempts)) >= 2 * in_flight, what="the second attempts", timeout_s=timeout_s)
     wait_until(lambda: not team.remaining(), what="their ends")
     started = read_attempts(attempts)

@@ -1,4 +1,4 @@
-"""What a system costs while nothing happens."""
+"""Cost of an idle system."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Process:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A command and the processes that it started."""
+    """A command and its processes."""
 
     name: str
     cpu_percent: float
@@ -68,7 +68,7 @@ _QUANTITIES: tuple[tuple[str, str, Callable[[_Rest], float]], ...] = (
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Watch one worker process with all that serves it, after first tasks have warmed them up."""
+    """Watch one worker process and its supporting processes after warm-up tasks."""
     teams = {**our_system(bench), **peer_systems(bench)}
     taken = bench.in_turns({system: partial(_watch, bench, team) for system, team in teams.items()}, rounds=1)
     rests = {system: one for system, (one,) in taken.items()}

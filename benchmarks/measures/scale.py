@@ -1,4 +1,4 @@
-"""Whether a task costs the server the same with a thousand and with a million others in the queue."""
+"""Server cost of a task with a thousand and with a million others in the queue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 
 
 def _cost(bench: Bench, team: Team, queued: int) -> tuple[float, float]:
-    """Microseconds of server time per task, submitted and drained."""
+    """Return microseconds of server time per task, submitted and drained."""
     empty = read_server(bench.meter)
     run_loop(_load, team, queued)
     loaded = read_server(bench.meter)

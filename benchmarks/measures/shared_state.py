@@ -1,7 +1,7 @@
-"""Changes of a workspace beside the ways to share state that lose, wait or try again: one run, one server, one client.
+"""Workspace changes beside common ways to share state that lose writes, wait or retry.
 
 Fifty writers append to one key. A blob in one string is merged by a script, written after a WATCH, written blindly
-after a read, or written under a lock that gives up after three tries; a list is the upper bound.
+after a read, or written under a lock with three tries; a list is the upper bound.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from orchestrator.workspace.workspace import Workspace
 
     Write = Callable[[int], Awaitable[int]]
-    """Writes one message, and answers how often it had to try again; -1: it gave up."""
+    """Writes one message and returns the number of retries; -1 if it gave up."""
     Side = tuple[Write, Callable[[], Awaitable[int]]]
-    """Writes, and counts what was kept."""
+    """Writes, and counts the kept messages."""
 
 _WRITERS, _MANY, _FEW = 50, 2_000, 200
 _MESSAGE = {"role": "assistant", "content": "x" * 210, "tokens": 17}
@@ -54,7 +54,7 @@ class _Run:
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Appends by fifty writers; then one writer that changes one path of a document."""
+    """Measure appends by fifty writers, then one writer that changes one path of a document."""
     ways = {name: partial(_crowd, bench, opened, count) for name, (opened, count) in _WAYS.items()}
     runs = bench.in_turns({name: ways[name] for name in _SHORT}, rounds_factor=3)
     runs |= bench.in_turns({name: way for name, way in ways.items() if name not in _SHORT})
@@ -226,7 +226,7 @@ _OURS, _RAW, _HSET = "workspace", "RPUSH by redis-py", "HSET by redis-py"
 _BARE = "RPUSH over our connection"
 _TWICE, _LONG = "workspace, every append twice at once", "workspace, a log of 8,000 before"
 _SHORT = (_OURS, _TWICE, _LONG, _RAW, _BARE)
-"""Passes of a moment, which the scheduler treats now so, now otherwise: there are more of them."""
+"""Short passes with noisy results, which get more rounds."""
 _LARGE, _BLOB = "workspace of 10,000 paths instead of 100", "10 kB blob, read, changed, set by redis-py"
 _FLAT = Goal("≥ 0.9 x the small one", 0.9, at_most=False, of_ratio=True)
 _WAYS: dict[str, tuple[Callable[[Bench], AbstractAsyncContextManager[Side]], int]] = {

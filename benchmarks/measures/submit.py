@@ -1,4 +1,4 @@
-"""How fast one client submits: one by one, a hundred at once, a thousand in a call."""
+"""Submit rate of one client: one by one, a hundred at once, a thousand in a call."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _KINDS = (
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
-    """Three kinds of traffic; the raw loop's are single XADDs and pipelines of a hundred and a thousand."""
+    """Measure three kinds of traffic; the raw loop uses XADDs and pipelines of a hundred and a thousand."""
     rates = bench.in_turns(
         {
             (system, kind.name): partial(submit_rate, team, kind.name, team.sizes.submits(kind.name))

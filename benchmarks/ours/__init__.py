@@ -1,1 +1,1 @@
-"""The project itself as a measured system, through its public interface."""
+"""This project as a measured system, through its public interface."""

@@ -1,4 +1,4 @@
-"""The agents that run the measured tasks: free, under a rate limit that never binds, and two with long attempts."""
+"""Agents of the measured tasks: free, with a rate limit that never binds, and two with long attempts."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ async def answer(number: int, url: str, style: str, sent_ns: int) -> dict[str, A
 
 @limited.skill
 async def answer_limited(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  # noqa: ARG001
-    """Return at once; every start is counted against the limit."""
+    """Return at once; every start counts against the limit."""
     note_start(sent_ns)
     return {**RESULT, "number": number}
 
 
 @held.skill
 async def hold(ctx: TaskContext, number: int, url: str, style: str, sent_ns: int) -> int:  # noqa: ARG001
-    """Keep the first attempt long enough to be killed; end the next one at once."""
+    """Keep the first attempt long enough for a kill; end the next one at once."""
     note_attempt()
     if ctx.attempt == 1:
         await anyio.sleep(60)
@@ -42,5 +42,5 @@ async def hold(ctx: TaskContext, number: int, url: str, style: str, sent_ns: int
 
 @crowd.skill
 async def hold_beside_others(ctx: TaskContext, number: int, url: str, style: str, sent_ns: int) -> int:
-    """The same, a hundred at a time in one process."""
+    """Do the same, a hundred at a time in one process."""
     return await hold(ctx, number, url, style, sent_ns)

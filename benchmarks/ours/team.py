@@ -1,4 +1,4 @@
-"""The project as a system that can be measured: worker processes, one supervisor, one client."""
+"""This project as a measured system: worker processes, one supervisor, one client."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _POOL = "default"
 
 @dataclass(frozen=True, slots=True)
 class AgentUnderTest:
-    """An agent of `benchmarks.ours.agents`: its variable there, its registered name, its one skill."""
+    """An agent of `benchmarks.ours.agents`: variable, registered name and skill."""
 
     variable: str
     name: str
@@ -39,7 +39,7 @@ LIMITED = AgentUnderTest("limited", "bench-limited", "answer_limited")
 
 @dataclass(frozen=True, slots=True)
 class OurWorkers:
-    """Registered workers; the supervisor starts with `start`, since nothing is assigned without one."""
+    """Registered workers; `start` starts the supervisor, without which nothing is assigned."""
 
     workers: tuple[Child, ...]
     helpers: list[Child]
@@ -49,7 +49,7 @@ class OurWorkers:
     arguments: list[str]
 
     def join(self) -> None:
-        """Start another host like the others; comes back when it has begun to start."""
+        """Start another host; returns before it is ready."""
         self.helpers.append(
             self.stack.enter_context(running("workers-late", self.arguments, folder=self.bench.folder, env=self.env))
         )
@@ -63,7 +63,7 @@ class OurWorkers:
 
 
 def _client(orc: Orchestrator, skill: str, lanes: int = 0) -> Calls:
-    """Submit to one skill; `submit_many` spreads the tasks over so many lanes."""
+    """Return a client for one skill; `submit_many` spreads the tasks over the lanes."""
 
     def submission(args: dict[str, Any]) -> Submission:
         return Submission(skill, args, lane=f"lane {args['number'] % lanes}" if lanes else None)
@@ -86,11 +86,11 @@ class OurTeam:
 
     @property
     def sizes(self) -> Sizes:
-        """All of it."""
+        """The sizes of the run."""
         return self.bench.sizes
 
     def prepare(self) -> None:
-        """Nothing: workers and clients create what they need."""
+        """Do nothing: workers and clients create what they need."""
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[LocalDriver]:
@@ -100,7 +100,7 @@ class OurTeam:
 
     @contextlib.contextmanager
     def worker_processes(self, processes: int, *, hosts: int = 1) -> Iterator[OurWorkers]:
-        """Start hosts with so many worker processes each, and wait until all are registered."""
+        """Start hosts with worker processes, and wait until all are registered."""
         env = {"ORC_REDIS__URL": self.bench.server.url, "ORC_PREFIX": _PREFIX, "ORC_POOL": _POOL, **self.env}
         arguments = ["workers", f"benchmarks.ours.agents:{self.agent.variable}", "--processes", str(processes)]
         names = ["workers", *(f"workers-{number}" for number in range(2, hosts + 1))]
@@ -113,7 +113,7 @@ class OurTeam:
             yield OurWorkers(started, [], stack, self.bench, env, arguments)
 
     def remaining(self) -> int:
-        """Count the tasks in the queue and in the inbox; a finished one is in neither."""
+        """Count the tasks in queue, inbox and schedule; a finished task is in none."""
         pipe = self.bench.meter.pipeline(transaction=False)
         pipe.zcard(_KEYS.queue(f"skill:{self.agent.skill}"))
         pipe.xlen(_KEYS.inbox(self.agent.name))
@@ -121,13 +121,13 @@ class OurTeam:
         return sum(cast("list[int]", pipe.execute()))
 
     def registered(self) -> int:
-        """Count the workers that the registry has."""
+        """Count the registered workers."""
         return self.bench.meter.hlen(_KEYS.agent_workers(self.agent.name))
 
 
 @dataclass(frozen=True, slots=True)
 class LanedTeam(OurTeam):
-    """The same with tasks in so many lanes."""
+    """The same team with tasks in lanes."""
 
     lanes: int = 0
 
@@ -138,7 +138,7 @@ class LanedTeam(OurTeam):
             yield LocalDriver(_client(orc, self.agent.skill, self.lanes))
 
     def remaining(self) -> int:
-        """Count by what was noted: most tasks are in no queue while they wait for their turn."""
+        """Count by the counters, because most tasks wait in lanes and in no queue."""
         submitted, succeeded = self.bench.meter.hmget(_KEYS.stats("TOTAL"), ["submitted", "succeeded"])
         return int(submitted or 0) - int(succeeded or 0)
 

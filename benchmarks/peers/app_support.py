@@ -1,7 +1,7 @@
-"""What a peer's app finds around it: the server's address, the event loop, the gate; runs under its interpreter.
+"""Environment of a peer's app: server address, event loop, gate; runs under the peer's interpreter.
 
-A peer's workers begin at once. An app that calls `wait_at_gate` as its last line has imported everything by then and
-has connected nowhere, so two processes begin together, as those of the other systems do.
+A peer's workers start at once. An app that calls `wait_at_gate` in its last line has imported everything and is not
+connected, so that two processes begin together, as in the other systems.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def redis_url() -> str:
 
 
 def use_uvloop() -> None:
-    """Let asyncio make its loops by uvloop: ours and the raw loop run on it, and a peer should have no worse one."""
+    """Use uvloop, as ours and the raw loop do, so that the comparison is fair."""
     import uvloop
 
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
@@ -43,10 +43,10 @@ def wait_at_gate() -> None:
 
 
 def waiting_at(gate: Path) -> int:
-    """Count the processes that wait."""
+    """Count the waiting processes."""
     return sum(1 for _ in gate.glob("ready-*"))
 
 
 def open_gate(gate: Path) -> None:
-    """Let them begin."""
+    """Let the waiting processes begin."""
     (gate / "open").touch()

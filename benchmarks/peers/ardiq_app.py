@@ -1,4 +1,4 @@
-"""The application and the client of ardiq; runs under the peer's interpreter, never under ours."""
+"""Application and client of ardiq, for the peer's interpreter."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from benchmarks.peers.app_support import redis_url, use_uvloop, wait_at_gate
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-# Its command line takes the loop of the policy; the traffic to Redis is the core's own.
+# Its command line uses the loop policy; the core handles the traffic to Redis.
 use_uvloop()
-# Its configuration page recommends its own prefetch, twice the concurrency; its reads block, so no interval is tuned.
+# Its documentation recommends a prefetch of twice the concurrency; reads block, so no interval is tuned.
 app = Ardiq(redis_url(), concurrency=100)
 
 

@@ -1,4 +1,4 @@
-"""The application and the client of arq; runs under the peer's interpreter, never under ours."""
+"""Application and client of arq, for the peer's interpreter."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 QUIET = {"version": 1, "disable_existing_loggers": False}
-# Workers and waiting clients look by the clock, every 0.5 s by default (its API reference: `poll_delay` of Worker and
-# of Job.result).
+# Workers and waiting clients poll, by default every 0.5 s (API reference: `poll_delay` of Worker and of Job.result).
 _POLL_S = 0.01
 _SETTINGS = RedisSettings.from_dsn(redis_url())
-# It takes the loop of the policy, and its release notes name uvloop; hiredis is among its requirements.
+# It uses the loop policy, and its release notes name uvloop; hiredis is among its requirements.
 use_uvloop()
 
 
@@ -37,7 +36,7 @@ async def answer(
 
 
 class WorkerSettings:
-    """What `arq` reads; results are kept for an hour by default."""
+    """Settings of the `arq` command; results are kept for an hour by default."""
 
     functions: ClassVar[list[Any]] = [answer]
     redis_settings = _SETTINGS
@@ -47,7 +46,7 @@ class WorkerSettings:
 
 @contextlib.asynccontextmanager
 async def connected() -> AsyncIterator[Calls]:
-    """Submit by `enqueue_job`; there is no call for many."""
+    """Submit by `enqueue_job`; arq has no bulk call."""
     redis = await create_pool(_SETTINGS)
 
     async def submit(arguments: dict[str, Any]) -> Any:

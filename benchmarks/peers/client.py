@@ -1,7 +1,7 @@
-"""The client process of a peer: `python -m benchmarks.peers.client APP`, under the peer's interpreter.
+"""Client process of a peer: `python -m benchmarks.peers.client APP`, under the peer's interpreter.
 
-Says "ready", then answers each line of its input, the name of a driver's method with its arguments as JSON, with one
-line of JSON. The app is a module whose `connected()` yields a client.
+Prints "ready", then replies to each line of its input, a driver method with its arguments as JSON, with one line of
+JSON. The app is a module whose `connected()` yields a client.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ async def _serve(app: str) -> None:
     async with import_module(app).connected() as client:
         driver = LocalDriver(client)
         _answer("ready")
-        # Nothing else runs in this loop between two passes, so the next line may be awaited in its way.
+        # The loop is idle between two passes, so a blocking read is fine.
         while line := sys.stdin.readline():
             method, *arguments = json.loads(line)
             _answer(json.dumps(await getattr(driver, method)(*arguments)))
@@ -31,7 +31,7 @@ def _answer(line: str) -> None:
 
 
 def main() -> None:
-    """Serve until the input ends; uvloop runs the loop where the environment holds it."""
+    """Serve until the input ends, on uvloop if the environment has it."""
     if find_spec("uvloop"):
         import uvloop
 

@@ -1,4 +1,4 @@
-"""The application and the client of dramatiq; runs under the peer's interpreter, never under ours."""
+"""Application and client of dramatiq, for the peer's interpreter."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from orchestrator.bench.measures import CALLERS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-# The client library's bound of a hundred connections is too low for a hundred threads and the consumers.
+# The default limit of a hundred connections is too low for a hundred threads and the consumers.
 _URL = f"{redis_url()}?max_connections=500"
 _broker = RedisBroker(url=_URL)
-# It keeps no results unless it is told to; the others do, so it is told, and keeps them for its default of ten minutes.
+# Results are off by default and on for the comparison, with their default lifetime of ten minutes.
 _results = RedisBackend(url=_URL)
 _broker.add_middleware(Results(backend=_results, store_results=True))
 dramatiq.set_broker(_broker)
@@ -36,7 +36,7 @@ def answer(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  
 
 
 class ThreadedCalls(Calls):
-    """A hundred callers are a hundred threads: its client is synchronous."""
+    """Uses a thread per caller, because the client is synchronous."""
 
     async def submit_at_once(self, count: int) -> None:
         """Submit tasks from a hundred threads."""
@@ -47,7 +47,7 @@ class ThreadedCalls(Calls):
 
 @contextlib.asynccontextmanager
 async def connected() -> AsyncIterator[Calls]:
-    """Submit by `send`; there is no call for many."""
+    """Submit by `send`; dramatiq has no bulk call."""
 
     async def submit(arguments: dict[str, Any]) -> Any:
         return answer.send(**arguments)

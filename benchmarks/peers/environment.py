@@ -1,4 +1,4 @@
-"""Environments for peers: each is installed apart from us and from the others, with an interpreter that it takes."""
+"""Installs each peer into its own environment, with an interpreter that it supports."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _REASON_CHARACTERS = 300
 
 
 class PeerMissingError(RuntimeError):
-    """A peer cannot be measured here; the message says what is missing."""
+    """A peer cannot be measured; the message names the reason."""
 
 
 def install_all(
     peers: Iterable[Peer], environments: Path = _ENVIRONMENTS
 ) -> tuple[list[InstalledPeer], list[MissingPeer]]:
-    """Make the environments that are not there yet; answer the peers that can be measured, and why others cannot."""
+    """Create the missing environments; returns the installed peers, and the missing ones with reasons."""
     installed: list[InstalledPeer] = []
     missing: list[MissingPeer] = []
     for peer in peers:
@@ -41,10 +41,10 @@ def install_all(
 
 
 def environment_of(peer: Peer, environments: Path = _ENVIRONMENTS) -> Path:
-    """Return the interpreter of the peer's environment; made at the first use and whenever the requirements change.
+    """Return the interpreter of the peer's environment, created at the first use and after a change of requirements.
 
     Raises:
-        PeerMissingError: no interpreter that the peer can run on, or its packages cannot be installed.
+        PeerMissingError: no supported interpreter, or the packages cannot be installed.
     """
     digest = hashlib.sha256(peer.requirements.read_bytes()).hexdigest()[:8]
     folder = environments / f"{peer.name}-{digest}"
@@ -63,11 +63,11 @@ def first_that_starts(names: Sequence[str]) -> str:
     """Return the first interpreter of these names that starts.
 
     Raises:
-        PeerMissingError: none does.
+        PeerMissingError: none starts.
     """
     for name in names:
         for candidate in _candidates(name):
-            # A version shim may exist without an interpreter behind it.
+            # A version shim may exist without an interpreter.
             if subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
                 return candidate
     raise PeerMissingError(f"needs {' or '.join(names)}, and none that starts was found on the PATH or under pyenv")
@@ -77,7 +77,7 @@ def _candidates(name: str) -> Iterator[str]:
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         if found := shutil.which(name, path=folder):
             yield found
-    # Interpreters that pyenv has installed but not chosen: its shims on the PATH refuse to start them.
+    # Interpreters that pyenv has installed but not activated: its shims on the PATH refuse to start them.
     root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
     yield from map(str, sorted(root.glob(f"versions/{name.removeprefix('python')}.*/bin/{name}"), reverse=True))
 

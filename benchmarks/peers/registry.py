@@ -1,4 +1,4 @@
-"""The peers that can be measured, in the order in which the report shows them."""
+"""The peers, in the order of the report."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from benchmarks.peer import Peer
 _PEERS = (
     Peer(
         name="ardiq",
-        # One process: `ardiq run`. Its own log lines are a few at the start; --quiet leaves out the banner.
+        # One process: `ardiq run`. It logs a few lines at the start; --quiet leaves out the banner.
         worker=("ardiq", "run", "benchmarks.peers.ardiq_app:app", "--quiet"),
         app="benchmarks.peers.ardiq_app",
         # Finished entries are deleted.
@@ -20,7 +20,7 @@ _PEERS = (
     ),
     Peer(
         name="arq",
-        # --custom-log-dict (its command line's help) replaces a logging set-up that writes two lines a task.
+        # --custom-log-dict replaces a logging set-up that writes two lines per task.
         worker=(
             "arq",
             "benchmarks.peers.arq_app.WorkerSettings",
@@ -35,7 +35,7 @@ _PEERS = (
         name="saq",
         worker=("saq", "benchmarks.peers.saq_app.settings"),
         app="benchmarks.peers.saq_app",
-        # Of all jobs that are neither finished nor given up.
+        # Jobs that are neither finished nor failed.
         remaining=lambda meter: int(meter.zcard("saq:default:incomplete")),
         drain_share=0.06,
     ),

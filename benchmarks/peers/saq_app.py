@@ -1,4 +1,4 @@
-"""The application and the client of saq; runs under the peer's interpreter, never under ours."""
+"""Application and client of saq, for the peer's interpreter."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from orchestrator.bench.measures import CALLERS
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-# It takes the loop of the policy; hiredis is an extra of its own, which its installation page names.
+# It uses the loop policy; hiredis is an extra that its installation page names.
 use_uvloop()
-# max_concurrent_ops throttles submits to 20 at once by default (docstring of RedisQueue).
+# max_concurrent_ops limits concurrent submits to 20 by default (docstring of RedisQueue).
 _queue = Queue.from_url(redis_url(), max_concurrent_ops=CALLERS)
 
 
@@ -37,15 +37,15 @@ async def answer(
     return {**RESULT, "number": number}
 
 
-# Workers wait in blocking reads and need no tuning; jobs with their results are kept for ten minutes by default.
+# Workers wait in blocking reads and need no tuning; jobs and results are kept for ten minutes by default.
 settings = {"queue": _queue, "functions": [answer], "concurrency": 100}
 
 
 class ListeningCalls(Calls):
-    """Waits for a result by a listener that stands before the task is submitted.
+    """Waits for a result with a listener that subscribes before the submit.
 
-    `Job.refresh(seconds)` looks first and listens then: it misses a task that ends in between and waits in vain.
-    `Queue.apply` looks by the clock, every 0.5 s by default.
+    `Job.refresh(seconds)` checks first and listens then, so it misses a task that ends in between. `Queue.apply` polls,
+    every 0.5 s by default.
     """
 
     async def round_trip(self, number: int) -> None:
@@ -65,14 +65,14 @@ def _is_last(_: str, status: Status) -> bool:
 
 @contextlib.asynccontextmanager
 async def connected() -> AsyncIterator[Calls]:
-    """Submit by `enqueue`; there is no call for many."""
+    """Submit by `enqueue`; saq has no bulk call."""
     await _queue.connect()
 
     async def submit(arguments: dict[str, Any]) -> Any:
         return await _queue.enqueue("answer", **arguments)
 
     async with asyncio.TaskGroup() as group:
-        # Its subscription ends with the last listener; one that never ends keeps it.
+        # The subscription ends with the last listener, so one listener stays.
         listener = group.create_task(_queue.listen(["none"], _is_last, timeout=None))
         yield ListeningCalls(submit)
         listener.cancel()

@@ -1,4 +1,4 @@
-"""The application and the client of streaq; runs under the peer's interpreter, never under ours."""
+"""Application and client of streaq, for the peer's interpreter."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from benchmarks.peers.app_support import redis_url, wait_at_gate
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-# Both as in its own benchmarks: the client library without its run-time checks, the worker on uvloop.
+# As in its own benchmarks: the client library without run-time checks, the worker on uvloop.
 coredis.Config.optimized = True
 worker = Worker(redis_url=redis_url(), concurrency=100, anyio_kwargs={"use_uvloop": True})
 
 
-# `silent` leaves out two log lines a task; results are kept for five minutes by default.
+# `silent` leaves out two log lines per task; results are kept for five minutes by default.
 @worker.task(silent=True)  # type: ignore[untyped-decorator]
 async def answer(number: int, url: str, style: str, sent_ns: int) -> dict[str, Any]:  # noqa: ARG001
     """Return at once."""

@@ -1,4 +1,4 @@
-"""A peer as a system that can be measured: its worker processes, and its client in a process of its own."""
+"""A peer as a measured system: its worker processes, and its client in a separate process."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _PASS_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class PeerDriver:
-    """Tells the client process what to do; the times are taken there."""
+    """Sends commands to the client process, which takes the times."""
 
     process: Child
 
     async def load(self, count: int) -> None:
-        """Submit tasks as fast as the client can."""
+        """Submit tasks as fast as possible."""
         await self._ask("load", count)
 
     async def submit_rate(self, kind: str, count: int) -> float:
-        """Submits per second of one kind."""
+        """Return submits per second of one kind."""
         rate: float = await self._ask("submit_rate", kind, count)
         return rate
 
     async def round_trips_ms(self, count: int) -> list[float]:
-        """Time from submit to result of tasks that come one at a time."""
+        """Return the times from submit to result of tasks that run one at a time."""
         taken_ms: list[float] = await self._ask("round_trips_ms", count)
         return taken_ms
 
@@ -69,7 +69,7 @@ class PeerWorkers:
 
 @dataclass(frozen=True, slots=True)
 class PeerTeam:
-    """An installed peer; every worker process is started by a command of its own."""
+    """An installed peer; one command starts each worker process."""
 
     bench: Bench
     installed: InstalledPeer
@@ -77,17 +77,17 @@ class PeerTeam:
 
     @property
     def sizes(self) -> Sizes:
-        """As much as the peer gets done in a few seconds."""
+        """The peer's share of the sizes."""
         peer = self.installed.peer
         return self.bench.sizes.for_slower(drain=peer.drain_share, submit=peer.submit_share, trip=peer.trip_share)
 
     @property
     def has_bulk(self) -> bool:
-        """Whether it has a call for many tasks."""
+        """True if it has a bulk call."""
         return self.installed.peer.has_bulk
 
     def prepare(self) -> None:
-        """Nothing: workers and clients create what they need."""
+        """Do nothing: workers and clients create what they need."""
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[PeerDriver]:
@@ -129,5 +129,5 @@ class PeerTeam:
             yield PeerWorkers(workers, gate)
 
     def remaining(self) -> int:
-        """Count what the peer has not finished."""
+        """Count the unfinished tasks."""
         return self.installed.peer.remaining(self.bench.meter)

@@ -1,1 +1,1 @@
-"""The raw loop: what redis-py and a stream give without any of our promises. Every figure is compared with it."""
+"""The raw loop: redis-py and a stream, without any guarantee. Every figure is compared with it."""

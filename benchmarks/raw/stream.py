@@ -1,4 +1,4 @@
-"""Names of the raw loop's keys; one stream, one group, a key per result."""
+"""Names of the raw loop's keys: one stream, one group, one key per result."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ RESULT_TTL_S = 3600
 
 
 def result_key(task_id: bytes) -> bytes:
-    """Where the result of a task is kept."""
+    """Return the key of a task's result."""
     return b"raw:result:" + task_id
 
 
 def reply_key(task_id: bytes) -> bytes:
-    """The list on which the client waits for the result of a task."""
+    """Return the list on which the client waits for a task's result."""
     return b"raw:reply:" + task_id

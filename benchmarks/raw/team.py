@@ -1,4 +1,4 @@
-"""The raw loop as a system that can be measured like ours."""
+"""The raw loop as a measured system."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class RawWorkers:
 
 @dataclass(frozen=True, slots=True)
 class RawTeam:
-    """One stream, one group, and as many readers as there are processes."""
+    """One stream, one group, and one reader per process."""
 
     bench: Bench
     with_results: bool = True
@@ -47,7 +47,7 @@ class RawTeam:
 
     @property
     def sizes(self) -> Sizes:
-        """All of it."""
+        """The sizes of the run."""
         return self.bench.sizes
 
     def prepare(self) -> None:
@@ -57,7 +57,7 @@ class RawTeam:
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[LocalDriver]:
         """Connect."""
-        # The library's own bound of a hundred would end a steady stream whenever the machine stalls for a moment.
+        # The library's limit of a hundred would break a steady stream when the machine stalls for a moment.
         async with Redis.from_url(self.bench.server.url, max_connections=_MAX_CONNECTIONS) as redis:
             yield LocalDriver(RawClient(redis))
 
@@ -71,7 +71,7 @@ class RawTeam:
             yield RawWorkers(workers)
 
     def remaining(self) -> int:
-        """Count the entries; a finished one is deleted."""
+        """Count the entries; finished ones are deleted."""
         return self.bench.meter.xlen(STREAM)
 
     def _worker(self, name: str) -> contextlib.AbstractContextManager[Child]:
@@ -98,7 +98,7 @@ class RawClient:
             await self._add(arguments(number))
 
     async def submit_at_once(self, count: int) -> None:
-        """Append tasks in pipelines of a hundred, the cheapest way for a hundred at once."""
+        """Append tasks in pipelines of a hundred."""
         await self._add_in_batches(count, batch=BATCH)
 
     async def submit_many(self, count: int) -> None:

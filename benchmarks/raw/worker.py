@@ -1,6 +1,6 @@
-"""One worker process of the raw loop: read a batch, run the handlers, write the results, acknowledge, delete.
+"""One worker process of the raw loop: reads a batch, runs the handlers, writes results, acknowledges, deletes.
 
-Started as `python -m benchmarks.raw.worker`; says "ready" on its output, and starts on the first line of its input.
+Started as `python -m benchmarks.raw.worker`; prints "ready", and starts on the first line of its input.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ async def _run_one(fields: dict[bytes, bytes]) -> bytes:
 
 
 async def serve(url: str, *, name: str, with_results: bool) -> None:
-    """Work for ever; reading and writing take turns, so one connection does."""
+    """Serve until killed; reads and writes alternate on one connection."""
     redis: Any = Redis.from_url(url, socket_timeout=None)  # the stubs mix the replies of all protocol versions
     sys.stdout.write("ready\n")
     sys.stdout.flush()
@@ -43,7 +43,7 @@ async def serve(url: str, *, name: str, with_results: bool) -> None:
         if not reply:
             continue
         entries = reply[0][1]
-        # A batch runs concurrently, as it would with handlers that wait for something.
+        # A batch runs concurrently, as it would with handlers that wait.
         bodies = await asyncio.gather(*(_run_one(fields) for _, fields in entries))
         pipe = redis.pipeline(transaction=False)
         if with_results:
@@ -58,7 +58,7 @@ async def serve(url: str, *, name: str, with_results: bool) -> None:
 
 
 def main() -> None:
-    """Read the command line and work until killed."""
+    """Parse the command line and serve."""
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("--name", required=True)
