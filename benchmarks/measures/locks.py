@@ -130,7 +130,7 @@ async def _bare(bench: Bench, *, own_link: bool) -> AsyncIterator[Hold]:
         async def hold() -> AsyncIterator[None]:
             token = os.urandom(16).hex()
             if await execute("SET", "bare", token, "NX", "PX", 10_000) is None:
-                raise RuntimeError("somebody else has the lock")
+                raise RuntimeError("the lock is taken")
             try:
                 yield
             finally:

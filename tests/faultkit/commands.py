@@ -1,4 +1,4 @@
-"""A command as it passes the proxy, what picks it out, and what the log keeps of it."""
+"""Represents a command in the proxy: matching, and its record in the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SUBSCRIPTION_COMMANDS: Final = frozenset(
 
 
 class Command:
-    """One command as a client sent it; its arguments are cut out of the frame when first asked for."""
+    """One command of a client; its arguments are parsed on first access."""
 
     __slots__ = ("_arguments", "connection", "frame", "name")
 
@@ -47,7 +47,7 @@ class Command:
 
     @property
     def script(self) -> str | None:
-        """The SHA-1 of the script it calls, the name of the function it calls, or None."""
+        """SHA-1 of the called script, name of the called function, or None."""
         if self.name not in _SCRIPT_CALLS or not self.arguments:
             return None
         first = self.arguments[0]
@@ -59,7 +59,7 @@ class Command:
 
     @property
     def blocks(self) -> bool:
-        """Whether the server may keep the client waiting."""
+        """True if the server may block the client."""
         if self.name in {"XREAD", "XREADGROUP"}:
             options = [argument.upper() for argument in self.arguments[:8]]
             return b"BLOCK" in options[: options.index(b"STREAMS")] if b"STREAMS" in options else b"BLOCK" in options
@@ -68,16 +68,16 @@ class Command:
 
 Matcher: TypeAlias = Callable[[Command], bool]
 Match: TypeAlias = str | Matcher
-"""The name of a command, or a predicate on it."""
+"""Name of a command, or a predicate on it."""
 
 
 def any_command(_command: Command) -> bool:
-    """Match everything, connection set-up included."""
+    """Match every command."""
     return True
 
 
 def any_work(command: Command) -> bool:
-    """Match everything but connection set-up and health checks (HELLO, AUTH, CLIENT, INFO, PING and the like)."""
+    """Match every command but connection set-up and health checks (HELLO, AUTH, CLIENT, INFO, PING and the like)."""
     return command.name not in _CONNECTION_COMMANDS
 
 
@@ -99,27 +99,27 @@ def script(*scripts: str) -> Matcher:
 
 
 def matcher(match: Match) -> Matcher:
-    """Return the predicate that `match` stands for."""
+    """Return the predicate of `match`."""
     return named(match) if isinstance(match, str) else match
 
 
 def repeatable(command: Command) -> bool:
-    """Tell whether a second copy of the command leaves the state of its *connection* as one copy does."""
+    """Return True if a second copy of the command leaves the state of its connection unchanged."""
     return command.name not in _TRANSACTION_COMMANDS | SUBSCRIPTION_COMMANDS | {"RESET", "QUIT", "SHUTDOWN"}
 
 
 @dataclass(slots=True)
 class CommandRecord:
-    """What the log keeps of a command.
+    """Log entry of a command.
 
     Attributes:
         number: position among all commands of the proxy, from 1.
         connection: number of the client's connection, from 1.
         arguments: the first arguments after the name, each cut to a few bytes.
-        forwarded_at_s: monotonic time at which it was written to the server; None if it was not.
-        replied_at_s: monotonic time at which the reply was written to the client; None if it was not.
-        outcome: `pending` for ever if the connection ended first: then nobody knows.
-        copies: how often the server got it.
+        forwarded_at_s: monotonic time of the write to the server; None if it was not written.
+        replied_at_s: monotonic time of the reply to the client; None if there was none.
+        outcome: stays `pending` if the connection ended first.
+        copies: number of copies that the server received.
     """
 
     number: int

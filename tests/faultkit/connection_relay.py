@@ -1,7 +1,7 @@
-"""One client connection and its upstream twin: relays frames, keeps replies matched to commands, applies faults.
+"""Relays one client connection: frames, replies matched to commands, faults.
 
 Two tasks share the queue of open exchanges. Only the holder of the delivery lock writes to the client, so that a loss
-which is due at the head of the queue can never overtake the replies before it.
+at the head of the queue cannot overtake earlier replies.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNRELAYED: Final = frozenset({"MONITOR", "SYNC", "PSYNC"})
 
 
 class ConnectionRelay:
-    """Relays one connection until either side ends it or a fault does."""
+    """Relays one connection until either side or a fault ends it."""
 
     def __init__(self, *, number: int, client: SocketStream, upstream: ByteStream, registry: FaultRegistry) -> None:
         self.number = number
@@ -50,7 +50,7 @@ class ConnectionRelay:
         self._reset = False
 
     async def run(self) -> None:
-        """Relay until the end of the connection, then close both sides."""
+        """Relay until the connection ends, then close both sides."""
         try:
             with self._scope:
                 async with anyio.create_task_group() as tasks:
@@ -62,7 +62,7 @@ class ConnectionRelay:
                 await self._upstream.aclose()
 
     def end(self, *, reset: bool) -> None:
-        """End the connection now; the client sees an orderly end (FIN) or a reset (RST)."""
+        """End the connection now, in order (FIN) or by a reset (RST)."""
         self._reset = reset
         self._scope.cancel()
 
@@ -158,7 +158,7 @@ class ConnectionRelay:
             exchange.replies_due -= 1
             if exchange.replies_due:
                 if exchange.doubling is None:
-                    batch.append(frame)  # one confirmation of several
+                    batch.append(frame)  # one of several confirmations
                 elif exchange.doubling.answer == "first":
                     exchange.answer = frame
                 continue
@@ -182,12 +182,12 @@ class ConnectionRelay:
         await self._settle()
 
     def _exchange_of(self, frame: bytes) -> Exchange | None:
-        """Return the exchange this frame belongs to; None for messages nobody asked for."""
+        """Return the exchange of this frame; None for a message without a request."""
         head = self._open[0] if self._open else None
         pushed = frame.startswith(b">")
         if not pushed and not frame.startswith(b"*"):
             if head and head.command.name in SUBSCRIPTION_COMMANDS:
-                head.replies_due = 1  # an error, or QUEUED: no confirmations will come
+                head.replies_due = 1  # an error, or QUEUED: no confirmations follow
             return head
         kind = resp.first_text(frame)
         if kind in _CONFIRMATIONS:
@@ -200,7 +200,7 @@ class ConnectionRelay:
         return head
 
     async def _settle(self) -> None:
-        """Carry out what waited for all replies before it. The caller holds the delivery lock."""
+        """Apply losses that waited for earlier replies. The caller holds the delivery lock."""
         if self._open and (loss := self._open[0].command_loss):
             exchange = self._open.popleft()
             self._registry.count_applied(loss, "fail_command")
@@ -228,7 +228,7 @@ class ConnectionRelay:
                 await outcome
 
     async def _wait_while_silent(self, *directions: Direction) -> None:
-        """Wait while these ways are silent: the end of a connection does not get through either."""
+        """Wait while a direction is silent, in which case the end of a connection is held back too."""
         conditions = self._registry.conditions
         if any(conditions.is_silent(direction) for direction in directions):
             self._registry.applied["blackhole"] += 1
@@ -236,7 +236,7 @@ class ConnectionRelay:
                 await conditions.wait_for_change()
 
     async def _write(self, direction: Direction, data: bytes, records: list[CommandRecord]) -> None:
-        """Write as the network conditions allows; the records get their time when the first byte goes out."""
+        """Write under the network conditions; the records get the time of the first byte."""
         if not data:
             return
         conditions, applied = self._registry.conditions, self._registry.applied
@@ -262,7 +262,7 @@ class ConnectionRelay:
 
 
 async def reset_stream(stream: SocketStream) -> None:
-    """Close a TCP connection so that the other side gets a reset instead of an end."""
+    """Close a TCP connection so that the other side gets a reset."""
     with contextlib.suppress(OSError):  # closed already
         raw = stream.extra(SocketAttribute.raw_socket)
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -270,7 +270,7 @@ async def reset_stream(stream: SocketStream) -> None:
 
 
 def _unrelayed(command: Command) -> bool:
-    """Tell whether the command would end the order of one reply to each command."""
+    """Return True if the command ends the rule of one reply per command."""
     if command.name == "CLIENT":
         return command.arguments[:1] != () and command.arguments[0].upper() == b"REPLY"
     return command.name in _UNRELAYED

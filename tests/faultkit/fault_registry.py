@@ -1,4 +1,4 @@
-"""What the connections of one proxy share (faults, network conditions, log, counts) and the plan for each command."""
+"""Shares faults, network conditions, log and counts among the connections of a proxy, and plans each command."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _LOGGED_ARGUMENT_BYTES: Final = 64
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """A command under way, with what is planned for it.
+    """A command in flight and its plan.
 
     Attributes:
-        replies_due: frames from the server that still belong to it.
-        answer: the reply kept for the client while the other one of two is awaited.
+        replies_due: frames from the server that belong to it.
+        answer: reply that is kept until its double arrives.
     """
 
     command: Command
@@ -35,7 +35,7 @@ class Exchange:
     reply_watches: list[Watch] = field(default_factory=list)
 
     def apply(self, fault: Fault) -> None:
-        """Plan the effect of a fault whose turn it is; of two losses the one that was set first counts."""
+        """Plan the effect of a due fault; of two losses, the first one set wins."""
         match fault:
             case CommandLoss():
                 self.command_loss = self.command_loss or fault
@@ -51,7 +51,7 @@ class Exchange:
 
 
 class FaultRegistry:
-    """What all connections of one proxy share: faults, network conditions, log and counts."""
+    """State that all connections of one proxy share."""
 
     def __init__(self, *, log_size: int) -> None:
         self.conditions = NetworkConditions()
@@ -61,7 +61,7 @@ class FaultRegistry:
         self._commands = 0
 
     def plan(self, command: Command, *, in_transaction: bool) -> Exchange:
-        """Enter a command in the log and ask every fault whether it is its turn."""
+        """Log a command and ask every fault if its turn has come."""
         exchange = Exchange(command, self._record(command))
         if command.name in SUBSCRIPTION_COMMANDS:
             exchange.replies_due = max(len(command.arguments), 1)
@@ -73,7 +73,7 @@ class FaultRegistry:
         return exchange
 
     def count_applied(self, fault: Fault, name: str) -> None:
-        """Count a fault that has just had its effect."""
+        """Count the effect of a fault."""
         fault.fired += 1
         self.applied[name] += 1
 

@@ -1,7 +1,7 @@
-"""What may befall a single command, and how often it did.
+"""Faults of single commands.
 
-A fault is due at the k-th command that matches, counted from the moment it was set. `Fault.seen` counts matching
-commands, `Fault.fired` how often the fault was really felt: a test asserts on it, or it may have tested nothing.
+A fault is due at the k-th matching command since it was set. `Fault.seen` counts matching commands and `Fault.fired`
+counts effects; a test should assert on it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.faultkit.commands import Command, Matcher
 
 Loss = Literal["cut", "reset", "truncate", "swallow"]
 Turn: TypeAlias = int | Literal["every", "first-of-each"]
-"""Which matching command: the k-th, all, or the first of each different one (a repeat with the same bytes passes)."""
+"""The k-th matching command, all, or the first of each different one (a repeat with the same bytes passes)."""
 
 Hook: TypeAlias = Callable[[Command], Awaitable[None] | None]
 
@@ -25,7 +25,7 @@ class Fault:
 
     Attributes:
         seen: matching commands since the fault was set.
-        fired: how often it was felt.
+        fired: number of its effects.
         active: False after `stop()` or `heal()`.
     """
 
@@ -37,7 +37,7 @@ class Fault:
     _met: set[int] = field(default_factory=set, repr=False)
 
     def matches(self, command: Command) -> bool:
-        """Count a command and tell whether it is this fault's turn."""
+        """Count a command and return True if it is this fault's turn."""
         if not self.active or not self.match(command):
             return False
         self.seen += 1
@@ -51,34 +51,34 @@ class Fault:
         return self.seen == self.turn
 
     def stop(self) -> None:
-        """Pick no further command."""
+        """Match no further command."""
         self.active = False
 
 
 @dataclass(slots=True, eq=False)
 class ReplyLoss(Fault):
-    """The command runs, its reply is read in full and does not arrive."""
+    """Runs the command, reads its whole reply, and drops it."""
 
     how: Loss = "cut"
 
 
 @dataclass(slots=True, eq=False)
 class CommandLoss(Fault):
-    """The command never reaches the server."""
+    """Drops the command before the server receives it."""
 
     how: Loss = "cut"
 
 
 @dataclass(slots=True, eq=False)
 class Doubling(Fault):
-    """The command reaches the server twice, back to back, and the client sees one of the two replies."""
+    """Sends the command to the server twice, and one of the two replies to the client."""
 
     answer: Literal["first", "second"] = "first"
 
 
 @dataclass(slots=True, eq=False)
 class Watch(Fault):
-    """A hook is awaited before the server sees the command, or after it has run and before the client knows."""
+    """Awaits a hook before the server receives the command, or before the client gets the reply."""
 
     hook: Hook = field(kw_only=True)
     where: Literal["request", "reply"] = "request"

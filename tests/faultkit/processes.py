@@ -1,4 +1,4 @@
-"""One process under test: started with its output kept, killed, frozen, thawed; gone at the end with its children."""
+"""Runs one process under test: keeps its output, kills, freezes and resumes it, and removes its children."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class ActorProcess:
-    """Runs a command in a session of its own; standard output and error go to one file.
+    """Runs a command in its own session, with standard output and error in one file.
 
-    Leaving the `with` block kills the whole session, whatever state it is in. The waits here block the thread; inside
-    an event loop use `wait_for(lambda: "ready" in actor.output, lambda: actor.describe("ready"))`.
+    Leaving the `with` block kills the whole session. The waits block the thread; inside an event loop use
+    `wait_for(lambda: "ready" in actor.output, lambda: actor.describe("ready"))`.
 
     Args:
         command: program and arguments; see `ActorProcess.python` for Python code.
-        name: how messages call it.
+        name: name in messages.
         env: added to the environment of this process.
         cwd: working directory.
     """
@@ -74,7 +74,7 @@ class ActorProcess:
         return self
 
     def close(self) -> None:
-        """Kill what is left of the session and drop the output file."""
+        """Kill the rest of the session and delete the output file."""
         if self._process is None or self._file is None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -85,7 +85,7 @@ class ActorProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, which is also the id of its group."""
+        """Process id, also the id of its group."""
         return self._started.pid
 
     @property
@@ -95,18 +95,18 @@ class ActorProcess:
 
     @property
     def output(self) -> str:
-        """Everything it and its children have written so far."""
+        """Output of it and its children so far."""
         if self._file is None:
             raise RuntimeError(f"{self.name} was not started, or is closed; read its output inside the with block")
         return Path(self._file.name).read_text(encoding="utf-8", errors="replace")
 
     def describe(self, awaited: str) -> str:
-        """Say what is awaited of this process and what it wrote last, for the message of a failed wait."""
+        """Describe the expected state and the last output, for the message of a failed wait."""
         state = "running" if self.returncode is None else f"exited with {self.returncode}"
         return f"{self.name} ({state}): {awaited}; its last output:\n{self.output[-2000:]}"
 
     def kill(self, *, group: bool = False) -> None:
-        """Kill it, or with `group` its children too, as kill -9 does, and wait until it is gone."""
+        """Kill it, with `group` also its children, and wait for its end."""
         self.signal(signal.SIGKILL, group=group)
         self._started.wait()
 
@@ -115,16 +115,16 @@ class ActorProcess:
         self.signal(signal.SIGTERM)
 
     def freeze(self, *, group: bool = False) -> None:
-        """Stop it in its tracks and wait until it stands still."""
+        """Stop it with SIGSTOP and wait until it has stopped."""
         self.signal(signal.SIGSTOP, group=group)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def thaw(self, *, group: bool = False) -> None:
-        """Let it go on."""
+        """Resume it with SIGCONT."""
         self.signal(signal.SIGCONT, group=group)
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
-        """Send a signal to it, or to its group; a process that is gone already is left alone."""
+        """Send a signal to it or to its group; do nothing if it has ended."""
         if group:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)

@@ -1,6 +1,6 @@
-"""A proxy between one actor and a real Redis that can lose, double, delay and cut what passes, and counts what it did.
+"""A proxy between one actor and a real Redis that loses, doubles, delays and cuts traffic, and counts its effects.
 
-Give each actor its own proxy: then a fault hits that actor only, and the log is that actor's trace.
+Give each actor its own proxy: then a fault hits that actor only, and the log is the trace of that actor.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FaultT = TypeVar("_FaultT", bound=Fault)
 def _in_loop(
     method: Callable[Concatenate[FaultProxy, P], R],
 ) -> Callable[Concatenate[FaultProxy, P], R]:
-    """Run a method in the proxy's own thread, wherever it is called from."""
+    """Run a method in the thread of the proxy."""
 
     @functools.wraps(method)
     def call(self: FaultProxy, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -56,13 +56,13 @@ def _in_loop(
 
 
 class FaultProxy:
-    """Listens on a port of its own and relays to a Redis server; faults are switched at run time, from any thread.
+    """Listens on a port and relays to a Redis server; any thread may switch faults.
 
-    `applied` counts effects under the name of the method that caused them; each fault also has its own `fired`.
+    `applied` counts effects by the name of the method that caused them; each fault also has its own `fired`.
 
     Args:
         upstream: `redis://host:port`, `unix:///path`, a socket path, or `(host, port)`.
-        log_size: how many commands the log keeps.
+        log_size: limit of logged commands.
     """
 
     def __init__(self, upstream: Upstream, *, log_size: int = 10_000) -> None:
@@ -96,28 +96,28 @@ class FaultProxy:
             if error is None or isinstance(error, anyio.get_cancelled_exc_class()):
                 return await self._tasks.__aexit__(kind, error, traceback)
             await self._tasks.__aexit__(None, None, None)
-            return None  # the body's own failure comes out as it is, not inside a group
+            return None  # raise the body's own failure, not a group
         finally:
             self._socket.close()
 
     @property
     def url(self) -> str:
-        """Where clients connect instead of to the server."""
+        """URL of the proxy, in place of the server's."""
         return f"redis://{_HOST}:{self.port}/0"
 
     @property
     def applied(self) -> Counter[str]:
-        """How often each kind of fault had its effect."""
+        """Number of effects by kind of fault."""
         return self._registry.applied
 
     @property
     def open_connections(self) -> int:
-        """Connections relayed at this moment."""
+        """Number of relayed connections."""
         return len(self._relays)
 
     @_in_loop
     def commands(self, *names: str) -> list[CommandRecord]:
-        """Return the logged commands, oldest first: all, or those with one of these names."""
+        """Return the logged commands, oldest first: all, or those with these names."""
         wanted = {name.upper() for name in names}
         return [record for record in self._registry.log if not wanted or record.name in wanted]
 
@@ -125,19 +125,19 @@ class FaultProxy:
 
     @_in_loop
     def fail_reply(self, match: Match, *, nth: Turn = 1, how: Loss = "cut") -> Fault:
-        """Let the command run, read its whole reply, and lose it.
+        """Let the command run, read its whole reply, and drop it.
 
         Args:
             match: a command name or a predicate.
             nth: which matching command from now on.
             how: `cut` (orderly end), `reset`, `truncate` (half of the reply, then the end), or `swallow` (the
-                connection stays open and carries nothing to the client any more).
+                connection stays open and delivers nothing more to the client).
         """
         return self._set(ReplyLoss(matcher(match), nth, how=how))
 
     @_in_loop
     def fail_command(self, match: Match, *, nth: Turn = 1, how: Loss = "cut") -> Fault:
-        """Lose the command before the server sees it, after the replies to all earlier ones have arrived.
+        """Drop the command before the server receives it, after the replies to all earlier ones.
 
         Args:
             match: a command name or a predicate.
@@ -156,15 +156,14 @@ class FaultProxy:
         answer: Literal["first", "second"] = "first",
         blocking: bool = False,
     ) -> Fault:
-        """Send the command twice, back to back, and let the client see one reply.
+        """Send the command twice, back to back, and one reply to the client.
 
-        Never doubled: what is inside MULTI, and commands that would change the connection's own state a second time.
+        Never doubles commands inside MULTI, and commands that change the state of the connection.
 
         Args:
             match: a command name or a predicate.
-            nth: which matching command from now on; `"every"` for the every-call-twice test.
-            answer: which of the two replies the client gets. `second` is what a client gets that repeats a call
-                after a lost reply.
+            nth: which matching command from now on; `"every"` doubles every call.
+            answer: which reply the client gets; `second` is what a client that repeats a call after a lost reply gets.
             blocking: also double commands that may block.
         """
         wanted = matcher(match)
@@ -176,10 +175,10 @@ class FaultProxy:
     def watch(
         self, match: Match, hook: Hook, *, nth: Turn = "every", where: Literal["request", "reply"] = "request"
     ) -> Fault:
-        """Await a hook before the server sees the command, or after it ran and before the client gets the reply.
+        """Await a hook before the server receives the command, or before the client gets the reply.
 
-        The hook runs in the proxy's thread and holds up this connection only (a plain function holds up the proxy).
-        An error in it ends the proxy and is raised at its end.
+        The hook runs in the proxy's thread and blocks this connection only (a plain function blocks the proxy). Its
+        error ends the proxy and is raised at the end.
         """
         return self._set(Watch(matcher(match), nth, hook=hook, where=where))
 
@@ -187,7 +186,7 @@ class FaultProxy:
 
     @_in_loop
     def cut(self, *, reset: bool = False) -> int:
-        """End all present connections and return how many there were."""
+        """End all open connections and return their number."""
         for relay in self._relays:
             relay.end(reset=reset)
         self._registry.applied["cut"] += len(self._relays)
@@ -195,19 +194,19 @@ class FaultProxy:
 
     @_in_loop
     def refuse(self) -> None:
-        """Reset each new connection as soon as it is made."""
+        """Reset each new connection."""
         self._refusing = True
 
     @_in_loop
     def close_port(self) -> None:
-        """Let the system refuse new connections, as when no server runs. Nothing can count those."""
+        """Close the port, so that the system refuses connections, as without a server. These are not counted."""
         if self._port_open.is_set():
             self._port_open = anyio.Event()
             self._socket.shutdown(socket.SHUT_RDWR)
 
     @_in_loop
     def blackhole(self, *, up: bool = True, down: bool = True) -> None:
-        """Hold back everything in one or both directions; connections stay open, and `heal()` lets it all go on."""
+        """Hold back all traffic in one or both directions until `heal()`; connections stay open."""
         directions: dict[Direction, bool] = {"up": up, "down": down}
         self._registry.conditions.silence(frozenset(direction for direction, chosen in directions.items() if chosen))
 
@@ -218,12 +217,12 @@ class FaultProxy:
 
     @_in_loop
     def drip(self, chunk_bytes: int, *, pause_ms: float = 1) -> None:
-        """Pass on at most `chunk_bytes` at a time, with a pause after each."""
+        """Relay at most `chunk_bytes` at a time, with a pause after each."""
         self._registry.conditions.drip(chunk_bytes, pause_ms=pause_ms)
 
     @_in_loop
     def heal(self) -> None:
-        """End all faults. A connection that swallowed something stays mute; `cut()` ends it."""
+        """End all faults. A connection that swallowed traffic stays silent; `cut()` ends it."""
         for fault in self._registry.faults:
             fault.stop()
         self._registry.faults.clear()
@@ -283,9 +282,9 @@ class FaultProxy:
 
 
 class ThreadedProxy:
-    """Runs a `FaultProxy` in a thread with an event loop of its own, for synchronous clients and other processes.
+    """Runs a `FaultProxy` in a thread with its own event loop, for synchronous clients and other processes.
 
-    `with ThreadedProxy(upstream) as proxy:` gives the `FaultProxy` itself; all its methods may be called from here.
+    `with ThreadedProxy(upstream) as proxy:` returns the `FaultProxy`; all its methods are thread-safe.
     """
 
     def __init__(self, upstream: Upstream, *, log_size: int = 10_000) -> None:
@@ -306,8 +305,8 @@ class ThreadedProxy:
 
 
 async def _connect_unix(path: str) -> SocketStream:
-    # Read through a transport: a stream of `anyio.connect_unix` whose read is cancelled in the turn in which data comes
-    # ends in an InvalidStateError of the loop (anyio 4.16).
+    # Read through a transport, because a cancelled read of an `anyio.connect_unix` stream can end in an
+    # InvalidStateError of the loop if data arrives in the same turn (anyio 4.16).
     with ExitStack() as stack:
         connection = stack.enter_context(socket.socket(socket.AF_UNIX))
         connection.setblocking(False)  # noqa: FBT003 - its only argument
@@ -315,7 +314,7 @@ async def _connect_unix(path: str) -> SocketStream:
             try:
                 connection.connect(path)
             except BlockingIOError:
-                await anyio.sleep(_BUSY_PAUSE_S)  # the server has too many connections to accept
+                await anyio.sleep(_BUSY_PAUSE_S)  # the server has too many connections
             else:
                 break
         stream = await SocketStream.from_socket(connection)
@@ -337,7 +336,7 @@ def _parse_upstream(upstream: Upstream) -> str | tuple[str, int]:
 
 
 def _bind() -> socket.socket:
-    """Take a free port by its number: one chosen by bind() itself would be given away while nothing listens on it."""
+    """Take a free port by number, because the system may reuse a port that bind() chose while nothing listens on it."""
     while True:
         with socket.socket() as probe:
             probe.bind((_HOST, 0))

@@ -1,6 +1,6 @@
-"""Finds where one RESP message ends and the next begins, in bytes that arrive in any pieces; knows RESP2 and RESP3.
+"""Splits a RESP stream into messages; supports RESP2 and RESP3.
 
-It never interprets a message: whoever relays a frame passes on exactly the bytes that came in.
+It does not interpret messages, so that a relay passes on exactly the received bytes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ REQUEST_TYPES: Final = frozenset(b"*$")
 
 
 class ProtocolError(ValueError):
-    """The bytes are no RESP that this module frames; nothing after them can be trusted."""
+    """Bytes that are no RESP of this module; the rest of the stream is unusable."""
 
 
 class Framer:
-    """Cuts one direction of one connection into frames, touching each byte a bounded number of times.
+    """Splits one direction of a connection into frames, and reads each byte a bounded number of times.
 
-    Nesting needs no stack: one counter of the elements still missing says when the outermost message is complete.
+    Nested messages need no stack: a counter of missing elements tells when the outermost one is complete.
     """
 
     __slots__ = ("_buffer", "_missing", "_position", "_searched", "_types")
@@ -44,14 +44,14 @@ class Framer:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a frame that is not complete yet."""
+        """Bytes of an incomplete frame."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take what arrived and return the frames it completed.
+        """Take received bytes and return the completed frames.
 
         Raises:
-            ProtocolError: the bytes are not RESP. Frames completed by the same call are lost with it.
+            ProtocolError: the bytes are no RESP; frames of the same call are lost.
         """
         self._buffer += data
         ends = self._scan()
@@ -100,7 +100,7 @@ class Framer:
 
 
 def arguments(frame: bytes, limit: int | None = None) -> Iterator[bytes]:
-    """Yield the arguments of a complete request frame, its name first; at most `limit` of them."""
+    """Yield at most `limit` arguments of a complete request frame, its name first."""
     line_end = frame.index(CRLF)
     count = max(_count(frame, 0, line_end), 0)
     position = line_end + 2
@@ -115,7 +115,7 @@ def arguments(frame: bytes, limit: int | None = None) -> Iterator[bytes]:
 
 
 def first_text(frame: bytes) -> bytes:
-    """Return the first element of an array or push frame when it is a plain string, otherwise nothing."""
+    """Return the first element of an array or push frame if it is a plain string, else an empty value."""
     line_end = frame.index(CRLF)
     if frame[:1] not in (b"*", b">") or frame[line_end + 2 : line_end + 3] != b"$":
         return b""

@@ -1,6 +1,6 @@
-"""A redis-server of a test's own: started on a unix socket or a port, killed, frozen, restarted, gone at the end.
+"""A redis-server for one test, on a unix socket or a port: started, killed, frozen, restarted.
 
-Nothing is persisted unless the options say so. For servers that people keep, see `orchestrator.embedded`.
+Without persistence unless the options enable it.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 _START_TIMEOUT_S: Final = 20.0
 
 _WITHOUT_DISK_SIGNAL: Final = ("sh", "-c", 'trap "" XFSZ; exec "$0" "$@"')
-"""A file that reaches its limit is an error for the server and no signal, as on a disk that is full."""
+"""Makes a file limit an error for the server instead of a signal, as on a full disk."""
 
 _OPTIONS: Final[Mapping[str, str]] = {
     "appendonly": "no",
     "daemonize": "no",
     "databases": "1",
-    "enable-debug-command": "local",  # tests make the server sleep or reload
+    "enable-debug-command": "local",  # tests let the server sleep or reload
     "loglevel": "notice",
     "save": "",
 }
 
 
 def find_binary_of_line(line: str) -> ServerBinary | None:
-    """Find a redis-server of one version line, such as `7.`: the one on the PATH, or none."""
+    """Find the redis-server of a version line, such as `7.`, on the PATH; None if there is none."""
     on_path = shutil.which("redis-server")
     if on_path is None:
         return None
@@ -54,11 +54,11 @@ def find_binary_of_line(line: str) -> ServerBinary | None:
 
 
 class RedisServer:
-    """One server process with a directory of its own; use it in a `with` block.
+    """One server process with its own directory; use it in a `with` block.
 
     Args:
-        binary: which program; by default the newest that is installed.
-        port: None = unix socket only, 0 = any free port on the loopback address, else this port.
+        binary: default: the newest installed program.
+        port: None = unix socket only, 0 = a free port on the loopback address, else this port.
         options: further options of redis.conf, by name (`{"maxmemory": "3mb"}`).
         env: added to the environment of the server.
     """
@@ -88,36 +88,36 @@ class RedisServer:
 
     @property
     def version(self) -> str:
-        """The version of the program, as in `8.2.3`."""
+        """Version of the program, such as `8.2.3`."""
         return self.binary.version
 
     @property
     def directory(self) -> Path:
-        """Where its socket lies, and its files if it writes any."""
+        """Directory of its socket and its files."""
         if self._directory is None:
             raise RuntimeError("this Redis was not started, or is closed; use it inside the with block")
         return Path(self._directory.name)
 
     @property
     def url(self) -> str:
-        """The address for clients."""
+        """URL for clients."""
         return f"unix://{self.directory}/redis.sock" if self.port is None else f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def process(self) -> ActorProcess:
-        """The process, to freeze, thaw or look at."""
+        """The process, to freeze or to inspect."""
         if self._process is None:
             raise RuntimeError("this Redis does not run; start it first")
         return self._process
 
     def start(self) -> Self:
-        """Start it, or start it again after `kill`, and wait until it answers."""
+        """Start it, also after `kill`, and wait until it answers."""
         if self._directory is None:
-            # Short and outside of the test's own directory: the path of a socket may have 107 bytes.
+            # In /tmp, because the path of a socket may have 107 bytes.
             self._directory = tempfile.TemporaryDirectory(prefix="orc-", dir="/tmp")
         options = {**self._options, "dir": str(self.directory), "unixsocket": f"{self.directory}/redis.sock"}
         options |= {"port": str(self.port or 0), "bind": "127.0.0.1"}
-        # Where the system has the tool for it, the server ends with a test process that dies without cleaning up.
+        # With setpriv, the server ends with a killed test process.
         die_with_parent = [setpriv, "--pdeathsig", "KILL"] if (setpriv := shutil.which("setpriv")) else []
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
         command = [*_WITHOUT_DISK_SIGNAL, *die_with_parent, str(self.binary.path), *arguments]
@@ -130,13 +130,13 @@ class RedisServer:
         return self
 
     def kill(self) -> None:
-        """Kill it as kill -9 does; the directory stays for the next `start`."""
+        """Kill it; the directory stays for the next `start`."""
         self.process.kill()
         self.process.close()
         self._process = None
 
     def restart(self, *, clean: bool = False) -> None:
-        """Kill it, or with `clean` shut it down, and start it again at the same address."""
+        """Kill it, or with `clean` shut it down, and start it at the same address."""
         if clean:
             with self.client() as client, contextlib.suppress(redis.ConnectionError):
                 client.shutdown()
@@ -145,7 +145,7 @@ class RedisServer:
         self.start()
 
     def fill_disk(self, *, full: bool = True) -> None:
-        """Let every write to a file fail, as on a full disk; with False there is room again. Linux only."""
+        """Let every write to a file fail, as on a full disk; False ends that. Linux only."""
         _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (0 if full else hard, hard))
 
@@ -158,7 +158,7 @@ class RedisServer:
             self._directory = None
 
     def client(self) -> redis.Redis:
-        """Connect a synchronous client that sends every command once; close it."""
+        """Return a synchronous client without retries; close it."""
         return redis.Redis.from_url(self.url, retry=Retry(NoBackoff(), 0))
 
     def _answers(self) -> bool:

@@ -1,1 +1,1 @@
-"""Histories that clients and handlers write, and checkers that judge them together with the final state in Redis."""
+"""Histories of clients and handlers, and checkers that compare them with the final state in Redis."""

@@ -1,4 +1,4 @@
-"""What a checker answers."""
+"""Result of a checker."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SLACK_MS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The judgement of one checker.
+    """Result of one checker.
 
     Attributes:
-        invariant: which promise was judged.
-        checked: over how many things it was judged; a run that judged nothing shows nothing.
-        violations: a sentence each.
+        invariant: the checked promise.
+        checked: number of checked items; 0 proves nothing.
+        violations: one sentence each.
     """
 
     invariant: str
@@ -25,5 +25,5 @@ class CheckResult:
 
 
 def check_result(invariant: str, checked: int, violations: list[str]) -> CheckResult:
-    """Make a finding of a list that was gathered; each sentence once."""
+    """Return a result with each sentence once."""
     return CheckResult(invariant, checked, tuple(dict.fromkeys(violations)))

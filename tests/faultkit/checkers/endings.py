@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_endings(history: History, final: FinalState) -> CheckResult:
-    """Hold every end that anybody saw against the stored one."""
+    """Compare every observed end with the stored one."""
     told = history.of(EndSeen)
     wrong: list[str] = []
     for one in told:
@@ -59,7 +59,7 @@ def _noted(history: History, final: FinalState) -> list[str]:
 
 
 def check_dead_letters(final: FinalState, rules: Rules) -> CheckResult:
-    """Judge the records of all tasks, those of the dead more closely."""
+    """Check the records of all tasks, and more closely those of dead ones."""
     wrong: list[str] = []
     for task in final.tasks.values():
         terms = rules.skill(task.skill)

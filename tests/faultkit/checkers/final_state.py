@@ -1,4 +1,4 @@
-"""The final state of a pool, read from Redis after everything has ended, and from nowhere else."""
+"""Reads the final state of a pool from Redis after all actors have ended."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _BATCH: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class StoredTask:
-    """A task's record.
+    """Record of a task.
 
     Attributes:
-        op: its argument of that name, if it has one.
-        errors: the stored text of each failed attempt, by attempt.
-        death_notes: the evidence of each death, by its number.
-        forgiven: failures and deaths from before it was requeued, which count no more.
-        result: JSON.
+        op: its argument `op`, if any.
+        errors: stored text of each failed attempt, by attempt.
+        death_notes: evidence of each death, by number.
+        forgiven: failures and deaths before it was requeued, which do not count any more.
+        result: as JSON.
     """
 
     id: str
@@ -52,13 +52,13 @@ class StoredTask:
 
     @property
     def ended(self) -> bool:
-        """Whether it can never change again."""
+        """True if the state is final."""
         return self.state in _FINAL
 
 
 @dataclass(frozen=True, slots=True)
 class StoredChunk:
-    """One entry of the output stream of a task."""
+    """One entry of a task's output stream."""
 
     entry: str
     kind: str
@@ -68,7 +68,7 @@ class StoredChunk:
 
 @dataclass(frozen=True, slots=True)
 class StoredKey:
-    """One key: `length` counts what is in it, `has_ttl` tells whether it has a time to live."""
+    """One key: `length` is its size, `has_ttl` tells if it has a time to live."""
 
     type: str
     length: int
@@ -78,7 +78,7 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class StoredInbox:
-    """One inbox: entries, entries that a consumer holds, and the consumers."""
+    """One inbox: entries, pending entries and consumers."""
 
     entries: int
     pending: int
@@ -87,13 +87,13 @@ class StoredInbox:
 
 @dataclass(frozen=True, slots=True)
 class FinalState:
-    """What is stored in a pool; keys by what follows the root.
+    """Stored state of a pool, with keys relative to the root.
 
     Attributes:
-        root: what all keys begin with.
-        dead: the index of dead letters.
+        root: prefix of all keys.
+        dead: index of dead letters.
         outputs: output streams by task, oldest entry first.
-        ends: the ends that are in the capped stream of events, in order.
+        ends: ends in the capped stream of events, in order.
     """
 
     root: str = ""
@@ -116,7 +116,7 @@ _LENGTH: Final = {"hash": "HLEN", "list": "LLEN", "set": "SCARD", "stream": "XLE
 
 
 def read_final_state(direct: redis.Redis, keys: PoolKeys) -> FinalState:
-    """Read everything of a pool. Walks over all of its keys; for pools of tests."""
+    """Read everything of a pool with a scan of its keys; for test pools."""
     root = f"{keys.root}:"
     found = _read_keys(direct, root)
     stem = keys.task("").removeprefix(root)
@@ -139,14 +139,14 @@ def read_final_state(direct: redis.Redis, keys: PoolKeys) -> FinalState:
 
 
 def read_ends(direct: redis.Redis, keys: PoolKeys, after: str) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Read the stream of events: per entry its id and the tasks that ended, with their states.
+    """Read the stream of events: entry ids with ended tasks and their states.
 
     Args:
         direct: any client.
         keys: of the pool.
-        after: `-` for all, `(ID` for those behind an entry.
+        after: `-` for all, `(ID` for the entries after one.
     """
-    # By a script: redis-py makes a mapping of an entry and so would hide an end that came twice.
+    # By a script, because redis-py returns an entry as a mapping and would hide a repeated end.
     entries: Any = direct.eval(_RANGE, 1, keys.events, after)
     return [
         (
@@ -164,9 +164,9 @@ _RANGE: Final = "return redis.call('XRANGE', KEYS[1], ARGV[1], '+')"
 
 
 def read_record(id_: str, record: Mapping[bytes, bytes]) -> StoredTask:
-    """Make a task of its record."""
+    """Build a task from its record."""
     stored = TaskRecord(id_, {name.decode(): value for name, value in record.items()})
-    # The skill of a damaged envelope is missing, so that a checker sees it.
+    # A damaged envelope gives no skill, so that a checker sees it.
     envelope = stored.envelope if stored.envelope.args else Envelope("", b"{}")
     args = decode_json(envelope.args)
     op = args.get("op") if isinstance(args, dict) else None
@@ -212,7 +212,7 @@ def _read_keys(direct: redis.Redis, root: str) -> dict[str, StoredKey]:
     return {
         name.removeprefix(root): StoredKey(type_, length, has_ttl=left_ms != -1, permanent=is_permanent(name))
         for (name, type_), length, left_ms in zip(known, lengths, lives, strict=True)
-        if left_ms != -2  # it went away while it was looked at
+        if left_ms != -2  # it expired meanwhile
     }
 
 

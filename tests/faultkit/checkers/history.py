@@ -1,7 +1,7 @@
-"""What actors write down of what they do: the intention before, the outcome after, one line and one `write` each.
+"""Records what actors do: the intention before, the outcome after, one line and one `write` each.
 
-A line is in the file when `write` returns, so that kill -9 tears the last line of a process at most; each process has a
-file of its own, so that a torn line damages no other.
+A line is in the file when `write` returns, so that kill -9 tears at most the last line of a process. Each process has
+its own file.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class SubmitStarted(msgspec.Struct, frozen=True, tag=True):
-    """A task is about to be submitted.
+    """A client submits a task.
 
     Attributes:
-        op: names the intention; the task carries it as its argument `op`. Intentions that share a key share it.
-        key: idempotency key, if given.
+        op: id of the intention, also an argument of the task. Intentions with the same key share it.
+        key: idempotency key, if any.
     """
 
     op: str
@@ -32,28 +32,28 @@ class SubmitStarted(msgspec.Struct, frozen=True, tag=True):
 
 
 class SubmitAccepted(msgspec.Struct, frozen=True, tag=True):
-    """The submit was answered with the id of a task."""
+    """A submit returned a task id."""
 
     op: str
     task: str
 
 
 class SubmitRejected(msgspec.Struct, frozen=True, tag=True):
-    """The submit was refused, or never left: nothing of it may be stored."""
+    """A submit was refused or not sent: nothing of it may be stored."""
 
     op: str
     error: str
 
 
 class SubmitUnanswered(msgspec.Struct, frozen=True, tag=True):
-    """Nobody knows whether the submit arrived; `tasks` are those that may have."""
+    """A submit with an unknown outcome; `tasks` are those that may be stored."""
 
     op: str
     tasks: tuple[str, ...]
 
 
 class CancelStarted(msgspec.Struct, frozen=True, tag=True):
-    """A task is about to be cancelled."""
+    """A client cancels a task."""
 
     task: str
 
@@ -66,7 +66,7 @@ class CancelAnswered(msgspec.Struct, frozen=True, tag=True):
 
 
 class EndSeen(msgspec.Struct, frozen=True, tag=True):
-    """A client was told how a task ended; `result` as JSON."""
+    """A client learned the end of a task; `result` as JSON."""
 
     task: str
     state: str
@@ -74,12 +74,12 @@ class EndSeen(msgspec.Struct, frozen=True, tag=True):
 
 
 class RunStarted(msgspec.Struct, frozen=True, tag=True):
-    """An attempt is about to begin.
+    """An attempt begins.
 
     Attributes:
         entry: id of the inbox entry, which begins with the server's time in ms.
-        run: names this very execution, in case that one attempt is executed twice.
-        limits: names of the limits that the start had to fit into.
+        run: id of this execution, in case an attempt is executed twice.
+        limits: names of the limits of the start.
     """
 
     task: str
@@ -93,17 +93,17 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def assigned_ms(self) -> int:
-        """When it was put into the inbox, by the server's clock."""
+        """Server time of the assignment."""
         return int(self.entry.partition("-")[0])
 
     @property
     def granted_ms(self) -> int:
-        """When the start was granted, by the server's clock: assigned, or adopted, which raises the generation."""
+        """Server time of the grant: assigned, or adopted, which raises the generation."""
         return max(self.assigned_ms, int(self.generation))
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag=True):
-    """An attempt came to its end in its process: `returned`, `raised` or `cancelled`."""
+    """An attempt ended in its process: `returned`, `raised` or `cancelled`."""
 
     task: str
     generation: str
@@ -112,7 +112,7 @@ class RunEnded(msgspec.Struct, frozen=True, tag=True):
 
 
 class EmitStarted(msgspec.Struct, frozen=True, tag=True):
-    """An attempt is about to emit its chunk number so and so."""
+    """An attempt emits a chunk with this number."""
 
     task: str
     generation: str
@@ -128,7 +128,7 @@ class EmitConfirmed(msgspec.Struct, frozen=True, tag=True):
 
 
 class EndNoted(msgspec.Struct, frozen=True, tag=True):
-    """The server noted the end of a task in its stream of events."""
+    """The server recorded the end of a task in its stream of events."""
 
     task: str
     state: str
@@ -136,7 +136,7 @@ class EndNoted(msgspec.Struct, frozen=True, tag=True):
 
 
 class LeaderSeen(msgspec.Struct, frozen=True, tag=True):
-    """Who held the supervisors' lease at a moment of the server's clock, and for how much longer."""
+    """Holder of the supervisors' lease at a server time, and its remaining time."""
 
     server_ms: int
     holder: str
@@ -144,7 +144,7 @@ class LeaderSeen(msgspec.Struct, frozen=True, tag=True):
 
 
 class AllStopped(msgspec.Struct, frozen=True, tag=True):
-    """A stop of everything was active, and acknowledged by all who lived, between these times of the wall clock."""
+    """A stop of everything was active and acknowledged by all live workers, between these wall-clock times."""
 
     command: str
     since_ms: int
@@ -152,7 +152,7 @@ class AllStopped(msgspec.Struct, frozen=True, tag=True):
 
 
 class FaultsEnded(msgspec.Struct, frozen=True, tag=True):
-    """All faults had ended and all actors ran, by the server's clock."""
+    """All faults had ended and all actors ran, at this server time."""
 
     server_ms: int
 
@@ -181,8 +181,8 @@ class Line(msgspec.Struct, frozen=True):
     """One line of a history.
 
     Attributes:
-        at_ms: wall clock of the machine that wrote it.
-        actor: who wrote it, with its process id.
+        at_ms: wall-clock time of the machine.
+        actor: name and process id.
     """
 
     at_ms: int
@@ -191,11 +191,11 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """Writes the history of one actor into a directory; threads may share it, and a forked child goes on in a new file.
+    """Writes the history of one actor into a directory; thread-safe, and a forked child continues in a new file.
 
     Args:
-        directory: made when the first line is written.
-        actor: what the actor is called in the file's name and in each line.
+        directory: created with the first line.
+        actor: name in the file name and in each line.
     """
 
     def __init__(self, directory: str | os.PathLike[str], actor: str) -> None:
@@ -205,7 +205,7 @@ class Recorder:
         self._pid, self._descriptor, self._actor = 0, -1, ""
 
     def write(self, event: Event) -> None:
-        """Append one event; it is in the file when this returns."""
+        """Append one event; it is in the file on return."""
         with self._lock:
             if self._pid != os.getpid():
                 self._open()
@@ -220,7 +220,7 @@ class Recorder:
         self._pid = os.getpid()
         self._directory.mkdir(parents=True, exist_ok=True)
         self._actor = f"{self._name}-{self._pid}"
-        # Process ids return; a file must not be continued behind a line that was torn.
+        # Process ids repeat, and a new file avoids writing after a torn line.
         path = self._directory / f"{self._actor}-{secrets.token_hex(4)}.jsonl"
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
@@ -233,7 +233,7 @@ class Recorder:
 
 
 class History:
-    """The lines of many actors, in the order of their wall clock; those of one actor in the order they were written."""
+    """Lines of many actors by wall-clock time; lines of one actor in the order of writing."""
 
     def __init__(self, lines: Iterable[Line]) -> None:
         self.lines: Sequence[Line] = sorted(lines, key=lambda line: line.at_ms)
@@ -242,19 +242,19 @@ class History:
             self._by_kind.setdefault(type(line.event), []).append(line)
 
     def of(self, kind: type[E]) -> list[E]:
-        """All events of one kind."""
+        """Return all events of one kind."""
         return [line.event for line in self._by_kind.get(kind, ()) if isinstance(line.event, kind)]
 
     def lines_of(self, kind: type[E]) -> list[tuple[int, E]]:
-        """All events of one kind with the wall clock of their lines."""
+        """Return all events of one kind with their wall-clock times."""
         return [(line.at_ms, line.event) for line in self._by_kind.get(kind, ()) if isinstance(line.event, kind)]
 
 
 def read_history(directory: str | os.PathLike[str]) -> History:
-    """Read all files of a directory; the last line of each may be torn and is dropped then.
+    """Read all files of a directory; drop a torn last line.
 
     Raises:
-        ValueError: a line in the middle cannot be read.
+        ValueError: another line cannot be read.
     """
     decode = msgspec.json.Decoder(Line).decode
     lines: list[Line] = []

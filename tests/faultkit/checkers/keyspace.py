@@ -1,4 +1,4 @@
-"""I10: no key stays for ever, nothing is left in queues and inboxes, nothing grows with finished work."""
+"""I10: keys expire, queues and inboxes are empty, and nothing grows with finished work."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from tests.faultkit.checkers.rules import Rules
 
 WAITING: Final = ("queue:", "parked:", "held", "queues", "scheduled", "asking", "expiring", "lane:")
-"""Keys that hold tasks which wait; they vanish when empty."""
+"""Keys of waiting tasks, which vanish when empty."""
 MOST_ENTRIES: Final = 1200
-"""Streams that are not of one task are capped at about 1,000 entries."""
+"""Limit of shared streams, which are capped at about 1,000 entries."""
 CAPPED: Final = ("doorbell", "events", "replies:")
 FEW: Final = 200
-"""What a permanent key may hold that is no stream: names of agents, counters, limits."""
+"""Limit of other permanent keys: names of agents, counters, limits."""
 
 
 def check_keys(final: FinalState, rules: Rules) -> CheckResult:
-    """Judge the key space of a pool that has drained."""
+    """Check the keys of a drained pool."""
     wrong: list[str] = []
     for name, key in final.keys.items():
         if not key.has_ttl and not key.permanent:
@@ -49,7 +49,7 @@ def check_keys(final: FinalState, rules: Rules) -> CheckResult:
 
 
 def check_growth(before: FinalState, after: FinalState) -> CheckResult:
-    """Compare two drained states of one pool: permanent keys may not have become more, nor longer than their caps."""
+    """Compare two drained states of one pool: no more permanent keys, and none above its limit."""
     first = {name for name, key in before.keys.items() if key.permanent}
     last = {name: key for name, key in after.keys.items() if key.permanent}
     wrong = [f"a new permanent key: {name}" for name in sorted(last.keys() - first)]

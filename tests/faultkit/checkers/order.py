@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from tests.faultkit.checkers.rules import Rules
 
 _MOST_ATTEMPTS: Final = 2
-"""Later ones may have waited in the schedule: from the second death on a task comes back with a delay."""
+"""Later attempts may come from the schedule, because a task is delayed after its second death."""
 
 
 def check_order(history: History, final: FinalState, rules: Rules) -> CheckResult:
-    """Judge skills whose tasks wait for nothing but their turn: no delays, retries, snoozes, limits.
+    """Check skills whose tasks wait only for their turn: no delays, retries, snoozes, limits.
 
-    The generation of such an attempt is the server's time at which its task became ready, its entry tells when it was
-    assigned. In between it stood in its queue, so nothing that is less urgent may have been assigned.
+    The generation of an attempt is the server time at which its task became ready, and its entry has the time of the
+    assignment. In between, no task of lower priority may be assigned.
     """
     waits: dict[str, list[tuple[int, int, int, str]]] = {skill: [] for skill in rules.ranked}
     for one in history.of(RunStarted):
@@ -45,10 +45,10 @@ def check_order(history: History, final: FinalState, rules: Rules) -> CheckResul
 
 
 def check_lanes(history: History, final: FinalState, rules: Rules) -> CheckResult:
-    """Judge lanes whose tasks were submitted by one client in the order of their ids.
+    """Check lanes whose tasks one client submitted in the order of their ids.
 
-    From the moment at which the first attempt of a task was assigned until its end no other task of its lane may be
-    assigned. A task whose attempts left no trace was cancelled, or expired, before it began.
+    Between the first assignment of a task and its end, no other task of its lane may be assigned. A task without
+    attempts was cancelled or expired.
     """
     first_ms: dict[str, int] = {}
     for one in history.of(RunStarted):

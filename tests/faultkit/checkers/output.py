@@ -1,4 +1,4 @@
-"""I3, as far as it exists today: output of attempts: no confirmed chunk lost, none doubled, none of a stale attempt."""
+"""I3: no confirmed chunk of output is lost or doubled, and none comes from a stale attempt."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_output(history: History, final: FinalState, rules: Rules) -> CheckResult:
-    """Hold the stored chunks of each attempt against what it meant to emit and what was confirmed."""
+    """Compare the stored chunks of each attempt with its emits and confirmations."""
     meant, confirmed = _by_attempt(history.of(EmitStarted)), _by_attempt(history.of(EmitConfirmed))
     stored = defaultdict[tuple[str, int], list[int]](list)
     generations = defaultdict[str, set[int]](set)
@@ -58,12 +58,12 @@ def _faults(numbers: list[int], *, meant: set[int], confirmed: set[int]) -> list
     if lost := confirmed - set(numbers):
         found.append(f"chunks {sorted(lost)} were confirmed and are lost")
     if strange := set(numbers) - meant:
-        found.append(f"chunks {sorted(strange)} were emitted by nobody")
+        found.append(f"chunks {sorted(strange)} were never emitted")
     return found
 
 
 def _stale(id_: str, chunks: Sequence[StoredChunk], generations: set[int]) -> list[str]:
-    """Chunks that an attempt wrote after it had lost its task: the next generation tells when that was."""
+    """Return chunks that an attempt wrote after the next generation had the task."""
     wrong: list[str] = []
     for chunk in chunks:
         if chunk.kind not in {"output", "progress"}:

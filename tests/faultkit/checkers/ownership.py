@@ -20,9 +20,9 @@ _RUN: Final = re.compile(r"\brun=(\w+)")
 
 
 def check_ownership(history: History, final: FinalState) -> CheckResult:
-    """Hold stored results and failures against the attempts that began.
+    """Compare stored results and failures with the attempts.
 
-    A result that is a JSON object with `run` names the execution that made it, a failure whose text has `run=…` too.
+    A JSON object with `run` as result, or `run=…` in the text of a failure, names its execution.
     """
     begun = history.of(RunStarted)
     runs = {one.run: one for one in begun}
@@ -49,13 +49,13 @@ def _result(task: StoredTask, runs: dict[str, RunStarted], begun: list[RunStarte
     if task.state != "succeeded":
         return []
     if not any(int(one.generation) == task.generation for one in begun):
-        return [f"task {task.id} succeeded in generation {task.generation}, which nobody executed"]
+        return [f"task {task.id} succeeded in generation {task.generation}, which no worker executed"]
     run = _run_of(task)
     if run is None:
         return []
     owner = runs.get(run)
     if owner is None or owner.task != task.id:
-        return [f"task {task.id} has a result of run {run}, which was none of its own"]
+        return [f"task {task.id} has a result of run {run}, which belongs to another task"]
     if int(owner.generation) != task.generation:
         whose = f"generation {owner.generation} (worker {owner.worker})"
         return [f"task {task.id} has the result of {whose}, and is of generation {task.generation}"]
@@ -86,16 +86,16 @@ def _failures(task: StoredTask, runs: dict[str, RunStarted]) -> list[str]:
         seen.add(run)
         owner = runs.get(run)
         if owner is None or owner.task != task.id:
-            wrong.append(f"task {task.id} has a failure of run {run}, which was none of its own")
+            wrong.append(f"task {task.id} has a failure of run {run}, which belongs to another task")
         elif owner.attempt != attempt:
             wrong.append(f"task {task.id} has the failure of attempt {owner.attempt} as that of attempt {attempt}")
     return wrong
 
 
 def check_leases(history: History) -> CheckResult:
-    """Judge samples of the lease, taken on the server, and the grants of attempts.
+    """Check samples of the supervisors' lease, and the grants of attempts.
 
-    Supervisors that end in order give their lease back, so only samples from before that may be in the history.
+    An orderly end of a supervisor releases its lease, so the history may only have samples from before that.
     """
     seen = sorted(history.of(LeaderSeen), key=lambda sample: sample.server_ms)
     by_task = defaultdict[str, list[RunStarted]](list)

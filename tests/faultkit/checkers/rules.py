@@ -1,4 +1,4 @@
-"""What the tasks of a run are allowed to do: the terms against which histories are judged."""
+"""Rules of a run, against which histories are checked."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SkillRule:
-    """One skill.
+    """Rules of one skill.
 
     Attributes:
-        ends: final states that its tasks may reach by themselves. Beside these, a task may be cancelled if somebody
-            tried to, and dead when it has used up its deaths.
-        chunks: how many chunks of output a successful attempt emits.
+        ends: final states that its tasks may reach; also cancelled after a cancel, and dead after its deaths.
+        chunks: number of output chunks of a successful attempt.
     """
 
     max_attempts: int = 3
@@ -35,11 +34,11 @@ class LimitRule:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How long things may take after everything was healed.
+    """Time limits after all faults ended.
 
     Attributes:
         drained_ms: until every task has ended.
-        restarted_ms: until an attempt whose process died is followed by the next one.
+        restarted_ms: until the next attempt after a dead process.
     """
 
     drained_ms: int
@@ -48,12 +47,12 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The terms of a run; a skill that is not named has those of `SkillRule()`.
+    """Rules of a run; skills default to `SkillRule()`.
 
     Attributes:
-        ranked: skills whose tasks never wait for anything but their turn, so that their order can be judged.
-        live: workers per agent that are there in the end.
-        steered_lanes: how the names of lanes begin in which tasks interrupt and replace others: they have no order.
+        ranked: skills whose tasks wait only for their turn, so that their order can be checked.
+        live: workers per agent at the end.
+        steered_lanes: name prefix of lanes in which tasks interrupt and replace others, without an order.
     """
 
     bounds: Bounds
@@ -64,5 +63,5 @@ class Rules:
     steered_lanes: tuple[str, ...] = ()
 
     def skill(self, name: str) -> SkillRule:
-        """The terms of a skill."""
+        """Return the rules of a skill."""
         return self.skills.get(name, SkillRule())

@@ -1,4 +1,4 @@
-"""Runs all checkers, and refuses to call a run good in which one of them had nothing to judge."""
+"""Runs all checkers; a run fails if one of them had nothing to check."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What all checkers found."""
+    """Results of all checkers."""
 
     findings: tuple[CheckResult, ...]
 
     @property
     def violations(self) -> list[str]:
-        """A sentence each, with the promise before it."""
+        """One sentence each, with the promise before it."""
         return [f"{one.invariant}: {text}" for one in self.findings for text in one.violations]
 
     @property
     def unchecked(self) -> list[str]:
-        """Promises of which the run shows nothing."""
+        """Promises that the run does not show."""
         return [one.invariant for one in self.findings if not one.checked]
 
     @property
     def passed(self) -> bool:
-        """Whether everything was judged and nothing was found."""
+        """True if everything was checked without violations."""
         return not self.violations and not self.unchecked
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class CheckReport:
 
 
 def run_checks(history: History, final: FinalState, rules: Rules) -> CheckReport:
-    """Judge a run that has drained."""
+    """Check a drained run."""
     return CheckReport(
         (
             check_total(history, final, rules),

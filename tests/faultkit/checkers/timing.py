@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from tests.faultkit.checkers.final_state import FinalState
     from tests.faultkit.checkers.rules import Rules
 STOP_SLACK_MS: Final = 250
-"""An attempt that was let through just before the stop was heard writes its line a little later, on a busy machine."""
+"""An attempt that passed just before the stop arrived writes its line a little later on a busy machine."""
 
 
 def check_recovery(history: History, final: FinalState, rules: Rules) -> CheckResult:
-    """Judge every moment at which everything had healed."""
+    """Check every moment at which all faults had ended."""
     accepted_ms: dict[str, int] = {}
     for at_ms, one in history.lines_of(SubmitAccepted):
         accepted_ms.setdefault(one.task, at_ms)
@@ -44,7 +44,7 @@ def check_recovery(history: History, final: FinalState, rules: Rules) -> CheckRe
 
 
 def _restarted_ms(attempts: list[RunStarted], stopped: set[str], healed_ms: int, ended_ms: int) -> int:
-    """When an orphan of before the healing went on; the moment of healing if there was none."""
+    """Return when an orphaned attempt was followed by the next one; the end of the faults if there was none."""
     attempts = sorted(attempts, key=lambda one: one.granted_ms)
     before = [one for one in attempts if one.granted_ms <= healed_ms]
     after = [one for one in attempts if one.granted_ms > healed_ms]
@@ -54,7 +54,7 @@ def _restarted_ms(attempts: list[RunStarted], stopped: set[str], healed_ms: int,
 
 
 def check_stops(history: History) -> CheckResult:
-    """Look at every stop that all live workers had acknowledged; all lines are written by clocks of one machine."""
+    """Check every stop that all live workers acknowledged; all lines have clocks of one machine."""
     halts = history.of(AllStopped)
     wrong: list[str] = []
     for at_ms, one in history.lines_of(RunStarted):
@@ -66,7 +66,7 @@ def check_stops(history: History) -> CheckResult:
 
 
 def check_rates(history: History, rules: Rules) -> CheckResult:
-    """Look at every window that ends with a start. What was granted and never began is not seen, so this is mild."""
+    """Check every window that ends with a start. Grants that never began are not seen."""
     starts = defaultdict[str, dict[tuple[str, str], int]](dict)
     for one in history.of(RunStarted):
         for limit in one.limits:

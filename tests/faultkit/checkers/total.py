@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_total(history: History, final: FinalState, rules: Rules) -> CheckResult:
-    """Hold what clients were promised against what is stored."""
+    """Compare the promises to clients with the stored tasks."""
     accepted = history.of(SubmitAccepted)
     wrong = [f"task {one.task} ({one.op}) was accepted and is lost" for one in accepted if one.task not in final.tasks]
     wrong += [
@@ -52,14 +52,14 @@ def _from_nowhere(history: History, final: FinalState) -> list[str]:
     }
     intended = {one.op for one in history.of(SubmitStarted)}
     return [
-        f"task {task.id} of {task.skill} ({task.op}) was submitted by nobody"
+        f"task {task.id} of {task.skill} ({task.op}) was never submitted"
         for task in final.tasks.values()
         if task.id not in known and task.op not in intended
     ]
 
 
 def _refused(history: History, final: FinalState) -> list[str]:
-    # An intention without an outcome may have arrived, so only those count of which every try was refused.
+    # An intention without an outcome may have arrived, so count only those whose every try was refused.
     tried, refused = (
         Counter(one.op for one in history.of(SubmitStarted)),
         Counter(one.op for one in history.of(SubmitRejected)),
