@@ -54,7 +54,7 @@ class Attempt(msgspec.Struct, eq=False):
         envelope: blank until it is read.
         skill: set by `prepare`, as are `values`, `timeout_s` and `started_s`.
         context: None if neither the handler nor a middleware takes it.
-        resources: of its context; None before and after the handler.
+        resources: of its context and locks; None before and after the handler, and without both.
         scope: cancel scope of the slot that runs it.
         running: whether its handler runs.
         abandoned: whether it ended while its handler goes on.

@@ -180,8 +180,8 @@ class Executor:
             return Verdict(VerdictKind.RELEASED, reason=f"no-skill {envelope.skill}")
         attempt.skill = skill
         attempt.timeout_s = envelope.timeout_s if envelope.timeout_s is not None else skill.options.timeout_s
-        attempt.resources = self._open_resources(attempt)
         if skill.takes_context or self._agent.middleware:
+            attempt.resources = self._open_resources(attempt)
             attempt.context = self._context(attempt, attempt.resources)
         try:
             # The process of a handler validates its arguments itself.
@@ -219,7 +219,8 @@ class Executor:
 
     async def _lock(self, attempt: Attempt) -> Next | Verdict:
         """Take the execution locks that the handler must hold before it starts."""
-        assert attempt.resources is not None
+        if attempt.resources is None:
+            attempt.resources = self._open_resources(attempt)
         locks = attempt.resources.locks.execution
         step: Next | Verdict
         try:
