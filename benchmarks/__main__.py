@@ -21,6 +21,7 @@ from benchmarks.peers.registry import PEERS
 from benchmarks.report import Run, as_markdown, start_of_run, write_into_docs, write_results
 from benchmarks.server import running_server
 from benchmarks.sizes import FULL, QUICK
+from benchmarks.summary import write_summary
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).resolve().parent
 _RESULTS = _HERE / "results"
 _DOCS_PAGE = _HERE.parent / "docs" / "internals" / "performance.md"
+_PICTURE = _HERE.parent / "docs" / "images" / "performance.svg"
 
 
 def main() -> int:
@@ -72,6 +74,8 @@ def main() -> int:
     say(f"written to {write_results(run, _RESULTS)}")
     if options.write_docs:
         write_into_docs(run, _DOCS_PAGE)
+        if run.comparisons:
+            write_summary(_DOCS_PAGE, _PICTURE)
     if run.failures:
         say(f"logs are in {folder}")
         return 1

@@ -55,15 +55,12 @@ def as_markdown(run: Run) -> str:
     """Render one table, with the conditions above and the missed goals below it."""
     goals = sum(figure.met is not None for figure in run.figures)
     rounds = run.sizes["rounds"]
-    conditions = (
-        f"Measured {run.started:%Y-%m-%d %H:%M} UTC in {run.duration_s:.0f} s: {_machine()}; "
-        f"Redis {run.server_version} over {run.transport}, no persistence; {', '.join(_versions())}; "
-        f"{rounds} {'rounds' if rounds > 1 else 'round'}, medians; load before the run {run.load_before:.1f}."
-    )
     lines = [
-        conditions,
+        f"Measured {run.started:%Y-%m-%d %H:%M} UTC in {run.duration_s:.0f} s: {_machine()};",
+        f"Redis {run.server_version} over {run.transport}, no persistence; {', '.join(_versions())};",
+        f"{rounds} {'rounds' if rounds > 1 else 'round'}, medians; load before the run {run.load_before:.1f}.",
         "",
-        "| measure | | value | rounds | ratio | goal | |",
+        "| measure | | value | range | ratio | goal | |",
         "|---|---|--:|---|--:|---|---|",
         *(_row(figure) for figure in run.figures),
         "",
@@ -148,12 +145,12 @@ def write_into_docs(run: Run, page: Path) -> None:
 
 def _row(figure: Figure) -> str:
     ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
-    rounds = " ".join(_number(value) for value in figure.rounds) if len(figure.rounds) > 1 else ""
+    spread = f"{_number(min(figure.rounds))} to {_number(max(figure.rounds))}" if len(figure.rounds) > 1 else ""
     goals = "; ".join(goal.text for goal in figure.goals)
     met = {True: "met", False: "**missed**", None: ""}[figure.met]
     note = f" ({figure.note})" if figure.note else ""
     value = f"{_number(figure.value)} {figure.unit}"
-    return f"| {figure.measure} | {figure.name}{note} | {value} | {rounds} | {ratio} | {goals} | {met} |"
+    return f"| {figure.measure} | {figure.name}{note} | {value} | {spread} | {ratio} | {goals} | {met} |"
 
 
 def _peer_lines(run: Run) -> list[str]:
@@ -163,10 +160,10 @@ def _peer_lines(run: Run) -> list[str]:
         return ["", *missing] if missing else []
     versions = ", ".join(f"{one.peer.name} {one.peer.version}" for one in run.peers)
     systems = [OURS, RAW, *(one.peer.name for one in run.peers)]
-    reading = "In brackets: ours as a multiple of it; the best peer's figure is bold."
     return [
         "",
-        f"Peers of the same run, in turns with the others: {versions}. {reading}",
+        f"Peers of the same run, in turns with the others: {versions}.",
+        "In brackets: ours as a multiple of it; the best peer's figure is bold.",
         "",
         f"| | {' | '.join(systems)} |",
         f"|---|{'--:|' * len(systems)}",

@@ -21,7 +21,7 @@ import anyio.to_thread
 import pytest
 
 from orchestrator.cli.app import program
-from tests.docs.pages import PAGES, ROOT, Block, anchors, blocks, is_generated, links, prose
+from tests.docs.pages import PAGES, ROOT, Block, anchors, blocks, is_generated, links, prose, read
 from tests.helpers.local_team import LocalTeam, local_settings, run_local_team
 from orchestrator import Agent
 
@@ -141,3 +141,10 @@ def test_named_files_exist() -> None:
             if not (ROOT / path).is_file() or (test and f"def {test}(" not in (ROOT / path).read_text(encoding="utf-8")):
                 wrong.append(f"{page}: {name}")
     assert wrong == []
+
+
+def test_lines_are_short() -> None:
+    """A line of a page has at most 160 characters, so that changes can be read line by line."""
+    pages = [page for page in PAGES if not page.startswith(("lua/", "benchmarks/"))]
+    long = [f"{page}:{at}" for page in pages for at, line in enumerate(read(page), 1) if len(line) > 160]
+    assert long == []
