@@ -7,6 +7,6 @@ agent = Agent("greeter", concurrency=20)
 
 @agent.skill
 async def greet(ctx: TaskContext, name: str) -> str:
-    """Greet somebody."""
+    """Greet a person."""
     ctx.log.info("greeting", name=name)
     return f"Hello, {name}! This was attempt {ctx.attempt}."
