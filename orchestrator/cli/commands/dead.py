@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
 from orchestrator.cli.terminal.declared import noun
-from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.options import DEFAULTS, DryRun, Globals, TaskId, Yes
+from orchestrator.cli.terminal.parsing import option
 from orchestrator.cli.terminal.selections import NO_FILTER, Filtering, row, selecting
 from orchestrator.core.errors import InvalidInput, NotFound
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 commands = noun(
     "dead",
-    "Look at dead letters, let them run again, export or delete them.",
+    "List, retry, export and delete dead letters.",
     "orc dead list --group error",
     'orc dead retry --skill send --reason-contains TimeoutError --reason "the mail server is back"',
 )
@@ -35,10 +35,10 @@ async def list_(
     filtering: Filtering = NO_FILTER,
     common: Globals = DEFAULTS,
 ) -> None:
-    """List dead letters, the newest first.
+    """List dead letters, newest first.
 
     Args:
-        group: One line for those that failed alike: how many, the newest, an example.
+        group: Print one line per error, with the number of dead letters, the newest time and an example.
     """
     from orchestrator.tasks.model import TaskState
     from orchestrator.tasks.selecting import group_by_error, select
@@ -56,16 +56,12 @@ async def list_(
         groups = [asdict(one) for one in group_by_error(found.tasks)]
         output.show_list(common.output, groups, columns, key="example", empty="no dead letters")
     if found.more:
-        output.say(f"these are the newest {filtering.limit}; --limit shows more")
+        output.say(f"these are the newest {filtering.limit}; raise --limit for more")
 
 
 @commands.command("show", "orc dead show 0192f0c1-…", "orc dead show 0192f0c1-… -o json | jq -r '.errors[-1]'")
-async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
-    """Show why a task is a dead letter: its reason, arguments, all attempts with tracebacks, deaths, requeues.
-
-    Args:
-        task: Its id.
-    """
+async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
+    """Show a dead letter: reason, arguments, the traceback of each attempt, deaths and retries."""
     from orchestrator.core.ids import check_task_id
     from orchestrator.why import lookup
 
@@ -73,7 +69,7 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
     async with common.services() as services:
         info = await lookup.info(services.store, task)
     if info.state != "dead":
-        raise NotFound(f"task {task} is no dead letter, it is {info.state}; `orc tasks show {task}` shows it")
+        raise NotFound(f"task {task} is not a dead letter, it is {info.state}; see `orc tasks show {task}`")
     names = (
         "id",
         "skill",
@@ -89,7 +85,7 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
     )
     record: dict[str, Any] = {name: getattr(info, name) for name in names}
     record |= {"args": output.raw_json(info.args), "errors": info.errors}
-    record |= {name: [_told(line, parts) for line in getattr(info, name)] for name, parts in _NOTES.items()}
+    record |= {name: [_note(line, parts) for line in getattr(info, name)] for name, parts in _NOTES.items()}
     if common.output == "table":
         record |= {name: [_line(note) for note in record[name]] for name in _NOTES}
     optional = ("session", "tags", "key", "parent", "errors", "deaths", "requeues")
@@ -97,10 +93,10 @@ async def show(task: Annotated[str, positional("ID")], /, *, common: Globals = D
 
 
 _NOTES = {"deaths": ("worker", "how"), "requeues": ("state", "who")}
-"""What stands behind the time in a piece of evidence: a word, and a text."""
+"""Names of the two fields after the time in a note: a word and a text."""
 
 
-def _told(note: str, names: Sequence[str]) -> dict[str, Any]:
+def _note(note: str, names: Sequence[str]) -> dict[str, Any]:
     from orchestrator.core.durations import from_instant_ms
 
     at_ms, word, text = [*note.split(" ", 2), "", ""][:3]
@@ -119,23 +115,18 @@ def _line(note: dict[str, Any]) -> str:
     "orc dead retry --all --dry-run",
 )
 def retry(
-    *tasks: Annotated[str, positional("ID")],
-    dry_run: Annotated[bool, option("--dry-run")] = False,
-    yes: Annotated[bool, option("--yes")] = False,
+    *tasks: TaskId,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     filtering: Filtering = NO_FILTER,
     options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Let dead letters run again: the same tasks, with ids, keys and histories; failures and deaths count anew.
+    """Retry dead letters. They keep their ids, keys and histories; failures and deaths count from zero.
 
-    By filter it asks first, and a supervisor does it; what dies later is not meant.
+    With a filter it asks for confirmation, and a supervisor retries the dead letters that match now.
 
-    Exit code: 0 done, 3 unknown, 4 refused, 5 not done in time, 6 some of each, 69 no supervisor is there to do it.
-
-    Args:
-        tasks: Their ids.
-        dry_run: Only print the ids that the filter means.
-        yes: Do not ask.
+    Exit code: 0 done, 3 unknown, 4 refused, 5 not done in time, 6 mixed, 69 no supervisor leads.
     """
     from orchestrator.cli.commands.task_bulk import retry_tasks
     from orchestrator.tasks.model import TaskState
@@ -146,16 +137,15 @@ def retry(
 
 @commands.command("export", "orc dead export --all > dead.jsonl", "orc dead export --skill send --to send.jsonl")
 async def export(
-    *tasks: Annotated[str, positional("ID")],
+    *tasks: TaskId,
     to: Annotated[Path | None, option("--to", metavar="FILE")] = None,
     filtering: Filtering = NO_FILTER,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Write dead letters as JSON lines: what was asked for, and all that happened. They stay where they are.
+    """Write dead letters as JSON lines, with their arguments and histories. The dead letters are kept.
 
     Args:
-        tasks: Their ids.
-        to: A new file; standard output otherwise.
+        to: A new file, in place of standard output.
     """
     from orchestrator.cli.commands.task_bulk import checked
     from orchestrator.cli.terminal.failures import DONE, NOT_FOUND, joint_exit_code
@@ -166,7 +156,7 @@ async def export(
     chosen = selecting(tasks, filtering, among={TaskState.DEAD})
     ids = checked(tasks)
     if to is not None and to.exists():
-        raise InvalidInput(f"{to} exists; name a file that does not")
+        raise InvalidInput(f"{to} exists; name a new file")
     codes: list[int] = []
     lines: list[str] = []
     async with common.services() as services:
@@ -174,11 +164,11 @@ async def export(
             found = await select(services.store, chosen.wanted, among=chosen.among, limit=chosen.limit)
             ids = found.ids
             if found.more:
-                output.say(f"these are the newest {filtering.limit}; --limit exports more")
+                output.say(f"these are the newest {filtering.limit}; raise --limit for more")
         for id_ in ids:
             record = await export_task(services.store, id_)
             if record is None or record["state"] != "dead":
-                output.say(f"task {id_} is no dead letter, or its record cannot be read")
+                output.say(f"task {id_} is not a dead letter, or its record is unreadable")
                 codes.append(NOT_FOUND)
                 continue
             codes.append(DONE)
@@ -187,7 +177,7 @@ async def export(
                 output.write(lines.pop())
     if to is not None:
         _write(to, lines)
-        output.say(f"wrote {len(lines)} to {to}")
+        output.say(f"wrote {len(lines)} dead letters to {to}")
     return joint_exit_code(codes) if codes else DONE
 
 
@@ -196,29 +186,24 @@ def _write(path: Path, lines: Sequence[str]) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.writelines(lines)
     except OSError as failed:
-        raise InvalidInput(f"{path} cannot be written: {failed.strerror}") from None
+        raise InvalidInput(f"cannot write {path}: {failed.strerror}") from None
 
 
-@commands.command("delete", "orc dead delete 0192f0c1-…", 'orc dead delete --older-than 7d --reason "nobody will look"')
+@commands.command("delete", "orc dead delete 0192f0c1-…", 'orc dead delete --older-than 7d --reason "obsolete"')
 def delete(
-    *tasks: Annotated[str, positional("ID")],
-    dry_run: Annotated[bool, option("--dry-run")] = False,
-    yes: Annotated[bool, option("--yes")] = False,
+    *tasks: TaskId,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     filtering: Filtering = NO_FILTER,
     options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Delete dead letters for good. Asks first.
+    """Delete dead letters. Asks for confirmation.
 
-    Exit code: as of retry.
-
-    Args:
-        tasks: Their ids.
-        dry_run: Only print the ids that the filter means.
-        yes: Do not ask.
+    Exit code: 0 done, 3 unknown, 4 refused or not confirmed, 5 not done in time, 6 mixed, 69 no supervisor leads.
     """
     from orchestrator.cli.commands.task_bulk import delete as delete_tasks
     from orchestrator.tasks.model import TaskState
 
-    chosen = selecting(tasks, filtering, among={TaskState.DEAD}, dry_run=dry_run)
+    chosen = selecting(tasks, filtering, among={TaskState.DEAD}, dry_run=dry_run, yes=yes)
     return delete_tasks(tasks, chosen, options, common, yes=yes)

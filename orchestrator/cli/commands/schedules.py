@@ -10,8 +10,9 @@ from orchestrator.cli.terminal import inputs, output
 from orchestrator.cli.terminal.confirm import ask
 from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.failures import DONE, joint_exit_code
-from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.options import DEFAULTS, Globals, Reason, Yes
 from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.task_options import DEFAULT_TASK, TaskOptions
 from orchestrator.core.errors import InvalidInput, NotFound, SubmitRefused
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 commands = noun(
     "schedules",
-    "Submit tasks at times of a calendar or at intervals.",
+    "Submit tasks at calendar times or at intervals.",
     "orc schedules add nightly report --cron '30 2 * * *' --zone Europe/Berlin",
     "orc schedules list",
     "orc schedules next",
@@ -33,25 +34,20 @@ commands = noun(
 app = commands.app
 
 COLUMNS: Final = ("name", "when", "skill", "next", "last", "state")
-Names = Annotated[str, positional("NAME")]
-Reason = Annotated[str, option("--reason", metavar="TEXT")]
+Name = Annotated[str, positional("NAME", help="Name of the schedule.")]
 
 
 @commands.command("list", "orc schedules list", "orc schedules list -o id | xargs orc schedules pause")
 async def list_(*, common: Globals = DEFAULTS) -> None:
-    """List the schedules, that which fires next in front."""
+    """List the schedules in the order of their next fire times."""
     async with _opened(common) as schedules:
         found = await schedules.list()
-    output.show_list(common.output, [_row(each) for each in found], COLUMNS, key="name", empty="no schedule is known")
+    output.show_list(common.output, [_row(each) for each in found], COLUMNS, key="name", empty="no schedules")
 
 
 @commands.command("show", "orc schedules show nightly", "orc schedules show nightly -o json | jq .next")
-async def show(name: Names, /, *, common: Globals = DEFAULTS) -> None:
-    """Show one schedule: what it submits, when, and what has become of its fire times.
-
-    Args:
-        name: Its name.
-    """
+async def show(name: Name, /, *, common: Globals = DEFAULTS) -> None:
+    """Show one schedule: its task, its times, and the outcomes of its fire times."""
     async with _opened(common) as schedules:
         found = await schedules.get(name)
     row = _row(found)
@@ -61,22 +57,21 @@ async def show(name: Names, /, *, common: Globals = DEFAULTS) -> None:
 
 @commands.command("next", "orc schedules next", "orc schedules next nightly -n 10")
 async def next_(
-    name: Annotated[str | None, positional("NAME")] = None,
+    name: Annotated[str | None, positional("NAME", help="Only this schedule.")] = None,
     /,
     *,
     count: Annotated[int, option("--count", "-n", metavar="N")] = 5,
     common: Globals = DEFAULTS,
 ) -> None:
-    """Show the next fire times, of one schedule or of all, in UTC and in the zone of the schedule.
+    """Show the next fire times of one schedule or of all, in UTC and in the zone of the schedule.
 
-    Of a paused one those that it would have if it were resumed now, when it is named.
+    A paused schedule is shown only by its name, with the times that it has when it is resumed now.
 
     Args:
-        name: Only of this one.
         count: How many [5].
     """
     if not 1 <= count <= 1000:
-        raise InvalidInput(f"--count {count} must lie between 1 and 1000")
+        raise InvalidInput(f"--count {count} is not between 1 and 1000")
     rows: list[dict[str, Any]] = []
     async with _opened(common) as schedules:
         known = [await schedules.get(name)] if name else [each for each in await schedules.list() if not each.paused]
@@ -86,7 +81,7 @@ async def next_(
     if common.output == "table":
         rows = [{**row, "in": row["at"], "utc": f"{row['at']:%Y-%m-%d %H:%M:%S}"} for row in rows]
     columns = ("name", "in", "utc", "local", "zone")
-    output.show_list(common.output, rows, columns, key="at", empty="nothing will be fired")
+    output.show_list(common.output, rows, columns, key="at", empty="no fire times")
 
 
 @commands.command(
@@ -96,9 +91,9 @@ async def next_(
     "orc schedules add nightly report @args.json --cron '0 3 * * MON-FRI' --replace",
 )
 async def add(
-    name: Names,
-    skill: Annotated[str, positional("SKILL")],
-    body: Annotated[str | None, positional("JSON|@FILE|-")] = None,
+    name: Name,
+    skill: Annotated[str, positional("SKILL", help="Skill that runs its tasks.")],
+    body: Annotated[str | None, positional("JSON|@FILE|-", help="Arguments: a JSON object, @FILE or -.")] = None,
     /,
     *,
     cron: Annotated[str | None, option("--cron", metavar="EXPRESSION")] = None,
@@ -106,60 +101,32 @@ async def add(
     every: Annotated[str | None, option("--every", metavar="DURATION")] = None,
     overlap: Annotated[Literal["enqueue", "skip", "replace"], option("--overlap", metavar="POLICY")] = "enqueue",
     catch_up: Annotated[Literal["none", "one", "all"], option("--catch-up", metavar="POLICY")] = "one",
-    arg: Annotated[tuple[str, ...], option("--arg", "-a", metavar="NAME=VALUE", many=True)] = (),
-    agent: Annotated[str | None, option("--agent", metavar="AGENT")] = None,
-    session: Annotated[str | None, option("--session", metavar="SESSION")] = None,
-    lane: Annotated[str | None, option("--lane", metavar="LANE")] = None,
-    priority: Annotated[str, option("--priority", metavar="LEVEL")] = "normal",
-    tag: Annotated[tuple[str, ...], option("--tag", metavar="TAG", many=True)] = (),
-    attempt_timeout: Annotated[str | None, option("--attempt-timeout", metavar="DURATION")] = None,
-    max_attempts: Annotated[int | None, option("--max-attempts", metavar="N")] = None,
-    result_ttl: Annotated[str | None, option("--result-ttl", metavar="DURATION")] = None,
     replace: Annotated[bool, option("--replace")] = False,
     reason: Reason = "",
+    task: TaskOptions = DEFAULT_TASK,
     common: Globals = DEFAULTS,
 ) -> None:
-    """Add a schedule. One of this name that says the same stays as it is.
+    """Add a schedule. An equal schedule of this name is left unchanged.
 
-    Exit code: 0 it is there, 2 its times or its task are not possible, 4 one of this name says something else.
+    Exit code: 0 added, replaced or equal, 2 invalid times or task, 4 another schedule has this name.
 
     Args:
-        name: Its name.
-        skill: What it submits: the name of a handler.
-        body: Arguments as a JSON object, a file with one, or standard input.
         cron: Minute, hour, day of the month, month, day of the week, as in '30 2 * * MON-FRI'.
         zone: Time zone of the expression, as Europe/Berlin [UTC].
-        every: Interval in place of --cron: 90s, 5m, 2h.
-        overlap: When the previous task has not ended: enqueue, skip, replace (cancel the previous one).
-        catch_up: Times that passed while no supervisor ran: none, one (the newest), all (at most 100).
-        arg: One argument; VALUE is JSON when it parses, otherwise text. Wins over the body.
-        agent: Give the tasks to this agent.
-        session: The conversation that they belong to.
-        lane: Their lane.
-        priority: critical, high, normal, low, or 0 to 9 (lower first).
-        tag: A label of the tasks; may be repeated.
-        attempt_timeout: How long one attempt may take.
-        max_attempts: Failures until a task is a dead letter.
-        result_ttl: How long an ended task is kept.
-        replace: Take the place of one that says something else; it keeps its history.
-        reason: Why; kept with the command.
+        every: Interval, in place of --cron: 90s, 5m, 2h.
+        overlap: When the previous task has not ended: enqueue, skip, or replace (cancel the previous one).
+        catch_up: Fire times that passed without a supervisor: none, one (the newest) or all (at most 100).
+        replace: Replace another schedule of this name; its history is kept.
     """
     options: dict[str, Any] = {
+        **task.values(),
         "cron": cron,
         "zone": zone,
         "every": inputs.duration_s("--every", every),
         "overlap": overlap,
         "catch_up": catch_up,
-        "agent": agent,
-        "session": session,
-        "lane": lane,
-        "priority": inputs.priority(priority),
-        "tags": tag,
-        "timeout": inputs.duration_s("--attempt-timeout", attempt_timeout),
-        "max_attempts": max_attempts,
-        "result_ttl": inputs.duration_s("--result-ttl", result_ttl),
     }
-    arguments = inputs.arguments(body, arg)
+    arguments = inputs.arguments(body, task.arg)
     _check_names([name])
     _check_plan(common, skill, arguments, options)
     async with _opened(common) as schedules:
@@ -168,8 +135,8 @@ async def add(
     if common.output != "table":
         output.show_record(common.output, {**_row(found), "status": status}, key="name")
         return
-    done = {"added": "added", "replaced": "replaced", "same": "was there already and says the same"}[status]
-    waits = "it is paused" if found.paused else f"fires {output.ago(found.next)}"
+    done = {"added": "added", "replaced": "replaced", "same": "is unchanged"}[status]
+    waits = "it is paused" if found.paused else f"it fires {output.ago(found.next)}"
     output.write(f"schedule {name} {done}; {waits}\n")
 
 
@@ -178,14 +145,10 @@ async def add(
     'orc schedules pause nightly --reason "the source is down"',
     "orc schedules list -o id | xargs orc schedules pause",
 )
-async def pause(*names: Names, reason: Reason = "", common: Globals = DEFAULTS) -> int:
-    """Let schedules fire no more, until they are resumed. Tasks that they have submitted go on.
+async def pause(*names: Name, reason: Reason = "", common: Globals = DEFAULTS) -> int:
+    """Pause schedules until `orc schedules resume`. Submitted tasks are not affected.
 
-    Exit code: 0 they are paused, 3 unknown, 6 some are unknown.
-
-    Args:
-        names: Their names.
-        reason: Why; kept with the command.
+    Exit code: 0 paused, 3 unknown, 6 some are unknown.
     """
 
     async def do(schedules: Schedules, name: str) -> dict[str, Any]:
@@ -196,14 +159,10 @@ async def pause(*names: Names, reason: Reason = "", common: Globals = DEFAULTS) 
 
 
 @commands.command("resume", "orc schedules resume nightly", "orc schedules list -o id | xargs orc schedules resume")
-async def resume(*names: Names, reason: Reason = "", common: Globals = DEFAULTS) -> int:
-    """Let paused schedules fire again, from their next times on. What passed meanwhile is not made up for.
+async def resume(*names: Name, reason: Reason = "", common: Globals = DEFAULTS) -> int:
+    """Resume paused schedules from their next fire times on. Fire times during the pause are skipped.
 
-    Exit code: 0 they fire, 3 unknown, 6 some are unknown.
-
-    Args:
-        names: Their names.
-        reason: Why; kept with the command.
+    Exit code: 0 resumed, 3 unknown, 6 some are unknown.
     """
 
     async def do(schedules: Schedules, name: str) -> dict[str, Any]:
@@ -218,14 +177,10 @@ async def resume(*names: Names, reason: Reason = "", common: Globals = DEFAULTS)
 @commands.command(
     "trigger", "orc schedules trigger nightly", "orc schedules trigger nightly -o id | xargs orc tasks wait"
 )
-async def trigger(*names: Names, reason: Reason = "", common: Globals = DEFAULTS) -> int:
-    """Submit the tasks of schedules now, also of paused ones, and print their ids. The fire times stay as they are.
+async def trigger(*names: Name, reason: Reason = "", common: Globals = DEFAULTS) -> int:
+    """Submit the tasks of schedules now, also of paused ones, and print their ids. Fire times do not change.
 
-    Exit code: 0 submitted, 3 unknown, 4 refused, 6 some of each.
-
-    Args:
-        names: Their names.
-        reason: Why; kept with the command.
+    Exit code: 0 submitted, 3 unknown, 4 refused, 6 mixed.
     """
 
     async def do(schedules: Schedules, name: str) -> dict[str, Any]:
@@ -237,21 +192,16 @@ async def trigger(*names: Names, reason: Reason = "", common: Globals = DEFAULTS
 
 @commands.command("delete", "orc schedules delete nightly", "orc schedules delete nightly poll --yes", alias="rm")
 def delete(
-    *names: Names,
-    yes: Annotated[bool, option("--yes")] = False,
+    *names: Name,
+    yes: Yes = False,
     reason: Reason = "",
     common: Globals = DEFAULTS,
 ) -> int:
-    """Delete schedules with their history. Tasks that they have submitted stay. Asks first.
+    """Delete schedules with their histories. Submitted tasks are kept. Asks for confirmation.
 
-    Exit code: 0 deleted, 3 unknown, 4 nobody said yes, 6 some are unknown.
-
-    Args:
-        names: Their names.
-        yes: Do not ask.
-        reason: Why; kept with the command.
+    Exit code: 0 deleted, 3 unknown, 4 not confirmed, 6 some are unknown.
     """
-    # No coroutine, so that Ctrl-C ends the question.
+    # Not a coroutine, so that Ctrl-C ends the question.
     import anyio
 
     known = _check_names(names)
@@ -269,7 +219,7 @@ def delete(
 
 @asynccontextmanager
 async def _opened(common: Globals) -> AsyncIterator[Schedules]:
-    """The schedules of the pool, while its server is open."""
+    """Open the schedules of the pool."""
     from orchestrator.schedules.api import Schedules
 
     async with common.services() as services:
@@ -277,7 +227,7 @@ async def _opened(common: Globals) -> AsyncIterator[Schedules]:
 
 
 async def _each(names: Sequence[str], do: ScheduleAction, common: Globals, key: str = "name") -> int:
-    """Do something with each schedule, and print what; one that is unknown does not keep the others from it."""
+    """Apply an action to each schedule and print the outcomes; a failure does not stop the rest."""
     known = _check_names(names)
     rows: list[dict[str, Any]] = []
     codes: list[int] = []
@@ -305,7 +255,7 @@ async def _each(names: Sequence[str], do: ScheduleAction, common: Globals, key: 
 
 
 def _row(schedule: Schedule) -> dict[str, Any]:
-    """What is shown of one schedule; `state` and `when` are for people."""
+    """Return the row of a schedule; `state` and `when` are for people."""
     state = "paused" if schedule.paused else "active" if schedule.next else "over"
     known = {**asdict(schedule), "args": output.user_json(schedule.args)}
     return {"name": schedule.name, "when": schedule.when, "state": state, **known}
@@ -314,7 +264,7 @@ def _row(schedule: Schedule) -> dict[str, Any]:
 def _fire(schedule: Schedule, at: datetime) -> dict[str, Any]:
     from zoneinfo import ZoneInfo
 
-    # An interval has no zone: the clock on this wall will do.
+    # An interval has no zone, so the local one is used.
     local = at.astimezone() if schedule.cron is None else at.astimezone(ZoneInfo(schedule.zone))
     shown = f"{local:%Y-%m-%d %H:%M:%S %z}"
     return {
@@ -329,12 +279,12 @@ def _check_names(names: Sequence[str]) -> list[str]:
     from orchestrator.core.ids import check_name
 
     if not names:
-        raise InvalidInput("which schedules? give their names; `orc schedules list -o id` has them")
+        raise InvalidInput("no schedules given; give names (`orc schedules list -o id` prints them)")
     return [check_name("schedule", name) for name in dict.fromkeys(names)]
 
 
 def _check_plan(common: Globals, skill: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
-    """Refuse what cannot be meant before a server is asked."""
+    """Check the schedule before a server is asked."""
     from orchestrator.core.ids import TaskIds
     from orchestrator.schedules.plans import build_plan
     from orchestrator.tasks.submission import SubmissionValidator

@@ -1,4 +1,4 @@
-"""`orc tasks answer`, and how `orc tasks show` shows what a task has asked."""
+"""`orc tasks answer`, and the questions in `orc tasks show`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli.terminal import inputs, output
-from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.options import DEFAULTS, Globals, TaskId
 from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.core.errors import InvalidInput
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_to(commands: Commands) -> None:
-    """Add this command to those of `orc tasks`."""
+    """Add the command to `orc tasks`."""
     commands.command(
         "answer",
         "orc tasks list --state awaiting_input",
@@ -28,22 +28,20 @@ def add_to(commands: Commands) -> None:
 
 
 async def answer(
-    task: Annotated[str, positional("ID")],
-    value: Annotated[str, positional("VALUE")],
+    task: TaskId,
+    value: Annotated[str, positional("VALUE", help="JSON when it parses, otherwise text.")],
     /,
     *,
     question: Annotated[int | None, option("--question", metavar="N")] = None,
     common: Globals = DEFAULTS,
 ) -> None:
-    """Answer the question that a task waits with, so that it goes on. The first answer stands.
+    """Answer the question of a task, so that it continues. Only the first answer counts.
 
-    Exit code: 0 answered (also when the same answer came before), 2 none of the options, 3 unknown, 4 refused (it does
-    not ask that, or has another answer).
+    Exit code: 0 answered (also with the same answer before), 2 not one of the options, 3 unknown, 4 refused (not asked,
+    or answered differently).
 
     Args:
-        task: Its id.
-        value: JSON when it parses, otherwise text.
-        question: Which of its questions, counted from 1; by default the latest one.
+        question: Number of the question, from 1 [the latest].
     """
     from orchestrator.core.ids import check_task_id
 
@@ -51,7 +49,7 @@ async def answer(
     async with common.services() as services:
         given = await _answer(services, task, value, question)
     if common.output == "table":
-        before = "had this answer already" if given.status == "already" else "was answered"
+        before = "already had this answer" if given.status == "already" else "was answered"
         output.write(f"question {given.number} of task {task} {before}: {output.clean(given.value)}\n")
         return
     value_shown = output.raw_json(given.value.encode())
@@ -68,12 +66,12 @@ async def _answer(services: Services, task: str, typed: str, number: int | None)
     except InvalidInput:
         if isinstance(value, str):
             raise
-        # The options may be texts that look like numbers.
+        # An option may be a string that parses as JSON.
         return await give(services, task, typed, number=number)
 
 
 def question_rows(questions: tuple[Question, ...], *, table: bool) -> list[Any]:
-    """The questions of a task as `orc tasks show` shows them: two lines for people, all fields for programs."""
+    """Return the questions of a task for `orc tasks show`: two lines each for a table, else all fields."""
     if table:
         return [_two_lines(question) for question in questions]
     return [

@@ -1,7 +1,4 @@
-"""What is done to tasks by their ids, at once, or by a filter, as a job of the supervisor: retry, cancel, delete.
-
-By ids it is done here, and the record of commands keeps who and why; by filter it is asked first.
-"""
+"""Retries, cancels and deletes tasks: by ids in this process, by a filter as a job of the supervisor."""
 
 from __future__ import annotations
 
@@ -25,12 +22,12 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = "does not exist, or its retention has passed"
 RECORDED: Final = 500
-"""Tasks that one entry of the record names."""
+"""Task ids in one entry of the command record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was done with one task. `status` and `state` are for programs, `text` for people."""
+    """Outcome for one task: `status` and `state` for programs, `text` for people."""
 
     id: str
     status: str
@@ -40,10 +37,10 @@ class Row:
 
 
 def checked(tasks: Sequence[str]) -> list[str]:
-    """The ids that were typed, each once.
+    """Return the ids without duplicates.
 
     Raises:
-        InvalidInput: one is none.
+        InvalidInput: an id is malformed.
     """
     from orchestrator.core.ids import check_task_id
 
@@ -51,7 +48,7 @@ def checked(tasks: Sequence[str]) -> list[str]:
 
 
 def show_rows(rows: Sequence[Row], common: Globals) -> int:
-    """Print what was done with each; as ids only those with which it was done, for what comes behind a pipe."""
+    """Print the outcomes; `-o id` prints only the tasks for which it is success."""
     if common.output == "table":
         output.show_list("table", [{"id": row.id, "done": row.text} for row in rows], ("id", "done"), key="id")
     elif common.output == "id":
@@ -68,7 +65,7 @@ def show_rows(rows: Sequence[Row], common: Globals) -> int:
 async def record(
     services: Services, action: Literal["cancel", "retry", "delete"], rows: Sequence[Row], reason: str
 ) -> None:
-    """Keep in the record of commands with which tasks it was done, by whom and why."""
+    """Record the tasks for which an action succeeded, with actor and reason."""
     from orchestrator.control.commands import RecordTasks
     from orchestrator.control.sending import send
 
@@ -79,26 +76,19 @@ async def record(
             retry_for_s = services.settings.redis.command_timeout_s
             await send(services.store, services.settings, command, reason=reason, retry_for_s=retry_for_s)
     except CommandRefused as refused:
-        output.say(error_line(f"it was done, but the record of commands does not tell of it: {refused}"))
+        output.say(error_line(f"the {action} succeeded but was not recorded: {refused}"))
 
 
 # --------------------------------------------------------------------------------------------------------------- by ids
 
 
 def retry_tasks(tasks: Sequence[str], selecting: Selecting | None, options: CommandOptions, common: Globals) -> int:
-    """Let tasks run again. Blocks; answers the exit code."""
+    """Retry tasks. Blocks; returns the exit code."""
     import anyio
 
     if selecting is None:
         return anyio.run(_retry_by_ids, checked(tasks), options, common)
-    from orchestrator.control.commands import RetryTasks
-
-    found = find(selecting, common)
-    if selecting.dry_run:
-        return show_dry_run(found, selecting, common)
-    ask(describe_action("retry", found, selecting), yes=selecting.yes or not found.tasks, final=False)
-    command = RetryTasks(count=len(found.tasks), filter=selecting.wanted.words)
-    return anyio.run(carry_out, command, found, options, common)
+    return run_job("retry", selecting, options, common)
 
 
 async def _retry_by_ids(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
@@ -124,47 +114,42 @@ async def _retry_by_ids(ids: Sequence[str], options: CommandOptions, common: Glo
 def _requeued(id_: str, status: model.RequeueStatus, state: model.TaskState | None) -> Row:
     match status:
         case "requeued":
-            return Row(id_, status, state, "runs again")
+            return Row(id_, status, state, "retried")
         case "already":
             return Row(id_, status, state, f"has not ended, it is {state}")
         case "refused":
-            return Row(id_, status, state, "has succeeded, so it does not run again", REFUSED)
+            return Row(id_, status, state, "has succeeded", REFUSED)
         case "damaged":
-            return Row(id_, status, state, "its record is damaged, nobody could run it", REFUSED)
+            return Row(id_, status, state, "its record is damaged", REFUSED)
     return Row(id_, status, None, UNKNOWN, NOT_FOUND)
-
-
-def cancel(selecting: Selecting, options: CommandOptions, common: Globals) -> int:
-    """Cancel what a filter means. Blocks; answers the exit code."""
-    import anyio
-
-    from orchestrator.control.commands import CancelTasks
-
-    found = find(selecting, common)
-    if selecting.dry_run:
-        return show_dry_run(found, selecting, common)
-    ask(describe_action("cancel", found, selecting), yes=selecting.yes or not found.tasks)
-    command = CancelTasks(count=len(found.tasks), filter=selecting.wanted.words)
-    return anyio.run(carry_out, command, found, options, common)
 
 
 def delete(
     tasks: Sequence[str], selecting: Selecting | None, options: CommandOptions, common: Globals, *, yes: bool
 ) -> int:
-    """Delete ended tasks. Blocks; answers the exit code."""
+    """Delete ended tasks. Blocks; returns the exit code."""
     import anyio
 
     if selecting is None:
         ids = checked(tasks)
         ask(f"delete {len(ids)} task{'' if len(ids) == 1 else 's'}", yes=yes)
         return anyio.run(_delete, ids, options, common)
-    from orchestrator.control.commands import DeleteTasks
+    return run_job("delete", selecting, options, common)
+
+
+def run_job(
+    action: Literal["cancel", "retry", "delete"], selecting: Selecting, options: CommandOptions, common: Globals
+) -> int:
+    """Apply an action to the tasks that match a filter, as a job of the supervisor. Blocks; returns the exit code."""
+    import anyio
+
+    from orchestrator.control.commands import make_command
 
     found = find(selecting, common)
     if selecting.dry_run:
         return show_dry_run(found, selecting, common)
-    ask(describe_action("delete", found, selecting), yes=yes or not found.tasks)
-    command = DeleteTasks(count=len(found.tasks), filter=selecting.wanted.words)
+    ask(describe_action(action, found, selecting), yes=selecting.yes or not found.tasks, final=action != "retry")
+    command = make_command(f"{action}-tasks", {"count": len(found.tasks), "filter": selecting.wanted.words})
     return anyio.run(carry_out, command, found, options, common)
 
 

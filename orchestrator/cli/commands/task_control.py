@@ -10,8 +10,8 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
 from orchestrator.cli.terminal.failures import NOT_FOUND, TIMED_OUT
 from orchestrator.cli.terminal.inputs import duration_s
-from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.options import DEFAULTS, DryRun, Globals, Reason, TaskId, Yes
+from orchestrator.cli.terminal.parsing import option
 from orchestrator.cli.terminal.selections import NO_FILTER, Filtering, selecting
 from orchestrator.core.errors import InvalidInput
 
@@ -28,7 +28,7 @@ Ended = Literal["succeeded", "dead", "cancelled", "expired"]
 
 
 def add_to(commands: Commands) -> None:
-    """Add these commands to those of `orc tasks`."""
+    """Add the commands to `orc tasks`."""
     commands.command("why", "orc tasks why 0192f0c1-…", "orc tasks why 0192f0c1-… -o json | jq .cause")(why)
     commands.command(
         "cancel",
@@ -47,12 +47,8 @@ def add_to(commands: Commands) -> None:
     )
 
 
-async def why(task: Annotated[str, positional("ID")], /, *, common: Globals = DEFAULTS) -> None:
-    """Say what a task waits for: the one thing that must go first, and what to do about it.
-
-    Args:
-        task: Its id.
-    """
+async def why(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
+    """Show what a task waits for and, if something must be done, what to do."""
     from orchestrator.core.ids import check_task_id
     from orchestrator.why import lookup
 
@@ -69,47 +65,44 @@ async def why(task: Annotated[str, positional("ID")], /, *, common: Globals = DE
 
 
 def cancel(
-    *tasks: Annotated[str, positional("ID")],
+    *tasks: TaskId,
     state: Annotated[tuple[Open, ...], option("--state", metavar="STATE", many=True)] = (),
-    reason: Annotated[str, option("--reason", metavar="TEXT")] = "",
+    reason: Reason = "",
     wait: Annotated[bool, option("--wait")] = False,
     no_wait: Annotated[bool, option("--no-wait")] = False,
     timeout: Annotated[str | None, option("--timeout", metavar="DURATION")] = None,
-    dry_run: Annotated[bool, option("--dry-run")] = False,
-    yes: Annotated[bool, option("--yes")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     filtering: Filtering = NO_FILTER,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Cancel tasks: those that wait end at once, those that run are told to stop. What has ended stays as it ended.
+    """Cancel tasks. Waiting tasks end at once, running tasks are told to stop, ended tasks stay as they are.
 
-    By filter it asks first, and a supervisor does it; what is submitted later is not meant.
+    With a filter it asks for confirmation, and a supervisor cancels the tasks that match now.
 
-    Exit code: 0 none will run on, 3 unknown, 5 timed out waiting, 6 some are unknown, 69 no supervisor is there for it.
+    Exit code: 0 done, 3 unknown, 5 timed out waiting, 6 some are unknown, 69 no supervisor leads.
 
     Args:
-        tasks: Their ids.
         state: With a filter: only tasks in this state; may be repeated.
-        reason: Why; shown to whoever waits for them.
-        wait: Wait until those that run have ended.
-        no_wait: With a filter: do not wait until all are cancelled or told to stop.
+        wait: Wait until the running tasks have ended.
+        no_wait: With a filter: do not wait for the supervisor.
         timeout: How long to wait.
-        dry_run: Only print the ids that the filter means.
-        yes: Do not ask.
     """
-    # No coroutine, so that Ctrl-C ends the question.
+    # Not a coroutine, so that Ctrl-C ends the question.
     import anyio
 
-    from orchestrator.cli.commands.task_bulk import cancel as cancel_by_filter
-    from orchestrator.cli.commands.task_bulk import checked
+    from orchestrator.cli.commands.task_bulk import checked, run_job
     from orchestrator.tasks.selecting import OPEN
 
     chosen = selecting(tasks, filtering, among=OPEN, states=state, dry_run=dry_run, yes=yes)
     if chosen is not None:
         if wait:
-            raise InvalidInput("--wait is for ids; by filter it is waited until all are told to stop")
-        return cancel_by_filter(chosen, CommandOptions(reason, no_wait, timeout), common)
+            raise InvalidInput(
+                "--wait needs ids; with a filter the command waits until every task is cancelled or told to stop"
+            )
+        return run_job("cancel", chosen, CommandOptions(reason, no_wait, timeout), common)
     if timeout is not None and not wait:
-        raise InvalidInput("--timeout says how long to --wait")
+        raise InvalidInput("--timeout needs --wait")
     return anyio.run(_cancel, checked(tasks), reason, wait, timeout, common)
 
 
@@ -129,7 +122,7 @@ async def _cancel(ids: Sequence[str], reason: str, wait: bool, timeout: str | No
         from orchestrator.cli.terminal.waiting import wait_for_all, wait_through_outages
         from orchestrator.client.client import Orchestrator
 
-        output.hint(f"told {len(told)} to stop; Ctrl-C stops the waiting, they stop all the same")
+        output.hint(f"told {len(told)} to stop; Ctrl-C stops the waiting, not the cancelling")
         async with Orchestrator(settings=settings) as orc, wait_through_outages(orc):
             ends = await wait_for_all([orc.task(id_) for id_ in told], timeout_s)
         ended = {end.id: end for end in ends}
@@ -138,27 +131,23 @@ async def _cancel(ids: Sequence[str], reason: str, wait: bool, timeout: str | No
 
 
 def retry(
-    *tasks: Annotated[str, positional("ID")],
+    *tasks: TaskId,
     state: Annotated[tuple[Retryable, ...], option("--state", metavar="STATE", many=True)] = (),
-    dry_run: Annotated[bool, option("--dry-run")] = False,
-    yes: Annotated[bool, option("--yes")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     filtering: Filtering = NO_FILTER,
     options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Let tasks run again that ended without a result: the same tasks, with ids, keys and histories.
+    """Retry tasks that ended without a result. They keep their ids, keys and histories; failures count from zero.
 
-    A filter means dead letters, unless --state says cancelled or expired, of which only the latest are found. It asks
-    first, and a supervisor does it.
+    A filter selects dead letters, unless --state names cancelled or expired tasks, of which only the latest are kept.
+    With a filter it asks for confirmation, and a supervisor retries the tasks.
 
-    Exit code: 0 they run again, 3 unknown, 4 refused (they succeeded), 5 not done in time, 6 some of each, 69 no
-    supervisor is there to do it.
+    Exit code: 0 done, 3 unknown, 4 refused (they succeeded), 5 not done in time, 6 mixed, 69 no supervisor leads.
 
     Args:
-        tasks: Their ids.
         state: With a filter: only tasks in this state; may be repeated.
-        dry_run: Only print the ids that the filter means.
-        yes: Do not ask.
     """
     from orchestrator.cli.commands.task_bulk import retry_tasks
     from orchestrator.tasks.model import TaskState
@@ -171,33 +160,29 @@ def retry(
 
 
 def delete(
-    *tasks: Annotated[str, positional("ID")],
+    *tasks: TaskId,
     state: Annotated[tuple[Ended, ...], option("--state", metavar="STATE", many=True)] = (),
-    dry_run: Annotated[bool, option("--dry-run")] = False,
-    yes: Annotated[bool, option("--yes")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     filtering: Filtering = NO_FILTER,
     options: CommandOptions = USUAL,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Delete ended tasks for good: result, errors, output, idempotency key. Asks first.
+    """Delete ended tasks with their results, errors, output and idempotency keys. Asks for confirmation.
 
-    A filter means dead letters, unless --state says something else; of other ends only the latest are found.
+    A filter selects dead letters, unless --state names other states, of which only the latest tasks are kept.
 
-    Exit code: 0 deleted, 3 unknown, 4 refused (it has not ended, or nobody said yes), 6 some of each, 69 no supervisor
-    is there to do it.
+    Exit code: 0 deleted, 3 unknown, 4 refused (not ended, or not confirmed), 6 mixed, 69 no supervisor leads.
 
     Args:
-        tasks: Their ids.
         state: With a filter: only tasks in this state; may be repeated.
-        dry_run: Only print the ids that the filter means.
-        yes: Do not ask.
     """
     from orchestrator.cli.commands.task_bulk import delete as delete_tasks
     from orchestrator.tasks.model import TaskState
     from orchestrator.tasks.selecting import ENDED
 
     among = ENDED if state else {TaskState.DEAD}
-    chosen = selecting(tasks, filtering, among=among, states=state, dry_run=dry_run)
+    chosen = selecting(tasks, filtering, among=among, states=state, dry_run=dry_run, yes=yes)
     return delete_tasks(tasks, chosen, options, common, yes=yes)
 
 
@@ -213,13 +198,13 @@ def _cancelled(id_: str, status: model.CancelStatus, state: model.TaskState | No
         case "signalled":
             return Row(id_, status, TaskState.CANCELLING, "told to stop")
         case "already":
-            return Row(id_, status, state, f"had ended already: {state}")
+            return Row(id_, status, state, f"had ended before: {state}")
     return Row(id_, status, None, UNKNOWN, NOT_FOUND)
 
 
 def _awaited(row: Row, end: End, timeout: str | None) -> Row:
     if end.timed_out:
-        return replace(row, text=f"told to stop, has not ended after {timeout}", exit_code=TIMED_OUT)
+        return replace(row, text=f"told to stop, not ended after {timeout}", exit_code=TIMED_OUT)
     if end.state is None:
         return replace(row, state=None, text=UNKNOWN, exit_code=NOT_FOUND)
     return replace(row, state=end.state, text=f"told to stop, ended: {end.state}")

@@ -1,4 +1,4 @@
-"""Gives a control command for a person, waits for the answers, and shows who obeyed: what all such commands share."""
+"""Gives a control command, waits for the receipts and prints them."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
 ANSWER_WITHIN_S: Final = 5.0
 
 
-@option_group("Options of commands that change something")
+@option_group("Options of control commands")
 @dataclass(frozen=True, slots=True)
 class CommandOptions:
-    """What may be said with every control command."""
+    """Options of every control command."""
 
     reason: Annotated[str, option("--reason", metavar="TEXT")] = ""
-    """Why; kept with the command, shown wherever its effect is."""
+    """Reason; kept with the command and shown with its effect."""
 
     no_wait: Annotated[bool, option("--no-wait")] = False
-    """Do not wait for the answers."""
+    """Do not wait for receipts."""
 
     timeout: Annotated[str | None, option("--timeout", metavar="DURATION")] = None
-    """How long to wait for the answers [5s]."""
+    """How long to wait for receipts [5s]."""
 
     def timeout_s(self) -> float | None:
-        """The time-out as it was typed; None: not said."""
+        """Return the time-out in seconds; None: it was not given."""
         return duration_s("--timeout", self.timeout)
 
 
@@ -48,46 +48,46 @@ USUAL: Final = CommandOptions()
 async def send_and_show(
     services: Services, command: Command, options: CommandOptions, common: Globals, *, until_done: bool = False
 ) -> int:
-    """Give a command that is no job, wait for the answers and print them.
+    """Give a command that is not a job, wait for the receipts and print them.
 
     Args:
-        services: what it stands on.
-        command: what is asked for.
-        options: what was typed for it.
+        services: the pool.
+        command: the command.
+        options: its options.
         common: global options.
-        until_done: wait until nothing is left to be done, and without a time-out unless one was typed.
+        until_done: wait until every process is done, by default without a time-out.
 
     Returns:
-        The exit code: 0 all have answered, or nobody is there who could; 1 somebody failed; 4 somebody refused; 5 not
-        all have answered in time; 6 some did it.
+        The exit code: 0 every process answered or none runs; 1 one failed; 4 one refused; 5 a receipt is missing; 6 the
+        processes answered differently.
 
     Raises:
-        CommandRefused: it was not accepted; nothing changed.
+        CommandRefused: the command was not accepted; nothing changed.
     """
     from orchestrator.client.admin import Admin
 
-    timeout_s = options.timeout_s()  # what cannot be meant is refused before anything is done
+    timeout_s = options.timeout_s()  # invalid options are refused before the command is given
     sent = await Admin(lambda: services).give(command, reason=options.reason)
     if options.no_wait:
         _show(sent, None, common)
         return DONE
     if until_done and timeout_s is None:
-        output.hint(f"command {sent.id} is stored; Ctrl-C ends the waiting, not the command")
+        output.hint(f"command {sent.id} is stored; Ctrl-C stops the waiting, not the command")
     elif timeout_s is None:
         timeout_s = ANSWER_WITHIN_S
     found = await sent.receipts(timeout=timeout_s, until_done=until_done)
     _show(sent, found, common)
     late = [*found.missing, *(found.busy if until_done else ())]
     if late:
-        _say_late(sent, found, waited_s=timeout_s or 0.0)
+        _report_late(sent, found, waited_s=timeout_s or 0.0)
     elif not found.answered:
-        output.say(f"nobody runs who could answer; command {sent.id} is stored and holds for whoever starts")
+        output.say(f"no process runs that could answer; command {sent.id} is stored and applies to those that start")
     codes = [_exit_code(receipt.word) for receipt in found.answered] + [TIMED_OUT] * len(late)
     return joint_exit_code(codes) if codes else DONE
 
 
 def receipt_rows(found: Receipts, at: datetime) -> list[dict[str, Any]]:
-    """Who answered a command that was accepted at this time, after how many ms, with which word."""
+    """Return a row for each receipt of a command that was accepted at this time."""
     return [
         {
             "sender": receipt.sender,
@@ -101,7 +101,7 @@ def receipt_rows(found: Receipts, at: datetime) -> list[dict[str, Any]]:
 
 
 def receipt_table(rows: Sequence[dict[str, Any]]) -> str:
-    """The same for people."""
+    """Format the rows as a table."""
     shown = [
         [output.clean(row["sender"]), f"{row['after_ms']} ms", row["word"], output.clean(row["detail"])] for row in rows
     ]
@@ -119,11 +119,11 @@ def _show(sent: Sent, found: Receipts | None, common: Globals) -> None:
     output.show_record(common.output, record, key="id")
 
 
-def _say_late(sent: Sent, found: Receipts, *, waited_s: float) -> None:
+def _report_late(sent: Sent, found: Receipts, *, waited_s: float) -> None:
     late = f"not answered within {waited_s:g} s: " + ", ".join(found.missing)
     if not found.missing:
         late = f"not done within {waited_s:g} s: " + ", ".join(found.busy)
-    output.say(error_line(f"{late}; it is stored and holds all the same, see `orc control show {sent.id}`"))
+    output.say(error_line(f"{late}; the command is active all the same, see `orc control show {sent.id}`"))
 
 
 def _exit_code(word: str) -> int:

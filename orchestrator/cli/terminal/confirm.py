@@ -1,4 +1,4 @@
-"""Asks a person before something is destroyed."""
+"""Asks for confirmation on the terminal."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from orchestrator.cli.terminal.output import is_terminal
 
 
 def ask(action: str, *, yes: bool, final: bool = True) -> None:
-    """Ask whether to do what cannot be undone, or (`final` False) what touches many. Blocks.
+    """Ask for confirmation of an action. Blocks.
 
     Args:
-        action: what would be done, with its count: "delete 3 tasks".
-        yes: the answer was given on the command line.
-        final: it cannot be undone.
+        action: the action with its count: "delete 3 tasks".
+        yes: the confirmation was given on the command line.
+        final: the action cannot be undone.
 
     Raises:
-        CommandAborted: the answer is no, or nobody is there to give one.
+        CommandAborted: the answer is no, or there is no terminal.
     """
     if yes:
         return
@@ -29,7 +29,7 @@ def ask(action: str, *, yes: bool, final: bool = True) -> None:
 
 
 def ask_for_name(action: str, name: str, *, yes: bool) -> None:
-    """The same for what destroys much: the answer is the name of what it is done to, typed."""
+    """Ask for the name of the object as confirmation of an action on many tasks."""
     if yes:
         return
     _check_terminal(action)
@@ -41,4 +41,4 @@ def ask_for_name(action: str, name: str, *, yes: bool) -> None:
 
 def _check_terminal(action: str) -> None:
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        raise CommandAborted(f"not asked whether to {action}, for there is no terminal; say --yes if that is meant")
+        raise CommandAborted(f"cannot ask for confirmation to {action} without a terminal; add --yes to confirm")

@@ -1,4 +1,4 @@
-"""What commands share that act on many tasks: filter, frozen selection, question, job and its outcome."""
+"""Selects tasks by a filter and runs a job on them: filter options, confirmation, progress, outcome."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from orchestrator.tasks.selecting import Selection, TaskFilter
 
 POLL_EVERY_S: Final = 0.05
-NOBODY: Final = "nobody leads"
-SAY_EVERY_S: Final = 2.0
+NO_LEADER: Final = "no supervisor leads"
+REPORT_EVERY_S: Final = 2.0
 
 _CODES: Final = {
     "requeued": DONE,
@@ -50,57 +50,57 @@ _CODES: Final = {
     "not-ended": REFUSED,
     "unknown": NOT_FOUND,
 }
-"""What the ends that `supervisor.bulk_actions` counts mean for the exit code."""
+"""Exit code of each outcome that `supervisor.bulk_actions` counts."""
 
 
-@option_group("Filter: all that is said must hold")
+@option_group("Filter: every condition must hold")
 @dataclass(frozen=True, slots=True)
 class Filtering:
-    """Which tasks are meant, when no ids are given."""
+    """Conditions that select tasks when no ids are given."""
 
     skill: Annotated[str | None, option("--skill", metavar="SKILL")] = None
-    """Of this skill."""
+    """Tasks of this skill."""
 
     agent: Annotated[str | None, option("--agent", metavar="AGENT")] = None
-    """That this agent had last, or that are addressed to it."""
+    """Tasks that this agent had last, or that are addressed to it."""
 
     session: Annotated[str | None, option("--session", metavar="SESSION")] = None
-    """Of this session."""
+    """Tasks of this session."""
 
     tag: Annotated[str | None, option("--tag", metavar="TAG")] = None
-    """With this label."""
+    """Tasks with this tag."""
 
     reason_contains: Annotated[str | None, option("--reason-contains", metavar="TEXT")] = None
-    """Whose reason contains this text, in upper or lower case."""
+    """Tasks whose reason contains this text; case is ignored."""
 
     error: Annotated[str | None, option("--error", metavar="TEXT")] = None
-    """With a traceback that contains this text."""
+    """Tasks with a traceback that contains this text."""
 
     since: Annotated[str | None, option("--since", metavar="TIME|DURATION")] = None
-    """That ended (were submitted, when they have not ended) at this time or later: a time, or 1h for an hour ago."""
+    """Tasks that ended (open ones: were submitted) at this time or later; 1h is an hour ago."""
 
     until: Annotated[str | None, option("--until", metavar="TIME|DURATION")] = None
-    """The same, before this time."""
+    """Tasks that ended (open ones: were submitted) before this time."""
 
     older_than: Annotated[str | None, option("--older-than", metavar="DURATION")] = None
-    """The same, longer ago than this."""
+    """Tasks that ended (open ones: were submitted) longer ago than this."""
 
     all_: Annotated[bool, option("--all")] = False
-    """All there are, up to --limit; without it something must be said."""
+    """All tasks, up to --limit. Needed when no other condition is given."""
 
     limit: Annotated[int, option("--limit", metavar="N")] = 1000
-    """Select so many at most [1000]."""
+    """Select at most this many [1000]."""
 
     def wanted(self, states: Sequence[str] = ()) -> TaskFilter:
-        """The filter as a value.
+        """Return the filter.
 
         Raises:
-            InvalidInput: a time or a number makes no sense.
+            InvalidInput: a time or the limit is invalid.
         """
         from orchestrator.tasks.selecting import TaskFilter
 
         if not 1 <= self.limit <= 1_000_000:
-            raise InvalidInput(f"--limit {self.limit} must lie between 1 and 1000000")
+            raise InvalidInput(f"--limit {self.limit} is not between 1 and 1000000")
         return TaskFilter(
             skill=self.skill,
             agent=self.agent,
@@ -120,14 +120,14 @@ NO_FILTER: Final = Filtering()
 
 @dataclass(frozen=True, slots=True)
 class Selecting:
-    """A filter as it was typed, and how to act on what it means.
+    """A filter and the options of the command that uses it.
 
     Attributes:
         wanted: the filter.
-        among: states that make sense for what is done.
-        limit: select so many at most; None: all.
-        dry_run: only show what is meant.
-        yes: do not ask.
+        among: the states that the command applies to.
+        limit: select at most this many; None: no limit.
+        dry_run: only print the ids that match.
+        yes: do not ask for confirmation.
     """
 
     wanted: TaskFilter
@@ -146,32 +146,32 @@ def selecting(
     dry_run: bool = False,
     yes: bool = False,
 ) -> Selecting | None:
-    """The filter that was typed; None: ids were.
+    """Return the filter of a command; None: ids were given.
 
     Args:
-        ids: what was typed in its place.
-        filtering: the options.
-        among: states that are meant when none is typed.
-        states: those that were typed.
-        dry_run: only show what is meant.
-        yes: do not ask.
+        ids: the ids.
+        filtering: the filter options.
+        among: the states to select from.
+        states: the states of the filter.
+        dry_run: only print the ids that match.
+        yes: do not ask for confirmation.
 
     Raises:
-        InvalidInput: both were, or neither.
+        InvalidInput: both ids and a filter were given, or neither.
     """
     wanted = filtering.wanted(states)
     filtered = not wanted.empty or filtering.all_
     if ids and filtered:
         raise InvalidInput("give ids or a filter, not both")
     if not ids and not filtered:
-        raise InvalidInput("which tasks? give their ids (`orc tasks list -o id` has them), a filter, or --all")
+        raise InvalidInput("no tasks given; give ids (`orc tasks list -o id` prints them), a filter, or --all")
     if ids and dry_run:
-        raise InvalidInput("--dry-run shows what a filter means; ids mean themselves")
+        raise InvalidInput("--dry-run needs a filter")
     return Selecting(wanted, among, filtering.limit, dry_run, yes) if filtered else None
 
 
 def find(selecting: Selecting, common: Globals) -> Selection:
-    """Find what a filter means. Blocks."""
+    """Select the tasks that match. Blocks."""
     import anyio
 
     return anyio.run(_find, selecting, common)
@@ -185,17 +185,17 @@ async def _find(selecting: Selecting, common: Globals) -> Selection:
 
 
 def show_dry_run(found: Selection, selecting: Selecting, common: Globals) -> int:
-    """Print what would be acted on: the ids, and in other forms what is known of them."""
+    """Print the ids of the selected tasks, as JSON their details."""
     if common.output in {"table", "id"}:
         output.write("".join(f"{id_}\n" for id_ in found.ids))
     else:
         output.show_list(common.output, [row(task) for task in found.tasks], (), key="id")
-    output.say(f"{_count(found)}; nothing was done; filter: {output.clean(selecting.wanted.words)}")
+    output.say(f"{_count(found)}; nothing was changed; filter: {output.clean(selecting.wanted.words)}")
     return DONE
 
 
 def row(task: TaskRecord) -> dict[str, Any]:
-    """What is known of a selected task, for a list."""
+    """Return the row of a selected task for a list."""
     return {
         "id": task.id,
         "state": task.state,
@@ -211,7 +211,7 @@ def row(task: TaskRecord) -> dict[str, Any]:
 
 
 def describe_action(verb: str, found: Selection, selecting: Selecting) -> str:
-    """What is about to be done, for the question."""
+    """Return the action for the confirmation."""
     return f"{verb} {_count(found)} (filter: {output.clean(selecting.wanted.words)})"
 
 
@@ -225,7 +225,7 @@ def _count(found: Selection) -> str:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """How a job stands. `word`: done, failed, refused, progress, or stored: nobody has begun."""
+    """State of a job. `word`: done, failed, refused, progress, or stored (not begun)."""
 
     word: str
     detail: str = ""
@@ -233,7 +233,7 @@ class JobState:
 
     @property
     def exit_code(self) -> int:
-        """The exit code when it came to this end."""
+        """The exit code for this outcome."""
         if self.word != "done":
             return {"failed": FAILED, "refused": REFUSED}.get(self.word, TIMED_OUT)
         return joint_exit_code(_CODES[end] for end, number in self.ends if number) if self.ends else DONE
@@ -243,8 +243,8 @@ async def carry_out(command: Command, found: Selection, options: CommandOptions,
     """Give a job to the supervisor, wait for its end, and print the outcome.
 
     Returns:
-        The exit code: 0 done with all, 3 unknown, 4 refused, 5 not done in time, 6 some of each, 69 nobody is there to
-        do it: it is stored, and done when a supervisor starts.
+        The exit code: 0 done, 3 unknown, 4 refused, 5 not done in time, 6 mixed, 69 no supervisor leads: the job is
+        stored and runs when one starts.
     """
     from orchestrator.client.admin import Admin
 
@@ -257,14 +257,14 @@ async def carry_out(command: Command, found: Selection, options: CommandOptions,
         output.hint(f"command {sent.id} is stored; Ctrl-C ends the waiting, not the command")
         state = await _wait(services, sent, len(found.tasks), timeout_s)
     _show(sent.id, command, state, common)
-    see = f"`orc control show {sent.id}` tells how far it is"
+    see = f"`orc control show {sent.id}` shows its progress"
     if state.word in {"done", "failed", "refused"}:
         return state.exit_code
-    if state.detail == NOBODY:
+    if state.detail == NO_LEADER:
         output.say(
             error_line(
-                f"nobody has carried out command {sent.id} yet: no supervisor leads; it is stored and will be done "
-                "when one starts (`orc up` or `orc supervisor run`)"
+                f"no supervisor leads, so command {sent.id} has not run yet; it is stored and runs when one starts "
+                "(`orc up` or `orc supervisor run`)"
             )
         )
         return NOBODY_ANSWERED
@@ -275,24 +275,24 @@ async def carry_out(command: Command, found: Selection, options: CommandOptions,
 async def _wait(services: Services, sent: Sent, total: int, timeout_s: float | None) -> JobState:
     import anyio
 
-    began_s = said_s = time.monotonic()
+    began_s = reported_s = time.monotonic()
     while True:
         state = job_state(await sent.receipts(timeout=0))
         if state.word in {"done", "failed", "refused"}:
             return state
         if await services.store.execute("GET", services.keys.leader) is None:
-            return replace(state, detail=NOBODY)
+            return replace(state, detail=NO_LEADER)
         now_s = time.monotonic()
         if timeout_s is not None and now_s - began_s >= timeout_s:
             return state
-        if now_s - said_s >= SAY_EVERY_S and state.word == "progress":
-            said_s = now_s
-            output.hint(f"{state.detail} of {total} are done with")
+        if now_s - reported_s >= REPORT_EVERY_S and state.word == "progress":
+            reported_s = now_s
+            output.hint(f"{state.detail} of {total} processed")
         await anyio.sleep(POLL_EVERY_S)
 
 
 def job_state(found: Receipts) -> JobState:
-    """How a job stands by its receipts."""
+    """Return the state of a job according to its receipts."""
     from orchestrator.control.outcomes import read_progress, read_words
     from orchestrator.control.receipts import SUPERVISOR
 
@@ -308,7 +308,7 @@ def job_state(found: Receipts) -> JobState:
 
 def _show(id_: str, command: Command, state: JobState, common: Globals) -> None:
     if common.output == "table":
-        told = {"done": "done: ", "stored": "stored", "progress": "under way"}.get(state.word, f"{state.word}: ")
+        told = {"done": "done: ", "stored": "stored", "progress": "in progress"}.get(state.word, f"{state.word}: ")
         words = ", ".join(f"{number} {end}" for end, number in state.ends)
         detail = (words or "nothing was selected") if state.word == "done" else words
         if state.word in {"failed", "refused"}:
