@@ -46,10 +46,10 @@ def program() -> Commands:
     """Declare every command without importing its module."""
     orc = Commands(
         "orc",
-        "Coordinate teams of agents through Redis.",
         "orc demo                                   see it work",
         "orc up my_agents:agent                     run your own agents",
         "orc tasks submit greet -a name=Ada --wait  in another terminal",
+        about="Coordinate teams of agents through Redis.",
     )
     for name, about in _COMMANDS:
         orc.lazy(name, f"orchestrator.cli.commands.{_PLACES.get(name, f'{name}:app')}", about)

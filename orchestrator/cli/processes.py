@@ -1,7 +1,7 @@
-"""Runs the processes of `orc up` and `orc demo`: starts, watches and restarts them, and ends them in order.
+"""Starts, restarts and ends the child processes of `orc up`, `orc demo` and `orc bench`.
 
-Children are leaders of process groups of their own, so that Ctrl-C reaches this process alone, and the kernel tells
-them to end when it dies. One thread, and signals are waited for rather than handled: nothing can come in between.
+Each child leads a process group, so that Ctrl-C reaches only this process; on Linux the kernel ends it with this
+process. Signals are blocked and waited for in one thread, so that none interrupts a step.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 HEALTHY_AFTER_S: Final = 10.0
-"""A child that lived so long had started well; what kills it later is worth another try."""
+"""A child that runs this long has started well and is restarted after a later death."""
 MAX_QUICK_DEATHS: Final = 5
 HURRY_S: Final = 20.0
-"""How long a child that was told twice may take before it is killed: a worker host kills its workers before that."""
+"""How long a child may take after the second signal before it is killed. A worker host kills its workers sooner."""
 
 _HOPELESS: Final = frozenset({USAGE, CONFIGURATION})
 _HOPELESS_AT_START: Final = frozenset({USAGE, CONFIGURATION, NOBODY_ANSWERED})
@@ -34,16 +34,16 @@ _HOPELESS_AT_START: Final = frozenset({USAGE, CONFIGURATION, NOBODY_ANSWERED})
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One child process: how people call it, and the command."""
+    """Name and command of a child process."""
 
     name: str
     command: Sequence[str]
     timeout_s: float
-    """How long it may take to end after it was asked to."""
+    """How long it may take to end after the first signal."""
 
 
 class ChildFailed(Exception):
-    """A child ended in a way that a restart would only repeat; it has said why itself."""
+    """A child ended in a way that a restart would repeat. It has printed the reason."""
 
     def __init__(self, name: str, exit_code: int) -> None:
         super().__init__(f"{name} ended with exit code {exit_code}")
@@ -51,7 +51,7 @@ class ChildFailed(Exception):
 
 
 class Child:
-    """One running part; what it writes goes to `output` if given, else to our own standard output and error."""
+    """A running child. It writes to `output`, by default to the standard output and error of this process."""
 
     def __init__(self, part: Part, environ: Mapping[str, str], *, output: IO[bytes] | None = None) -> None:
         self.part = part
@@ -65,7 +65,7 @@ class Child:
 
     @property
     def runs(self) -> bool:
-        """Whether the process is there; a look that also reaps it."""
+        """Whether the process runs; reaps it when it has ended."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
@@ -78,14 +78,14 @@ class Child:
             stderr=self._output,
             env=self._environ,
             process_group=0,
-            preexec_fn=child_of_this_process(),  # noqa: PLW1509 - no other thread of this program holds a lock of Python's
+            preexec_fn=child_of_this_process(),  # noqa: PLW1509 - the program has no other thread that holds a lock
         )
 
     def poll(self) -> float | None:
-        """Restart it when it has died; answers when to look again although nothing happens.
+        """Restart the child when it has died; returns the time of a delayed restart.
 
         Raises:
-            ChildFailed: it makes no sense to start it again.
+            ChildFailed: a restart would fail again.
         """
         if self.runs:
             self._had_started_well = self._had_started_well or time.monotonic() - self._born_s > HEALTHY_AFTER_S
@@ -107,19 +107,19 @@ class Child:
         if self._quick_deaths > MAX_QUICK_DEATHS:
             say(f"error: the {self.part.name} died {MAX_QUICK_DEATHS} times in a row, last with {how}; giving up")
             raise ChildFailed(self.part.name, code if code > 0 else 1)
-        say(f"the {self.part.name} died with {how}; it is started again")
-        # The first replacement comes at once: most deaths are single ones.
+        say(f"the {self.part.name} died with {how}; restarting it")
+        # The first restart is immediate, because most deaths are single ones.
         self._due_s = time.monotonic() + (0.0 if self._quick_deaths == 1 else 0.25 * 2**self._quick_deaths)
 
     def ask_to_end(self) -> None:
-        """Ask it to end in good order; asked a second time it hurries."""
+        """Signal the child to end; the second signal stops it faster."""
         if self.runs and self._process is not None:
-            # Another number the second time: two of the same kind may arrive as one.
+            # Two pending signals of one number may arrive as one, so the second has another number.
             self._process.send_signal(signal.SIGINT if self._asked else signal.SIGTERM)
             self._asked = True
 
     def kill(self) -> None:
-        """End it now, and what it started, which leads groups of its own."""
+        """Kill the child and its descendants."""
         if self.runs and self._process is not None:
             for pid in (self._process.pid, *_descendants_of(self._process.pid)):
                 with contextlib.suppress(ProcessLookupError):
@@ -128,7 +128,7 @@ class Child:
 
 
 def _descendants_of(pid: int) -> list[int]:
-    """The ids of a process's children and of theirs, where the system tells."""
+    """Return the ids of all descendants of a process; empty where /proc does not list them."""
     try:
         children = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -137,19 +137,19 @@ def _descendants_of(pid: int) -> list[int]:
 
 
 def end_signals() -> tuple[signal.Signals, ...]:
-    """The signals that ask us to end; a lost terminal does not when we were started with `nohup`."""
+    """Return the signals that end the program; SIGHUP only if it is not ignored, as under `nohup`."""
     hang_up = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
     return (signal.SIGINT, signal.SIGTERM, *hang_up)
 
 
 class Signals:
-    """Waits for signals that are blocked while this is in use, so that none is lost and none interrupts."""
+    """Waits for the signals that `blocked_signals` blocks."""
 
     def __init__(self) -> None:
         self._watched = {*end_signals(), signal.SIGCHLD}
 
     def wait(self, timeout_s: float) -> signal.Signals | None:
-        """Wait for a signal that asks us to end; None when the time is over or a child has changed."""
+        """Wait for a signal that ends the program; None: the time is over, or a child changed its state."""
         received = signal.sigtimedwait(self._watched, max(0.0, timeout_s))
         if received is None or received.si_signo == signal.SIGCHLD:
             return None
@@ -158,7 +158,7 @@ class Signals:
 
 @contextlib.contextmanager
 def blocked_signals() -> Iterator[Signals]:
-    """Hold signals back for `Signals.wait`; also those that came in while something else was done."""
+    """Block signals so that `Signals.wait` receives them, also those that arrive between two waits."""
     signals = Signals()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals._watched)  # noqa: SLF001 - one pair
     try:
@@ -168,10 +168,10 @@ def blocked_signals() -> Iterator[Signals]:
 
 
 def end_in_order(children: Sequence[Child], signals: Signals) -> bool:
-    """End children one after another, the first one first; a signal meanwhile hurries them all, the next kills them.
+    """End children one after another. The next signal stops all of them faster, the one after it kills them.
 
     Returns:
-        True when nobody hurried us.
+        True when no further signal arrived.
     """
     asked = 0
     for child in children:
@@ -181,7 +181,7 @@ def end_in_order(children: Sequence[Child], signals: Signals) -> bool:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or asked > 1:
                 if asked <= 1:
-                    say(f"the {child.part.name} does not end; killed")
+                    say(f"the {child.part.name} did not end in time; killed it")
                 child.kill()
                 break
             if signals.wait(min(left_s, 0.5)) is not None:
@@ -193,8 +193,8 @@ def end_in_order(children: Sequence[Child], signals: Signals) -> bool:
 
 
 def child_of_this_process() -> Callable[[], None]:
-    """Return what a child does before exec: take signals again, and on Linux end with this process."""
-    ask_to_end = end_with_parent(signal.SIGTERM)  # so that workers give back what they hold
+    """Return the function that a child runs before exec: unblock signals, and on Linux end with this process."""
+    ask_to_end = end_with_parent(signal.SIGTERM)  # SIGTERM, so that workers return their tasks
 
     def prepare() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -208,13 +208,13 @@ POLL_EVERY_S: Final = 0.2
 
 
 async def work_beside(children: Sequence[Child], work: Callable[[], Awaitable[T]]) -> T | signal.Signals:
-    """Do the work while the children run; `children` may change meanwhile.
+    """Run `work` and restart the children that die meanwhile; `children` may change.
 
     Returns:
-        What the work returned, or the signal that ended it.
+        The result of `work`, or the signal that ended it.
 
     Raises:
-        ChildFailed: a child ended in a way that a restart would only repeat.
+        ChildFailed: a child ended in a way that a restart would repeat.
     """
     import anyio
 
@@ -240,7 +240,7 @@ async def work_beside(children: Sequence[Child], work: Callable[[], Awaitable[T]
             done.append(await work())
             group.cancel_scope.cancel()
     except BaseExceptionGroup as failures:
-        # What the work says of it is only that nobody answers.
+        # The work itself fails only because the child does not answer.
         for failure in failures.exceptions:
             if isinstance(failure, ChildFailed):
                 raise failure from None

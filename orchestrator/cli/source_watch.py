@@ -1,4 +1,4 @@
-"""Watches folders for changes of Python source. The one place that knows watchfiles, an optional library."""
+"""Watches folders for changes of Python source with the optional library watchfiles."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from orchestrator.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-LOOK_MS: Final = 200
-"""How long one look waits for a change; a signal waits as long."""
+POLL_MS: Final = 200
+"""How long a poll waits for a change. A signal waits as long."""
 SETTLE_MS: Final = 100
-"""A change is told when nothing has changed for so long: editors write in several steps."""
+"""A change is reported after this time without another, because editors write in several steps."""
 SETTLE_AT_MOST_MS: Final = 1000
 
 
 def check_installed() -> None:
-    """See that the library is there.
+    """Check that watchfiles is installed.
 
     Raises:
-        ConfigError: it is not; the message says what to type.
+        ConfigError: it is not.
     """
     if importlib.util.find_spec("watchfiles") is None:
-        raise ConfigError("--reload needs the library watchfiles; type `pip install 'redis-orchestrator[reload]'`")
+        raise ConfigError("--reload needs the library watchfiles; run `pip install 'redis-orchestrator[reload]'`")
 
 
 class SourceWatch:
-    """Tells which `.py` files change in some folders, without those below them; close it."""
+    """Reports changed `.py` files in some folders, without sub-folders."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._folders: dict[Path, int] = {}
@@ -37,24 +37,24 @@ class SourceWatch:
         self.watch(folders)
 
     def watch(self, folders: Iterable[Path]) -> set[Path]:
-        """Watch these folders from now on; answers what changed in the former ones meanwhile.
+        """Watch these folders from now on; returns the pending changes of the former ones.
 
-        Several looks may be due at once when a folder was deleted and made anew, so its number counts too.
+        A folder that was deleted and created again has another inode and gets a new watch.
         """
         wanted = {folder: folder.stat().st_ino for folder in folders if folder.is_dir()}
         if wanted == self._folders:
             return set()
         former, self._folders = self._changes, wanted
         self._changes = _watch(wanted)
-        # The new watch is on before the old one ends, so that nothing gets lost in between.
-        seen = self.look()
+        # The new watch starts before the old one ends, so that no change is lost.
+        seen = self.poll()
         if former is not None:
             seen |= _sources(next(former))
             former.close()
         return seen
 
-    def look(self) -> set[Path]:
-        """Wait a moment for changes; answers the files that were changed, added or removed."""
+    def poll(self) -> set[Path]:
+        """Wait briefly for changes; returns the files that were changed, added or removed."""
         assert self._changes is not None
         return _sources(next(self._changes))
 
@@ -74,13 +74,13 @@ class SourceWatch:
 def _watch(folders: Iterable[Path]) -> Generator[set[tuple[object, str]], None, None]:
     from watchfiles import watch
 
-    # Filtered by us: the library would not come back while files that it filters out change all the time.
+    # With a filter, the library would not return while filtered files keep changing.
     return watch(  # type: ignore[return-value]
         *folders,
         watch_filter=None,
         debounce=SETTLE_AT_MOST_MS,
         step=SETTLE_MS,
-        rust_timeout=LOOK_MS,
+        rust_timeout=POLL_MS,
         yield_on_timeout=True,
         recursive=False,
         ignore_permission_denied=True,
@@ -89,5 +89,5 @@ def _watch(folders: Iterable[Path]) -> Generator[set[tuple[object, str]], None, 
 
 def _sources(changes: Iterable[tuple[object, str]]) -> set[Path]:
     paths = (Path(path) for _, path in changes)
-    # Files that editors put beside the real one begin with a dot.
+    # Temporary files of editors begin with a dot.
     return {path for path in paths if path.suffix == ".py" and not path.name.startswith(".")}

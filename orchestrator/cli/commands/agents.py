@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 commands = noun(
     "agents",
-    "List agents; pause, resume and limit them.",
     "orc agents list",
     "orc agents show editor -o json",
     'orc agents pause editor --reason "too many errors"',

@@ -1,4 +1,4 @@
-"""`orc bench`: what this machine and a server can do, measured with tasks that do nothing."""
+"""`orc bench`: measures this machine and a server with tasks that do nothing."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ LATENCY_S: Final = 2.0
 SUBMIT_S: Final = 1.2
 DRAIN_S: Final = 5.0
 TIMEOUT_S: Final = 10.0
-"""How long each part may take to end; nothing of what it does is needed by then."""
+"""How long each process may take to end."""
 
 commands = Commands(
     "bench",
-    "Measure this machine and a server with tasks that do nothing; takes less than 20 s.",
     "orc bench",
     "orc bench --processes 4 -o json",
     "orc bench --url redis://localhost:6379/0",
@@ -45,7 +44,7 @@ app = commands.app
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What was measured. Rates are tasks per second, times milliseconds from submit to result."""
+    """The measured figures: rates in tasks per second, times in milliseconds from submit to result."""
 
     machine: str
     redis: str
@@ -65,31 +64,31 @@ def bench(
     tasks: Annotated[int, option("--tasks", metavar="N")] = TASKS,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Measure this machine and a server with tasks that do nothing; takes less than 20 s.
+    """Measure this machine and a server with tasks that do nothing. Takes less than 20 s.
 
-    Without --url it has a Redis of its own that leaves nothing behind; with one, a pool that is removed again.
+    Without --url it runs a temporary Redis; with --url it uses a temporary pool of that server.
 
     Args:
-        processes: Worker processes (as many as there are processors, 4 at most).
-        tasks: Tasks of each measurement (5000); a slow machine takes fewer.
+        processes: Worker processes [number of processors, at most 4].
+        tasks: Tasks per measurement [5000]; a slow machine runs fewer.
     """
     count = check_processes(min(4, os.cpu_count() or 1) if processes is None else processes)
     if not 100 <= tasks <= 1_000_000:
-        raise InvalidInput(f"--tasks {tasks} must lie between 100 and 1000000")
+        raise InvalidInput(f"--tasks {tasks} is not between 100 and 1000000")
     with ExitStack() as held:
         settings, environ, server = _place_of_redis(common, held)
         log = held.enter_context(tempfile.TemporaryFile(prefix="orc-bench-"))
         with _borrowed_pool(settings):
             found = _measure(settings, environ, log, server=server, processes=count, tasks=tasks)
     if isinstance(found, signal.Signals):
-        output.say(f"{found.name}: given up; nothing is left behind")
+        output.say(f"{found.name}: stopped; the temporary data is removed")
         return 128 + found
     show(found, common)
     return 0
 
 
 def _place_of_redis(common: Globals, held: ExitStack) -> tuple[Settings, Mapping[str, str], str]:
-    """Hold a Redis; answers settings with a pool of our own, the variables for our processes, and what Redis it is."""
+    """Start or find a Redis; returns settings with a temporary pool, the environment of children, and its name."""
     from orchestrator.core.settings import load_settings
     from orchestrator.services import hold_ephemeral
 
@@ -113,7 +112,7 @@ def _place_of_redis(common: Globals, held: ExitStack) -> tuple[Settings, Mapping
 
 @contextmanager
 def _borrowed_pool(settings: Settings) -> Iterator[None]:
-    """See that the pool is empty, and empty it at the end, whichever way that comes."""
+    """Check that the pool is empty, and remove its data at the end."""
     import anyio
 
     from orchestrator.bench import pool
@@ -123,7 +122,7 @@ def _borrowed_pool(settings: Settings) -> Iterator[None]:
     try:
         yield
     finally:
-        with blocked_signals():  # a second Ctrl-C must not leave half of it behind
+        with blocked_signals():  # a second Ctrl-C must not interrupt the removal
             try:
                 anyio.run(pool.remove, settings)
             except StoreError as failure:
@@ -151,7 +150,7 @@ def _measure(
 
         figures = anyio.run(work_beside, children, work)
     except ChildFailed as failed:
-        raise MeasureFailed(f"{failed}; it said: {_last_words(log)}", failed.exit_code) from None
+        raise MeasureFailed(f"{failed}; its last message: {_last_message(log)}", failed.exit_code) from None
     finally:
         with blocked_signals() as signals:
             end_in_order(children, signals)
@@ -165,7 +164,7 @@ def _measure(
 
 
 class MeasureFailed(OrchestratorError):
-    """A part that is needed did not start or did not live."""
+    """A process that the measurement needs did not start or died."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -175,7 +174,7 @@ class MeasureFailed(OrchestratorError):
 async def _take_figures(
     settings: Settings, children: list[Child], start_supervisor: Callable[[], None], tasks: int
 ) -> dict[str, Any]:
-    """Measure: first at rest; then tasks pile up while nobody assigns; then they are done."""
+    """Measure latency at rest, then submits without a supervisor, then the drain of the submitted tasks."""
     from orchestrator.bench import run
     from orchestrator.client.client import Orchestrator
 
@@ -201,13 +200,13 @@ async def _take_figures(
 
 
 async def _end_last(children: list[Child]) -> None:
-    """End the last one, the supervisor."""
+    """End the supervisor, which is the last child."""
     import anyio
 
     supervisor = children[-1]
     with anyio.fail_after(TIMEOUT_S):
         supervisor.ask_to_end()
-        # Taken out first, or it would be started again.
+        # Removed first, so that it is not restarted.
         children.remove(supervisor)
         while supervisor.runs:  # noqa: ASYNC110 - a process has no event to wait for
             await anyio.sleep(0.01)
@@ -217,7 +216,7 @@ def _tell(step: str) -> None:
     output.hint(f"measuring: {step}")
 
 
-def _last_words(log: IO[bytes]) -> str:
+def _last_message(log: IO[bytes]) -> str:
     log.seek(0)
     lines = log.read().decode("utf-8", "replace").splitlines()
     reasons = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines[-1:]
@@ -225,7 +224,7 @@ def _last_words(log: IO[bytes]) -> str:
 
 
 def show(found: Figures, common: Globals) -> None:
-    """Print what was measured, and what the figures are."""
+    """Print the figures."""
     if common.output != "table":
         output.show_record(common.output, asdict(found), key="drain")
         return
@@ -241,6 +240,6 @@ def show(found: Figures, common: Globals) -> None:
     ]
     output.write("".join(f"{output.paint(name.ljust(19), '1')}  {output.clean(text)}\n" for name, text in rows))
     output.say(
-        "These tasks do nothing: the figures are what orchestration itself costs here, handlers come on top.\n"
+        "The tasks do nothing, so the figures are the cost of orchestration without handlers.\n"
         "Client, supervisor, workers and Redis shared the processors; other programs lower the figures."
     )

@@ -1,4 +1,4 @@
-"""`orc completion`: prints what a shell must read to complete commands, options and their values."""
+"""`orc completion`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ Shell: TypeAlias = Literal["bash", "zsh", "fish"]
 
 commands = Commands(
     "completion",
-    "Print what a shell must read to complete commands.",
     "orc completion bash > ~/.local/share/bash-completion/completions/orc",
     'orc completion zsh > "${fpath[1]}/_orc"',
     "orc completion fish > ~/.config/fish/completions/orc.fish",
@@ -21,12 +20,8 @@ app = commands.app
 
 
 @commands.itself
-def completion(shell: Annotated[Shell, positional("bash|zsh|fish")], /) -> None:
-    """Print what a shell must read to complete commands, options and their values.
-
-    Args:
-        shell: Which shell.
-    """
+def completion(shell: Annotated[Shell, positional("bash|zsh|fish", help="The shell.")], /) -> None:
+    """Print a shell completion script for commands, options and their values."""
     from orchestrator.cli.app import program
 
     output.write(program().completion(shell))

@@ -12,7 +12,6 @@ from orchestrator.cli.terminal.parsing import option, positional
 
 commands = noun(
     "config",
-    "Show and check the settings; publish configuration values.",
     "orc config show --sources",
     "orc config validate orchestrator.toml",
     'orc config publish routing.model \'"large"\' --reason "the small one is down"',

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 commands = noun(
     "control",
-    "List the control commands that were given; set the log level.",
     "orc control list",
     "orc control show 0192f0c1-…",
 )

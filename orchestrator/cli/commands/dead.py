@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 commands = noun(
     "dead",
-    "List, retry, export and delete dead letters.",
     "orc dead list --group error",
     'orc dead retry --skill send --reason-contains TimeoutError --reason "the mail server is back"',
 )

@@ -1,4 +1,4 @@
-"""`orc demo`: a team of agents audits a tree of Python source. Redis, supervisor and workers run for real."""
+"""`orc demo`: runs Redis, a supervisor and workers, and a team of agents that audits a tree of Python source."""
 
 from __future__ import annotations
 
@@ -32,17 +32,15 @@ TEAM: Final = "orchestrator.workers.demo.team:team"
 ROOT_SKILL: Final = "audit"
 PROCESSES: Final = 3
 TIMEOUT_S: Final = 20.0
-"""How long each part may take to end; a worker host kills its workers before that."""
+"""How long each process may take to end; a worker host kills its workers before that."""
 
-commands = Commands(
-    "demo", "Watch a team of agents audit a tree of Python source.", "orc demo", "orc demo src --out audit"
-)
+commands = Commands("demo", "orc demo", "orc demo src --out audit")
 app = commands.app
 
 
 @dataclass(frozen=True, slots=True)
 class DemoSummary:
-    """What happened, as it is printed at the end."""
+    """Figures of the audit, printed at the end."""
 
     markdown: str
     html: str
@@ -69,12 +67,12 @@ def demo(
     processes: Annotated[int, option("--processes", metavar="N")] = PROCESSES,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Watch a team of agents audit a tree of Python source.
+    """Run a team of agents that audits a tree of Python source.
 
     Args:
-        path: A folder of Python source; by default that of the installed redis package.
-        out: Where the report goes (orc-demo in the current folder).
-        processes: Worker processes (3).
+        path: Folder of Python source [the installed redis package].
+        out: Folder of the report [orc-demo].
+        processes: Worker processes [3].
     """
     check_processes(processes)
     root = _check_tree(path)
@@ -83,9 +81,9 @@ def demo(
     log = folder / "demo.log"
     with ExitStack() as held:
         environ = {**common.environ(), **_place_of_redis(settings, common, held)}
-        # What runs when somebody gives up is of no use to anybody.
+        # After Ctrl-C the running tasks are of no use.
         environ |= {"ORC_LOGGING__FORMAT": "json", "ORC_WORKER__DRAIN_S": "0.5"}
-        # The events of the team would tear the picture apart; they are kept beside the report.
+        # Log lines would break up the live display, so they go to a file beside the report.
         log_file = held.enter_context(log.open("wb"))
         audited = _run_team(root, folder, log_file, processes, environ)
     if isinstance(audited, int):
@@ -95,11 +93,11 @@ def demo(
 
 
 def _check_tree(path: str | None) -> str:
-    """Ask the team's own code whether there is something to audit, before anything is started."""
+    """Check that there is source to audit before anything is started; returns its folder."""
     command = [sys.executable, "-P", "-m", "orchestrator.workers.demo", *([] if path is None else [path])]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own interpreter and module
     if answer.returncode:
-        raise SystemExit(answer.returncode)  # it has said why
+        raise SystemExit(answer.returncode)  # it has printed the reason
     return answer.stdout.decode(errors="surrogateescape").removesuffix("\n")
 
 
@@ -112,15 +110,14 @@ def _make_folder(folder: Path) -> Path:
         probe.unlink()
     except (OSError, RuntimeError, ValueError) as refused:
         why = refused.strerror if isinstance(refused, OSError) and refused.strerror else str(refused)
-        raise InvalidInput(f"the report cannot go to {folder}: {why}; name another folder with --out") from None
+        raise InvalidInput(f"cannot write the report to {folder}: {why}; name another folder with --out") from None
     return folder
 
 
 def _place_of_redis(settings: Settings, common: Globals, held: ExitStack) -> dict[str, str]:
-    """Hold a Redis for the demo, and say in variables where it is.
+    """Start or find a Redis for the demo; returns the variables that name it.
 
-    Without a URL and a data directory it is a server of our own that leaves nothing behind; otherwise the demo keeps
-    to keys of its own.
+    Without a URL and a data directory it is a temporary server; otherwise the demo uses a key prefix of its own.
     """
     import os
 
@@ -138,10 +135,10 @@ def _place_of_redis(settings: Settings, common: Globals, held: ExitStack) -> dic
 
 
 def _run_team(root: str, folder: Path, log: IO[bytes], processes: int, environ: Mapping[str, str]) -> DemoSummary | int:
-    """Run supervisor and workers around one audit; answers an exit code when it was interrupted."""
+    """Run supervisor and workers during one audit; returns an exit code when a signal interrupts it."""
     import anyio
 
-    output.say(f"audits {root} with {processes} worker processes")
+    output.say(f"auditing {root} with {processes} worker processes")
     parts = [
         Part("worker host", worker_command((TEAM,), processes), TIMEOUT_S),
         Part("supervisor", supervisor_command(), TIMEOUT_S),
@@ -156,13 +153,13 @@ def _run_team(root: str, folder: Path, log: IO[bytes], processes: int, environ: 
         with blocked_signals() as signals:
             end_in_order(children, signals)
     if isinstance(summary, signal.Signals):
-        output.say(f"{summary.name}: the audit is given up; everything has stopped")
+        output.say(f"{summary.name}: audit stopped")
         return 128 + summary
     return summary
 
 
 class DemoFailed(OrchestratorError):
-    """A part of the demo did not start or did not live."""
+    """A process of the demo did not start or died."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -170,7 +167,7 @@ class DemoFailed(OrchestratorError):
 
 
 async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, str]) -> DemoSummary:
-    """Submit the root task, show how its children come and go, and sum up."""
+    """Submit the root task, display its progress, and return the figures."""
     import anyio
 
     from orchestrator.cli.terminal.progress import ProgressDisplay
@@ -181,7 +178,7 @@ async def _audit(root: str, folder: Path, processes: int, environ: Mapping[str, 
 
     async with Orchestrator(settings=load_settings(environ=environ)) as orc, wait_through_outages(orc):
         started_s = time.monotonic()
-        # A session for this audit alone: with --prefix those of earlier ones are still there.
+        # A new session, because --prefix keeps those of earlier audits.
         session = f"audit-{secrets.token_hex(4)}"
         handle = await orc.submit(ROOT_SKILL, {"path": root, "out": str(folder)}, session=session)
         async with anyio.create_task_group() as group:
@@ -212,9 +209,9 @@ def _print_summary(found: DemoSummary, common: Globals) -> None:
     speed = f"{found.seconds:.1f} s, {found.tasks_per_second:g} tasks per second"
     lines = [
         ("audited", f"{found.files} files, {found.functions} functions: {cycles}, {found.remarks} remarks"),
-        ("worked", f"{found.tasks} tasks in {found.attempts} attempts, {retried}, {found.dead} dead"),
+        ("tasks", f"{found.tasks} tasks in {found.attempts} attempts, {retried}, {found.dead} dead"),
         ("shared", f"{found.changes} changes in the workspace of their session, each made once"),
-        ("took", f"{speed}, with {found.processes} worker processes"),
+        ("time", f"{speed}, with {found.processes} worker processes"),
         ("report", found.markdown),
         ("", found.html),
     ]

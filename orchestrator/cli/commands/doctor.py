@@ -1,4 +1,4 @@
-"""`orc doctor`: what is wrong with machine, settings, server and pool, and what to type."""
+"""`orc doctor`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ _COLOURS: Final = {"ok": "32", "warning": "33", "problem": "31"}
 
 commands = Commands(
     "doctor",
-    "Find what is wrong with machine, settings, server and pool, and say what to do.",
     "orc doctor",
     "orc doctor --strict -o json",
     "ORC_REDIS__URL=redis://localhost:6379/0 orc doctor",
@@ -29,10 +28,10 @@ app = commands.app
 
 @commands.itself
 async def doctor(*, strict: Annotated[bool, option("--strict")] = False, common: Globals = DEFAULTS) -> int:
-    """Find what is wrong, and say what to do; nothing is changed. Exit code 0: no problem, 1: problems, 69: no Redis.
+    """Find problems and say how to fix them; changes nothing. Exit code: 0 no problem, 1 problems, 69 no Redis.
 
     Args:
-        strict: Exit code 1 for warnings too.
+        strict: Return exit code 1 for warnings too.
     """
     from anyio.to_thread import run_sync
 
@@ -68,4 +67,4 @@ def _print_findings(findings: Sequence[DoctorFinding]) -> None:
 def _summary(problems: int, warnings: int) -> str:
     counts = [(problems, "problem"), (warnings, "warning")]
     said = [f"{count} {name}{'s' * (count != 1)}" for count, name in counts if count]
-    return ", ".join(said) or "all is well"
+    return ", ".join(said) or "no problems found"

@@ -10,7 +10,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.confirm import ask
 from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.failures import DONE, FAILED
-from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.options import DEFAULTS, Globals, Yes
 from orchestrator.cli.terminal.parsing import option
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 commands = noun(
     "keys",
-    "Look whether what is stored is whole, and what it takes.",
     "orc keys check",
     "orc keys check --repair",
     "orc keys report",
@@ -36,36 +35,33 @@ REPORTED: Final = ("kind", "keys", "bytes", "biggest_bytes", "biggest", "oldest"
 @commands.command("check", "orc keys check", "orc keys check -o json", "orc keys check --repair --yes")
 def check(
     *,
-    repair: Annotated[bool, option("--repair")] = False,
-    yes: Annotated[bool, option("--yes")] = False,
+    repair: Annotated[bool, option("--repair", help="Repair the damage. Asks for confirmation.")] = False,
+    yes: Yes = False,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Look for tasks that are in no place or in two, and for all else that Redis may have lost.
+    """Find damaged and lost data, such as tasks that are in no queue or in two.
 
-    The supervisor does the same all the time, slowly. Exit code: 0 all is whole, or was repaired; 1 something is wrong
-    and was not repaired; 4 nobody said yes. What is left behind in the ordinary course of things does not count.
+    A supervisor does the same slowly in the background.
 
-    Args:
-        repair: Repair what is found. Asks first.
-        yes: Do not ask.
+    Exit code: 0 no damage is left, 1 damage is left, 4 not confirmed. Harmless leftovers do not count.
     """
-    # No coroutine, so that Ctrl-C ends the question.
+    # Not a coroutine, so that Ctrl-C ends the question.
     import anyio
 
     settings = common.settings()
-    found = anyio.run(partial(_look_through, settings, repair=repair and yes))
+    found = anyio.run(partial(_scan, settings, repair=repair and yes))
     if repair and not yes and (count := sum(bool(each.damage.repair) for each in found)):
         if common.output == "table":
             _print(_rows(found), common.output)
-        ask(f"repair {count} thing{'s' * (count != 1)}", yes=False)
-        found = anyio.run(partial(_look_through, settings, repair=True))
+        ask(f"repair {count} finding{'s' * (count != 1)}", yes=False)
+        found = anyio.run(partial(_scan, settings, repair=True))
     rows = _rows(found)
     _print(rows, common.output)
     output.say(_summary(found))
     return FAILED if any(not row["repaired"] and not row["harmless"] for row in rows) else DONE
 
 
-async def _look_through(settings: Settings, *, repair: bool) -> list[RepairFinding]:
+async def _scan(settings: Settings, *, repair: bool) -> list[RepairFinding]:
     from orchestrator.repair.scan import KeyLifetimes, PoolScan
     from orchestrator.services import open_services
 
@@ -75,14 +71,14 @@ async def _look_through(settings: Settings, *, repair: bool) -> list[RepairFindi
         async with aclosing(scan.steps()) as steps:
             async for findings in steps:
                 found += findings
-                _progress(f"looked at {scan.keys_seen} keys, {scan.places_seen} places")
+                _progress(f"scanned {scan.keys_seen} keys, {scan.places_seen} places")
         _progress("")
     return found
 
 
 @commands.command("report", "orc keys report", "orc keys report -o json")
 async def report(*, common: Globals = DEFAULTS) -> None:
-    """Count keys by kind, and estimate the memory they take from a sample of each; changes nothing."""
+    """Count the keys of each kind and estimate their memory from a sample."""
     from orchestrator.repair.key_report import KeyReport
 
     async with common.services() as services:
@@ -94,14 +90,14 @@ async def report(*, common: Globals = DEFAULTS) -> None:
     rows = [{name: getattr(kind, name) for name in REPORTED} for kind in counted.kinds]
     if common.output == "table":
         rows = [row | {name: _size(row[name]) for name in ("bytes", "biggest_bytes")} for row in rows]
-    output.show_list(common.output, rows, REPORTED, key="kind", empty="there are no keys")
+    output.show_list(common.output, rows, REPORTED, key="kind", empty="no keys")
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows
 
 
 def _rows(found: Sequence[RepairFinding]) -> list[dict[str, Any]]:
-    """One row per code, repaired or not; with a few examples."""
+    """Return one row per code and outcome, with a few examples."""
     groups: dict[tuple[str, bool], list[RepairFinding]] = {}
     for finding in found:
         groups.setdefault((finding.code, finding.repaired), []).append(finding)
@@ -126,9 +122,7 @@ def _print(rows: Sequence[dict[str, Any]], form: Form) -> None:
     for row in rows:
         output.write(f"{output.paint(row['code'], '1')}  {row['count']}  {row['found']}\n")
         done = "repaired" if row["repaired"] else "a repair"
-        output.write(
-            f"  {done}: {row['repair'] or 'nothing is done by itself; look at it, then delete or rename it'}\n"
-        )
+        output.write(f"  {done}: {row['repair'] or 'none; inspect the key, then delete or rename it'}\n")
         for example in row["examples"]:
             output.write(f"    {output.clean(example)}\n")
         if row["count"] > len(row["examples"]):
@@ -137,7 +131,7 @@ def _print(rows: Sequence[dict[str, Any]], form: Form) -> None:
 
 def _summary(found: Sequence[RepairFinding]) -> str:
     if not found:
-        return "all is whole"
+        return "no damage found"
     repaired = sum(each.repaired for each in found)
     said = [(repaired, "repaired"), (len(found) - repaired, "found")]
     return ", ".join(f"{count} {what}" for count, what in said if count)
@@ -153,7 +147,7 @@ def _size(size: int | None) -> str | None:
 
 
 def _progress(text: str) -> None:
-    """One line on a terminal that is written over; nothing elsewhere."""
+    """Overwrite the progress line; only on a terminal."""
     import sys
 
     if output.is_terminal(sys.stderr):

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 commands = noun(
     "limits",
-    "List rate limits; change their rates.",
     "orc limits list",
     'orc limits set model:gpt 30/min --reason "half of the quota"',
     "orc limits reset model:gpt",

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 commands = noun(
     "queues",
-    "List queues; pause, drain, resume and purge them.",
     "orc queues list",
     "orc queues list -o json",
     'orc queues pause skill:summarize --reason "the model is down"',

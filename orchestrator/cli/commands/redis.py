@@ -1,4 +1,4 @@
-"""`orc redis`: run, info. The embedded server by itself."""
+"""`orc redis`: run, info."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from orchestrator.cli.terminal.parsing import Commands
 if TYPE_CHECKING:
     from orchestrator.services import Attachment
 
-commands = Commands("redis", "Run the embedded Redis alone; look at it.", "orc redis run", "orc redis info")
+commands = Commands("redis", "orc redis run", "orc redis info")
 app = commands.app
 
 
 @commands.command("run", "orc redis run", "orc redis run --data-dir /var/lib/orchestrator")
 def run(*, common: Globals = DEFAULTS) -> None:
-    """Run the embedded Redis until SIGTERM or Ctrl-C; other commands find it by its data directory."""
+    """Run the embedded Redis until SIGTERM or Ctrl-C. Other commands find it by its data directory."""
     from orchestrator.services import run_embedded
 
     def ready(held: Attachment) -> None:
@@ -27,12 +27,12 @@ def run(*, common: Globals = DEFAULTS) -> None:
 
     common.name_data_dir()
     stopped = run_embedded(ready)
-    output.say("redis has stopped" if stopped else "redis goes on: others use it")
+    output.say("redis stopped" if stopped else "redis keeps running for other processes")
 
 
 @commands.command("info", "orc redis info", "orc redis info -o json")
 def info(*, common: Globals = DEFAULTS) -> None:
-    """Describe the embedded Redis that runs near by."""
+    """Show address, version, data directory and start time of the running embedded Redis."""
     from orchestrator.services import describe_embedded
 
     common.name_data_dir()

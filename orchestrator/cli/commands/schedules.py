@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 commands = noun(
     "schedules",
-    "Submit tasks at calendar times or at intervals.",
     "orc schedules add nightly report --cron '30 2 * * *' --zone Europe/Berlin",
     "orc schedules list",
     "orc schedules next",

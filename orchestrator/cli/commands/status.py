@@ -1,4 +1,4 @@
-"""`orc status`: one screen that says whether everything works."""
+"""`orc status`: server, supervisor, agents, workers and queues on one screen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 commands = Commands(
     "status",
-    "Show on one screen whether everything works. Exit code: 0 it does, 69 no Redis or no supervisor answers.",
     "orc status",
     "orc status -o json",
 )
@@ -25,7 +24,7 @@ app = commands.app
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What the screen shows."""
+    """State of the pool for the screen."""
 
     pool: str
     prefix: str
@@ -40,7 +39,7 @@ class Status:
 
 @commands.itself
 async def status(*, common: Globals = DEFAULTS) -> int:
-    """Show on one screen whether everything works."""
+    """Show server, supervisor, agents, workers and queues on one screen."""
     async with common.services() as services:
         found = await _ask(services)
     if common.output == "table":
@@ -49,7 +48,7 @@ async def status(*, common: Globals = DEFAULTS) -> int:
         output.show_record(common.output, asdict(found), key="pool")
     if found.supervisor is None:
         output.say(
-            error_line("no supervisor leads; nothing is assigned, start one with `orc up` or `orc supervisor run`")
+            error_line("no supervisor leads, so no task is assigned; start one with `orc up` or `orc supervisor run`")
         )
         return NOBODY_ANSWERED
     return 0
@@ -78,15 +77,15 @@ def _print_screen(found: Status) -> None:
     from orchestrator.cli.commands.queues import COLUMNS
 
     server = found.server
-    kept = "append-only file" if server["append_only"] else "not kept on disk"
+    kept = "append-only file" if server["append_only"] else "not persisted"
     facts = [
         (
             "redis",
             f"{server['version']}, up {output.span(server['uptime_s'])}, {_megabytes(server['memory_bytes'])}, {kept}",
         ),
         ("pool", f"{found.pool} ({found.prefix})"),
-        ("supervisor", found.supervisor or "none leads"),
-        ("tasks", ", ".join(f"{found.tasks[name]} {name}" for name in _in_order(found.tasks)) or "none yet"),
+        ("supervisor", found.supervisor or "none"),
+        ("tasks", ", ".join(f"{found.tasks[name]} {name}" for name in _in_order(found.tasks)) or "none"),
     ]
     output.write("".join(f"{output.paint(name.ljust(10), '1')}  {output.clean(text)}\n" for name, text in facts))
     if found.active_commands:
@@ -99,7 +98,7 @@ def _print_screen(found: Status) -> None:
 
 
 def _in_order(counters: dict[str, int]) -> list[str]:
-    """The names of counters in the order of a task's life; those that are not listed here come last."""
+    """Return the counters in the order of a task's life, unknown ones last."""
     order = ("submitted", "assigned", "succeeded", "retried", "snoozed", "dead", "cancelled", "expired")
     return sorted(counters, key=lambda name: (order.index(name) if name in order else len(order), name))
 

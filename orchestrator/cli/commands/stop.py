@@ -34,8 +34,8 @@ async def report_other_stops(services: Services, command: Command) -> AsyncItera
         output.say(f"still stopped: {named}; `orc start` with the same scope ends each")
 
 
-stop_commands = Commands("stop", "", *examples_of(Stop))
+stop_commands = Commands("stop", *examples_of(Stop))
 stop_commands.itself(declared(Stop))
-start_commands = Commands("start", "", *examples_of(Start))
+start_commands = Commands("start", *examples_of(Start))
 start_commands.itself(declared(Start, around=report_other_stops))
 stop_app, start_app = stop_commands.app, start_commands.app

@@ -7,7 +7,6 @@ from orchestrator.cli.terminal.parsing import Commands
 
 commands = Commands(
     "supervisor",
-    "Run the supervisor alone.",
     "orc supervisor run",
     "orc supervisor run --config /etc/orchestrator/orchestrator.toml",
 )
@@ -16,7 +15,7 @@ app = commands.app
 
 @commands.command("run", "orc supervisor run", "ORC_REDIS__URL=redis://localhost:6379/0 orc supervisor run")
 def run(*, common: Globals = DEFAULTS) -> None:
-    """Assign tasks until SIGTERM or Ctrl-C. Several may run: one leads, the others stand by."""
+    """Run a supervisor until SIGTERM or Ctrl-C. Of several supervisors one leads and the rest stand by."""
     from orchestrator.core.event_loop import run_loop
     from orchestrator.core.log import configure_logging
     from orchestrator.supervisor.daemon import run_supervisor

@@ -33,7 +33,6 @@ State = Literal[
 
 commands = noun(
     "tasks",
-    "Submit, list, watch, cancel and retry tasks.",
     "orc tasks submit greet -a name=Ada --wait",
     "orc tasks list --state dead",
 )

@@ -22,14 +22,13 @@ if TYPE_CHECKING:
 
 REDIS_LOOK_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 40.0
-"""How long Redis may take to stop: it writes its data first."""
+"""How long Redis may take to stop, because it writes its data first."""
 SUPERVISOR_TIMEOUT_S: Final = 15.0
 DRAIN_MARGIN_S: Final = 20.0
-"""What a worker host may take beyond the drain time of its workers; before that it kills them itself."""
+"""How long a worker host may take beyond the drain time of its workers, which it kills before that."""
 
 commands = Commands(
     "up",
-    "Run everything in one terminal: Redis, supervisor, workers.",
     "orc up my_agents:agent",
     "orc up my_agents:agent --processes 4",
     "orc up my_agents:agent --reload",
@@ -45,38 +44,36 @@ def up(
     reload: Annotated[bool, option("--reload")] = False,
     common: Globals = DEFAULTS,
 ) -> int:
-    """Run everything in one terminal: Redis, supervisor, workers.
+    """Run Redis, a supervisor and workers in one terminal.
 
     Args:
-        apps: Agents to run, such as my_agents:agent.
-        processes: Worker processes (1).
-        reload: Start the workers anew when their source changes; what runs is not lost.
+        apps: Agents to run, as my_agents:agent.
+        processes: Worker processes [1].
+        reload: Restart the workers when their source changes; running tasks are not lost.
     """
     if reload and not apps:
-        raise InvalidInput(
-            "--reload watches the source of agents; name some, for example `orc up my_agents:agent --reload`"
-        )
-    host = worker_command(apps, processes, reload=reload)  # refuses what cannot be meant before anything is started
+        raise InvalidInput("--reload needs agents, as in `orc up my_agents:agent --reload`")
+    host = worker_command(apps, processes, reload=reload)  # checked before anything is started
     settings = common.settings(worker__processes=processes)
     with ExitStack() as held:
         redis = None
         if settings.redis.url is None:
             redis = held.enter_context(_hold_redis())
         else:
-            _check_redis(settings)  # one clear line instead of the complaints of every process
+            _check_redis(settings)  # one error here instead of one from every process
         parts = [Part("worker host", host, settings.worker.drain_s + DRAIN_MARGIN_S)] if apps else []
         parts.append(Part("supervisor", supervisor_command(), SUPERVISOR_TIMEOUT_S))
         _print_banner(redis, settings, apps, reload=reload)
         with blocked_signals() as signals:
             exit_code = _run(parts, redis, signals, common)
-        # From here on Ctrl-C ends the wait, not the server's orderly stop.
+        # From here on Ctrl-C ends the wait, not the shutdown of the server.
         if redis is not None:
             _stop_redis(redis)
     return exit_code
 
 
 def supervisor_command() -> list[str]:
-    """The command that runs a supervisor; it reads its settings from the environment."""
+    """Return the command that runs a supervisor; it reads its settings from the environment."""
     return [sys.executable, "-P", "-m", "orchestrator", "supervisor", "run"]
 
 
@@ -88,7 +85,7 @@ def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: 
         # The supervisor is ready when the first worker registers.
         children = [Child(part, environ) for part in reversed(parts)][::-1]
         received = _watch(children, redis, signals)
-        output.say(f"{received.name}: workers finish what they run, then everything stops; once more to hurry")
+        output.say(f"{received.name}: workers finish their tasks, then everything stops; repeat to stop faster")
     except ChildFailed as failed:
         exit_code = failed.exit_code
     finally:
@@ -97,13 +94,13 @@ def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: 
 
 
 def _watch(children: list[Child], redis: Attachment | None, signals: Signals) -> signal.Signals:
-    """Keep everything running until a signal asks us to end."""
+    """Keep the processes running; returns the signal that ends them."""
     import time
 
     while True:
         due = [due_s for child in children if (due_s := child.poll()) is not None]
         if redis is not None and not redis.guardian_is_alive():
-            output.say("redis went away; it is started again")
+            output.say("redis stopped unexpectedly; restarting it")
             _hold_redis().close()
         next_look_s = min(due, default=float("inf")) - time.monotonic()
         received = signals.wait(min(next_look_s, REDIS_LOOK_S))
@@ -125,13 +122,13 @@ def _check_redis(settings: Settings) -> None:
 
 def _stop_redis(redis: Attachment) -> None:
     stopped = redis.close(wait_s=STOP_TIMEOUT_S)
-    output.say("everything has stopped; the data stays" if stopped else "redis goes on: others use it")
+    output.say("stopped; the data is kept" if stopped else "stopped; redis keeps running for other processes")
 
 
 def _print_banner(redis: Attachment | None, settings: Settings, apps: tuple[str, ...], *, reload: bool) -> None:
     count = settings.worker.processes
     workers = f"{count} worker process{'es' * (count > 1)} for {', '.join(apps)}" if apps else "no workers"
-    lines = [f"running      supervisor, {workers}{', started anew when their source changes' if reload else ''}"]
+    lines = [f"running      supervisor, {workers}{', restarted when their source changes' if reload else ''}"]
     if redis is not None:
         lines += [f"redis        {redis.version} at {redis.url}", f"data in      {redis.data_dir}"]
     lines += [

@@ -1,4 +1,4 @@
-"""`orc version`: loads nothing but the standard library."""
+"""`orc version`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands
 
-commands = Commands("version", "Show the version.", "orc version", "orc version -o json")
+commands = Commands("version", "orc version", "orc version -o json")
 app = commands.app
 
 
 @commands.itself
 def version(*, common: Globals = DEFAULTS) -> None:
-    """Show the version."""
+    """Print the version."""
     try:
         ours = version_of("redis-orchestrator")
-    except PackageNotFoundError:  # run from a folder that was never installed
+    except PackageNotFoundError:  # not installed
         ours = "unknown"
     facts = {
         "version": ours,

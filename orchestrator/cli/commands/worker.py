@@ -1,4 +1,4 @@
-"""`orc worker`: run. Becomes the worker host, which does not know this package."""
+"""`orc worker`: run. Replaces this process with the worker host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from orchestrator.core.errors import InvalidInput
 
 commands = Commands(
     "worker",
-    "Run worker processes alone.",
     "orc worker run my_agents:agent",
     "orc worker run my_agents:agent my_agents:other --processes 4",
 )
@@ -31,30 +30,30 @@ def run(
     reload: Annotated[bool, option("--reload")] = False,
     common: Globals = DEFAULTS,
 ) -> None:
-    """Run worker processes for agents until SIGTERM or Ctrl-C; what runs is finished first, a second one hurries.
+    """Run worker processes until SIGTERM or Ctrl-C. They finish their tasks first; a second signal stops them faster.
 
     Args:
-        agents: Where they are: a module (the current directory is searched last) and a name in it.
-        processes: Worker processes (1).
-        reload: Start them anew when their source changes.
+        agents: Module and name of each agent; the current directory is searched last.
+        processes: Worker processes [1].
+        reload: Restart them when their source changes.
     """
     if not agents:
-        raise InvalidInput("which agents? name them as MODULE:AGENT, for example `orc worker run my_agents:agent`")
+        raise InvalidInput("no agents given; name them as MODULE:AGENT, as in `orc worker run my_agents:agent`")
     command = worker_command(agents, processes, reload=reload)
     os.execve(command[0], command, common.environ())  # noqa: S606 - our own interpreter and module
 
 
 def worker_command(agents: tuple[str, ...], processes: int | None, *, reload: bool = False) -> list[str]:
-    """The command that runs a worker host; `-P` so that no file in the current directory stands in for ours.
+    """Return the command that runs a worker host; `-P` so that no file in the current directory shadows a module.
 
     Args:
-        agents: Where the agents are.
-        processes: Worker processes; None for what the settings say.
-        reload: Run a host that is replaced when the source of the agents changes.
+        agents: module and name of each agent.
+        processes: worker processes; None: as the settings say.
+        reload: restart the host when the source of the agents changes.
 
     Raises:
-        InvalidInput: the number cannot be meant.
-        ConfigError: the library that watches files is not there.
+        InvalidInput: the number of processes is invalid.
+        ConfigError: watchfiles is not installed.
     """
     count = [] if processes is None else ["--processes", str(check_processes(processes))]
     module = "orchestrator.workers"
@@ -67,7 +66,7 @@ def worker_command(agents: tuple[str, ...], processes: int | None, *, reload: bo
 
 
 def check_processes(processes: int) -> int:
-    """Refuse a number of processes that cannot be meant."""
+    """Return the number of processes, if it is valid."""
     if not 1 <= processes <= 1024:
-        raise InvalidInput(f"--processes {processes} must lie between 1 and 1024")
+        raise InvalidInput(f"--processes {processes} is not between 1 and 1024")
     return processes

@@ -1,7 +1,7 @@
-"""A worker host that is replaced when its source changes. A program of its own that takes the host's arguments.
+"""Program that runs a worker host and replaces it when its source changes. It takes the arguments of the host.
 
-New source is imported by a throw-away process first. If that fails, the old workers go on and the error is shown. If
-not, the host drains for a moment, gives back what still runs, and a new one starts.
+A temporary process imports the new source first. If that fails, the old workers continue. Otherwise the host drains
+for a moment, returns the tasks that still run, and a new host starts.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
     from orchestrator.cli.processes import Signals
 
 DRAIN_S: Final = 2.0
-"""How long running tasks get before a reload gives them back; without costing an attempt, so they run again."""
+"""How long running tasks may continue before a reload returns them to their queues; no attempt is counted."""
 HURRY_S: Final = 20.0
-"""How long a host may take that was told twice; it kills its workers before that."""
+"""How long a host may take after the second signal; it kills its workers before that."""
 TIMEOUT_S: Final = float("inf")
-"""At our own end the host keeps its drain time; whoever started us watches over it."""
+"""At the end of this program the host keeps its drain time; the parent process limits it."""
 
 
-class _ToldToEnd(Exception):
-    """A signal asks us to end."""
+class _Ended(Exception):
+    """A signal ends the program."""
 
     def __init__(self, received: signal.Signals) -> None:
         super().__init__(received.name)
 
 
 class Reloader:
-    """Keeps one worker host running with the newest source that can be imported.
+    """Runs a worker host with the newest source that can be imported.
 
     Args:
         arguments: of the worker host: options, `--`, agents.
-        watch: tells of changes.
-        signals: blocked, so that they can be waited for.
+        watch: reports changes.
+        signals: the blocked signals.
     """
 
     def __init__(self, arguments: Sequence[str], watch: SourceWatch, signals: Signals) -> None:
-        # -B: a file that is edited twice within a second would pass for its compiled form.
+        # -B: a compiled file would hide a second edit within one second.
         self._host_command = [sys.executable, "-B", "-P", "-m", "orchestrator.workers", *arguments]
         targets = arguments[arguments.index("--") + 1 :]
         self._import_command = [sys.executable, "-B", "-P", "-m", "orchestrator.workers.runtime.sources", *targets]
@@ -59,18 +59,18 @@ class Reloader:
         self._changed: set[Path] = set()
 
     def run(self) -> int:
-        """Reload until told to end; answers the exit code."""
+        """Reload until a signal; returns the exit code."""
         orderly = True
         try:
             while True:
                 if self._import_apart():
                     self._replace_host()
                 else:
-                    say(self._what_goes_on())
+                    say(self._failure_note())
                 while not self._changed:
-                    self._turn()
+                    self._poll()
                 say(f"{_names(self._changed)} changed")
-        except _ToldToEnd:
+        except _Ended:
             pass
         except ChildFailed as failed:
             return failed.exit_code
@@ -79,12 +79,12 @@ class Reloader:
                 orderly = end_in_order([self._host], self._signals)
         return DONE if orderly else INTERRUPTED
 
-    def _turn(self) -> None:
-        """Let a moment pass: note what changed, look after the host, listen to signals."""
-        self._changed |= self._watch.look()
+    def _poll(self) -> None:
+        """Poll changes, the host and signals once."""
+        self._changed |= self._watch.poll()
         received = self._signals.wait(0)
         if received is not None:
-            raise _ToldToEnd(received)
+            raise _Ended(received)
         if self._host is None:
             return
         try:
@@ -93,10 +93,10 @@ class Reloader:
             self._host = None
             if failed.exit_code == NOBODY_ANSWERED:
                 raise
-            say("no workers run; the next change of the source starts them again")
+            say("the workers have ended; the next change of the source restarts them")
 
     def _import_apart(self) -> bool:
-        """Import the source in a process of its own, again while it changes; answers whether that went well."""
+        """Import the source in a temporary process until it stops changing; returns whether the import succeeded."""
         while True:
             self._changed.clear()
             with subprocess.Popen(  # noqa: S603 - our own interpreter and module
@@ -108,7 +108,7 @@ class Reloader:
             ) as importing:
                 try:
                     while importing.poll() is None and not self._changed:
-                        self._turn()
+                        self._poll()
                 finally:
                     importing.kill()
                 assert importing.stdout is not None
@@ -117,7 +117,7 @@ class Reloader:
             if importing.returncode not in {0, CONFIGURATION} and not self._changed:
                 say(f"error: the import of the agents ended with exit code {importing.returncode}")
             found = {Path.cwd(), *(file.parent for file in files)}
-            # What cannot be imported may lie where we looked before.
+            # After a failed import, the broken file may be in one of the former folders.
             self._folders = found if fine else self._folders | found
             self._changed |= self._watch.watch(self._folders)
             if not self._changed:
@@ -130,12 +130,12 @@ class Reloader:
         self._host = Child(Part("worker host", self._host_command, TIMEOUT_S), os.environ)
 
     def _drain(self, host: Child) -> None:
-        """Let what runs go on for a moment; then it is given back."""
+        """End the host: its tasks may continue for `DRAIN_S`, then it returns them."""
         try:
             host.ask_to_end()
             deadlines_s = [time.monotonic() + DRAIN_S, time.monotonic() + DRAIN_S + HURRY_S]
             while host.runs:
-                self._turn()
+                self._poll()
                 if time.monotonic() > deadlines_s[0]:
                     host.ask_to_end() if len(deadlines_s) == 2 else host.kill()
                     deadlines_s = deadlines_s[1:] or deadlines_s
@@ -143,10 +143,10 @@ class Reloader:
             self._host = host
             raise
 
-    def _what_goes_on(self) -> str:
+    def _failure_note(self) -> str:
         if self._host is None:
-            return "no workers run; the next change of the source is tried again"
-        return "the workers go on with what they had; the next change of the source is tried again"
+            return "no workers run; waiting for the next change of the source"
+        return "the workers continue with the old source; waiting for the next change"
 
 
 def _names(paths: Iterable[Path]) -> str:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 commands = noun(
     "workers",
-    "List worker processes; drain and stop them.",
     "orc workers list",
     "orc workers list -o json",
     "orc workers drain host-7:4711 --wait",

@@ -16,35 +16,36 @@ if TYPE_CHECKING:
 
 commands = noun(
     "workspace",
-    "Look at what the agents of a session share; change it.",
     "orc workspace get 101",
     "orc workspace events 101 --follow",
 )
 app = commands.app
 
 BEGINNING: Final = "0-0"
-Session = Annotated[str, positional("SESSION")]
+Session = Annotated[str, positional("SESSION", help="Id of the session.")]
 
 
 @commands.command(
     "get", "orc workspace get 101", "orc workspace get 101 title | jq .", "orc workspace get 101 title outline -o json"
 )
-async def get(session: Session, /, *paths: Annotated[str, positional("PATH")], common: Globals = DEFAULTS) -> None:
-    """Show the document of a session; of one path its value alone, as JSON.
-
-    Args:
-        session: Whose workspace.
-        paths: Only these.
-    """
+async def get(
+    session: Session,
+    /,
+    *paths: Annotated[str, positional("PATH", help="Only these paths.")],
+    common: Globals = DEFAULTS,
+) -> None:
+    """Show the document of a session; with one PATH, only its value as JSON."""
     async with common.client() as orc:
         found = await orc.workspace(session).get(*paths)
     if missing := [path for path in paths if path not in found]:
-        raise NotFound(f"the workspace of session {session!r} holds nothing at {', '.join(map(repr, missing))}")
+        raise NotFound(f"the workspace of session {session!r} has no {', '.join(map(repr, missing))}")
     if len(paths) == 1 and common.output == "table":
         output.write_bytes(output.result_line(bytes(output.user_json(found[paths[0]].value))))
         return
     rows = [_path_row(path, held) for path, held in sorted(found.items())]
-    output.show_list(common.output, rows, ("path", "version", "agent", "value"), key="path", empty="nothing is there")
+    output.show_list(
+        common.output, rows, ("path", "version", "agent", "value"), key="path", empty="the workspace is empty"
+    )
 
 
 @commands.command(
@@ -63,17 +64,16 @@ async def set_(
     if_version: Annotated[int | None, option("--if-version", metavar="N")] = None,
     common: Globals = DEFAULTS,
 ) -> None:
-    """Write one path of the document, or delete it. Every change is told by an event that keeps what was there.
+    """Write or delete one path of the document. The event of the change keeps the previous value.
 
     Args:
-        session: Whose workspace.
-        path: What to write.
-        value: JSON when it parses, otherwise text; a file; or standard input.
+        path: Path to write.
+        value: JSON when it parses, otherwise text; @FILE; or - for standard input.
         delete: Delete the path.
-        if_version: Only if the path has this version; 0: only if nothing is there.
+        if_version: Write only if the path has this version; 0: only if it does not exist.
     """
     if delete == (value is not None):
-        raise InvalidInput("give a value, or --delete")
+        raise InvalidInput("give VALUE or --delete")
     wanted = inputs.value(value) if value is not None else None
     from orchestrator.workspace.model import DELETE
 
@@ -94,16 +94,15 @@ async def log(
     after: Annotated[int | None, option("--after", metavar="NUMBER")] = None,
     common: Globals = DEFAULTS,
 ) -> None:
-    """Show the newest entries of a log, the oldest first.
+    """Show the newest entries of a log in order.
 
     Args:
-        session: Whose workspace.
-        name: The log.
-        last: At most so many [100].
-        after: The next ones behind the entry with this number.
+        name: Name of the log.
+        last: How many [100].
+        after: Show the entries after this number.
     """
     if not 1 <= last <= 10_000 or (after is not None and after < 0):
-        raise InvalidInput("--last must lie between 1 and 10000, --after not below 0")
+        raise InvalidInput("--last must be between 1 and 10000, --after at least 0")
 
     async with common.client() as orc:
         entries = await orc.workspace(session).log(name, last=last, after=after)
@@ -111,7 +110,9 @@ async def log(
         {"number": one.number, "at": one.at, "agent": one.agent, "value": output.user_json(one.value)}
         for one in entries
     ]
-    output.show_list(common.output, rows, ("number", "at", "agent", "value"), key="number", empty="nothing is there")
+    output.show_list(
+        common.output, rows, ("number", "at", "agent", "value"), key="number", empty="the workspace is empty"
+    )
 
 
 @commands.command("events", "orc workspace events 101", "orc workspace events 101 --follow -o jsonl")
@@ -123,12 +124,11 @@ async def events(
     follow: Annotated[bool, option("--follow", "-f")] = False,
     common: Globals = DEFAULTS,
 ) -> None:
-    """Show what was changed, by whom and from what to what, in order.
+    """Show the changes of the workspace in order, with author, new and previous value.
 
     Args:
-        session: Whose workspace.
-        after: Go on behind this event; -o jsonl and -o id show the ids.
-        follow: Go on until Ctrl-C.
+        after: Continue after this event; -o jsonl and -o id print event ids.
+        follow: Wait for more events until Ctrl-C.
     """
     from orchestrator.workspace.events import check_event_id
 
@@ -156,11 +156,7 @@ async def events(
     "export", "orc workspace export 101 > session-101.json", "orc workspace export 101 | jq '.paths.title.value'"
 )
 async def export(session: Session, /, *, common: Globals = DEFAULTS) -> None:
-    """Print all that is shared, at one moment, as one JSON document: paths, logs, sets, states, and who is there.
-
-    Args:
-        session: Whose workspace.
-    """
+    """Print a consistent snapshot of the workspace as JSON: paths, logs, sets, states and members."""
     async with common.client() as orc:
         exported = await orc.workspace(session).export()
     if common.output == "id":
@@ -206,7 +202,7 @@ def _changed(event: WorkspaceEvent, change: Change) -> str:
         case "transition":
             return f"{change.name} {event.detail['previous_state'] or '-'} -> {event.detail['state']}"
         case "join":
-            return f"{change.name} {'came' if event.detail['joined'] else 'left'}"
+            return f"{change.name} {'joined' if event.detail['joined'] else 'left'}"
         case "direct":
             return f"{change.name} {event.detail['kind']} {_short(change.value)}"
     if change.deleted:

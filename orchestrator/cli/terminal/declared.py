@@ -28,9 +28,9 @@ EXIT_CODES = (
 JSON_HELP = "JSON when it parses, otherwise text; @FILE and @- read it from a file or standard input."
 
 
-def noun(name: str, about: str, *examples: str) -> Commands:
+def noun(name: str, *examples: str) -> Commands:
     """Create a command with a sub-command for each declared control command of this noun."""
-    commands = Commands(name, about, *examples)
+    commands = Commands(name, *examples)
     for model in KINDS.values():
         words = model.verb.split()
         if words[:1] == [name] and len(words) == 2:

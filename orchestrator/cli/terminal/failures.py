@@ -1,4 +1,4 @@
-"""Every way a command can fail, as an exit code and one line: `error: what — why — what to try`."""
+"""Exit codes and error lines: `error: what happened — what to do`."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
 
 
 class TryAgain(OrchestratorError):
-    """Not yet: the same command may do it later."""
+    """The command may succeed later."""
 
     exit_code = TRY_AGAIN
 
 
 class CommandAborted(OrchestratorError):
-    """What was asked for may not be done as things are."""
+    """The command is refused in the present state, or was not confirmed."""
 
     exit_code = REFUSED
 
 
 def joint_exit_code(codes: Iterable[int]) -> int:
-    """The exit code for several things: theirs when they agree, timed out when one did, otherwise partly done."""
+    """Return the exit code for several outcomes: their own if equal, time-out if one timed out, else partly done."""
     each = set(codes)
     if TIMED_OUT in each:
         return TIMED_OUT
@@ -49,11 +49,11 @@ def joint_exit_code(codes: Iterable[int]) -> int:
 
 
 def exit_code_of(command: Callable[[], object], *, debug: bool) -> int:
-    """Run a command and turn whatever it does into an exit code; failures are reported in one line.
+    """Run a command and return its exit code; a failure is reported in one line.
 
     Args:
         command: returns an exit code, or None for success.
-        debug: let unexpected and expected failures show their traceback.
+        debug: print the traceback of a failure too.
     """
     try:
         returned = command()
@@ -64,7 +64,7 @@ def exit_code_of(command: Callable[[], object], *, debug: bool) -> int:
         return OUTPUT_CLOSED
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else FAILED
-    except BaseException as failure:  # noqa: BLE001 - nobody above would turn it into a line
+    except BaseException as failure:  # noqa: BLE001 - the last handler of the program
         cause = _cause(failure)
         if isinstance(cause, OutputClosed):
             return OUTPUT_CLOSED
@@ -75,7 +75,7 @@ def exit_code_of(command: Callable[[], object], *, debug: bool) -> int:
 
 
 def report(failure: BaseException) -> int:
-    """Say in one line what failed, and answer the exit code for it."""
+    """Print the error line of a failure and return its exit code."""
     match failure:
         case OrchestratorError():
             say(error_line(str(failure)))
@@ -87,18 +87,18 @@ def report(failure: BaseException) -> int:
     if name == "CancelledError":  # asyncio's; importing it would double the time that help takes
         say("interrupted")
         return INTERRUPTED
-    say(error_line(f"unexpected {name}: {failure}; this is a bug, --debug shows where it happened"))
+    say(error_line(f"unexpected {name}: {failure}; this is a bug, --debug prints the traceback"))
     return FAILED
 
 
 def error_line(message: str) -> str:
-    """One line for people; several wrong settings take a line each, indented."""
+    """Format an error; further lines, as of several invalid settings, are indented."""
     first, *more = [clean(line) for line in message.splitlines()] or [""]
     return "\n".join([f"error: {first.replace('; ', ' — ', 1)}", *(f"  {line}" for line in more)])
 
 
 def _cause(failure: BaseException) -> BaseException:
-    """Find what went wrong in what a task group made of it."""
+    """Return the failure inside the exception groups of task groups."""
     while isinstance(failure, BaseExceptionGroup):
         ours = [inner for inner in failure.exceptions if isinstance(inner, OrchestratorError)]
         failure = ours[0] if ours else failure.exceptions[0]

@@ -1,4 +1,4 @@
-"""Reads what people type: JSON bodies, `name=value`, durations, times, priorities. Refuses with `InvalidInput`."""
+"""Parses typed values: JSON bodies, `name=value`, durations, times, priorities. Raises `InvalidInput`."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ STDIN: Final = "@-"
 
 
 def arguments(body: str | None, pairs: Sequence[str]) -> dict[str, Any]:
-    """Read the arguments of a task.
+    """Parse the arguments of a task.
 
     Args:
         body: a JSON object, `@file`, or `@-` for standard input.
-        pairs: `name=value`; a value is JSON when it parses, otherwise text. They win over the body.
+        pairs: `name=value`; a value is JSON when it parses, otherwise text. They override the body.
     """
     given = {} if body is None else _object(body)
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals or not name:
-            raise InvalidInput(f"-a {pair!r} is not understood; write name=value, for example -a words=3")
+            raise InvalidInput(f"-a {pair!r} is not name=value; write for example -a words=3")
         given[name] = json_or_text(value)
     return given
 
 
 def value(text: str) -> Any:
-    """Read one value: JSON when it parses, otherwise text; `@file` and `@-` say where it stands."""
+    """Parse one value: JSON when it parses, otherwise text; `@file` and `@-` read it from a file or standard input."""
     return json_or_text(_body_text(text)[1]) if text.startswith("@") else json_or_text(text)
 
 
 def duration_s(name: str, text: str | None) -> float | None:
-    """Read `90s`, `5m`, `2h`, `1h30m`, `500ms` or a plain number of seconds."""
+    """Parse `90s`, `5m`, `2h`, `1h30m`, `500ms` or a plain number of seconds."""
     if text is None:
         return None
     plain = text.strip()
@@ -55,7 +55,7 @@ def duration_s(name: str, text: str | None) -> float | None:
 
 
 def moment(name: str, text: str | None) -> datetime | None:
-    """Read a time with its zone: `2030-01-31T12:00:00Z`."""
+    """Parse a time with its zone: `2030-01-31T12:00:00Z`."""
     if text is None:
         return None
     try:
@@ -68,7 +68,7 @@ def moment(name: str, text: str | None) -> datetime | None:
 
 
 def day(name: str, text: str | None) -> date | None:
-    """Read a day: `2030-01-31`."""
+    """Parse a day: `2030-01-31`."""
     if text is None:
         return None
     try:
@@ -78,7 +78,7 @@ def day(name: str, text: str | None) -> date | None:
 
 
 def moment_or_ago(name: str, text: str | None) -> datetime | None:
-    """Read a time with its zone, or a duration back from now: `1h`."""
+    """Parse a time with its zone, or a duration back from now: `1h`."""
     if text is None:
         return None
     try:
@@ -89,7 +89,7 @@ def moment_or_ago(name: str, text: str | None) -> datetime | None:
 
 
 def priority(text: str) -> str | int:
-    """Read a level by name or number; the client checks which there are."""
+    """Parse a level by name or number; the client checks its range."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else text
 
 
@@ -114,9 +114,9 @@ def _body_text(body: str) -> tuple[str, str]:
     try:
         data = _stdin() if body == STDIN else Path(where).expanduser().read_bytes()
     except OSError as failed:
-        raise InvalidInput(f"{where or '@'} cannot be read: {failed.strerror}") from None
+        raise InvalidInput(f"cannot read {where or '@'}: {failed.strerror}") from None
     except ValueError:
-        raise InvalidInput(f"{where!r} cannot be the name of a file") from None
+        raise InvalidInput(f"{where!r} is not a file name") from None
     try:
         return where, data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -130,7 +130,7 @@ def _stdin() -> bytes:
 
 
 def json_or_text(value: str) -> Any:
-    """Read a value: JSON when it parses, otherwise text."""
+    """Parse a value: JSON when it parses, otherwise text."""
     try:
         return _loads(value)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Shows a task live: a line per event on standard output, and on a terminal a bar of its progress below them."""
+"""Follows a task: a line per event on standard output, and on a terminal a progress bar below them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _ERASE: Final = "\r\x1b[K"
 
 
 async def follow(handle: TaskHandle[Any], after: str | None, form: Form) -> TaskEvent | None:
-    """Show the events of a task up to its end, and answer the final one; None: `after` stands behind it.
+    """Print the events of a task until its end and return the last one; None: no event follows `after`.
 
     Raises:
-        InvalidInput: `after` is no id of an event.
-        NotFound: no such task (any more).
+        InvalidInput: `after` is not an event id.
+        NotFound: the task does not exist.
     """
     rows: list[dict[str, Any]] = []
     last = None
@@ -52,14 +52,14 @@ async def follow(handle: TaskHandle[Any], after: str | None, form: Form) -> Task
 
 
 class _Bar:
-    """One line at the bottom of the terminal, taken away while another line is printed."""
+    """Progress bar in the last line of the terminal; it is erased while another line is printed."""
 
     def __init__(self, *, shown: bool) -> None:
         self.shown = shown
         self._text = ""
 
     def draw(self, event: TaskEvent) -> None:
-        """Draw the latest progress of the present attempt."""
+        """Draw the latest progress of the current attempt."""
         if event.progress is not None:
             self._text = _bar(event.progress)
         elif event.kind != "output":
@@ -70,7 +70,7 @@ class _Bar:
             sys.stderr.flush()
 
     def erase(self) -> None:
-        """Take it away."""
+        """Erase the bar."""
         if self.shown and self._text:
             sys.stderr.write(_ERASE)
             sys.stderr.flush()

@@ -1,6 +1,6 @@
-"""How data reaches standard output: tables for people, JSON for programs. Everything else goes to standard error.
+"""Prints data on standard output, as tables or JSON, and everything else on standard error.
 
-What other people wrote (reasons, tags, tracebacks) cannot command the terminal: control characters are escaped.
+Control characters are escaped, because user data such as reasons and tracebacks must not control the terminal.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ _COLOURS: Final = {
 
 
 class OutputClosed(Exception):
-    """Whoever read our output has gone away (`orc tasks list | head -1`)."""
+    """The reader of standard output has closed it (`orc tasks list | head -1`)."""
 
 
 class OutputFailed(OrchestratorError):
-    """Our output could not be written, as on a full disk."""
+    """Standard output could not be written, as on a full disk."""
 
 
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
 def write(text: str) -> None:
-    """Write to standard output, at once.
+    """Write to standard output and flush it.
 
     Raises:
-        OutputClosed: the reader has gone.
-        OutputFailed: it could not be written.
+        OutputClosed: the reader has closed it.
+        OutputFailed: the write failed.
     """
     write_bytes(text.encode("utf-8", "backslashreplace"))
 
 
 def write_bytes(data: bytes) -> None:
-    """Write bytes to standard output as they are, at once; see `write`."""
+    """Write bytes to standard output and flush it; see `write`."""
     out = sys.stdout
     if out is None:  # closed by the caller: `orc … >&-`
         return
@@ -66,25 +66,25 @@ def write_bytes(data: bytes) -> None:
         _drop_stdout()
         if failed.errno in {errno.EPIPE, errno.ECONNRESET}:
             raise OutputClosed from None
-        raise OutputFailed(f"standard output cannot be written: {failed.strerror}") from None
+        raise OutputFailed(f"cannot write standard output: {failed.strerror}") from None
 
 
 def _drop_stdout() -> None:
-    # Otherwise the interpreter tries to flush it once more while it shuts down, and complains.
+    # Otherwise the interpreter flushes it again at exit and prints an error.
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)
     os.close(null)
 
 
 def say(text: str) -> None:
-    """Tell the person at the terminal something that is not data."""
+    """Print a message on standard error."""
     if sys.stderr is not None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 
 def hint(text: str) -> None:
-    """The same, but only when somebody is looking."""
+    """Print a message on standard error if it is a terminal."""
     if is_terminal(sys.stderr):
         say(text)
 
@@ -98,11 +98,11 @@ def show_list(
     """Print a list.
 
     Args:
-        form: what `-o` says.
-        rows: JSON-ready values by name.
-        columns: the names that a table shows, in order.
-        key: the name whose value `-o id` prints.
-        empty: said on standard error when a table would have no rows.
+        form: the form of `-o`.
+        rows: values by name.
+        columns: names of the columns of a table.
+        key: name of the value that `-o id` prints.
+        empty: message on standard error in place of an empty table.
     """
     match form:
         case "json":
@@ -119,7 +119,7 @@ def show_list(
 
 
 def show_record(form: Form, record: Mapping[str, Any], *, key: str, skip: Iterable[str] = ()) -> None:
-    """Print one thing with all that is known of it; `skip`: names that a table leaves out when they are empty."""
+    """Print one record; `skip`: names that a table leaves out when they are empty."""
     match form:
         case "json":
             write(json_text(record, indent=True))
@@ -135,7 +135,7 @@ def show_record(form: Form, record: Mapping[str, Any], *, key: str, skip: Iterab
 
 
 def json_text(value: Any, *, indent: bool = False) -> str:
-    """Encode as one JSON document and a line end; user data in it (`msgspec.Raw`) keeps its digits."""
+    """Encode as one line or one indented document of JSON; raw JSON in it is kept as it is."""
     import msgspec
 
     data = msgspec.json.encode(value)
@@ -144,28 +144,28 @@ def json_text(value: Any, *, indent: bool = False) -> str:
 
 
 def raw_json(data: bytes) -> Any:
-    """Mark bytes that are JSON already."""
+    """Wrap bytes that are JSON already."""
     import msgspec
 
     return msgspec.Raw(data)
 
 
 def user_json(value: Any) -> Any:
-    """User data as JSON of its own: whole numbers of any length keep their digits."""
+    """Encode user data as raw JSON, so that integers of any length keep their digits."""
     from orchestrator.core.payload import encode_json
 
     return raw_json(encode_json("output", value, max_bytes=2**31, max_depth=1000))
 
 
 def result_line(data: bytes) -> bytes:
-    """The JSON of a result as it is; on a terminal without characters that could command it."""
+    """Return the JSON of a result as it is; on a terminal, control characters are escaped."""
     if is_terminal(sys.stdout):
         data = _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", data.decode()).encode()
     return data + b"\n"
 
 
 def table(rows: Sequence[Sequence[str]], heads: Sequence[str]) -> str:
-    """Lay out columns; the last one may be as wide as it likes."""
+    """Format a table; the last column is not padded."""
     titles = [head.replace("_", " ").upper() for head in heads]
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     lines = [_line(titles, widths, dress=lambda text: paint(text, "1"))]
@@ -181,22 +181,22 @@ def _line(cells: Sequence[str], widths: Sequence[int], *, dress: Any) -> str:
 
 
 def paint(text: str, code: str) -> str:
-    """Colour a text where colours are wanted."""
+    """Colour a text if standard output takes colours."""
     return f"\x1b[{code}m{text}\x1b[0m" if code and colours(sys.stdout) else text
 
 
 def state(text: str) -> str:
-    """Colour the name of a state, or of anything else not at all."""
+    """Colour the name of a task state; other text is unchanged."""
     return paint(text, _COLOURS.get(text.strip(), ""))
 
 
 def colours(stream: IO[str] | None) -> bool:
-    """Whether this stream is a terminal that may be coloured."""
+    """Return whether the stream is a terminal that takes colours."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def is_terminal(stream: IO[str] | None) -> bool:
-    """Whether somebody is looking."""
+    """Return whether the stream is a terminal."""
     return stream is not None and stream.isatty()
 
 
@@ -204,26 +204,26 @@ def is_terminal(stream: IO[str] | None) -> bool:
 
 
 def clean(text: str) -> str:
-    """Escape what could forge lines or command a terminal."""
+    """Escape control characters and line ends."""
     return _UNSAFE.sub(_escaped, text)
 
 
 def clean_lines(text: str) -> str:
-    """The same for a text of many lines."""
+    """Escape control characters, but keep line ends and tabs."""
     return _UNSAFE_IN_LINES.sub(_escaped, text)
 
 
 def ago(moment: datetime | None) -> str:
-    """How long ago something was, in the largest unit that fits; `in 5s` for the future."""
+    """Format a time relative to now in its largest unit: `5s ago`, `in 2h`."""
     if moment is None:
         return "-"
     seconds = (datetime.now(UTC) - moment).total_seconds()
-    # Clocks of two machines differ a little: a second ahead is now.
+    # The clock of the server may be up to a second ahead.
     return f"in {span(-seconds)}" if seconds < -1 else f"{span(max(0.0, seconds))} ago"
 
 
 def span(seconds: float) -> str:
-    """A duration in its largest unit: `3s`, `5m`, `2h`, `4d`."""
+    """Format a duration in its largest unit: `3s`, `5m`, `2h`, `4d`."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"

@@ -1,6 +1,6 @@
-"""The one place that knows cyclopts: commands and options are declared, and arguments are parsed, through this module.
+"""Declares commands and options, and parses arguments, with cyclopts. No other module imports cyclopts.
 
-Help is plain text, and nothing heavy is loaded to print it. Mistakes in the arguments come out as `InvalidInput`.
+Help is plain text. Invalid arguments raise `InvalidInput`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def positional(metavar: str, *, help: str = "") -> Parameter:  # noqa: A002
 
 
 def option_group(title: str) -> Callable[[C], C]:
-    """Make a dataclass of options that several commands take; `title` stands above them in the help."""
+    """Make a dataclass a group of options that several commands take; `title` is its heading in the help."""
 
     def made(values: C) -> C:
         return Parameter(name="*", group=Group(title, sort_key=50))(values)
@@ -46,14 +46,14 @@ def option_group(title: str) -> Callable[[C], C]:
 
 
 def global_options(values: C) -> C:
-    """Make a dataclass of options that every command takes."""
+    """Make a dataclass the group of options that every command takes."""
     return Parameter(name="*", group=_GLOBAL)(values)
 
 
 class Commands:
     """A command with sub-commands, or the program itself."""
 
-    def __init__(self, name: str, about: str = "", *examples: str) -> None:
+    def __init__(self, name: str, *examples: str, about: str = "") -> None:
         self.app = App(
             name=name,
             help=about,
@@ -66,7 +66,7 @@ class Commands:
         )
 
     def lazy(self, name: str, path: str, about: str) -> None:
-        """Add commands that are imported when they are asked for: `path` names their `App` as `module:attribute`."""
+        """Add a command that is imported when it is used: `path` names its `App` as `module:attribute`."""
         self.app.command(path, name=name, help=about, sort_key=len(list(self.app)))
 
     def command(
@@ -84,7 +84,7 @@ class Commands:
         return add
 
     def itself(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Make a function what this command does when no sub-command is named."""
+        """Make a function the action of this command when no sub-command is given."""
         self.app.default(function)
         return function
 
@@ -92,10 +92,10 @@ class Commands:
         """Parse the arguments, run the command and return what it returned.
 
         Raises:
-            InvalidInput: the arguments make no sense.
+            InvalidInput: an argument is invalid.
         """
         try:
-            # A lone hyphen would pass for an option.
+            # cyclopts takes a lone hyphen for an option.
             arranged = ["@-" if word == "-" else word for word in globals_after_words(tokens)]
             return self.app(arranged, exit_on_error=False, print_error=False, result_action="return_value")
         except UnusedCliTokensError as wrong:
@@ -104,14 +104,13 @@ class Commands:
             raise InvalidInput(_sentence(str(wrong))) from None
 
     def completion(self, shell: Literal["bash", "zsh", "fish"]) -> str:
-        """The script that lets a shell complete this program, and the other name under which it is installed."""
+        """Return the completion script of a shell, for `orc` and `orchestrator`."""
         script = self.app.generate_completion(shell=shell, prog_name="orc")
         script = script.replace("#compdef orc\n", "#compdef orc orchestrator\n", 1)
         return f"{script.rstrip()}\n\n{_ALSO[shell]}"
 
 
-# The generated zsh function is neither called when a file of the search path is read for the first time, nor made known
-# when the script is sourced.
+# The generated zsh script neither calls its function when autoloaded nor registers it when sourced.
 _ALSO: Final = {
     "bash": "complete -F _orc orchestrator\n",
     "zsh": """\
@@ -130,7 +129,7 @@ FLAGS: Final = frozenset({"--debug"})
 
 
 def globals_after_words(tokens: Sequence[str]) -> list[str]:
-    """Move global options that stand before or between the words of a command behind them: `orc -o json tasks list`."""
+    """Move global options behind the words of the command, so that `orc -o json tasks list` parses."""
     words: list[str] = []
     moved: list[str] = []
     rest = list(tokens)

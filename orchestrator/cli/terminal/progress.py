@@ -1,4 +1,4 @@
-"""Shows on standard error how the demo gets on: a live table on a terminal, now and then a line elsewhere."""
+"""Shows the progress of the demo on standard error: a live table on a terminal, else a line every two seconds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDED: Final = ("succeeded", "dead", "cancelled", "expired")
 
 
 class ProgressDisplay:
-    """Looks at the counters of the pool until it is cancelled."""
+    """Displays the counters of the pool and the stage of the audit."""
 
     def __init__(self, services: Services, audit: TaskHandle[Any], started_s: float) -> None:
         self._services, self._audit, self._started_s = services, audit, started_s
@@ -34,7 +34,7 @@ class ProgressDisplay:
         self._agents: list[AgentInfo] = []
 
     async def run(self) -> None:
-        """Show it until cancelled."""
+        """Display until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._follow)
             if is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb":
@@ -43,7 +43,7 @@ class ProgressDisplay:
                 await self._lines()
 
     async def _follow(self) -> None:
-        """Keep what the audit says of itself."""
+        """Keep the latest progress message of the audit."""
         async for event in self._audit.events():
             if event.progress is not None:
                 self._stage = event.progress.message
@@ -51,7 +51,7 @@ class ProgressDisplay:
     async def _lines(self) -> None:
         shown = ""
         while True:
-            await self._look()
+            await self._refresh()
             text = self._text() + self._staged
             if text != shown:
                 say(f"{self._elapsed_s():5.1f} s  {text}")
@@ -65,18 +65,18 @@ class ProgressDisplay:
         console = Console(stderr=True)
         with Live(console=console, auto_refresh=False, transient=True) as live:
             while True:
-                await self._look()
+                await self._refresh()
                 live.update(self._picture(), refresh=True)
                 await anyio.sleep(POLL_EVERY_S)
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         from orchestrator.agents import queries as registry
         from orchestrator.tasks import queries as tasks
 
         try:
             self._counts = await tasks.counters(self._services.store)
             self._agents = await registry.agents(self._services.store)
-        except StoreError:  # a picture less; the wait for the result says what is wrong
+        except StoreError:  # the wait for the result reports it
             return
 
     def _elapsed_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Waits for tasks on behalf of a person: gives up when Redis stays silent, and says that the tasks go on regardless."""
+"""Waits for tasks through outages of Redis of up to half a minute."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from orchestrator.tasks.model import TaskState
 
 OUTAGE_MAX_S: Final = 30.0
-"""How long Redis may be silent while somebody waits: a restart takes less."""
+"""How long Redis may be unavailable during a wait. A restart takes less."""
 POLL_EVERY_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What came of waiting for one task; no state: it is unknown, or had not ended in time."""
+    """Outcome of the wait for one task; without a state it is unknown or has not ended."""
 
     id: str
     state: TaskState | None
@@ -39,7 +39,7 @@ class Ended:
 
     @property
     def exit_code(self) -> int:
-        """The exit code for this task alone."""
+        """The exit code of this task."""
         if self.timed_out:
             return TIMED_OUT
         if self.state is None:
@@ -49,14 +49,14 @@ class Ended:
 
 @asynccontextmanager
 async def wait_through_outages(orc: Orchestrator, *, of: TaskHandle[Any] | None = None) -> AsyncIterator[None]:
-    """Let what is inside wait for as long as Redis answers now and then.
+    """Keep the block waiting while Redis answers at least every half minute.
 
     Args:
         orc: an open client.
-        of: the one task that is waited for: at a terminal it is said what keeps it from running.
+        of: the task, if the wait is for one; a terminal shows what it waits for.
 
     Raises:
-        ServerUnavailable: it has not answered for half a minute.
+        ServerUnavailable: Redis has not answered for half a minute.
     """
     async with anyio.create_task_group() as group:
         group.start_soon(_watch, orc, of)
@@ -66,32 +66,32 @@ async def wait_through_outages(orc: Orchestrator, *, of: TaskHandle[Any] | None 
 
 
 async def _watch(orc: Orchestrator, of: TaskHandle[Any] | None) -> None:
-    heard_s, told = time.monotonic(), False
+    answered_s, reported = time.monotonic(), False
     causes: set[Cause] = set()
     while True:
         await anyio.sleep(POLL_EVERY_S)
         try:
             await orc.services.store.execute("PING")
-            heard_s, told = time.monotonic(), False
+            answered_s, reported = time.monotonic(), False
             if of is not None:
                 await _say_why(of, causes)
         except StoreError as silent:
-            if time.monotonic() - heard_s > OUTAGE_MAX_S:
+            if time.monotonic() - answered_s > OUTAGE_MAX_S:
                 raise ServerUnavailable(
                     f"Redis has not answered for {OUTAGE_MAX_S:g} s ({silent}); "
-                    "the tasks go on when it is back, ask again with `orc tasks wait`"
+                    "the tasks are kept, wait again with `orc tasks wait`"
                 ) from None
-            if not told:
+            if not reported:
                 say("Redis does not answer; still waiting")
-                told = True
+                reported = True
 
 
 async def _say_why(handle: TaskHandle[Any], said: set[Cause]) -> None:
-    """Say what a task waits for, each cause once: a misspelt skill would be waited for in silence, for ever."""
+    """Print each new cause of the wait, so that a misspelt skill does not go unnoticed."""
     try:
         status = await handle.status()
     except NotFound:
-        return  # the wait itself tells
+        return  # the wait itself reports it
     cause = status.detail.cause
     if cause not in said and cause not in {Cause.RUNNING, Cause.CANCELLING, Cause.ENDED}:
         hint(f"it is {status.state}: {status.why}")
@@ -100,7 +100,7 @@ async def _say_why(handle: TaskHandle[Any], said: set[Cause]) -> None:
 
 @contextmanager
 def _quiet_client() -> Iterator[None]:
-    """Keep the client from logging every attempt to come back; we say it once. With --debug everything is logged."""
+    """Silence the reconnect logs of the client, because `_watch` reports an outage once. --debug keeps them."""
     logger = logging.getLogger("orchestrator.client")
     before = logger.level
     if logging.getLogger().level > logging.DEBUG:
@@ -112,7 +112,7 @@ def _quiet_client() -> Iterator[None]:
 
 
 async def wait_for_end(handle: TaskHandle[Any], timeout_s: float | None) -> Ended:
-    """Wait for one task, whatever its end."""
+    """Wait for one task and return its outcome."""
     reason = ""
     try:
         await handle.result(timeout=timeout_s)
@@ -128,16 +128,16 @@ async def wait_for_end(handle: TaskHandle[Any], timeout_s: float | None) -> Ende
 
 
 async def _whereabouts(handle: TaskHandle[Any]) -> str:
-    """Say in words where a task is that we stopped waiting for."""
+    """Return the state of a task that has not ended, as text."""
     try:
         status = await handle.status()
-    except OrchestratorError:  # gone, or no answer: the time is over anyway
+    except OrchestratorError:  # it is deleted, or Redis does not answer
         return ""
     return f"it is {status.state}: {status.why}" if status.why else f"it is {status.state}"
 
 
 async def wait_for_all(handles: Sequence[TaskHandle[Any]], timeout_s: float | None) -> list[Ended]:
-    """Wait for several tasks at once; the answers are in the order of the handles."""
+    """Wait for several tasks at once; returns the outcomes in the order of the handles."""
     found: dict[str, Ended] = {}
 
     async def one(handle: TaskHandle[Any]) -> None:

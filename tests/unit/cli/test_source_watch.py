@@ -28,7 +28,7 @@ def seen(watch: SourceWatch, *names: str) -> set[str]:
     """The files of which changes are told, until all of these were, or for five seconds."""
     found, deadline_s = set[str](), time.monotonic() + 5
     while time.monotonic() < deadline_s and not found >= set(names):
-        found |= {path.name for path in watch.look()}
+        found |= {path.name for path in watch.poll()}
     return found
 
 
@@ -67,7 +67,7 @@ def test_a_file_that_is_always_written_does_not_hold_it_up(watch: SourceWatch, t
     writer.start()
     try:
         began_s = time.monotonic()
-        watch.look()
+        watch.poll()
         assert time.monotonic() - began_s < 3
     finally:
         ended.set()
