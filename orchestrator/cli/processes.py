@@ -65,7 +65,7 @@ class Child:
 
     @property
     def runs(self) -> bool:
-        """Whether the process runs; reaps it when it has ended."""
+        """True while the process runs; reaps it when it has ended."""
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:

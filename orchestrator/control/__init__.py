@@ -1,1 +1,1 @@
-"""Control: what operators ask for, how it is signed, stored and announced, and what is active now."""
+"""Control commands: declaration, signature, storage, receipts, and the desired state that they set."""

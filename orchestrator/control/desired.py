@@ -1,7 +1,7 @@
-"""The desired state as a value: what is stopped, paused, drained. Pure; whoever holds one asks it before each start.
+"""The desired state as a value: the active commands by slot. Pure; workers check it before each start.
 
-Where commands are signed, only what carries a true signature counts: of a slot that somebody else has changed, what was
-verified before stays active (`lua/control/verify.lua`).
+With a secret, only signed commands count: for a slot with an invalid signature, the verified command stays active
+(`lua/control/verify.lua`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from orchestrator.control.signing import Signer
 
 SKEW_MS: Final = 5000
-"""As in `lua/control/append.lua`: a command may say that it was issued so much later than it was accepted."""
+"""Tolerated clock difference between issue and acceptance; the same number as in `lua/control/append.lua`."""
 KEPT_SLOTS: Final = 20_000
-"""Of so many slots it is remembered what they say: all of them are read after each change of one."""
+"""Size of the cache of parsed slots, because every change of one slot reads all of them."""
 COUNTED_DIGITS: Final = 15
-"""As in `lua/includes/desired.lua`: nobody counts further than that."""
+"""Digits of the largest counter; the same number as in `lua/includes/desired.lua`."""
 _SORTS: Final = frozenset(
     {parse_slot(slot).verb for kind in KINDS.values() for slot in kind.slots} | {"do", "verified"}
 )
@@ -35,12 +35,12 @@ _INTERRUPTS: Final = frozenset("nb")
 
 @dataclass(frozen=True, slots=True)
 class ActiveCommand:
-    """A command that is active.
+    """An active command.
 
     Attributes:
-        slot: its place, as `stop:agent:editor`.
+        slot: its slot, as `stop:agent:editor`.
         mark: see `commands.DesiredChange`.
-        issued: who asked for it, why and when.
+        issued: its envelope, with actor, reason and time.
     """
 
     slot: str
@@ -49,31 +49,31 @@ class ActiveCommand:
 
     @property
     def interrupts(self) -> bool:
-        """Whether what runs is to be interrupted too."""
+        """True for a stop that interrupts running tasks."""
         return parse_slot(self.slot).verb == "stop" and self.mark in _INTERRUPTS
 
     @property
     def ends_process(self) -> bool:
-        """Whether the worker is to end when it has drained."""
+        """True if the worker must exit when it has drained."""
         return parse_slot(self.slot)[:2] == ("drain", "worker") and self.mark == "s"
 
     @property
     def command(self) -> Command:
-        """The command itself."""
+        """The decoded command."""
         return decode_command(self.issued.command)
 
 
 @dataclass(frozen=True, slots=True)
 class Desired:
-    """What is active.
+    """The desired state.
 
     Attributes:
-        seq: raised by every change.
-        epoch: commands of an earlier one are refused.
+        seq: incremented by every change.
+        epoch: commands of an earlier epoch are refused.
         active: the active commands by slot.
-        jobs: what the supervisor is to do, the oldest first.
-        config: the configuration values that are published, by their keys.
-        doubtful: slots whose entry is damaged or not truly signed.
+        jobs: the jobs of the supervisor, oldest first.
+        config: the published configuration values by key.
+        doubtful: slots with a damaged or unsigned value.
     """
 
     seq: int = 0
@@ -84,7 +84,7 @@ class Desired:
     doubtful: frozenset[str] = frozenset()
 
     def stop_of(self, *, agent: str, skill: str | None = None, session: str | None = None) -> ActiveCommand | None:
-        """The stop that forbids to start such a task, the widest first; None: it may start."""
+        """Return the widest stop that applies to such a task; None: it may start."""
         if not self.active:
             return None
         for slot in (
@@ -98,7 +98,7 @@ class Desired:
         return None
 
     def interrupts(self, *, agent: str, skill: str, session: str | None) -> ActiveCommand | None:
-        """The stop that interrupts such a task while it runs; None: it may go on."""
+        """Return the stop that interrupts such a task while it runs; None: it continues."""
         if not self.active:
             return None
         scoped = (stop_slot("agent", agent), stop_slot("skill", skill), stop_slot("session", session or ""))
@@ -109,23 +109,23 @@ class Desired:
         return None
 
     def drain_of(self, worker: str) -> ActiveCommand | None:
-        """The command that lets a worker drain."""
+        """Return the command that drains a worker."""
         return self.active.get(drain_slot("worker", worker))
 
     @property
     def log_level(self) -> LogLevel | None:
-        """The level that all log from; None: as their settings say."""
+        """The log level of all processes; None: the one of their settings."""
         found = self.active.get(LOG_LEVEL)
         command = found.command if found else None
         return command.level if isinstance(command, SetLogLevel) else None
 
 
 NOTHING: Final = Desired()
-"""Nothing is active."""
+"""The empty desired state."""
 
 
 def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
-    """Make the value of the reply to `HGETALL` on `desired`."""
+    """Parse the reply to `HGETALL` on `desired`."""
     fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
     seq, epoch = read_number(fields.pop("seq", b"0")), read_number(fields.pop("epoch", b"0"))
     fields.pop("sessions", None)
@@ -147,10 +147,10 @@ def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
 
 
 def _judge_slot(slot: str, value: bytes | None, verified: bytes | None, signer: Signer) -> SlotValue | None:
-    """What stands in a slot, as `read_slot`; None also when it is older than what was verified.
+    """Return the value of a slot as `read_slot` does; None also if it is older than the verified one.
 
-    Then it was put there again, or two people gave commands at the same moment: the supervisor finds out
-    (`orchestrator.control.verification`), and until it has what was verified goes on.
+    An older value was copied back, or two commands were given at the same moment. The verified value stays active until
+    the supervisor has decided (`orchestrator.control.verification`).
     """
     found = read_slot(slot, value, signer)
     before = (
@@ -161,7 +161,7 @@ def _judge_slot(slot: str, value: bytes | None, verified: bytes | None, signer: 
 
 @lru_cache(maxsize=KEPT_SLOTS)
 def read_slot(slot: str, value: bytes | None, signer: Signer) -> SlotValue | None:
-    """What stands in a slot, if it is whole, truly signed, and says what belongs there; else None."""
+    """Return the value of a slot if it is well-formed, signed, and belongs to this slot; else None."""
     if value is None:
         return None
     try:
@@ -178,7 +178,7 @@ def read_slot(slot: str, value: bytes | None, signer: Signer) -> SlotValue | Non
 
 
 def is_of_later_version(slot: str, value: bytes, signer: Signer) -> bool:
-    """Whether this is truly an order of a sort that only a newer version knows: it stays, for those that obey it."""
+    """Return whether the slot holds a signed command of a newer version, which this version must keep."""
     if parse_slot(slot).verb in _SORTS:
         return False
     try:
@@ -189,5 +189,5 @@ def is_of_later_version(slot: str, value: bytes, signer: Signer) -> bool:
 
 
 def read_number(text: bytes) -> int:
-    """One of the numbers of the desired state; what is none, or none that was counted there, is 0."""
+    """Parse a counter of the desired state; malformed text is 0."""
     return int(text) if text.isdigit() and len(text) <= COUNTED_DIGITS else 0

@@ -1,6 +1,6 @@
-"""What a reader makes of the control stream: true commands, and what is refused and why. Pure.
+"""Parses and checks entries of the control stream. Pure.
 
-A command that came past `control/append` is found here: it is unsigned, too late, or was given before.
+Readers refuse commands that were not added by `control/append`: unsigned, late or replayed ones.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from orchestrator.store.keys import PoolKeys
 
 READ_COUNT: Final = 100
-"""Entries that are read at once: between two reads of a flood other work goes on."""
+"""Entries per read, so that other work continues between two reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlEntry:
-    """One entry of the control stream.
+    """An entry of the control stream.
 
     Attributes:
         entry: its id.
-        issued: who asked for what; None: unreadable.
-        command: None: not one that this version knows.
-        packed: the command as it came.
-        signature: as it came.
-        problem: why it is refused; empty: it is to be obeyed.
+        issued: the envelope of the command; None: unreadable.
+        command: the command; None: this version does not know it.
+        packed: the envelope as stored.
+        signature: as stored.
+        problem: why it is refused; empty: it is accepted.
     """
 
     entry: str
@@ -45,15 +45,15 @@ class ControlEntry:
 
     @property
     def id(self) -> str:
-        """The command's id, or that of the entry if there is none to be read."""
+        """The id of the command; of the entry, if the command is unreadable."""
         return self.issued.id if self.issued else self.entry
 
     def came_after(self, other: Issued) -> bool:
-        """Whether it was not given before this other one."""
+        """Return whether it was issued at the same time as another command, or later."""
         return self.issued is not None and self.issued.issued_ms >= other.issued_ms
 
     def in_slot(self, slot: str) -> SlotValue | None:
-        """What it puts into a slot of the desired state; None: nothing. Whether a job was done it cannot tell."""
+        """Return the value that it sets in a slot of the desired state; None: it does not change the slot."""
         changes = self.command.changes if self.command else ()
         for change in changes:
             if change.slot == slot and self.issued is not None:
@@ -63,7 +63,7 @@ class ControlEntry:
 
 
 def read_entry(entry: str, fields: Sequence[bytes], signer: Signer) -> ControlEntry:
-    """Judge one entry by itself; whether it was given before, its nonce tells (`refuse_replays`)."""
+    """Parse and check an entry. `refuse_replays` finds repeated commands."""
     found = dict(zip(fields[::2], fields[1::2], strict=False))
     packed, signature = found.get(b"c", b""), found.get(b"s", b"")
     received = ControlEntry(entry, None, None, packed, signature)
@@ -73,30 +73,29 @@ def read_entry(entry: str, fields: Sequence[bytes], signer: Signer) -> ControlEn
         return replace(received, problem=str(unreadable))
     received = replace(received, issued=issued)
     if not signer.accepts(packed, signature.decode(errors="replace")):
-        return replace(received, problem="its signature is not true" if signature else "it is not signed")
+        return replace(received, problem="its signature is invalid" if signature else "it is not signed")
     try:
         received = replace(received, command=decode_command(issued.command))
     except InvalidInput as unknown:
         return replace(received, problem=str(unknown))
     came_ms = int(entry.partition("-")[0])
     if came_ms > issued.not_after_ms:
-        return replace(received, problem="it came too late")
+        return replace(received, problem="it arrived too late")
     if issued.issued_ms > came_ms + SKEW_MS:
-        return replace(received, problem="it says that it was issued in the future")
+        return replace(received, problem="its time of issue is in the future")
     return received
 
 
 def nonces(keys: PoolKeys, received: Sequence[ControlEntry]) -> list[tuple[str, str]]:
-    """The commands that read the nonces of what is to be obeyed.
+    """Return the Redis commands that read the nonces of the accepted entries.
 
-    By MGET, which says of a key that holds something else that there is nothing: that must not keep anybody from
-    answering all the other commands.
+    MGET returns nil for a key of another type, so that one damaged nonce does not fail the whole pipeline.
     """
     return [("MGET", keys.nonce(one.id)) for one in received if not one.problem]
 
 
 def refuse_replays(received: Sequence[ControlEntry], replies: Sequence[Any]) -> list[ControlEntry]:
-    """Refuse what was given before: the nonce of a command names the entry that it first had."""
+    """Mark repeated commands as refused: the nonce of a command names its first entry."""
     stored = iter(replies)
     judged: list[ControlEntry] = []
     for one in received:

@@ -1,4 +1,4 @@
-"""What a job has come to, as its receipts say it: how many tasks came to which end, and how far it is. Pure."""
+"""Formats and parses the progress and the outcome of a job in its receipts. Pure."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ COUNT_DIGITS: Final = 15
 
 
 def in_words(ends: Counter[str]) -> str:
-    """The detail of the last receipt: `1990 requeued, 10 unknown`."""
+    """Format the detail of the last receipt: `1990 requeued, 10 unknown`."""
     return ", ".join(f"{count} {name}" for name, count in ends.most_common()) or NOTHING
 
 
 def read_words(detail: str) -> Counter[str]:
-    """The same, read; what says something else, as `nothing was selected`, counts nothing."""
+    """Parse the detail of the last receipt; other text, as `nothing was selected`, counts nothing."""
     parts = [one.partition(" ") for one in detail.split(", ")]
     return Counter({name: int(count) for count, _, name in parts if name and _is_count(count)})
 
 
 def progress(at: int, total: int, ends: Counter[str]) -> str:
-    """The detail of a receipt while it goes on: `500/2000 500 requeued`."""
+    """Format the detail of a progress receipt: `500/2000 500 requeued`."""
     return f"{at}/{total} {in_words(ends)}"
 
 
 def read_progress(detail: str) -> tuple[int, Counter[str]]:
-    """The same, read: how many tasks it is done with, and their ends."""
+    """Parse the detail of a progress receipt: processed tasks and their outcomes."""
     at, _, rest = detail.partition("/")
     return int(at) if _is_count(at) else 0, read_words(rest.partition(" ")[2])
 

@@ -1,4 +1,4 @@
-"""Who has received a command and what came of it, and who has not answered yet. Reads only."""
+"""Reads the receipts of a command and finds the processes that have not answered."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
 
 SUPERVISOR: Final = "supervisor"
-"""Who answers for the supervisors: whichever of them leads."""
+"""Sender of the receipts of the leading supervisor."""
 
 KEPT: Final = timedelta(days=7)
-"""As in `lua/control/receipt.lua`."""
+"""How long receipts are kept; the same number as in `lua/control/receipt.lua`."""
 
 _FINAL: Final = frozenset({"done", "failed", "refused"})
 INSTANT_DIGITS: Final = 13
-"""No instant before the year 2286 has more, in ms."""
+"""Digits of a time in ms before the year 2286."""
 _POLL_EVERY_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one worker or supervisor says of a command.
+    """Receipt of one worker or of the supervisor.
 
     Attributes:
-        sender: the worker or supervisor.
-        word: `received`; `progress` of a job; `done` when nothing is left to do; `failed` or `refused`.
-        detail: in words; empty when there is nothing to say.
-        at: when, by the server's clock.
+        sender: id of the worker, or `supervisor`.
+        word: `received`, `progress` (of a job), `done`, `failed` or `refused`.
+        detail: more text, or empty.
+        at: time of the receipt by the clock of Redis.
     """
 
     sender: str
@@ -49,18 +49,18 @@ class Receipt:
 
     @property
     def final(self) -> bool:
-        """Whether nothing more will come from this sender."""
+        """True if the sender sends no further receipt."""
         return self.word in _FINAL
 
 
 @dataclass(frozen=True, slots=True)
 class Receipts:
-    """What is known of a command.
+    """Receipts of a command.
 
     Attributes:
-        answered: the receipts, in the order of their times.
-        missing: who was there when it was given, lives, and has not answered.
-        busy: who lives, has answered, and has not done with it.
+        answered: the receipts in the order of their times.
+        missing: live processes that have not answered and ran when the command was given.
+        busy: live processes that have answered and are not done.
     """
 
     answered: tuple[Receipt, ...]
@@ -69,22 +69,22 @@ class Receipts:
 
     @property
     def complete(self) -> bool:
-        """Whether all who should have answered."""
+        """True if no receipt is missing."""
         return not self.missing
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to be done anywhere."""
+        """True if every process is done."""
         return not self.missing and not self.busy
 
 
 async def poll(store: Store, id_: str, command: Command, *, at: datetime) -> Receipts:
-    """Who has answered; and who has not, of those that live and were there when the command was given.
+    """Read the receipts of a command.
 
     Args:
-        store: where.
+        store: of the pool.
         id_: of the command.
-        command: it says who is to answer.
+        command: the command; its audience must answer.
         at: when it was accepted.
     """
     keys = store.keys
@@ -101,7 +101,7 @@ async def poll(store: Store, id_: str, command: Command, *, at: datetime) -> Rec
     elif command.audience == "worker":
         asked = live & {getattr(command, "worker", "")}
     missing: list[str] = []
-    # After that time receipts are forgotten, and nobody can tell who did not answer.
+    # Older receipts are deleted, so that missing ones cannot be told.
     if datetime.now(UTC) - at < KEPT:
         missing = await _there_at(store, sorted(asked - received), at)
         awaits_supervisor = command.audience in {"all", "supervisor"} and (command.job or leader is not None)
@@ -110,7 +110,7 @@ async def poll(store: Store, id_: str, command: Command, *, at: datetime) -> Rec
 
 
 async def _there_at(store: Store, workers: Sequence[str], at: datetime) -> list[str]:
-    """Of these workers, those that had started by then."""
+    """Return the workers that had started by this time."""
     if not workers:
         return []
     started = _answers(await store.pipeline([("HGET", store.keys.worker(name), "started_ms") for name in workers]))
@@ -131,7 +131,7 @@ def _answers(replies: Sequence[Any]) -> Sequence[Any]:
 async def wait(
     store: Store, id_: str, command: Command, *, at: datetime, timeout_s: float | None, until_done: bool
 ) -> Receipts:
-    """Wait until all have answered, or until all is done; at the time-out (None: there is none) what there is."""
+    """Wait until every process has answered, or is done; at the time-out, returns the receipts so far."""
     end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:
         found = await poll(store, id_, command, at=at)
@@ -141,7 +141,7 @@ async def wait(
 
 
 def read_receipt(text: bytes) -> tuple[int, str, str] | None:
-    """A field of `receipts:CMD`: when, by the server's clock in ms, word and detail; None: it is none."""
+    """Parse a field of `receipts:CMD`: time in ms, word and detail; None: malformed."""
     at, _, rest = text.decode(errors="replace").partition(" ")
     word, _, detail = rest.partition(" ")
     return (int(at), word, detail) if at.isascii() and at.isdigit() and len(at) <= INSTANT_DIGITS and word else None
@@ -151,7 +151,7 @@ def _parse(reply: Sequence[bytes]) -> tuple[Receipt, ...]:
     found: list[Receipt] = []
     for sender, text in zip(reply[::2], reply[1::2], strict=True):
         said = read_receipt(text)
-        # What nobody of ours has written there answers nothing.
+        # A malformed receipt is ignored, because no process of the pool wrote it.
         if said is not None:
             found.append(Receipt(sender.decode(errors="replace"), said[1], said[2], from_instant_ms(said[0])))
     return tuple(sorted(found, key=lambda receipt: receipt.at))

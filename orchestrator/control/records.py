@@ -1,4 +1,4 @@
-"""The record of commands: who asked for what, when and why, and whether it is active. Reads only."""
+"""Reads the record of commands: actor, time, reason and state of each."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ PAGE: Final = 500
 
 _PROBLEMS: Final = {
     "replayed": "it was given before",
-    "expired": "it came too late",
-    "early": "it says that it was issued in the future",
+    "expired": "it arrived too late",
+    "early": "its time of issue is in the future",
     "stale": "it was issued before the epoch was renewed",
     "busy": "more commands than control.per_minute were given in that minute",
 }
-"""The words of `lua/control/append.lua`; what readers refuse says why itself."""
+"""Text for the status codes of `lua/control/append.lua`; readers store the text itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRecord:
-    """One command as it was given.
+    """A command in the record.
 
     Attributes:
-        id: of the command; of the entry, when it is unreadable.
+        id: of the command; of the entry, when the command is unreadable.
         at: when Redis accepted or refused it.
-        kind: what it is; empty: unreadable.
+        kind: of the command; empty: unreadable.
         words: the command on one line.
-        actor: who; empty: unreadable.
-        reason: why.
-        state: `active`, `to be done` (a job), `given` (nothing of it stands any more), `refused`.
-        problem: why it was refused; empty: it was not.
-        entry: of the stream.
+        actor: of the command; empty: unreadable.
+        reason: of the command.
+        state: `active`, `to be done` (a job), `given` (no longer active), `refused`.
+        problem: why it was refused; empty: it was accepted.
+        entry: id of its stream entry.
     """
 
     id: str
@@ -58,7 +58,7 @@ class ControlRecord:
 
 
 async def desired(store: Store, signer: Signer) -> Desired:
-    """What is active."""
+    """Read the desired state."""
     return read_desired(await store.execute("HGETALL", store.keys.desired), signer)
 
 
@@ -70,14 +70,14 @@ async def records(
     since: datetime | None = None,
     wanted: Callable[[ControlRecord], bool] = lambda _: True,
 ) -> list[ControlRecord]:
-    """The newest commands, those that were refused among them, newest first.
+    """Return the newest commands, newest first; refused commands are included.
 
     Args:
-        store: where.
-        signer: checks them.
-        limit: so many at most.
-        since: none that came before.
-        wanted: only those.
+        store: of the pool.
+        signer: checks their signatures.
+        limit: at most this many.
+        since: only commands from this time on.
+        wanted: filter.
     """
     now = await desired(store, signer)
     from_ms = "-" if since is None else str(max(0, int(since.timestamp() * 1000)))
@@ -96,7 +96,7 @@ async def records(
 
 
 async def without_replays(store: Store, received: Sequence[ControlEntry]) -> list[ControlEntry]:
-    """The same entries, those refused that were given before."""
+    """Mark the entries that repeat an earlier command as refused."""
     asked = nonces(store.keys, received)
     replies = await store.pipeline(asked) if asked else []
     for reply in replies:
@@ -106,10 +106,10 @@ async def without_replays(store: Store, received: Sequence[ControlEntry]) -> lis
 
 
 async def find(store: Store, signer: Signer, id_: str) -> tuple[ControlRecord, Command | None]:
-    """One command by its id, or by that of its entry: that which was accepted, if others have the same id.
+    """Return a command by its id or the id of its entry; of several with one id, the accepted one.
 
     Raises:
-        NotFound: no such command, or the record does not reach back to it.
+        NotFound: the record has no such command.
     """
     refused = await _refused(store, signer, since="-")
     found = [one async for page in _pages(store, signer, since="-") for one in page if id_ in (one.id, one.entry)]
@@ -117,14 +117,14 @@ async def find(store: Store, signer: Signer, id_: str) -> tuple[ControlRecord, C
     others = [refused.get(one.entry, one) for one in found] + [
         one for one in refused.values() if id_ in (one.id, one.entry)
     ]
-    # Newest first: of several with one id the first was accepted.
+    # The list is newest first, and the oldest of several with one id was accepted.
     for received in [*true[::-1], *others]:
         return _record(received, await desired(store, signer)), received.command
-    raise NotFound(f"no command {id_}, or it is so long ago that the record does not reach back to it")
+    raise NotFound(f"no command {id_} in the record; it keeps about the last 10,000 commands")
 
 
 async def _pages(store: Store, signer: Signer, *, since: str) -> AsyncIterator[list[ControlEntry]]:
-    """The entries of the control stream, judged, newest first."""
+    """Yield the entries of the control stream with their problems, newest first."""
     before = "+"
     while True:
         page = await store.execute("XREVRANGE", store.keys.control, before, since, "COUNT", PAGE)
@@ -136,7 +136,7 @@ async def _pages(store: Store, signer: Signer, *, since: str) -> AsyncIterator[l
 
 
 async def _refused(store: Store, signer: Signer, *, since: str) -> dict[str, ControlEntry]:
-    """What was refused, by its entry in the control stream; by that in the other one, if it never got there."""
+    """Return the refused commands by their control stream entry; by their refusal entry, if they have none there."""
     found: dict[str, ControlEntry] = {}
     for entry, fields in await store.execute("XREVRANGE", store.keys.refused_control, "+", since):
         received, named = _refusal(entry.decode(), fields, signer)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class AppendStatus(StrEnum):
-    """What became of a command that was sent."""
+    """Outcome of `control/append`."""
 
     ACCEPTED = "accepted"
     REPLAYED = "replayed"
@@ -27,14 +27,14 @@ class AppendStatus(StrEnum):
 
 
 class AppendReply(NamedTuple):
-    """`entry` is that of the stream; of a replayed command that of the first time; else empty."""
+    """`entry`: id of the stream entry; of a replayed command, of the first one; else empty."""
 
     status: AppendStatus
     entry: str
 
 
 class ChangeRow(NamedTuple):
-    """A change of the desired state, in the column order of `lua/control/append.lua`; the last two are of a limit."""
+    """A change of the desired state in the column order of `lua/control/append.lua`; the last two are for limits."""
 
     slot: str
     mark: str
@@ -43,7 +43,7 @@ class ChangeRow(NamedTuple):
 
     @classmethod
     def of(cls, slot: str, mark: str, rate: Rate | None) -> ChangeRow:
-        """A change of the desired state; `rate` of a limit that is set."""
+        """Return the row of a change; `rate`: new rate of a limit."""
         return cls(slot, mark, rate.count, rate.window_us) if rate else cls(slot, mark)
 
 
@@ -59,7 +59,7 @@ def append(
     token: str,
     now_us: str = "",
 ) -> Call[AppendReply]:
-    """Accept a command, change the desired state, announce it."""
+    """Accept a command, change the desired state and append to the control stream."""
 
     def parse(reply: list[bytes]) -> AppendReply:
         return AppendReply(AppendStatus(reply[0].decode()), reply[1].decode())
@@ -83,7 +83,7 @@ def append(
 
 
 class Verification(StrEnum):
-    """What becomes of a slot."""
+    """Outcome of the check of a slot."""
 
     TRUE = "true"
     FALSE = "false"
@@ -91,9 +91,15 @@ class Verification(StrEnum):
 
 
 class VerificationRow(NamedTuple):
-    """A slot as it was read, in the column order of `lua/control/verify.lua`.
+    """A checked slot in the column order of `lua/control/verify.lua`.
 
-    Of a false one the rate of the limit that comes back, and what does: without it, what was verified.
+    Attributes:
+        slot: its name.
+        value: as it was read.
+        verification: outcome of the check.
+        starts: of a false slot: count of the rate that the limit returns to.
+        window_us: of a false slot: window of that rate.
+        again: of a false slot: the value to restore; None: the verified one.
     """
 
     slot: str
@@ -107,13 +113,13 @@ class VerificationRow(NamedTuple):
 def verify(
     keys: PoolKeys, *, rows: Sequence[VerificationRow], seq: bytes = b"", sessions: int | None = None
 ) -> Call[int]:
-    """Note which slots carry true signatures, undo the others, drop what is over; how many are not what they were.
+    """Mark true slots as verified, restore false ones and delete ended ones; returns the number of changed slots.
 
     Args:
         keys: of the pool.
-        rows: slots, up to 500.
+        rows: up to 500 slots.
         seq: of the state that was read.
-        sessions: how many sessions are stopped in it, if it says something else.
+        sessions: number of stopped sessions; None: the stored number is right.
     """
     args: Arguments = {
         "pool": keys.root,
@@ -127,7 +133,7 @@ def verify(
 
 
 class ReceiptRow(NamedTuple):
-    """What one worker or supervisor says of one command: received, done, refused, failed or progress."""
+    """Receipt for one command; `word`: received, done, refused, failed or progress."""
 
     command: str
     sender: str
@@ -136,12 +142,12 @@ class ReceiptRow(NamedTuple):
 
 
 def receipt(keys: PoolKeys, *, rows: Sequence[ReceiptRow], now_us: str = "") -> Call[int]:
-    """Note up to 500 receipts; how many were news."""
+    """Store up to 500 receipts; returns the number of new ones."""
     return Call("control/receipt", {"pool": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, int)
 
 
 class RefusedRow(NamedTuple):
-    """An entry of the control stream that a reader refuses, in the column order of `lua/control/refuse.lua`."""
+    """A refused entry of the control stream, in the column order of `lua/control/refuse.lua`."""
 
     entry: str
     packed: bytes
@@ -150,13 +156,13 @@ class RefusedRow(NamedTuple):
 
 
 def refuse(keys: PoolKeys, *, rows: Sequence[RefusedRow]) -> Call[int]:
-    """ControlRecord up to 500 refused entries; how many were recorded."""
+    """Record up to 500 refused entries; returns the number of recorded ones."""
     packed = pack_rows([(row.entry, opaque(row.packed), opaque(row.signature), row.why) for row in rows])
     return Call("control/refuse", {"pool": keys.root, "rows": packed}, int)
 
 
 def settle(keys: PoolKeys, *, id_: str, sender: str, word: str, detail: str, now_us: str = "") -> Call[bool]:
-    """End a job with its receipt; False: it was ended before."""
+    """End a job with its receipt; False: it had ended before."""
     args: Arguments = {
         "pool": keys.root,
         "id": id_,
@@ -169,12 +175,12 @@ def settle(keys: PoolKeys, *, id_: str, sender: str, word: str, detail: str, now
 
 
 def select(keys: PoolKeys, *, id_: str, at: int, tasks: Sequence[str]) -> Call[int]:
-    """Keep up to 500 more tasks that a job is for; `at` is how many there are before these. How many there are now."""
+    """Add up to 500 tasks to the selection of a job after its first `at` tasks; returns their new number."""
     rows = pack_rows([(task,) for task in tasks])
     return Call("control/select", {"pool": keys.root, "id": id_, "at": at, "rows": rows}, int)
 
 
 def release(keys: PoolKeys, *, scope: str, slot: str, limit: int) -> Call[tuple[int, bool]]:
-    """Move up to `limit` tasks that a stop held back to their queues: how many, and whether there are more."""
+    """Return up to `limit` suspended tasks to their queues; returns the number and whether more are left."""
     args: Arguments = {"pool": keys.root, "scope": scope, "slot": slot, "limit": limit}
     return Call("control/release", args, lambda reply: (reply[0], bool(reply[1])))

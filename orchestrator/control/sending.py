@@ -1,4 +1,4 @@
-"""Gives a command: stamps it with the server's time and the pool's epoch, signs it, has it accepted."""
+"""Sends a command: adds the server's time and the pool's epoch, signs it, and calls `control/append`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ SELECT_BATCH: Final = 500
 
 _REFUSALS: Final = {
     AppendStatus.REPLAYED: "it was given before",
-    AppendStatus.EXPIRED: "it came too late; give it again",
-    AppendStatus.EARLY: "it says that it was issued in the future; look at the clock of Redis",
+    AppendStatus.EXPIRED: "it arrived too late; give it again",
+    AppendStatus.EARLY: "its time of issue is in the future; check the clock of Redis",
     AppendStatus.STALE: "it was issued before `orc control renew`; give it again",
     AppendStatus.BUSY: "more commands than control.per_minute were given in this minute; try again in the next one",
 }
@@ -38,11 +38,11 @@ _REFUSALS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AcceptedCommand:
-    """A command that is active or will be done.
+    """Ids of an accepted command.
 
     Attributes:
         id: of the command.
-        entry: of the control stream.
+        entry: of its entry in the control stream.
     """
 
     id: str
@@ -50,7 +50,7 @@ class AcceptedCommand:
 
 
 def this_actor() -> str:
-    """Return the default actor of commands: user and host."""
+    """Return the default actor: user and host of this process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):
@@ -68,20 +68,20 @@ async def send(
     tasks: Sequence[str] = (),
     retry_for_s: float = 0.0,
 ) -> AcceptedCommand:
-    """Sign and send a command.
+    """Send a command.
 
     Args:
-        store: the store.
-        settings: signing secret and validity.
+        store: of the pool.
+        settings: secret and validity of commands.
         command: the command.
-        actor: who gives it; by default the user of this process.
-        reason: why, for the record.
-        tasks: tasks that a job applies to.
-        retry_for_s: how long to repeat while Redis does not answer; the command is applied once.
+        actor: user and host of this process by default.
+        reason: for the record.
+        tasks: the selected tasks of a job.
+        retry_for_s: retry for this time while Redis does not answer; the command takes effect once.
 
     Raises:
         CommandRefused: Redis did not accept it; nothing changed.
-        InvalidInput: actor or reason is too long, or not valid text.
+        InvalidInput: actor or reason is too long or not valid Unicode.
         StoreError: Redis did not answer.
     """
     keys, signer = store.keys, signer_of(settings, place=store.keys.root)

@@ -1,7 +1,7 @@
-"""Sees to it that the desired state holds what was truly ordered, and nothing else: for the supervisor that leads.
+"""Verifies the desired state for the leading supervisor and restores slots that were forged.
 
-Whoever may write to Redis may write into the state. What he writes there without the secret is undone; a command that
-was true once and was put there again is told from a new one by the control stream, in which it is not the last word.
+A client with write access to Redis can write slots without the secret; such slots are restored. An old signed command
+that was copied back into a slot is recognized by the control stream, which has a newer command for the slot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 BATCH: Final = 500
 WORKER_COMMAND_MS: Final = 3_600_000
-"""A command for a worker that nobody knows is dropped then."""
+"""A command for an unknown worker is dropped after this time."""
 
 _WORKER_SLOT: Final = "drain:worker:"
 _SESSION_SLOT: Final = "stop:session:"
@@ -40,7 +40,7 @@ _log = get_logger(__name__)
 
 
 async def verify_desired_state(store: Store, signer: Signer) -> Desired:
-    """Read the desired state and repair it; what is active."""
+    """Verify the desired state, restore forged slots, and return the result."""
     desired_key = store.keys.desired
     reply = await store.execute("HGETALL", desired_key)
     fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
@@ -65,43 +65,43 @@ async def verify_desired_state(store: Store, signer: Signer) -> Desired:
 
 async def _judge(store: Store, signer: Signer, fields: Mapping[str, bytes]) -> list[VerificationRow]:
     rows: list[VerificationRow] = []
-    news: dict[str, SlotValue | None] = {}
+    changed: dict[str, SlotValue | None] = {}
     for slot in sorted({name.removeprefix(VERIFIED) for name in fields} - _COUNTERS):
         value, verified = fields.get(slot, b""), fields.get(VERIFIED + slot)
         found = read_slot(slot, value, signer)
         if found is None and is_of_later_version(slot, value, signer):
             continue
         if not signer.wanted:
-            # Nothing was ever verified: what says so is left from a time with a secret, as is what was ended then.
+            # Verified copies and ended slots remain from a time with a secret.
             if found is None or found.ended:
                 rows.append(VerificationRow(slot, value, Verification.OVER))
         elif found is None or value != verified:
-            news[slot] = found
-    words = await _last_words(store, signer, news)
-    for slot, found in news.items():
+            changed[slot] = found
+    latest_commands = await _latest_commands(store, signer, changed)
+    for slot, found in changed.items():
         value, before = fields.get(slot, b""), read_slot(slot, fields.get(VERIFIED + slot), signer)
-        word = words.get(slot)
-        contradicted = slot in words and (word is None or found is None or word.packed != found.packed)
+        latest = latest_commands.get(slot)
+        contradicted = slot in latest_commands and (latest is None or found is None or latest.packed != found.packed)
         if found is not None and not contradicted and not _is_older(found, before):
             rows.append(VerificationRow(slot, value, Verification.TRUE))
         else:
-            rows.append(_against(slot, value, before, word))
+            rows.append(_restored(slot, value, before, latest))
     return rows
 
 
 def _is_older(found: SlotValue, before: SlotValue | None) -> bool:
-    """Whether a command was not valid any more when the one was issued that was verified: it cannot have come after."""
+    """Return whether a command had expired when the verified one was issued, so that it is the older one."""
     return before is not None and found.issued.not_after_ms + SKEW_MS < before.issued.issued_ms
 
 
-def _against(slot: str, value: bytes, before: SlotValue | None, word: ControlEntry | None) -> VerificationRow:
-    """Undo what stands in a slot, so that what was truly ordered last stands there.
+def _restored(slot: str, value: bytes, before: SlotValue | None, latest: ControlEntry | None) -> VerificationRow:
+    """Return the row that restores a slot to its last true command.
 
-    That is what was verified, or what the stream says of it: it may have been overwritten before that.
+    That is the verified command, or a newer one of the stream that was overwritten before its verification.
     """
     again = None
-    if word is not None and (before is None or word.came_after(before.issued)):
-        before = word.in_slot(slot)
+    if latest is not None and (before is None or latest.came_after(before.issued)):
+        before = latest.in_slot(slot)
         again = pack_slot_value(before) if before else None
     if before is None or before.ended:
         return VerificationRow(slot, value, Verification.OVER)
@@ -112,24 +112,24 @@ def _against(slot: str, value: bytes, before: SlotValue | None, word: ControlEnt
     return VerificationRow(slot, value, Verification.FALSE, again=again)
 
 
-async def _last_words(
-    store: Store, signer: Signer, news: Mapping[str, SlotValue | None]
+async def _latest_commands(
+    store: Store, signer: Signer, changed: Mapping[str, SlotValue | None]
 ) -> dict[str, ControlEntry | None]:
-    """What the control stream says last of these slots; None if nothing, though it reaches back far enough.
+    """Return the last command of the control stream for each slot; None: the stream has none for it.
 
-    Of a command that is older than all that the stream holds nobody can tell: its slot is left out.
+    A slot whose command is older than the stream is left out, because the stream cannot tell.
     """
-    if not news:
+    if not changed:
         return {}
     oldest = await store.execute("XRANGE", store.keys.control, "-", "+", "COUNT", 1)
     reach_ms = int(oldest[0][0].partition(b"-")[0]) if oldest else None
-    words: dict[str, ControlEntry | None] = {
+    latest_commands: dict[str, ControlEntry | None] = {
         slot: None
-        for slot, found in news.items()
+        for slot, found in changed.items()
         if found and reach_ms is not None and found.issued.issued_ms >= reach_ms
     }
-    # Of what is not true nobody knows since when it stands there.
-    since_ms = min(found.issued.issued_ms if found else 0 for found in news.values())
+    # The time of a forged slot is unknown, so that the whole stream is read for it.
+    since_ms = min(found.issued.issued_ms if found else 0 for found in changed.values())
     start = str(max(0, since_ms - SKEW_MS))
     while True:
         page = await store.execute("XRANGE", store.keys.control, start, "+", "COUNT", BATCH)
@@ -138,14 +138,14 @@ async def _last_words(
             if one.problem or one.command is None:
                 continue
             slots = {job_slot(one.id)} if one.command.job else {change.slot for change in one.command.changes}
-            words |= dict.fromkeys(slots & set(news), one)
+            latest_commands |= dict.fromkeys(slots & set(changed), one)
         if len(page) < BATCH:
-            return words
+            return latest_commands
         start = f"({page[-1][0].decode()}"
 
 
 async def _gone_workers(store: Store, signer: Signer, reply: list[bytes]) -> list[str]:
-    """The slots of commands for workers that are gone for good: their names do not come again."""
+    """Return the slots of commands for workers that have exited; worker ids are not reused."""
     slots = [one for one in read_desired(reply, signer).active.values() if one.slot.startswith(_WORKER_SLOT)]
     if not slots:
         return []
@@ -171,6 +171,6 @@ async def _replies(store: Store, commands: list[tuple[str, ...]]) -> list[Any]:
 
 
 def _wrong_count(fields: Mapping[str, bytes]) -> int | None:
-    """How many sessions are stopped, if the count of it says something else."""
+    """Return the number of stopped sessions, if the stored count differs."""
     count = sum(value[:1] == b"1" for slot, value in fields.items() if slot.startswith(_SESSION_SLOT))
     return None if fields.get("sessions", b"0") == str(count).encode() else count

@@ -170,7 +170,7 @@ async def test_each_byte_flipped_in_the_stream(pool: Pool) -> None:
         await pool.put(*each)
     found = await pool.recorded(len(forged))
     assert len(found) == len(forged)
-    assert all(_unreadable(record) or record.problem == "its signature is not true" for record in found)
+    assert all(_unreadable(record) or record.problem == "its signature is invalid" for record in found)
     await pool.assert_still_stopped()
     await pool.start()
 
@@ -215,8 +215,8 @@ async def test_replayed_in_the_stream(pool: Pool) -> None:
 @pytest.mark.parametrize(
     ("since_ms", "until_ms", "problem"),
     [
-        (-120_000, -60_000, "it came too late"),
-        (6_500, 66_500, "it says that it was issued in the future"),
+        (-120_000, -60_000, "it arrived too late"),
+        (6_500, 66_500, "its time of issue is in the future"),
         (-1_000, 60_000, ""),
         (3_500, 66_500, ""),
     ],
@@ -258,7 +258,7 @@ async def test_signed_by_others(pool: Pool, who: str) -> None:
     issued, packed, signature = await pool.issue("start", signer=signers[who])
     await pool.put(packed, signature)
     assert [record.problem for record in await pool.recorded(1)] == [
-        "it is not signed" if who == "nobody" else "its signature is not true"
+        "it is not signed" if who == "nobody" else "its signature is invalid"
     ]
     assert await pool.push(issued, packed, signature, order=("stop:all", "")) == "accepted"
     await pool.recorded(2)
@@ -327,7 +327,7 @@ async def test_swapped_target(pool: Pool) -> None:
     swapped = pack_issued(changed(issued, command=encode_command(make_command("pause-agent", {"agent": "ed"}))))
     await pool.push(issued, swapped, signature, order=("pause:agent:ed", "-"), id_=new_task_id())
     await pool.settled("pause:agent:ed", filled=False)
-    assert (await pool.recorded(1))[0].problem == "its signature is not true"
+    assert (await pool.recorded(1))[0].problem == "its signature is invalid"
     await pool.team.orc.submit("sum_")
     await wait_until(lambda: _true(pool.runs == 1), "the agent to work on")
 
@@ -342,8 +342,8 @@ async def test_time_through_the_script(pool: Pool) -> None:
         packed = pack_issued(late)
         assert await pool.push(late, packed, pool.signer.sign(packed), order=("stop:all", "")) == status
     assert {record.problem for record in await pool.recorded(2)} == {
-        "it came too late",
-        "it says that it was issued in the future",
+        "it arrived too late",
+        "its time of issue is in the future",
     }
 
 
@@ -450,7 +450,7 @@ async def test_after_the_rotation(pool: Pool) -> None:
     assert {receipt.word for receipt in found.answered} == {"refused"}
     await pool.settled("stop:all", filled=False)
     (refused,) = await pool.recorded(1)
-    assert (refused.id, refused.problem) == (sent.id, "its signature is not true")
+    assert (refused.id, refused.problem) == (sent.id, "its signature is invalid")
 
 
 # ------------------------------------------------------------------------------------------------------------- floods

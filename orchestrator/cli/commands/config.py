@@ -53,7 +53,7 @@ def validate(file: Annotated[Path | None, positional("FILE")] = None, /, *, comm
     "schema", "orc config schema > orchestrator.schema.json", "orc config schema --commands | jq '.oneOf | length'"
 )
 def schema(*, of_commands: Annotated[bool, option("--commands")] = False, common: Globals = DEFAULTS) -> None:
-    """Print the JSON schema of the settings, whatever -o says.
+    """Print the JSON schema of the settings, in JSON with any -o.
 
     Args:
         of_commands: Print the schema of the control commands instead.

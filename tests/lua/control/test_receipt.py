@@ -71,8 +71,8 @@ def test_damaged_receipts(pool: Pool) -> None:
 def test_refused(pool: Pool) -> None:
     """Whoever refuses a command that was accepted says so: it may lack the secret."""
     _, issued = pool.append(Stop())
-    assert say(pool, ReceiptRow(issued.id, "w1", "refused", "its signature is not true")) == 1
-    assert noted(pool, issued.id) == {"w1": f"{pool.now_ms} refused its signature is not true"}
+    assert say(pool, ReceiptRow(issued.id, "w1", "refused", "its signature is invalid")) == 1
+    assert noted(pool, issued.id) == {"w1": f"{pool.now_ms} refused its signature is invalid"}
 
 
 def test_forgeries_fill_no_memory(pool: Pool) -> None:
