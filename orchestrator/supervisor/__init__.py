@@ -1,1 +1,1 @@
-"""The daemon: loops that know nothing of each other, wired in `daemon`."""
+"""The supervisor: independent loops that `daemon` starts."""

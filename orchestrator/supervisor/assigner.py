@@ -1,4 +1,4 @@
-"""Moves ready tasks into inboxes: for each agent whose queues or room changed, until nothing is left or no room."""
+"""Assigns ready tasks to the inboxes of agents whose queues or free slots changed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
 
 AGAIN_S: Final = 1.0
-"""What Redis refused is tried again so soon: damaged data is repaired meanwhile."""
+"""Retry delay after a refusal of Redis; the repair of damaged data runs meanwhile."""
 _log = get_logger(__name__)
 
 
 class Assigner:
-    """Calls `assign` for the touched agents; wakes by itself when a rate limit reopens."""
+    """Calls `assign` for changed agents, and again when a rate limit reopens."""
 
     def __init__(self, services: Services, wakeup: Wakeup, *, repair_requested: Wakeup) -> None:
         self._services, self._wakeup, self._repair_requested = services, wakeup, repair_requested
@@ -52,7 +52,7 @@ class Assigner:
         return max(0.0, min(self._opens_s.values()) - time.monotonic()) if self._opens_s else None
 
     async def _touched(self, changed: set[str]) -> deque[str]:
-        # A sweep over empty queues costs one call, however many agents there are.
+        # A sweep over empty queues costs one call for any number of agents.
         if REGISTRY in changed or (EVERYTHING in changed and await any_ready(self._services.store)):
             self._agents = await skills_by_agent(self._services.store)
             self._opens_s = {agent: at_s for agent, at_s in self._opens_s.items() if agent in self._agents}
@@ -68,7 +68,7 @@ class Assigner:
         return deque(touched)
 
     async def _assign_all(self, agents: deque[str]) -> None:
-        # Round after round, so that a long queue of one agent does not keep the others waiting.
+        # In rounds, so that a long queue of one agent does not delay the others.
         while agents:
             agent = agents.popleft()
             try:
@@ -76,7 +76,7 @@ class Assigner:
                     scripts.assign(self._services.keys, agent=agent, limit=self._batch)
                 )
             except ServerRefused as refusal:
-                # Damaged data of one agent must not keep the others waiting.
+                # Damaged data of one agent must not delay the others.
                 if agent not in self._refused:
                     _log.error("assign_refused", agent=agent, error=str(refusal))
                 self._refused.add(agent)

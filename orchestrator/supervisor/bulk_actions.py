@@ -1,4 +1,4 @@
-"""What jobs do to a batch of tasks, by the kind of the command. Each may be done twice to the same batch."""
+"""Actions of jobs on a batch of tasks. Each may run twice on the same batch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
 
 BulkAction: TypeAlias = Callable[["Services", "ActiveCommand", Sequence[str]], Awaitable[Counter[str]]]
-"""Does it to up to 500 tasks, and answers how many came to which end; the ends are single words."""
+"""Applies an action to up to 500 tasks and counts the outcomes, which are single words."""
 
 
 async def cancel(services: Services, job: ActiveCommand, ids: Sequence[str]) -> Counter[str]:
-    """Cancel tasks. One that was cancelled before counts too: it may have been by the first try of this batch."""
+    """Cancel tasks. A task that was cancelled before counts as cancelled, because this batch may be a repetition."""
     call = scripts.cancel(services.keys, ids=ids, reason=job.issued.words)
     ends: Counter[str] = Counter()
     for status, state in await services.store.call(call):
@@ -35,7 +35,7 @@ async def cancel(services: Services, job: ActiveCommand, ids: Sequence[str]) -> 
 
 
 async def retry(services: Services, job: ActiveCommand, ids: Sequence[str]) -> Counter[str]:
-    """Let tasks run again. The command's id is the token: none is requeued twice by it, even if it died again since."""
+    """Retry tasks. The command's id is the token, so that it retries no task twice, even if that died again."""
     call = scripts.retry(
         services.keys,
         ids=ids,
@@ -49,8 +49,8 @@ async def retry(services: Services, job: ActiveCommand, ids: Sequence[str]) -> C
     return ends
 
 
-async def delete(services: Services, job: ActiveCommand, ids: Sequence[str]) -> Counter[str]:  # noqa: ARG001 - as the others
-    """Delete ended tasks. A stub tells for five minutes that one was deleted, then it is unknown."""
+async def delete(services: Services, job: ActiveCommand, ids: Sequence[str]) -> Counter[str]:  # noqa: ARG001 - same signature as the others
+    """Delete ended tasks. For five minutes a stub tells that a task was deleted; then it is unknown."""
     ends: Counter[str] = Counter()
     for status, _ in await services.store.call(scripts.delete(services.keys, ids=ids)):
         ends["not-ended" if status is DeleteStatus.REFUSED else status.value] += 1

@@ -1,4 +1,4 @@
-"""Notices that the wall clock of Redis stepped: leases, rate windows and due times follow that clock. Only reports."""
+"""Logs steps of the wall clock of Redis, which leases, rate windows and due times follow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = get_logger(__name__)
 
 
 class ClockWatch:
-    """Compares the server's clock with the monotonic one of this process at every sweep."""
+    """Compares the clock of Redis with the monotonic clock of this process in every sweep."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -42,7 +42,7 @@ class ClockWatch:
     def _note(self, ahead_s: float, *, within_s: float) -> None:
         before_s, self._ahead_s = self._ahead_s, ahead_s
         step_s = ahead_s - before_s if before_s is not None else 0.0
-        # A slow answer leaves room for doubt about when the server looked at its clock.
+        # The time of the reading is only known to lie between request and answer.
         if abs(step_s) <= STEP_S + within_s:
             return
         _log.warning("server_clock_stepped", seconds=round(step_s, 1))

@@ -1,8 +1,8 @@
-"""Hears commands and sees to it that the desired state holds, for the whole pool.
+"""Applies control commands for the pool.
 
-It undoes what is not truly signed, lets go what a stop held back, sets the level of logs, hands jobs on, and says what
-it has obeyed. The stream is only news. What is to be done stands in the desired state, which is read at the start,
-after every command and with every sweep.
+It verifies the desired state, releases suspended tasks after a stop, sets the log level, passes on jobs, and sends
+receipts. The control stream only announces changes; the desired state is read at the start, after every command and in
+every sweep.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ if TYPE_CHECKING:
 
 RELEASE_BATCH: Final = 500
 CATCH_UP: Final = 500
-"""So many of the newest commands are looked at by whoever begins to hear, or hears again."""
+"""How many of the newest commands are checked for missing receipts at the start and after a gap."""
 BLOCK_S: Final = 30.0
 HOLDING: Final = ("stop:session:", "stop:skill:")
 REFUSED_BYTES: Final = 4096
-"""So much is recorded of what is refused: it may be anything."""
+"""How much of a refused command is recorded, because its size is not limited."""
 
 _OURS: Final = frozenset({"all", "supervisor"})
-"""Commands that the supervisor answers."""
+"""Audiences that the supervisor belongs to."""
 
 _log = get_logger(__name__)
 
 
 class Controller:
-    """Obeys commands for the pool."""
+    """Applies commands for the pool."""
 
     def __init__(self, services: Services, *, jobs: Jobs) -> None:
         self._services, self._jobs = services, jobs
         self._signer = signer_of(services.settings, place=services.keys.root)
         self._level: Level | None = None
-        self._looked_at: int | None = None
+        self._applied_seq: int | None = None
         self._may_hold = False
         self._applying = anyio.Lock()
 
     async def run(self) -> None:
-        """Hear and obey until cancelled."""
+        """Apply commands until cancelled."""
         async with anyio.create_task_group() as group:
             group.start_soon(self._sweep)
             await self._listen()
@@ -75,10 +75,10 @@ class Controller:
             while True:
                 try:
                     if cursor is None:
-                        # The position first, the state after it: what is given in between is received.
+                        # The position is read before the state, so that no command in between is missed.
                         last = await link.execute("XREVRANGE", control_key, "+", "-", "COUNT", CATCH_UP)
                         await self._apply_desired_state()
-                        # What was given while nobody led is answered by whoever leads next.
+                        # The new leader answers the commands that were given while no supervisor led.
                         await self._answer(await self._unanswered(last[::-1]))
                         cursor = last[0][0].decode() if last else "0-0"
                     reply = await link.execute(
@@ -86,40 +86,40 @@ class Controller:
                     )
                     if reply:
                         entries = reply[0][1]
-                        # The state changed before the stream told of it, and stands whatever came through the stream.
+                        # The state changed before the stream, and it alone decides.
                         await self._apply_desired_state()
                         await self._answer([read_entry(id_.decode(), fields, self._signer) for id_, fields in entries])
                         cursor = entries[-1][0].decode()
                     pauses.reset()
                 except StoreError as failure:
                     _log.warning("control_interrupted", error=str(failure))
-                    cursor, self._looked_at = None, None
+                    cursor, self._applied_seq = None, None
                     await anyio.sleep(pauses.next_s())
         finally:
             await link.close()
 
     async def _apply_desired_state(self) -> None:
         async with self._applying:
-            await self._obey(await verify_desired_state(self._services.store, self._signer))
+            await self._apply(await verify_desired_state(self._services.store, self._signer))
 
-    async def _obey(self, desired: Desired) -> None:
+    async def _apply(self, desired: Desired) -> None:
         if desired.log_level != self._level:
             self._level = desired.log_level
             set_level(desired.log_level or self._services.settings.logging.level)
         self._jobs.set(desired.jobs)
-        # Only a stop of sessions or skills suspends tasks: at rest there is nothing to look for.
-        if desired.seq != self._looked_at or self._may_hold:
+        # Only stops of sessions or skills suspend tasks; otherwise there is nothing to release.
+        if desired.seq != self._applied_seq or self._may_hold:
             try:
                 left = await self._release(desired)
             except ServerRefused as refusal:
-                # Damaged data of what is held must not keep the supervisor from hearing and answering.
+                # Damaged data of suspended tasks must not stop the supervisor from answering commands.
                 _log.error("held_release_failed", error=str(refusal))
                 left = True
             self._may_hold = left or any(slot.startswith(HOLDING) for slot in desired.active)
-            self._looked_at = desired.seq
+            self._applied_seq = desired.seq
 
     async def _release(self, desired: Desired) -> bool:
-        """Let go what stops held back that are not active any more; whether there was any such stop, or is."""
+        """Release the tasks that ended stops suspended; returns whether any scope had suspended tasks."""
         store, keys = self._services.store, self._services.keys
         scopes = [name.decode() for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
         for scope in scopes:
@@ -133,7 +133,7 @@ class Controller:
         return bool(scopes)
 
     async def _unanswered(self, entries: list[Any]) -> list[ControlEntry]:
-        """Those of these entries that no supervisor has answered yet."""
+        """Return the entries that no supervisor has answered."""
         received = [read_entry(id_.decode(), fields, self._signer) for id_, fields in entries]
         keys = self._services.keys
         true = [one for one in received if not one.problem]
@@ -155,11 +155,11 @@ class Controller:
             elif one.issued is not None and one.command is not None:
                 _log.info("command_received", command=one.id, kind=one.command.kind, actor=one.issued.actor)
                 if one.command.audience in _OURS:
-                    # Of a job `Jobs` says what comes of it.
+                    # `Jobs` sends the later receipts of a job.
                     rows.append(scripts.ReceiptRow(one.id, SUPERVISOR, "received" if one.command.job else "done"))
         if rows:
             await store.call(scripts.receipt(keys, rows=rows))
         if refused:
-            # One line for all of them: a flood of forgeries must not become one of the log.
+            # One line for all, so that many forgeries do not flood the log.
             _log.warning("commands_refused", count=len(refused), entry=refused[0].entry, problem=refused[0].why)
             await store.call(scripts.refuse(keys, rows=refused))

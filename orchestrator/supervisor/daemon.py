@@ -1,4 +1,4 @@
-"""The supervisor process: wires the loops, which know nothing of each other, and stops them on a signal."""
+"""Runs the loops of the supervisor process and stops them on a signal."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def run_supervisor(settings: Settings) -> None:
     """Run until SIGTERM or SIGINT.
 
     Raises:
-        ConfigError: the server is too old or may evict keys.
-        StoreError: Redis did not answer at the start.
+        ConfigError: the server is too old, or may evict keys.
+        StoreError: Redis does not answer.
     """
     async with open_services(settings, name="supervisor") as services:
         for warning in await services.store.check_server(allow_eviction=settings.redis.allow_eviction):
@@ -46,7 +46,7 @@ async def run_supervisor(settings: Settings) -> None:
 
 
 async def supervise(services: Services) -> None:
-    """Lead whenever nobody else does, until cancelled."""
+    """Run the loops while this supervisor leads, until cancelled."""
     supervisor = new_worker_id()
     leader = Leader(services, supervisor=supervisor)
 

@@ -1,7 +1,7 @@
-"""Reads the pool's doorbell and tells the loops what changed.
+"""Reads the doorbell stream of the pool and notifies the loops of changes.
 
-A notification is a hint (protocol rule 5): at the start, after every gap in reading, and every few seconds the loops
-are told to look at everything.
+A notification is a hint (protocol rule 5): at the start, after every gap in reading, and in every sweep the loops are
+told to check everything.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
 
 READ_COUNT: Final = 1000
-"""As many as the stream is sure to keep: a full answer means that others may have been trimmed away unread."""
+"""The length that the stream keeps at least. After a full read, older entries may have been trimmed unread."""
 _log = get_logger(__name__)
 
 
 class Doorbell:
-    """Reads notifications; tells the assigner of queues, the promoter of due tasks, the scheduler of schedules."""
+    """Notifies the assigner of queues, the promoter of due tasks and the scheduler of schedules."""
 
     def __init__(self, services: Services, *, assigner: Wakeup, promoter: Wakeup, scheduler: Wakeup) -> None:
         self._services, self._assigner, self._promoter = services, assigner, promoter
-        self._told = {"scheduled": promoter, SCHEDULES: scheduler}
+        self._wakeups = {"scheduled": promoter, SCHEDULES: scheduler}
         self._scheduler = scheduler
 
     async def run(self) -> None:
-        """Listen until cancelled."""
+        """Read notifications until cancelled."""
         block_s = self._services.settings.supervisor.sweep_s
         doorbell_key = self._services.keys.doorbell
         link = self._services.store.blocking_link(block_s, name="doorbell")
@@ -44,7 +44,7 @@ class Doorbell:
             while True:
                 try:
                     if cursor is None:
-                        # The position first, the full pass after it: what is notified in between is read.
+                        # The position is read before the full check, so that no notification in between is lost.
                         last = await link.execute("XREVRANGE", doorbell_key, "+", "-", "COUNT", 1)
                         cursor = last[0][0].decode() if last else "0-0"
                         self._assigner.notify(REGISTRY)
@@ -66,20 +66,20 @@ class Doorbell:
                     self._notify_all()
                 for entry, fields in entries:
                     cursor = entry.decode()
-                    self._tell(fields[1].decode())
-                # A loop that was notified sends its call before the next read is sent.
+                    self._notify(fields[1].decode())
+                # A notified loop sends its call before the next read.
                 await checkpoint()
         finally:
             await link.close()
 
     async def sweep(self) -> None:
-        """Every few seconds look at everything: makes up for a notification that was lost or trimmed away."""
+        """Notify every loop every few seconds, because notifications may be lost or trimmed."""
         while True:
             await anyio.sleep(self._services.settings.supervisor.sweep_s)
             self._notify_all()
 
-    def _tell(self, what: str) -> None:
-        self._told.get(what, self._assigner).notify(what)
+    def _notify(self, what: str) -> None:
+        self._wakeups.get(what, self._assigner).notify(what)
 
     def _notify_all(self) -> None:
         self._assigner.notify(EVERYTHING)

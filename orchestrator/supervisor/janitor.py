@@ -1,4 +1,4 @@
-"""Forgets workers that fell silent and agents that nobody runs any more."""
+"""Removes workers without heartbeats and agents without workers from the registry."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _log = get_logger(__name__)
 
 
 class Janitor:
-    """Calls `expire` at every sweep."""
+    """Calls `expire` in every sweep."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
         self._alive_s = max(1, round(services.settings.worker.heartbeat_s * 4))
 
     async def run(self) -> None:
-        """Clean until cancelled."""
+        """Sweep until cancelled."""
         while True:
             await anyio.sleep(self._services.settings.supervisor.sweep_s)
             try:

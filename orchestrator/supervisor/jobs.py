@@ -1,7 +1,7 @@
-"""Does what operators ask to be done to many tasks: job after job, the oldest first, in batches.
+"""Runs the jobs of operators in batches, oldest job first.
 
-A job stays in the desired state until it is done, and notes how far it is: whoever leads next goes on from there. A
-batch may be done twice then, so what is done to a task must know that it was done (`lua/tasks/retry.lua`).
+A job stays in the desired state until it is done and records its progress, so that the next leader continues it. A
+batch may run twice then, so that each action must be idempotent (`lua/tasks/retry.lua`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = get_logger(__name__)
 
 
 class Jobs:
-    """Works off the jobs of the desired state."""
+    """Runs the jobs of the desired state."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -41,13 +41,13 @@ class Jobs:
         self._settled: set[str] = set()
 
     def set(self, jobs: Sequence[ActiveCommand]) -> None:
-        """Say which jobs are to be done."""
+        """Set the jobs to run."""
         self._jobs = jobs
         if any(job.issued.id not in self._settled for job in jobs):
             self._changed.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run jobs until cancelled."""
         pauses = Pauses()
         while True:
             todo = [job for job in self._jobs if job.issued.id not in self._settled]
@@ -67,12 +67,12 @@ class Jobs:
         kind, id_ = job.command.kind, job.issued.id
         action = BULK_ACTIONS.get(kind)
         if action is None:
-            await self._settle(id_, "refused", f"this version does not know how to do {kind}")
+            await self._settle(id_, "refused", f"this version does not support {kind}")
             return
         tasks = await self._selection(id_)
         if not isinstance(job.command, Job) or not job.command.means(tasks):
             _log.error("selection_mismatched", command=id_)
-            await self._settle(id_, "refused", "the tasks that are stored for it are not those that it was given for")
+            await self._settle(id_, "refused", "the stored selection does not match the command")
             return
         total = len(tasks)
         at, ends = await self._progress(id_)
@@ -90,7 +90,7 @@ class Jobs:
         _log.info("job_done", command=id_, kind=kind, **ends)
 
     async def _selection(self, id_: str) -> list[str]:
-        """The selected tasks, read once: what is checked is what is acted on."""
+        """Read the selected tasks once, so that the checked tasks are those that are changed."""
         tasks: list[str] = []
         while page := await self._services.store.execute(
             "LRANGE", self._services.keys.selection(id_), len(tasks), len(tasks) + BATCH - 1
@@ -99,7 +99,7 @@ class Jobs:
         return tasks
 
     async def _progress(self, id_: str) -> tuple[int, Counter[str]]:
-        """How far the job was carried before, by this or another supervisor."""
+        """Read the progress of the job, by this or an earlier leader."""
         noted = await self._services.store.execute("HGET", self._services.keys.receipts(id_), SUPERVISOR)
         said = read_receipt(noted or b"")
         if said is None or said[1] != "progress":

@@ -1,7 +1,7 @@
-"""The lease of the leading supervisor. Leading saves work and is not needed for safety: two at once do no harm.
+"""The lease of the leading supervisor. It saves work; two leaders at once do no harm.
 
-The holder trusts the lease for shorter than the server keeps it, counted from before it asked, so it stops before
-another one starts.
+The holder trusts the lease for less time than Redis keeps it, counted from before the request, so that it stops before
+the next leader starts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = get_logger(__name__)
 
 
 class Leader:
-    """Runs the work while the lease is held."""
+    """Runs the work of the supervisor while it holds the lease."""
 
     def __init__(self, services: Services, *, supervisor: str) -> None:
         self._services, self._supervisor = services, supervisor
@@ -34,14 +34,14 @@ class Leader:
         self._trusted_until_s = 0.0
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Ask for the lease again and again; `work` runs as long as it is ours and is cancelled when it is not."""
+        """Acquire and renew the lease until cancelled; `work` runs while the lease is held."""
         try:
             while True:
-                if await self._ask():
+                if await self._acquire():
                     _log.info("leadership_acquired", supervisor=self._supervisor)
                     async with anyio.create_task_group() as group:
                         group.start_soon(work)
-                        await self._keep()
+                        await self._renew()
                         group.cancel_scope.cancel()
                     _log.warning("leadership_lost", supervisor=self._supervisor)
                 await anyio.sleep(self._renew_s)
@@ -49,7 +49,7 @@ class Leader:
             with anyio.CancelScope(shield=True), anyio.move_on_after(1.0, shield=True):
                 await self._resign()
 
-    async def _ask(self) -> bool:
+    async def _acquire(self) -> bool:
         asked_s = time.monotonic()
         call = registry.lead(self._services.keys, supervisor=self._supervisor, lease_ms=round(self._lease_s * 1000))
         try:
@@ -61,11 +61,11 @@ class Leader:
             self._trusted_until_s = asked_s + self._lease_s * TRUST
         return leads
 
-    async def _keep(self) -> None:
+    async def _renew(self) -> None:
         while True:
             await anyio.sleep(self._renew_s)
             with anyio.move_on_after(max(0.0, self._trusted_until_s - time.monotonic())):
-                await self._ask()
+                await self._acquire()
             if time.monotonic() >= self._trusted_until_s:
                 return
 

@@ -1,4 +1,4 @@
-"""Makes scheduled tasks ready when they are due, and sleeps until the next one is."""
+"""Makes scheduled tasks ready when they are due, and sleeps until the next due time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = get_logger(__name__)
 
 
 class Promoter:
-    """Calls `promote` when something is due."""
+    """Calls `promote` when a task is due."""
 
     def __init__(self, services: Services, wakeup: Wakeup, *, repair_requested: Wakeup) -> None:
         self._services, self._wakeup, self._repair_requested = services, wakeup, repair_requested

@@ -1,7 +1,7 @@
-"""Walks through the pool, slowly and all the time, and repairs what data loss or torn scripts left behind.
+"""Scans the pool slowly and repairs the damage of data loss and interrupted scripts.
 
-It walks when it begins to lead, when the server was restarted (then data is lost, if ever), when another loop meets
-something that Redis refuses to work with, and else every ten minutes.
+A scan starts when the supervisor begins to lead, after a restart of Redis, when another loop meets data that Redis
+refuses to work with, and every ten minutes.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
 
 SHARE: Final = 0.01
-"""A walk takes this much of one core of the server at most: it rests behind each step."""
+"""Largest share of one core of the server that a scan uses; it rests after each step."""
 LONGEST_REST_S: Final = 2.0
 QUIET_STEPS: Final = 20
 QUIET_REST_S: Final = 0.5
-"""The first steps are this far apart: a small pool is looked through without being noticed at all."""
-WALK_EVERY_S: Final = 600.0
+"""Rest after each of the first steps, so that the scan of a small pool does not show in its latencies."""
+SCAN_EVERY_S: Final = 600.0
 POLL_EVERY_S: Final = 15.0
-"""How often it asks whether the server is still the same one."""
+"""Interval of the check whether Redis was restarted."""
 SHOWN: Final = 5
 _log = get_logger(__name__)
 
 
 class Reconciler:
-    """Walks until it is cancelled; `repair_requested` is notified when something could not be done."""
+    """Scans until cancelled; `repair_requested` starts a scan early."""
 
     def __init__(self, services: Services, repair_requested: Wakeup) -> None:
         self._services, self._repair_requested = services, repair_requested
@@ -46,26 +46,26 @@ class Reconciler:
 
     async def run(self) -> None:
         """Reconcile until cancelled."""
-        # The quick loops go first: most of what a failure left behind they put right themselves.
+        # The other loops go first, because they correct most leftovers of a failure.
         await anyio.sleep(self._services.settings.supervisor.sweep_s)
         while True:
             try:
                 server = await self._server()
-                await self._walk()
+                await self._scan()
                 self._pauses.reset()
                 await self._rest(server)
             except ServerRefused as refusal:
                 _log.error("reconcile_refused", error=str(refusal))
-                await anyio.sleep(WALK_EVERY_S)
+                await anyio.sleep(SCAN_EVERY_S)
             except StoreError as failure:
                 _log.warning("reconcile_interrupted", error=str(failure))
                 await anyio.sleep(self._pauses.next_s())
 
     async def _rest(self, server: str) -> None:
-        """Wait until there is a reason to walk again."""
-        walked_s = time.monotonic()
+        """Wait for a reason to scan again."""
+        scanned_s = time.monotonic()
         await anyio.sleep(self._services.settings.supervisor.sweep_s)
-        while time.monotonic() - walked_s < WALK_EVERY_S:
+        while time.monotonic() - scanned_s < SCAN_EVERY_S:
             if await self._repair_requested.wait(POLL_EVERY_S):
                 return
             if await self._server() != server:
@@ -75,11 +75,11 @@ class Reconciler:
     async def _server(self) -> str:
         return await self._services.store.run_id()
 
-    async def _walk(self) -> None:
-        walk = PoolScan(self._services.store, self._terms, repair=True)
+    async def _scan(self) -> None:
+        scan = PoolScan(self._services.store, self._terms, repair=True)
         found: list[RepairFinding] = []
         try:
-            async with aclosing(walk.steps()) as steps:
+            async with aclosing(scan.steps()) as steps:
                 started_s = time.monotonic()
                 taken = 0
                 async for findings in steps:
@@ -90,11 +90,11 @@ class Reconciler:
                     taken += 1
                     started_s = time.monotonic()
         finally:
-            _report(found, walk)
+            _report(found, scan)
 
 
-def _report(found: list[RepairFinding], walk: PoolScan) -> None:
-    """A line for each kind of damage, with a few examples."""
+def _report(found: list[RepairFinding], scan: PoolScan) -> None:
+    """Log each kind of damage with a few examples."""
     counts = Counter((finding.code, finding.repaired) for finding in found)
     for (code, repaired), count in sorted(counts.items()):
         alike = [each for each in found if (each.code, each.repaired) == (code, repaired)]
@@ -106,4 +106,4 @@ def _report(found: list[RepairFinding], walk: PoolScan) -> None:
             _log.info("cleaned", code=code, count=count, examples=examples, found=damage.found)
         else:
             _log.warning("repaired", code=code, count=count, examples=examples, found=damage.found, done=damage.repair)
-    _log.debug("reconcile_finished", keys=walk.keys_seen, places=walk.places_seen)
+    _log.debug("reconcile_finished", keys=scan.keys_seen, places=scan.places_seen)

@@ -1,6 +1,6 @@
-"""Takes back what an inbox holds and nobody will finish: of agents without live workers, or whose workers are full.
+"""Requeues inbox entries that no worker will finish: of agents without live workers or with full ones.
 
-The quick ways are elsewhere: a host gives back what its dead worker held, and workers adopt from each other.
+Faster recovery happens elsewhere: a host abandons the entries of its dead worker, and workers adopt from each other.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 LIMIT: Final = 200
 CLEAN_EVERY: Final = 12
-"""Consumers that nobody knows are looked for at every so many sweeps: about once a minute."""
+"""Sweeps between two searches for unknown consumers: about a minute."""
 _log = get_logger(__name__)
 
 
 class Recoverer:
-    """Calls `recover` at every sweep for each agent whose inbox holds something."""
+    """Calls `recover` in every sweep for each agent whose inbox is not empty."""
 
     def __init__(self, services: Services, *, repair_requested: Wakeup) -> None:
         self._services, self._repair_requested = services, repair_requested
