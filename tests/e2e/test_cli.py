@@ -111,7 +111,7 @@ def test_config_show(terminal: Terminal) -> None:
 @pytest.mark.parametrize(
     ("toml", "code", "said"),
     [
-        ("[worker]\nprocesses = 3\n", 0, "fine"),
+        ("[worker]\nprocesses = 3\n", 0, "valid"),
         ("[worker]\nprocesess = 3\n", 78, "did you mean worker.processes?"),
         ("[worker]\nprocesses = 0\n", 78, "worker.processes"),
         ("[worker", 78, "not valid TOML"),

@@ -84,7 +84,7 @@ def test_ctrl_c(terminal: Terminal, shared: RedisServer, client: redis.Redis) ->
         assert client.exists("orc:dev:default:{pool:mine}:format")
         bench.signal(signal.SIGINT)
         assert bench.wait_exit(30) == 130, bench.output
-        assert "given up; nothing is left behind" in bench.output
+        assert "stopped; the temporary data is removed" in bench.output
     assert set(client.keys()) == OTHERS
     assert not terminal.processes()
 

@@ -40,7 +40,7 @@ def test_a_stop_outlives_everything(terminal: Terminal) -> None:
         redis.wait_output("Ctrl-C stops it")
         stopped = terminal.process("stop", "--reason", "before anything runs")
         assert stopped.code == 0, stopped.err
-        assert "nobody runs who could answer" in stopped.err
+        assert "no process runs that could answer" in stopped.err
         task = terminal.orc("tasks", "submit", "greet", "-o", "id").out.strip()
         redis.terminate()
         assert redis.wait_exit() == 0

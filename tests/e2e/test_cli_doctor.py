@@ -28,7 +28,7 @@ def test_a_team_at_work(terminal: Terminal) -> None:
         up.wait_output("worker_started", timeout_s=20)
         up.wait_output("leadership_acquired", timeout_s=20)
         done = terminal.process("doctor", "--strict")
-        assert (done.code, done.err) == (0, "all is well\n"), done
+        assert (done.code, done.err) == (0, "no problems found\n"), done
         assert "ok       supervisor" in done.out
         assert "\x1b" not in done.out
         rows = terminal.orc("doctor", "-o", "json").json()["items"]

@@ -86,7 +86,7 @@ def test_edits(terminal: Terminal) -> None:
         assert terminal.orc("status", "-o", "json").json()["tasks"]["given_back"] == 1
 
         more.write_text('HELLO = "Moin\n')
-        up.wait_output("the workers go on with what they had", TIMEOUT_S)
+        up.wait_output("the workers continue with the old source", TIMEOUT_S)
         assert "more.py changed" in up.output
         assert "SyntaxError: unterminated string literal" in up.output
         assert greeting(terminal) == "Howdy, you"
@@ -109,7 +109,7 @@ def test_worker_run_alone(terminal: Terminal) -> None:
     with terminal.start("redis", "run") as redis:
         redis.wait_output("Ctrl-C stops it")
         with terminal.start("worker", "run", "my_agents:agent", "--reload") as worker:
-            worker.wait_output("no workers run; the next change of the source is tried again", TIMEOUT_S)
+            worker.wait_output("no workers run; waiting for the next change of the source", TIMEOUT_S)
             assert "No module named 'nonsense'" in worker.output
             agents.write_text("import time\ntime.sleep(600)\n")
             worker.wait_output("my_agents.py changed", TIMEOUT_S)

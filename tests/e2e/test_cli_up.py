@@ -54,7 +54,7 @@ def test_ctrl_c_finishes_what_runs(terminal: Terminal) -> None:
         up.signal(signal.SIGINT)
         assert up.wait_exit(20) == 0, up.output
         said = up.output
-    assert said.index("worker_stopped") < said.index("supervisor_stopping") < said.index("everything has stopped")
+    assert said.index("worker_stopped") < said.index("supervisor_stopping") < said.index("the data is kept")
     assert not terminal.processes()
     with terminal.start("redis", "run") as redis:
         redis.wait_output("Ctrl-C stops it")
@@ -76,7 +76,7 @@ def test_second_ctrl_c_hurries(terminal: Terminal) -> None:
             up.wait_output("worker_stop_requested")
             up.signal(signal.SIGINT)
             assert up.wait_exit(8) == 130, up.output
-            assert "redis goes on: others use it" in up.output
+            assert "redis keeps running for other processes" in up.output
             shown = terminal.orc("tasks", "show", task, "-o", "json").json()
             assert (shown["state"], shown["attempts"]) == ("ready", 0)
             redis.terminate()
@@ -130,7 +130,7 @@ def test_killed_part_comes_back(terminal: Terminal, part: str) -> None:
     with terminal.start("up", "my_agents:agent") as up:
         ready(up)
         os.kill(pid_of(terminal, part), signal.SIGKILL)
-        up.wait_output("it is started again")
+        up.wait_output("restarting it")
         done = terminal.orc("tasks", "submit", "greet", "--wait", "--timeout", "20s")
         assert (done.code, done.out) == (0, '"Hello, you"\n'), up.output
         up.terminate()

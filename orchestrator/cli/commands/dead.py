@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
-from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, DryRun, Globals, TaskId, Yes
-from orchestrator.cli.terminal.parsing import option
+from orchestrator.cli.terminal.parsing import Commands, option
 from orchestrator.cli.terminal.selections import NO_FILTER, Filtering, row, selecting
 from orchestrator.core.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-commands = noun(
+commands = Commands(
     "dead",
     "orc dead list --group error",
     'orc dead retry --skill send --reason-contains TimeoutError --reason "the mail server is back"',

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.confirm import ask
-from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.failures import DONE, FAILED
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, Yes
-from orchestrator.cli.terminal.parsing import option
+from orchestrator.cli.terminal.parsing import Commands, option
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from orchestrator.repair.findings import RepairFinding
 
-commands = noun(
+commands = Commands(
     "keys",
     "orc keys check",
     "orc keys check --repair",

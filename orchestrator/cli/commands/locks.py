@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.confirm import ask
-from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, Reason, Yes
-from orchestrator.cli.terminal.parsing import positional
+from orchestrator.cli.terminal.parsing import Commands, positional
 
 if TYPE_CHECKING:
     from orchestrator.locks.model import LockInfo
     from orchestrator.locks.named import Locks
 
-commands = noun(
+commands = Commands(
     "locks",
     "orc locks list",
     "orc locks list session:101",

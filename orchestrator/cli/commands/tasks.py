@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from orchestrator.cli.commands import task_answer, task_control
 from orchestrator.cli.terminal import inputs, output
-from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, TaskId
-from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.cli.terminal.task_options import DEFAULT_TASK, TaskOptions
 from orchestrator.core.errors import InvalidInput, NotFound, TaskError
 
@@ -31,7 +30,7 @@ State = Literal[
     "expired",
 ]
 
-commands = noun(
+commands = Commands(
     "tasks",
     "orc tasks submit greet -a name=Ada --wait",
     "orc tasks list --state dead",

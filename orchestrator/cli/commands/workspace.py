@@ -6,15 +6,14 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.terminal import inputs, output
-from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.cli.terminal.parsing import option, positional
+from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.core.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from orchestrator.workspace.model import Change, Versioned, WorkspaceEvent
 
-commands = noun(
+commands = Commands(
     "workspace",
     "orc workspace get 101",
     "orc workspace events 101 --follow",
