@@ -1,4 +1,4 @@
-"""The control commands as methods: what `orc.admin` is."""
+"""`orc.admin`: gives control commands and runs jobs."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ READY: Final = frozenset({TaskState.READY})
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A command that was accepted: it is active, or will be done.
+    """An accepted command.
 
     Attributes:
         id: of the command, as `orc control show` takes it.
-        command: what was asked for.
-        at: when it was accepted, by the server's clock.
-        more: of a job: whether its filter means more tasks than were selected.
+        command: the command.
+        at: when Redis accepted it.
+        more: of a job: True if more tasks match its filter than were selected.
     """
 
     id: str
@@ -52,11 +52,11 @@ class Sent:
     more: bool = False
 
     async def receipts(self, *, timeout: Duration | None = 5.0, until_done: bool = False) -> Receipts:
-        """Wait for the answers.
+        """Wait for the receipts.
 
         Args:
-            timeout: seconds or a timedelta, after which it returns what there is; None: no time-out.
-            until_done: wait until nothing is left to be done, not only until all have received it. Of a job always.
+            timeout: seconds or a timedelta, after which it returns the receipts so far; None: no time-out.
+            until_done: wait until every process is done, not only until each has answered. A job always waits so.
         """
         services = self._services()
         timeout_s = None if timeout is None else to_seconds("timeout", timeout)
@@ -66,10 +66,10 @@ class Sent:
 
 
 class Admin:
-    """Gives control commands. Each is stored before it is announced, and kept with actor and reason.
+    """Gives control commands. Each is stored before it is announced, and recorded with actor and reason.
 
-    Every method takes `reason` and `actor` (user and host of this process by default) and raises `CommandRefused` when
-    the command was not accepted, `InvalidInput` when a name is wrong, `StoreError` when Redis did not answer.
+    Every method takes `reason` and `actor` (user and host of this process by default). It raises `CommandRefused` when
+    Redis does not accept the command, `InvalidInput` for an invalid value and `StoreError` when Redis does not answer.
     """
 
     def __init__(self, services: Callable[[], Services]) -> None:
@@ -77,7 +77,7 @@ class Admin:
 
     @property
     def schedules(self) -> Schedules:
-        """Adds, pauses, resumes, triggers and deletes schedules, and looks at them."""
+        """The schedules of the pool."""
         from orchestrator.schedules.api import Schedules
 
         return Schedules(self._services)
@@ -221,15 +221,15 @@ class Admin:
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
-        """Let tasks run again that ended without a result. A supervisor does it; `receipts()` waits for it.
+        """Retry tasks that ended without a result, as a job of the supervisor; `receipts()` waits for its end.
 
-        They keep their ids, keys and histories; failures and deaths count from now on.
+        The tasks keep their ids, keys and histories; failures and deaths count from zero.
 
         Args:
-            tasks: ids, or a filter: of dead letters, unless it names states. What matches later is not meant.
-            limit: select so many at most; `more` of what is returned tells whether there are others.
-            reason: why; kept with each task.
-            actor: who.
+            tasks: ids, or a filter, which selects the dead letters that match now unless it names states.
+            limit: select at most this many; `more` of the result tells whether more match.
+            reason: kept with each task.
+            actor: user and host of this process by default.
         """
         ids, words, more = await self._selected(tasks, DEAD, RETRYABLE, limit)
         sent = await self.give(RetryTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
@@ -243,7 +243,7 @@ class Admin:
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
-        """Cancel tasks: of a filter those that wait or run. Arguments and answer as of `retry`."""
+        """Cancel tasks; a filter selects open ones. Arguments and result as of `retry`."""
         ids, words, more = await self._selected(tasks, OPEN, OPEN, limit)
         sent = await self.give(CancelTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
         return replace(sent, more=more)
@@ -256,14 +256,14 @@ class Admin:
         reason: str = "",
         actor: str | None = None,
     ) -> Sent:
-        """Delete ended tasks for good: of a filter dead letters, unless it names states. Otherwise as `retry`."""
+        """Delete ended tasks; a filter selects dead letters unless it names states. See `retry`."""
         ids, words, more = await self._selected(tasks, DEAD, ENDED, limit)
         sent = await self.give(DeleteTasks(count=len(ids), filter=words), reason=reason, actor=actor, tasks=ids)
         return replace(sent, more=more)
 
     async def purge(self, queue: str, *, reason: str, actor: str | None = None) -> Sent:
-        """Cancel all that waits in a queue (`skill:NAME` or `agent:NAME`) now; what comes later stays."""
-        make_command("purge-queue", {"queue": queue, "count": 0})  # a wrong name is found before anything is read
+        """Cancel every task that waits in a queue (`skill:NAME` or `agent:NAME`) now."""
+        make_command("purge-queue", {"queue": queue, "count": 0})  # checks the name before tasks are read
         ids, words, _ = await self._selected(TaskFilter(queue=queue), READY, READY, None)
         command = PurgeQueue(queue=queue, count=len(ids), filter=words)
         return await self.give(command, reason=reason, actor=actor, tasks=ids)
@@ -290,7 +290,7 @@ class Admin:
     async def give(
         self, command: Command, *, reason: str = "", actor: str | None = None, tasks: Sequence[str] = ()
     ) -> Sent:
-        """Give a command of `orchestrator.control.commands`; `tasks` are what a job is for."""
+        """Give a command of `orchestrator.control.commands`; `tasks`: the selection of a job."""
         services = self._services()
         retry_for_s = services.settings.redis.command_timeout_s
         accepted = await send(
