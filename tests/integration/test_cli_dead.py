@@ -121,7 +121,7 @@ async def test_list(team: LocalTeam, orc: Orc, mailer: Mailer) -> None:
     }.items():
         assert (await orc("dead", "list", "-o", "id", *options)).out.split() == [one.id for one in found], options
     cut = await orc("dead", "list", "--limit", "1", "-o", "id")
-    assert (cut.out.split(), cut.err) == ([bob.id], "these are the newest 1; --limit shows more\n")
+    assert (cut.out.split(), cut.err) == ([bob.id], "these are the newest 1; raise --limit for more\n")
 
 
 async def test_groups(team: LocalTeam, orc: Orc, mailer: Mailer) -> None:
@@ -165,7 +165,7 @@ async def test_show(team: LocalTeam, orc: Orc, mailer: Mailer) -> None:
     await dead.retry()
     await dead.result(5)
     gone = await orc("dead", "show", dead.id)
-    assert (gone.code, gone.err.startswith(f"error: task {dead.id} is no dead letter, it is succeeded")) == (3, True)
+    assert (gone.code, gone.err.startswith(f"error: task {dead.id} is not a dead letter, it is succeeded")) == (3, True)
 
 
 # ---------------------------------------------------------------------------------------------------------------- retry
@@ -178,8 +178,8 @@ async def test_retry_ids(team: LocalTeam, orc: Orc, mailer: Mailer) -> None:
     done = await orc("dead", "retry", ann.id, bob.id, UNKNOWN_ID, "--reason", "it is back")
     assert (done.code, done.err) == (6, "")
     assert [line.split(None, 1) for line in done.out.splitlines()[1:]] == [
-        [ann.id, "runs again"],
-        [bob.id, "runs again"],
+        [ann.id, "retried"],
+        [bob.id, "retried"],
         [UNKNOWN_ID, "does not exist, or its retention has passed"],
     ]
     assert [await ann.result(5), await bob.result(5)] == ["ann", "bob"]
@@ -201,7 +201,7 @@ async def test_retry_by_filter(team: LocalTeam, orc: Orc, mailer: Mailer) -> Non
     await bury(team, "dan", session="other")
     dry = await orc("dead", "retry", "--reason-contains", "for", "--limit", "3", "--dry-run", "-o", "id")
     assert (dry.code, len(dry.out.split())) == (0, 3)
-    assert dry.err == "3 tasks, the first of more that match; nothing was done; filter: reason contains 'for'\n"
+    assert dry.err == "3 tasks, the first of more that match; nothing was changed; filter: reason contains 'for'\n"
     words = ("dead", "retry", "--error", "for bob")
     assert len((await orc(*words, "--dry-run", "-o", "json")).json()["items"]) == 1
     asked = await orc(*words)
@@ -314,7 +314,7 @@ async def test_nobody_to_do_it(unsupervised: LocalTeam, orc: Orc) -> None:
     waits = await unsupervised.orc.submit("later")
     done = await orc("tasks", "cancel", "--skill", "later", "--yes", "-o", "json")
     assert (done.code, done.json()["state"]) == (69, "stored")
-    assert "nobody has carried out command" in done.err
+    assert "no supervisor leads, so command" in done.err
     assert "orc supervisor run" in done.err
     assert (await waits.status()).state is TaskState.READY
     await unsupervised.start_supervisor()

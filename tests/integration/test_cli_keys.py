@@ -44,7 +44,7 @@ async def orc(terminal: Terminal, *arguments: str, stdin: str = "") -> Done:
 async def test_check_finds_and_repairs(team: LocalTeam, terminal: Terminal, redis_client: redis.Redis) -> None:
     """Sound: 0. Damaged: 1, with codes, counts and examples; nothing is changed before somebody says yes."""
     done = await orc(terminal, "keys", "check")
-    assert (done.code, done.out, done.err) == (0, "", "all is whole\n")
+    assert (done.code, done.out, done.err) == (0, "", "no damage found\n")
     handles = [await team.orc.submit("nobody") for _ in range(7)]
     redis_client.delete(team.services.keys.queue("skill:nobody"))
     done = await orc(terminal, "keys", "check")

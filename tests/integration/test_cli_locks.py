@@ -48,7 +48,7 @@ async def test_list(team: LocalTeam, orc: Orc) -> None:
         pool = await orc("locks", "list")
         assert "a b" not in pool.out
         assert "n " in pool.out
-    assert "nobody has a lock of session:s" in (await orc("locks", "list", "session:s")).err
+    assert "no lock of session:s is held" in (await orc("locks", "list", "session:s")).err
     assert (await orc("locks", "list", "elsewhere")).code == 2
 
 
@@ -72,7 +72,7 @@ async def test_release(team: LocalTeam, orc: Orc) -> None:
         assert asked.code == 4
         assert "held by ann" in asked.err
         done = await orc("locks", "release", "session:s", "n", "--yes", "--reason", "it hangs")
-        assert (done.code, done.out) == (0, "released; ann loses it\n")
+        assert (done.code, done.out) == (0, "released lock n of ann\n")
     assert held
     recorded = await orc("control", "list", "-o", "json")
     (command,) = recorded.json()["items"]

@@ -57,7 +57,7 @@ async def test_add(orc: Orc) -> None:
     """It says when it fires; the same again is fine, another definition is refused unless --replace is said."""
     done = await orc(*NIGHTLY, "-a", "scope=all")
     assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("schedule nightly added; fires in ")
+    assert done.out.startswith("schedule nightly added; it fires in ")
     again = await orc(*NIGHTLY, '{"scope": "all"}')
     assert (again.code, "was there already" in again.out) == (0, True)
     other = await orc(*NIGHTLY, "-a", "scope=some")
@@ -103,7 +103,7 @@ async def test_bad_times(orc: Orc, typed: tuple[str, ...], said: str) -> None:
 async def test_list_and_show(orc: Orc) -> None:
     """What there is, in all forms; nothing there is said, not printed."""
     empty = await orc("list")
-    assert (empty.code, empty.out, empty.err) == (0, "", "no schedule is known\n")
+    assert (empty.code, empty.out, empty.err) == (0, "", "no schedules\n")
     await orc("add", "poll", "fetch", "--every", "90s")
     await orc(*NIGHTLY)
     listed = await orc("list")
@@ -182,7 +182,7 @@ async def test_delete(orc: Orc) -> None:
     await orc(*NIGHTLY)
     refused = await orc("delete", "nightly")
     assert (refused.code, refused.out) == (4, "")
-    assert "not asked whether to delete 1 schedule: nightly" in refused.err
+    assert "cannot ask for confirmation to delete 1 schedule: nightly" in refused.err
     done = await orc("delete", "nightly", "other", "--yes")
     assert done.code == 6
     assert (await orc("list")).out == ""

@@ -53,7 +53,7 @@ async def test_config(team: LocalTeam, orc: Orc) -> None:
         assert (await orc("config", "withdraw", key)).code == 0
     none = await orc("config", "published")
     assert (none.code, none.out) == (0, "")
-    assert "nothing is published" in none.err
+    assert "no published values" in none.err
     assert (await orc("config", "publish", "a b", "1")).code == 2
     assert (await orc("config", "publish", "a", "x" * 9000)).code == 2
 
@@ -66,7 +66,7 @@ async def test_within(team: LocalTeam, orc: Orc) -> None:
     assert (await orc("agents", "list", "--within", "1m", "-o", "id")).out == "ed\n"
     none = await orc("agents", "list", "--within", "0s")
     assert (none.code, none.out) == (0, "")
-    assert "no agent gave a sign of life" in none.err
+    assert "no agent with a heartbeat" in none.err
     assert (await orc("agents", "list", "--within", "soon")).code == 2
 
 
@@ -90,6 +90,6 @@ async def test_top(team: LocalTeam, orc: Orc) -> None:
     assert (await orc("agents", "top", "-n", "1", "-o", "id")).out == "ed\n"
     nothing = await orc("agents", "top", "--date", "2001-01-31")
     assert (nothing.code, nothing.out) == (0, "")
-    assert "no task has ended with a result" in nothing.err
+    assert "no task succeeded" in nothing.err
     assert (await orc("agents", "top", "--date", "yesterday")).code == 2
     assert (await orc("agents", "top", "-n", "0")).code == 2

@@ -147,7 +147,7 @@ async def test_queues_tell_why_their_heads_wait(team: LocalTeam, terminal: Termi
         assert "no live agent has the skill 'nobody_can'; start one with" in line
     for handle in (*unserved, due):
         await handle.cancel()
-    assert (await typed("queues", "list")).err == "nothing waits\n"
+    assert (await typed("queues", "list")).err == "no tasks wait\n"
 
 
 async def test_why_of_nothing(team: LocalTeam, orc: Orc) -> None:
@@ -169,7 +169,7 @@ async def test_cancel(team: LocalTeam, orc: Orc, stubborn: Stubborn) -> None:
     ids = [ready.id, scheduled.id, runs.id, over.id, UNKNOWN_ID]
     done = await orc("cancel", *ids, ready.id, "--reason", "wrong input")
     assert (done.code, done.err) == (6, "")
-    words = ["ended", "ended", "told to stop", "had ended already: succeeded", GONE]
+    words = ["ended", "ended", "told to stop", "had ended before: succeeded", GONE]
     assert [line.split(None, 1) for line in done.out.splitlines()] == [
         ["ID", "DONE"],
         *[[id_, text] for id_, text in zip(ids, words, strict=True)],
@@ -220,7 +220,7 @@ async def test_cancel_and_wait(team: LocalTeam, orc: Orc, stubborn: Stubborn) ->
     runs, waits = await running(team, stubborn), await team.orc.submit("nobody_can")
     late = await orc("cancel", runs.id, waits.id, "--wait", "--timeout", "200ms")
     assert late.code == 5
-    assert f"{runs.id}  told to stop, has not ended after 200ms\n" in late.out
+    assert f"{runs.id}  told to stop, not ended after 200ms\n" in late.out
     assert f"{waits.id}  ended\n" in late.out
     finished: list[Done] = []
 
@@ -310,7 +310,7 @@ async def test_delete_asks(team: LocalTeam, orc: Orc) -> None:
     handle = await team.orc.submit("nobody_can")
     await handle.cancel()
     done = await orc("delete", handle.id, UNKNOWN_ID)
-    said = "error: not asked whether to delete 2 tasks, for there is no terminal — say --yes if that is meant\n"
+    said = "error: cannot ask for confirmation to delete 2 tasks, for there is no terminal — say --yes if that is meant\n"
     assert done == Done(4, "", said)
     assert await _is(handle, TaskState.CANCELLED)
 

@@ -56,7 +56,7 @@ async def test_set_and_get(orc: Orc, tmp_path: Path) -> None:
     assert (refused.code, "has version 1, not 7" in refused.err) == (4, True)
     assert (await orc("set", "S 1", "n", "--delete")).code == 0
     missing = await orc("get", "S 1", "n")
-    assert (missing.code, "holds nothing at 'n'" in missing.err) == (3, True)
+    assert (missing.code, "has no 'n'" in missing.err) == (3, True)
 
 
 async def test_log_events_export(team: LocalTeam, orc: Orc) -> None:
@@ -83,7 +83,7 @@ async def test_log_events_export(team: LocalTeam, orc: Orc) -> None:
         '    2 patch by ada: title = "old"',
         '    3 patch by ada: title = "new", was "old"; large = (a large value)',
         "    4 transition by ada: job - -> open",
-        "    5 join by ada: ada came",
+        "    5 join by ada: ada joined",
         "    6 direct by ada: bob STOP null",
     ]
     ids = (await orc("events", "101", "-o", "id")).out.split()

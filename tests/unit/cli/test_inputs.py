@@ -68,7 +68,7 @@ def test_body_from_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("missing", "cannot be read"), ("latin", "UTF-8"), ("", "cannot be read")]
+    ("name", "message"), [("missing", "cannot read"), ("latin", "UTF-8"), ("", "cannot read")]
 )
 def test_body_from_bad_file(tmp_path: Path, name: str, message: str) -> None:
     """A file that is missing or no text is named."""
