@@ -178,7 +178,7 @@ async def test_wait(team: LocalTeam, orc: Orc, ed: Ed, worker: Worker) -> None:
     assert done.code == 5
     assert f"{worker.id}" in done.out
     assert re.fullmatch(
-        rf"error: not done within 0.2 s: {worker.id} — it is stored and holds all the same, "
+        rf"error: not done within 0.2 s: {worker.id} — the command is active all the same, "
         rf"see `orc control show {ID}`\n",
         done.err,
     )
@@ -193,7 +193,7 @@ async def test_who_has_not_answered(team: LocalTeam, orc: Orc, worker: Worker) -
     done = await orc("stop", "--timeout", "300ms")
     assert done.code == 5
     assert re.fullmatch(
-        rf"error: not answered within 0.3 s: {silent} — it is stored and holds all the same, "
+        rf"error: not answered within 0.3 s: {silent} — the command is active all the same, "
         rf"see `orc control show {ID}`\n",
         done.err,
     )
@@ -248,7 +248,7 @@ async def test_many_stops(team: LocalTeam, orc: Orc, worker: Worker) -> None:
         await team.orc.admin.stop(session=f"s{n:02}")
     done = await orc("status")
     assert done.out.count("stop:session:") == 20
-    assert "and 3 more; -o json has all\n" in done.out
+    assert "and 3 more; -o json shows all\n" in done.out
     assert len((await orc("status", "-o", "json")).json()["active_commands"]) == 23
     assert "session:s19 and 3 more; `orc start`" in (await orc("start")).err
 
@@ -359,7 +359,7 @@ async def test_control_renew(team: LocalTeam, orc: Orc, worker: Worker) -> None:
     await orc("stop")
     done = await orc("control", "renew")
     assert done.code == 4
-    assert "say --yes if that is meant" in done.err
+    assert "add --yes to confirm" in done.err
     assert (await orc("control", "renew", "--yes")).code == 0
     assert (await team.services.store.execute("HGET", team.services.keys.desired, "epoch")) == b"1"
     await waits(team)

@@ -67,9 +67,7 @@ def test_body_from_file(tmp_path: Path) -> None:
     assert inputs.arguments(f"@{tmp_path}/body.json", []) == {"a": "ü"}
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("missing", "cannot read"), ("latin", "UTF-8"), ("", "cannot read")]
-)
+@pytest.mark.parametrize(("name", "message"), [("missing", "cannot read"), ("latin", "UTF-8"), ("", "cannot read")])
 def test_body_from_bad_file(tmp_path: Path, name: str, message: str) -> None:
     """A file that is missing or no text is named."""
     (tmp_path / "latin").write_bytes(b'{"a": "\xfc"}')
