@@ -209,7 +209,7 @@ async def test_nobody_runs(orc: Orc) -> None:
     done = await orc("stop", "--pool", "empty")
     assert done.code == 0
     assert re.fullmatch(
-        rf"no process runs that could answer; command {ID} is stored and holds for whoever starts\n", done.err
+        rf"no process runs that could answer; command {ID} is stored and applies to those that start\n", done.err
     )
     assert [
         row["slot"] for row in (await orc("status", "--pool", "empty", "-o", "json")).json()["active_commands"]

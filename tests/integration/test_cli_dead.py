@@ -206,7 +206,7 @@ async def test_retry_by_filter(team: LocalTeam, orc: Orc, mailer: Mailer) -> Non
     assert len((await orc(*words, "--dry-run", "-o", "json")).json()["items"]) == 1
     asked = await orc(*words)
     assert asked.code == 4
-    assert "not asked whether to retry 1 task (filter: error contains 'for bob')" in asked.err
+    assert "cannot ask for confirmation to retry 1 task (filter: error contains 'for bob')" in asked.err
     mailer.away = False
     done = await orc(*words, "--yes", "--reason", "it is back", "-o", "json")
     assert done.code == 0

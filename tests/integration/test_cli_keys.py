@@ -55,7 +55,7 @@ async def test_check_finds_and_repairs(team: LocalTeam, terminal: Terminal, redi
     assert "and 2 more" in done.out
     done = await orc(terminal, "keys", "check", "--repair")
     assert done.code == 4
-    assert "say --yes" in done.err
+    assert "add --yes" in done.err
     assert not redis_client.exists(team.services.keys.queue("skill:nobody"))
     done = await orc(terminal, "keys", "check", "-o", "json")
     (row, *_) = [row for row in done.json()["items"] if row["code"] == "lost-ready"]

@@ -59,7 +59,7 @@ async def test_add(orc: Orc) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("schedule nightly added; it fires in ")
     again = await orc(*NIGHTLY, '{"scope": "all"}')
-    assert (again.code, "was there already" in again.out) == (0, True)
+    assert (again.code, "is unchanged" in again.out) == (0, True)
     other = await orc(*NIGHTLY, "-a", "scope=some")
     assert (other.code, other.out) == (4, "")
     assert other.err == (
@@ -67,7 +67,7 @@ async def test_add(orc: Orc) -> None:
         "replace it, or use another name\n"
     )
     replaced = await orc(*NIGHTLY, "-a", "scope=some", "--replace", "--reason", "less")
-    assert (replaced.code, replaced.out.startswith("schedule nightly replaced; fires in ")) == (0, True)
+    assert (replaced.code, replaced.out.startswith("schedule nightly replaced; it fires in ")) == (0, True)
 
 
 async def test_add_forms(orc: Orc) -> None:
