@@ -155,7 +155,7 @@ def test_full_disk(terminal: Terminal) -> None:
     with open("/dev/full", "wb") as full:  # noqa: PTH123 - not a file one would make
         done = subprocess.run([ORC, "version"], env=terminal.environ, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
-    assert done.stderr.decode().startswith("error: standard output cannot be written")
+    assert done.stderr.decode().startswith("error: cannot write standard output")
 
 
 def test_no_standard_streams(terminal: Terminal) -> None:

@@ -105,7 +105,7 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     printed, told = capsys.readouterr()
     assert "submit, 100 at once  37,678 tasks/s\n" in printed
     assert "submit to result     p50 0.71 ms, p99 0.90 ms, at rest\n" in printed
-    assert "These tasks do nothing" in told
+    assert "The tasks do nothing" in told
 
 
 def test_usage(terminal: Terminal) -> None:
