@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.tasks.output import Place, StreamEntry
 
 POLL_EVERY_S: Final = 5.0
-ASK_CHUNK: Final = 500
+REFRESH_CHUNK: Final = 500
 PAGE_ENTRIES: Final = 32
 """Entries that a reader holds at a time; with the largest chunks, 2 MiB."""
 
@@ -41,14 +41,14 @@ class Reader:
 
     Attributes:
         place: last position it has read.
-        standing: status of the task; None until the first reply.
+        status: status of the task; None until the first reply.
         failure: why it cannot go on.
     """
 
     def __init__(self, place: Place) -> None:
         self.place = place
         self._generation = 0
-        self.standing: WatchStatus | None = None
+        self.status: WatchStatus | None = None
         self.failure: BaseException | None = None
         self._news = anyio.Event()
 
@@ -67,24 +67,24 @@ class Reader:
                 shown.append(entry)
         return shown
 
-    async def news(self) -> WatchStatus:
+    async def wait_for_news(self) -> WatchStatus:
         """Wait for new entries or a new status; returns the status."""
         while True:
             await self._news.wait()
             self._news = anyio.Event()
             if self.failure is not None:
                 raise self.failure
-            if self.standing is not None:  # else a hint arrived before the first status
-                return self.standing
+            if self.status is not None:  # else a hint arrived before the first status
+                return self.status
 
 
 @dataclass(slots=True)
 class _Followed:
-    """A task and its readers. `subscribed`: hints arrive; `heard_s`: time of the last hint or reply."""
+    """A task and its readers. `subscribed`: hints arrive; `updated_s`: time of the last hint or reply."""
 
     readers: set[Reader] = field(default_factory=set)
     subscribed: bool = False
-    heard_s: float = 0.0
+    updated_s: float = 0.0
 
 
 class Following:
@@ -96,9 +96,9 @@ class Following:
         self._hints = services.store.hints(name="following", received=self._received, ended=self._unsubscribed)
         self._channel_stem = services.keys.out("")
         self._tasks: dict[str, _Followed] = {}
-        self._unasked: dict[str, None] = {}
-        self._left: set[str] = set()
-        self._wake, self._somebody = anyio.Event(), anyio.Event()
+        self._outdated: dict[str, None] = {}
+        self._dropped: set[str] = set()
+        self._wake, self._any_reader = anyio.Event(), anyio.Event()
         self._may_subscribe = True
         self._closed = False
 
@@ -109,11 +109,11 @@ class Following:
             NotFound: no such task, or no longer.
             OrchestratorError: the client is closed.
         """
-        reader, standing = self._join(id_, after), WatchStatus.LIVE
+        reader, status = self._join(id_, after), WatchStatus.LIVE
         try:
-            while standing is WatchStatus.LIVE:
-                standing, more, ended = await reader.news(), True, False
-                if standing is WatchStatus.UNKNOWN:
+            while status is WatchStatus.LIVE:
+                status, more, ended = await reader.wait_for_news(), True, False
+                if status is WatchStatus.UNKNOWN:
                     raise NotFound(f"task {id_} does not exist, or its retention has passed")
                 while more:
                     page = await self._page(id_, reader.place)
@@ -124,7 +124,7 @@ class Following:
                         ended = entry.final
                 if ended:
                     return
-            end = await self._end(id_) if standing is WatchStatus.SILENT else None
+            end = await self._end(id_) if status is WatchStatus.SILENT else None
             if end is not None and end.place > reader.place:
                 yield end
         finally:
@@ -134,11 +134,11 @@ class Following:
         if self._closed:
             raise OrchestratorError(f"the client that made this handle is closed; ask an open one for task {id_}")
         reader = Reader(place)
-        followed = self._tasks.setdefault(id_, _Followed(subscribed=id_ in self._left))
-        self._left.discard(id_)
+        followed = self._tasks.setdefault(id_, _Followed(subscribed=id_ in self._dropped))
+        self._dropped.discard(id_)
         followed.readers.add(reader)
-        self._ask_about(id_)
-        self._somebody.set()
+        self._mark_outdated(id_)
+        self._any_reader.set()
         return reader
 
     def _leave(self, id_: str, reader: Reader) -> None:
@@ -149,9 +149,9 @@ class Following:
         followed.readers.discard(reader)
         if not followed.readers:
             del self._tasks[id_]
-            self._unasked.pop(id_, None)
+            self._outdated.pop(id_, None)
             if followed.subscribed:
-                self._left.add(id_)
+                self._dropped.add(id_)
                 self._wake.set()
 
     async def _page(self, id_: str, place: Place) -> list[StreamEntry]:
@@ -177,20 +177,20 @@ class Following:
         followed = self._tasks.get(channel.removeprefix(self._channel_stem))
         if followed is None:
             return
-        followed.heard_s, place = time.monotonic(), read_place(entry)
+        followed.updated_s, place = time.monotonic(), read_place(entry)
         for reader in followed.readers:
             if place > reader.place:
                 reader.wake()
 
     def _unsubscribed(self) -> None:
         """Poll every task, because hints may have been lost with the connection."""
-        self._left.clear()
+        self._dropped.clear()
         for id_, followed in self._tasks.items():
             followed.subscribed = False
-            self._ask_about(id_)
+            self._mark_outdated(id_)
 
-    def _ask_about(self, id_: str) -> None:
-        self._unasked[id_] = None
+    def _mark_outdated(self, id_: str) -> None:
+        self._outdated[id_] = None
         self._wake.set()
 
     # ------------------------------------------------------------------------------------------------- the one loop
@@ -200,54 +200,54 @@ class Following:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._poll_silent)
-                await self._ask_and_subscribe()
+                await self._refresh_and_subscribe()
         finally:
             with anyio.CancelScope(shield=True):
                 await self._hints.close()
 
-    async def _ask_and_subscribe(self) -> None:
+    async def _refresh_and_subscribe(self) -> None:
         pauses = Pauses()
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
-            while self._unasked or self._left:
+            while self._outdated or self._dropped:
                 try:
                     await self._unsubscribe()
-                    await self._ask(list(self._unasked)[:ASK_CHUNK])
+                    await self._refresh(list(self._outdated)[:REFRESH_CHUNK])
                     pauses.reset()
                 except ServerUnavailable as failure:
                     _log.warning("following_interrupted", error=str(failure))
                     await anyio.sleep(pauses.next_s())
 
     async def _unsubscribe(self) -> None:
-        left = list(self._left)[:ASK_CHUNK]
+        left = list(self._dropped)[:REFRESH_CHUNK]
         if left:
-            self._left.difference_update(left)
+            self._dropped.difference_update(left)
             await self._hints.unsubscribe([self._services.keys.out(id_) for id_ in left])
 
-    async def _ask(self, ids: Sequence[str]) -> None:
+    async def _refresh(self, ids: Sequence[str]) -> None:
         """Read the status of tasks and subscribe to the live ones, then wake their readers."""
         if not ids:
             return
         try:
             answers = await self._services.store.call(scripts.watch(self._services.keys, ids=ids))
-            standing = dict(zip(ids, answers, strict=True))
-            fresh = await self._subscribe([id_ for id_, (status, _) in standing.items() if status is WatchStatus.LIVE])
+            by_id = dict(zip(ids, answers, strict=True))
+            fresh = await self._subscribe([id_ for id_, (status, _) in by_id.items() if status is WatchStatus.LIVE])
         except ServerUnavailable:
             raise
         except StoreError as failure:
             self._fail(ids, failure)
             return
         now_s = time.monotonic()
-        for id_, (status, last) in standing.items():
-            self._unasked.pop(id_, None)
+        for id_, (status, last) in by_id.items():
+            self._outdated.pop(id_, None)
             followed = self._tasks.get(id_)
             if followed is None:
                 continue
-            followed.heard_s = now_s
+            followed.updated_s = now_s
             for reader in followed.readers:
-                changed = reader.standing is not status
-                reader.standing = status
+                changed = reader.status is not status
+                reader.status = status
                 if changed or id_ in fresh or read_place(last or "0-0") > reader.place:
                     reader.wake()
 
@@ -268,15 +268,15 @@ class Following:
                 if (task := self._tasks.get(id_)) is not None:
                     task.subscribed = True
                 else:
-                    self._left.add(id_)
+                    self._dropped.add(id_)
         return fresh
 
     async def _poll_silent(self) -> None:
         while True:
-            await self._somebody.wait()
+            await self._any_reader.wait()
             await anyio.sleep(self._poll_every_s)
             if not self._tasks:
-                self._somebody = anyio.Event()
+                self._any_reader = anyio.Event()
                 await self._hints.close()
                 continue
             try:
@@ -285,8 +285,8 @@ class Following:
                 _log.warning("following_interrupted", error=str(failure))
             silent_since_s = time.monotonic() - self._poll_every_s
             for id_, followed in self._tasks.items():
-                if followed.heard_s <= silent_since_s:
-                    self._ask_about(id_)
+                if followed.updated_s <= silent_since_s:
+                    self._mark_outdated(id_)
 
     def fail_all(self, failure: BaseException) -> None:
         """Fail all readers, now and later, because the client has closed."""
@@ -295,7 +295,7 @@ class Following:
 
     def _fail(self, ids: Sequence[str], failure: BaseException) -> None:
         for id_ in ids:
-            self._unasked.pop(id_, None)
+            self._outdated.pop(id_, None)
             for reader in self._tasks[id_].readers if id_ in self._tasks else ():
                 reader.failure = failure
                 reader.wake()

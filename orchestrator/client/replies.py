@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 POLL_EVERY_S: Final = 5.0
 FOREIGN_POLL_EVERY_S: Final = 0.25
-"""The reply of a task from another process goes to that process, so this client polls `LOOK_CHUNK` tasks in turn."""
+"""The reply of a task from another process goes to that process, so this client polls `POLL_CHUNK` tasks in turn."""
 FRESH_S: Final = 1.0
 """An awaited task that is older than this is read at once."""
-LOOK_CHUNK: Final = 500
+POLL_CHUNK: Final = 500
 SWEEP_AT: Final = 1000
 """Entries of dropped handles that are tolerated before a sweep."""
 
@@ -109,7 +109,7 @@ class Replies:
         self._unpolled: set[str] = set()
         self._closed = False
         self._own_wait = anyio.Event()
-        self._look_now = anyio.Event()
+        self._poll_now = anyio.Event()
         self._cursor = "0"
         self.last_failure: StoreError | None = None
 
@@ -181,7 +181,7 @@ class Replies:
             raise OrchestratorError(
                 "this client was opened in another event loop; open one in each, or use orchestrator.sync"
             )
-        looks = not self._waiting  # else a poll is already scheduled
+        polls = not self._waiting  # else a poll is already scheduled
         for id_ in ids:
             self._waiting.setdefault(id_, []).append(waiter)
             own = self._known_own(id_) is not None
@@ -192,11 +192,11 @@ class Replies:
             if not own or _age_s(id_) > FRESH_S:
                 # It may have ended already: another client got its reply, or the reply was trimmed.
                 self._unpolled.add(id_)
-                looks = True
+                polls = True
         if self._waiting_own:
             self._own_wait.set()
-        if looks:
-            self._look_now.set()
+        if polls:
+            self._poll_now.set()
 
     def _check_open(self, ids: Collection[str]) -> None:
         if self._closed:
@@ -250,7 +250,7 @@ class Replies:
                 except StoreError as failure:
                     _log.warning("replies_interrupted", error=str(failure))
                     await anyio.sleep(pauses.next_s())
-                    await self._look(list(self._waiting))
+                    await self._try_poll(list(self._waiting))
                     continue
                 pauses.reset()
                 self.last_failure = None
@@ -271,9 +271,9 @@ class Replies:
             else:
                 unread.append(id_)
         if unread:
-            await self._look(unread)
+            await self._try_poll(unread)
 
-    # ----------------------------------------------------------------------------------------------------- looks
+    # ----------------------------------------------------------------------------------------------------- polls
 
     async def poll(self, ids: Sequence[str]) -> None:
         """Read these tasks now and settle the ended ones.
@@ -284,8 +284,8 @@ class Replies:
         """
         self._check_open(ids)
         refusals: list[StoreError] = []
-        for start in range(0, len(ids), LOOK_CHUNK):
-            found = await queries.outcomes(self._services.store, ids[start : start + LOOK_CHUNK])
+        for start in range(0, len(ids), POLL_CHUNK):
+            found = await queries.outcomes(self._services.store, ids[start : start + POLL_CHUNK])
             self.last_failure = None
             for id_, outcome in found.items():
                 self._settle(id_, outcome)
@@ -293,7 +293,7 @@ class Replies:
         if refusals:
             raise refusals[0]
 
-    async def _look(self, ids: Sequence[str]) -> bool:
+    async def _try_poll(self, ids: Sequence[str]) -> bool:
         """Poll; returns whether Redis answered."""
         try:
             await self.poll(ids)
@@ -304,33 +304,33 @@ class Replies:
         return True
 
     async def _poll_waiting(self) -> None:
-        looked_s = time.monotonic()
+        polled_s = time.monotonic()
         while True:
-            pause_s = self._pause_s(looked_s)
+            pause_s = self._pause_s(polled_s)
             with anyio.move_on_after(pause_s):
-                await self._look_now.wait()
-            self._look_now = anyio.Event()
+                await self._poll_now.wait()
+            self._poll_now = anyio.Event()
             now_s = time.monotonic()
             if pause_s is None:
-                looked_s = now_s  # no task was awaited until now
-            unlooked, self._unpolled = self._unpolled, set()
-            turn = list(islice(self._waiting_foreign, LOOK_CHUNK))
-            if now_s - looked_s >= self._block_s:
-                looked_s = now_s
+                polled_s = now_s  # no task was awaited until now
+            unpolled, self._unpolled = self._unpolled, set()
+            turn = list(islice(self._waiting_foreign, POLL_CHUNK))
+            if now_s - polled_s >= self._block_s:
+                polled_s = now_s
                 ids = list(self._waiting)
             else:
-                ids = list({*unlooked, *turn})
-            if not await self._look(ids):
-                self._unpolled |= unlooked & self._waiting.keys()
+                ids = list({*unpolled, *turn})
+            if not await self._try_poll(ids):
+                self._unpolled |= unpolled & self._waiting.keys()
             for id_ in [id_ for id_ in turn if id_ in self._waiting_foreign]:
                 del self._waiting_foreign[id_]
                 self._waiting_foreign[id_] = None
 
-    def _pause_s(self, looked_s: float) -> float | None:
-        """Return the seconds until the next poll; `looked_s` is the time of the last full one."""
+    def _pause_s(self, polled_s: float) -> float | None:
+        """Return the seconds until the next poll; `polled_s` is the time of the last full one."""
         if not self._waiting:
             return None
-        rest_s = max(0.0, looked_s + self._block_s - time.monotonic())
+        rest_s = max(0.0, polled_s + self._block_s - time.monotonic())
         return min(rest_s, FOREIGN_POLL_EVERY_S) if self._unpolled or self._waiting_foreign else rest_s
 
     def _settle(self, id_: str, outcome: TaskOutcome | StoreError) -> None:

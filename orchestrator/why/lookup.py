@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.why.facts import Findings
 
 
-LOOKS: Final = 3
+MAX_READS: Final = 3
 """Reads of a task that changes between two reads."""
 
 
@@ -81,14 +81,14 @@ async def info(store: Store, id_: str) -> TaskInfo:
 
 async def _find_with_record(store: Store, id_: str) -> tuple[Findings, TaskRecord]:
     """Read the facts and the record of a task at one moment, unless it changes all the time."""
-    looks_left = LOOKS
+    reads_left = MAX_READS
     while True:
-        looks_left -= 1
+        reads_left -= 1
         found = await _find(store, id_)
         record = await read_record(store, id_)
         if not record.exists:
             raise _unknown(id_)
-        if not looks_left or found.version == tuple(map(record.field, VERSION)):
+        if not reads_left or found.version == tuple(map(record.field, VERSION)):
             return found, record
 
 
@@ -110,14 +110,14 @@ async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, Tas
     firsts = await store.pipeline([("ZRANGE", key, 0, 0) for key in keys])
     found: dict[str, tuple[str, TaskStatus]] = {}
 
-    async def look(queue: str, id_: str) -> None:
+    async def read(queue: str, id_: str) -> None:
         with suppress(NotFound):  # it was dropped at this moment
             found[queue] = id_, await status(store, id_)
 
-    async with anyio.create_task_group() as looks:
+    async with anyio.create_task_group() as reads:
         for queue, first in zip(queues, firsts, strict=True):
             if isinstance(first, list) and first:
-                looks.start_soon(look, queue, first[0].decode())
+                reads.start_soon(read, queue, first[0].decode())
     return found
 
 

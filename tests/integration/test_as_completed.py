@@ -263,7 +263,7 @@ async def test_many_foreign_tasks_are_looked_up_in_turn(
     orc: Orchestrator, settings: Settings, redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many there are, Redis is asked for a few in each look, and each gets its turn."""
-    monkeypatch.setattr(replies, "LOOK_CHUNK", 10)
+    monkeypatch.setattr(replies, "POLL_CHUNK", 10)
     monkeypatch.setattr(replies, "FOREIGN_POLL_EVERY_S", 0.02)
     handles = await orc.submit_many([Submission("after", {"seconds": 0.0})] * 100)
     async with Orchestrator(settings=settings) as other:
