@@ -59,7 +59,7 @@ class Agents:
         return (await self.states([agent], *fields))[agent]
 
     async def states(self, agents: Iterable[str], *fields: str) -> dict[str, dict[str, Any]]:
-        """Return the states of up to 500 agents, in one round trip; see `state`."""
+        """Return the states, or some fields, of up to 500 agents in one round trip; see `state`."""
         names = list(dict.fromkeys(agents))
         if len(names) > MAX_AGENTS:
             raise InvalidInput(f"{len(names)} agents are too many for one call; ask for {MAX_AGENTS} at a time")
@@ -155,7 +155,7 @@ class AgentState:
         await self._writer.set(fields, op_id)
 
     async def bump(self, field: str, by: int = 1, *, op_id: str | None = None) -> int:
-        """Add to a whole number; see `Agents.bump`.
+        """Add `by` to a field that holds a whole number; see `Agents.bump`.
 
         Raises:
             Fenced: as `set`.

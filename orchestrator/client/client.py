@@ -431,7 +431,7 @@ class Orchestrator:
         return WorkspaceView(scope, locks=self._locks(scope.keys))
 
     def task(self, id_: str) -> TaskHandle[Any]:
-        """A handle for a known id.
+        """Return a handle for a known id, without asking Redis.
 
         Raises:
             InvalidInput: that is not the form of a task id.

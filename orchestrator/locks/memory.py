@@ -24,10 +24,10 @@ class MemoryBackend(Protocol[Item]):
         """Store items, all or none."""
 
     async def load(self, query: str = "", /) -> Sequence[Item]:
-        """Read items."""
+        """Read the items that match a query, or all."""
 
     async def search(self, query: str, k: int, /) -> Sequence[Any]:
-        """Find the `k` best matches."""
+        """Find the `k` best matches of a query."""
 
     async def clear(self, *, lease: Lease) -> None:
         """Delete all items."""
@@ -68,11 +68,11 @@ class LockedMemory(Generic[Item]):
             await self._backend.save(items, lease=lease)
 
     async def load(self, query: str = "") -> Sequence[Item]:
-        """Read items, without the lock."""
+        """Read the items that match a query, or all, without the lock."""
         return await self._backend.load(query)
 
     async def search(self, query: str, k: int = 5) -> Sequence[Any]:
-        """Find the `k` best matches, without the lock."""
+        """Find the `k` best matches of a query, without the lock."""
         return await self._backend.search(query, k)
 
     async def clear(self) -> None:

@@ -147,7 +147,7 @@ class Schedules:
         )
 
     async def next_fires(self, name: str, count: int = 5) -> Sequence[datetime]:
-        """Return the next fire times in UTC; for a paused schedule, those after a resume now."""
+        """Return the next `count` fire times in UTC; for a paused schedule, those after a resume now."""
         if not 1 <= count <= PREVIEW_MAX:
             raise InvalidInput(f"count must lie between 1 and {PREVIEW_MAX}, not {count}")
         services = self._services()

@@ -323,6 +323,7 @@ class Question:
 
     Attributes:
         number: counts the questions of the task from 1.
+        asked_at: time of the question.
         options: JSON values; without options, every answer is allowed.
         until: deadline, if any.
         answered: whether there is an answer; `answer` is None before, and may be None after.

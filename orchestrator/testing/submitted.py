@@ -37,6 +37,10 @@ class Submitted:
     """One task as submitted, and its state.
 
     Attributes:
+        id: id of the task.
+        session: as submitted, like `key` and `tags`.
+        priority: 0 to 9, lower first.
+        parent: id of the task that submitted it.
         args: decoded from JSON.
         agent: addressed agent; None for any agent with the skill.
         due_at: earliest start; None unless it is scheduled.

@@ -51,6 +51,7 @@ class Why:
         since: when it was assigned, or ended, or when the obstacle began.
         actor: who stopped or paused it.
         seen: last heartbeat of the agent or worker that it waits for.
+        supervisor: the leading supervisor.
         ahead: tasks in front of it in its queue or lane.
         lane: lane in which it waits for its turn.
         task: task that has the turn in that lane.
@@ -59,10 +60,11 @@ class Why:
         slots: slots of these agents.
         limit: name of a limit; `agent:A` is the agent's own rate.
         rate: rate of that limit, as `10/min`.
-        worker: worker that has it.
+        worker: worker that has it, on `host` with the process id `pid`.
         workers: up to ten live workers that lack its skill.
         attempt: current attempt, 1 for the first.
         attempts_left: failures until it is a dead letter, if its agent is known.
+        deaths: workers that died with it; with `max_deaths` of them it is a dead letter.
         reason: of the failure, snooze, death, cancellation or end.
         number: number of its question, from 1.
         question: its question.
@@ -106,6 +108,7 @@ class TaskStatus:
     """State of a task, what it waits for, and its progress.
 
     Attributes:
+        state: one of `TaskState`.
         why: what it waits for, in words.
         detail: the same as data.
     """
@@ -121,6 +124,17 @@ class TaskInfo:
     """Everything about one task.
 
     Attributes:
+        id: id of the task.
+        why: what it waits for, in words.
+        skill: requested skill.
+        agent: agent that has or had it, or that it is addressed to.
+        worker: worker that runs it.
+        priority: 0 to 9, lower first.
+        session: as submitted, like `tags`, `key` and `lane`.
+        parent: id of the task that submitted it.
+        submitted_at: aware time, like `due_at` (only while it is scheduled) and `ended_at`.
+        reason: why it was retried last, or ended without a result, in one line.
+        args: JSON bytes, like `result`, which is None before success.
         attempts: failed attempts and deaths, plus the current or successful one.
         progress: last report of the current or last attempt.
         errors: traceback text of each failed attempt, oldest first.

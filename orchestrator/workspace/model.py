@@ -78,7 +78,7 @@ class Appended(Applied):
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """Value of a path and the agent that wrote it; empty: written without an agent."""
+    """Value and version of a path, and the `agent` that wrote it; empty: written without an agent."""
 
     value: Json
     version: int
@@ -87,7 +87,14 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One entry of a log. Numbers have no gaps."""
+    """One entry of a log.
+
+    Attributes:
+        number: counts the entries from 1, without gaps.
+        value: JSON value.
+        agent: agent that appended it; empty: none.
+        at: time of the append.
+    """
 
     number: int
     value: Json
@@ -97,7 +104,13 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """Current state of a state machine, with the data of its last transition."""
+    """Current state of a state machine.
+
+    Attributes:
+        value: data of the last transition.
+        version: rises with each transition.
+        agent: agent that made the last one; empty: none.
+    """
 
     state: str
     value: Json
@@ -107,7 +120,7 @@ class StateEntry:
 
 @dataclass(frozen=True, slots=True)
 class AgentEntry:
-    """An agent in the session's directory; `left` is the seconds until its lease ends."""
+    """An agent in the session's directory, with its `info`; `left` is the seconds until its lease ends."""
 
     agent: str
     info: Json
@@ -116,7 +129,15 @@ class AgentEntry:
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """A directive to an agent; `by` is the agent that sent it, empty for other callers."""
+    """A directive to an agent.
+
+    Attributes:
+        id: id for `acknowledge`.
+        kind: name of the directive, as `STOP`.
+        value: its data, a JSON value.
+        by: agent that sent it; empty for other callers.
+        at: time of the sending.
+    """
 
     id: str
     kind: str

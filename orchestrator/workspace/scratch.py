@@ -47,7 +47,7 @@ class Scratch:
         newer_than: int | None = None,
         op_id: str | None = None,
     ) -> Applied:
-        """Write a path; see `Workspace.set`."""
+        """Write a value to a path; `if_version` and `newer_than` as in `Workspace.set`."""
         return await change_paths(
             self._writer,
             {path: value},
@@ -64,7 +64,7 @@ class Scratch:
         if_versions: Mapping[str, int] | None = None,
         op_id: str | None = None,
     ) -> Patched:
-        """Change several paths, all or none; see `Workspace.patch`."""
+        """Change several paths, all or none; `if_versions` as in `Workspace.patch`."""
         return await change_paths(self._writer, changes, if_versions=if_versions, op_id=op_id, owner=self.agent)
 
     async def delete(self, *paths: str, op_id: str | None = None) -> Patched:

@@ -88,7 +88,7 @@ class WorkspaceView:
         return await queries.read_members(self._scope, set_)
 
     async def states(self, *ids: str) -> dict[str, StateEntry]:
-        """Return these state machines, or all of them. Missing ones are left out."""
+        """Return the state machines with these ids, or all of them. Missing ones are left out."""
         return await queries.read_states(self._scope, ids)
 
     async def agents(self) -> list[AgentEntry]:
@@ -275,7 +275,7 @@ class Workspace(WorkspaceView):
         return await change_paths(self._writer, changes, if_versions=if_versions, op_id=op_id)
 
     async def incr(self, path: str, by: int = 1, *, op_id: str | None = None) -> Counted:
-        """Add to the whole number at a path; a missing path counts as 0. The result's `value` is the sum.
+        """Add `by` to the whole number at a path; a missing path counts as 0. The result's `value` is the sum.
 
         Raises:
             InvalidInput: the path holds another value, or the sum is not exact (beyond 2^53 - 1).
@@ -472,7 +472,7 @@ class Workspace(WorkspaceView):
         )
 
     async def direct(self, agent: str, kind: str, data: Json = None, *, op_id: str | None = None) -> str:
-        """Send a directive to an agent, as `STOP`. It stays in the agent's inbox until it is acknowledged.
+        """Send a directive with JSON data to an agent, as `STOP`; it stays in the inbox until acknowledged.
 
         Returns:
             The directive's id.

@@ -50,6 +50,9 @@ class Crash:
     """One planned crash.
 
     Attributes:
+        skill: skill of the tasks that crash their worker.
+        at: step at which the worker crashes.
+        nth: which time that the step is reached.
         seen: how often the step was reached so far.
         happened: whether the worker has crashed there.
     """
