@@ -452,11 +452,13 @@ class PurgeQueue(Job):
 # -------------------------------------------------------------------------------------------------------------- records
 
 
-class _Record(Command):
+class RecordCommand(Command):
+    """Records an action that has been taken already."""
+
     audience = "none"
 
 
-class RecordTasks(_Record):
+class RecordTasks(RecordCommand):
     """Records that tasks were cancelled, retried or deleted by their ids."""
 
     kind: Literal["tasks"] = "tasks"
@@ -464,7 +466,7 @@ class RecordTasks(_Record):
     tasks: tuple[TaskId, ...] = Field(min_length=1, max_length=500)
 
 
-class RecordAnswer(_Record):
+class RecordAnswer(RecordCommand):
     """Records the answer to a task that waited for a person."""
 
     kind: Literal["answer"] = "answer"
@@ -472,7 +474,7 @@ class RecordAnswer(_Record):
     question: int = Field(ge=1, description="Number of the question, from 1.")
 
 
-class RecordSchedule(_Record):
+class RecordSchedule(RecordCommand):
     """Records a change or a trigger of a schedule."""
 
     kind: Literal["schedule"] = "schedule"
@@ -481,7 +483,7 @@ class RecordSchedule(_Record):
     detail: str = Field(default="", max_length=2000, description="Its new definition, for display.")
 
 
-class RecordLock(_Record):
+class RecordLock(RecordCommand):
     """Records that a lock was taken from its holder."""
 
     kind: Literal["release-lock"] = "release-lock"

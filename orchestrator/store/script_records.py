@@ -39,7 +39,7 @@ class ScriptError(OrchestratorError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Record:
+class _Names:
     """One name in scope: `columns` is None where another local hides the record of that name."""
 
     indent: int
@@ -63,15 +63,15 @@ def compile_records(
     Raises:
         ScriptError: a record has no such column, or a place is numbered that has a name.
     """
-    scope = [_Record(0, name, columns, is_list=True, stays=True) for name, columns in rows.items()]
-    scope += [_Record(0, name[:-1], columns, stays=True) for name, columns in rows.items() if name.endswith("s")]
-    scope += [_Record(0, name, columns, stays=True) for name, columns in single.items()]
+    scope = [_Names(0, name, columns, is_list=True, stays=True) for name, columns in rows.items()]
+    scope += [_Names(0, name[:-1], columns, stays=True) for name, columns in rows.items() if name.endswith("s")]
+    scope += [_Names(0, name, columns, stays=True) for name, columns in single.items()]
     compiled: list[str] = []
     for number, line in enumerate(lines):
         indent = len(line) - len(line.lstrip())
         if directive := _DIRECTIVE.match(line):
             columns, is_list = tuple(directive["columns"].split()), directive["kind"] == "rows"
-            scope.append(_Record(indent, directive["name"], columns, is_list=is_list, stays=True))
+            scope.append(_Names(indent, directive["name"], columns, is_list=is_list, stays=True))
             continue
         if not line.strip() or line.lstrip().startswith("--"):
             compiled.append(line)
@@ -84,22 +84,22 @@ def compile_records(
     return compiled
 
 
-def _declared(lines: Sequence[str], number: int, indent: int, known: Mapping[str, _Record]) -> Iterator[_Record]:
+def _declared(lines: Sequence[str], number: int, indent: int, known: Mapping[str, _Names]) -> Iterator[_Names]:
     """Yield the records that a line declares, and those that its locals, loop variables and parameters hide."""
     line = lines[number]
     if found := _READ.match(line):
-        yield _Record(indent, found["name"], _fields(lines, number, found.end()))
+        yield _Names(indent, found["name"], _fields(lines, number, found.end()))
         return
     element = _ELEMENT.match(line)
     if element and (of := known.get(element["list"])) and of.is_list:
-        yield _Record(indent, element["name"], of.columns)
+        yield _Names(indent, element["name"], of.columns)
         return
     hidden = [(indent, found["names"])] if (found := _LOCALS.match(line)) else []
     hidden += [(indent + 1, found["names"]) for found in (_FOR.match(line), *_PARAMETERS.finditer(line)) if found]
     for depth, names in hidden:
         for name in names.split(", "):
             if name in known and not known[name].stays:
-                yield _Record(depth, name, None)
+                yield _Names(depth, name, None)
 
 
 def _fields(lines: Sequence[str], number: int, start: int) -> tuple[str, ...] | None:
@@ -119,8 +119,8 @@ def _fields(lines: Sequence[str], number: int, start: int) -> tuple[str, ...] | 
     return tuple(field["literal"] or field["variable"] for field in fields if field)
 
 
-def _compile_line(source: str, line: str, known: Mapping[str, _Record]) -> str:
-    def place(record: _Record, column: str) -> int:
+def _compile_line(source: str, line: str, known: Mapping[str, _Names]) -> str:
+    def place(record: _Names, column: str) -> int:
         assert record.columns is not None
         if column not in record.columns:
             columns = " ".join(record.columns)

@@ -27,7 +27,7 @@ class PathRow(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangeCall:
     """The arguments that every change of a workspace begins with."""
 
     keys: ScopeKeys
@@ -65,35 +65,37 @@ def pack_limits(settings: WorkspaceSettings) -> bytes:
     )
 
 
-def patch(change: Change, *, rows: Sequence[PathRow], owner: str = "") -> Call[ChangeReply]:
+def patch(change: ChangeCall, *, rows: Sequence[PathRow], owner: str = "") -> Call[ChangeReply]:
     """Change up to 500 paths of the document, or of the scratch of `owner`: all or none."""
     packed = pack_rows([(row.path, row.mode, opaque(row.value), row.condition, row.number) for row in rows])
     return _call("patch", change, rows=packed, owner=owner)
 
 
-def append(change: Change, *, log: str, texts: Sequence[bytes], cap: int) -> Call[ChangeReply]:
+def append(change: ChangeCall, *, log: str, texts: Sequence[bytes], cap: int) -> Call[ChangeReply]:
     """Append up to 500 JSON texts to a log (its encoded name); `cap` is at least their number."""
     return _call("append", change, name=log, rows=pack_rows([(opaque(text),) for text in texts]), cap=cap)
 
 
-def members(change: Change, *, name: str, mode: str, changed: Sequence[str]) -> Call[ChangeReply]:
+def members(change: ChangeCall, *, name: str, mode: str, changed: Sequence[str]) -> Call[ChangeReply]:
     """Add up to 500 members to a set (its encoded name), or remove them; `mode` is add or remove."""
     return _call("members", change, name=name, mode=mode, rows=pack_rows([(member,) for member in changed]))
 
 
-def transition(change: Change, *, id_: str, to: str, text: bytes, expect: Sequence[str] | None) -> Call[ChangeReply]:
+def transition(
+    change: ChangeCall, *, id_: str, to: str, text: bytes, expect: Sequence[str] | None
+) -> Call[ChangeReply]:
     """Move a state machine; `expect` None: from any state; empty: only if it does not exist."""
     expects = "any" if expect is None else "one" if expect else "absent"
     rows = pack_rows([(state,) for state in expect or ()])
     return _call("transition", change, id=id_, to=to, text=text, expects=expects, rows=rows)
 
 
-def publish(change: Change, *, owner: str, entry: str, target: str, name: str, cap: int) -> Call[ChangeReply]:
+def publish(change: ChangeCall, *, owner: str, entry: str, target: str, name: str, cap: int) -> Call[ChangeReply]:
     """Move a scratch entry into the document (`target` path) or to the end of a log (`target` log, encoded name)."""
     return _call("publish", change, owner=owner, entry=entry, target=target, name=name, cap=cap)
 
 
-def join(change: Change, *, member: str, text: bytes, lease_ms: int) -> Call[ChangeReply]:
+def join(change: ChangeCall, *, member: str, text: bytes, lease_ms: int) -> Call[ChangeReply]:
     """Add an agent to the directory; a lease of 0 removes it."""
     return _call("join", change, member=member, text=text, lease_ms=lease_ms)
 
@@ -112,22 +114,22 @@ def tail(keys: ScopeKeys, *, log: str, after: int, limit: int) -> Call[list[byte
     return Call("workspace/tail", {"scope": keys.root, "name": log, "after": after, "limit": limit}, list)
 
 
-def direct(change: Change, *, to: str, word: str, text: bytes, most: int) -> Call[ChangeReply]:
+def direct(change: ChangeCall, *, to: str, word: str, text: bytes, most: int) -> Call[ChangeReply]:
     """Add a directive to an agent's inbox."""
     return _call("direct", change, to=to, word=word, text=text, most=most)
 
 
-def acknowledge(change: Change, *, to: str, entries: Sequence[str]) -> Call[ChangeReply]:
+def acknowledge(change: ChangeCall, *, to: str, entries: Sequence[str]) -> Call[ChangeReply]:
     """Remove up to 500 directives from an agent's inbox."""
     return _call("acknowledge", change, to=to, rows=pack_rows([(entry,) for entry in entries]))
 
 
-def clear(change: Change) -> Call[ChangeReply]:
+def clear(change: ChangeCall) -> Call[ChangeReply]:
     """Empty a workspace; its events stay."""
     return _call("clear", change)
 
 
-def _call(verb: str, change: Change, **args: Argument) -> Call[ChangeReply]:
+def _call(verb: str, change: ChangeCall, **args: Argument) -> Call[ChangeReply]:
     head: Arguments = {"scope": change.keys.root, "caller": pack_rows([change.caller]), "limits": change.limits}
     return Call(f"workspace/{verb}", {**head, **args, "now_arg": ""}, _parse)
 

@@ -8,7 +8,7 @@ from orchestrator.core.errors import InvalidInput, WorkspaceFull
 from orchestrator.locks.fenced_writer import FencedWriter
 from orchestrator.store.keys import ScopeKeys
 from orchestrator.store.scoped import ScopedStore
-from orchestrator.workspace.scripts import Change, pack_limits
+from orchestrator.workspace.scripts import ChangeCall, pack_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ class WorkspaceWriter(FencedWriter):
         super().__init__(scope, guard, agent=agent, max_value_bytes=self.settings.max_value_bytes)
         self._limits = pack_limits(self.settings)
 
-    async def change(self, make_call: Callable[[Change], Call[ChangeReply]], op_id: str | None) -> ChangeReply:
+    async def change(self, make_call: Callable[[ChangeCall], Call[ChangeReply]], op_id: str | None) -> ChangeReply:
         """Make a change. The caller handles every status but `fenced` and `full`.
 
         Raises:
@@ -53,7 +53,7 @@ class WorkspaceWriter(FencedWriter):
             WorkspaceFull: a cap was reached.
             StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
         """
-        reply = await self.send(lambda caller: make_call(Change(self.scope.keys, caller, self._limits)), op_id)
+        reply = await self.send(lambda caller: make_call(ChangeCall(self.scope.keys, caller, self._limits)), op_id)
         if reply.status == "full":
             raise self._full(reply.rest[0].decode())
         return reply

@@ -22,7 +22,7 @@ from orchestrator.store.calls import Call, opaque
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.tasks.model import Verdict, VerdictKind
 from orchestrator.tasks.scripts import SubmitRow, UnusualRow
-from orchestrator.workspace.scripts import Change, pack_limits
+from orchestrator.workspace.scripts import ChangeCall, pack_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +39,7 @@ _VALUES: Final[dict[Any, Any]] = {
     bytes: b"\xff",
     msgspec.Raw: opaque(b"\xff"),
     AgentSpec: AgentSpec("ed", frozenset({"s"}), rate=Rate(1, 2), terms={"s": SkillTerms(3, 2)}),
-    Change: Change(SCOPE, CallerRow("o", "exec:t", "1:t:1:0", "ed"), pack_limits(WorkspaceSettings())),
+    ChangeCall: ChangeCall(SCOPE, CallerRow("o", "exec:t", "1:t:1:0", "ed"), pack_limits(WorkspaceSettings())),
     Verdict: Verdict(VerdictKind.SUCCEEDED, b"\xff", reason="r"),
 }
 _SUBCLASSES: Final[dict[Any, Any]] = {SubmitRow: UnusualRow}

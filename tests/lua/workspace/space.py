@@ -71,11 +71,11 @@ class Space:
             call = replace(call, args={**call.args, "now_arg": str(self.now_us)})
         return self.store.call(call)
 
-    def change(self, op: str | None = None, who: Writer = Writer()) -> scripts.Change:
+    def change(self, op: str | None = None, who: Writer = Writer()) -> scripts.ChangeCall:
         """The head of a change."""
         op = f"auto{next(self._ops)}" if op is None else op
         caller = CallerRow(op, who.lock, who.value, who.agent)
-        return scripts.Change(self.keys, caller, scripts.pack_limits(self.settings))
+        return scripts.ChangeCall(self.keys, caller, scripts.pack_limits(self.settings))
 
     def run(
         self, wrapper: Callable[..., Call[ChangeReply]], *, op: str | None = None, who: Writer = Writer(), **args: Any
