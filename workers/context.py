@@ -11,16 +11,7 @@ from anyio import lowlevel
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Progress
-from orchestrator.tasks.submission import (
-    Arguments,
-    Duration,
-    NamedSkill,
-    OnBusy,
-    Parent,
-    Submission,
-    SubmitOptions,
-    TypedSkill,
-)
+from orchestrator.tasks.submission import Parent, Submission
 from orchestrator.workers.asking import NO_DEFAULT
 
 if TYPE_CHECKING:
@@ -31,10 +22,13 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Orchestrator
     from orchestrator.client.handle import TaskHandle
     from orchestrator.client.shared_config import SharedConfig
+    from orchestrator.core.durations import Duration
     from orchestrator.limits.limits import Limits
     from orchestrator.locks.attempt import AttemptLocks
     from orchestrator.locks.named import Locks
     from orchestrator.tasks.model import Delivery, Envelope
+    from orchestrator.tasks.options import TaskOptions
+    from orchestrator.tasks.submission import Arguments, NamedSkill, TypedSkill
     from orchestrator.workers.asking import Asking, PendingQuestion
     from orchestrator.workers.once import OnceCalls
     from orchestrator.workspace.scratch import Scratch
@@ -351,32 +345,16 @@ class TaskContext:
 
     @overload
     async def submit(
-        self, skill: TypedSkill[T], args: Arguments = None, **options: Unpack[SubmitOptions]
+        self, skill: TypedSkill[T], args: Arguments = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle[T]: ...
 
     @overload
     async def submit(
-        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[SubmitOptions]
+        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle[Any]: ...
 
     async def submit(
-        self,
-        skill: str | NamedSkill,
-        args: Arguments = None,
-        *,
-        agent: str | None = None,
-        session: str | None = None,
-        priority: str | int = "normal",
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        start_by: datetime | None = None,
-        key: str | None = None,
-        timeout: Duration | None = None,
-        max_attempts: int | None = None,
-        tags: Sequence[str] = (),
-        result_ttl: Duration | None = None,
-        lane: str | None = None,
-        on_busy: OnBusy = "enqueue",
+        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle[Any]:
         """Submit a child task; await its `result()` to join it.
 
@@ -389,11 +367,11 @@ class TaskContext:
             KeyConflict: the earlier attempt submitted another child with this number.
         """
         self._children += 1
-        child = Submission(
-            skill, args, agent, self.session if session is None else session, priority, delay, at, start_by,
-            f"{self.task_id}/{self._children}" if key is None else key, timeout, max_attempts, tags, result_ttl,
-            lane, on_busy,
-        )  # fmt: skip
+        if options.get("session") is None:
+            options["session"] = self.session
+        if options.get("key") is None:
+            options["key"] = f"{self.task_id}/{self._children}"
+        child = Submission(skill, args, **options)
         client = await self._resources.client()
         handle = await client.submit_one(child, Parent(self.task_id, self._delivery.generation, self._depth))
         locks = self._resources.locks_in_use

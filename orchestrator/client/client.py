@@ -35,27 +35,20 @@ from orchestrator.locks.renewal import LockRenewer
 from orchestrator.locks.waiter import LockWaiter
 from orchestrator.services import Services, open_services, resolve_settings
 from orchestrator.store.keys import ScopeKeys
-from orchestrator.tasks.submission import (
-    Arguments,
-    Duration,
-    NamedSkill,
-    OnBusy,
-    Parent,
-    Submission,
-    SubmissionValidator,
-    SubmitOptions,
-    TypedSkill,
-)
+from orchestrator.tasks.submission import Submission, SubmissionValidator
 from orchestrator.workspace.workspace import WorkspaceView
 from orchestrator.workspace.writer import session_scope
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
-    from datetime import date, datetime
+    from collections.abc import AsyncIterator, Iterable
+    from datetime import date
 
     from orchestrator.client.admin import Admin
+    from orchestrator.core.durations import Duration
     from orchestrator.core.settings import Settings
+    from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.scripts import SubmitAnswer
+    from orchestrator.tasks.submission import Arguments, NamedSkill, Parent, TypedSkill
 
 T = TypeVar("T")
 
@@ -198,60 +191,31 @@ class Orchestrator:
 
     @overload
     async def submit(
-        self, skill: TypedSkill[T], args: Arguments = None, **options: Unpack[SubmitOptions]
+        self, skill: TypedSkill[T], args: Arguments = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle[T]: ...
 
     @overload
     async def submit(
-        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[SubmitOptions]
+        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle[Any]: ...
 
     async def submit(
-        self,
-        skill: str | NamedSkill,
-        args: Arguments = None,
-        *,
-        agent: str | None = None,
-        session: str | None = None,
-        priority: str | int = "normal",
-        delay: Duration | None = None,
-        at: datetime | None = None,
-        start_by: datetime | None = None,
-        key: str | None = None,
-        timeout: Duration | None = None,
-        max_attempts: int | None = None,
-        tags: Sequence[str] = (),
-        result_ttl: Duration | None = None,
-        lane: str | None = None,
-        on_busy: OnBusy = "enqueue",
+        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle[Any]:
-        """Submit one task; see `Submission` for the arguments. Concurrent calls travel together.
+        """Submit one task. Concurrent calls share a round trip.
+
+        Args:
+            skill: name of the skill, or the `Skill` itself.
+            args: JSON object of its arguments, or a pydantic model.
+            options: the [options of a task](../task-options.md).
 
         Raises:
-            InvalidInput: refused by validation; nothing was sent.
-            KeyConflict, QueueFull, LaneBusy, Stopped: refused by the server; nothing was stored.
-            ServerUnavailable: no answer, even after repeating; `outcome_unknown` tells whether it may have arrived, and
-                `task_ids` has its id then.
+            InvalidInput: an argument is invalid; nothing was sent.
+            KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
+            ServerUnavailable: Redis did not answer, even after retries. If `outcome_unknown` is true, the task may have
+                been stored; `task_ids` has its id.
         """
-        return await self.submit_one(
-            Submission(
-                skill,
-                args,
-                agent,
-                session,
-                priority,
-                delay,
-                at,
-                start_by,
-                key,
-                timeout,
-                max_attempts,
-                tags,
-                result_ttl,
-                lane,
-                on_busy,
-            )
-        )
+        return await self.submit_one(Submission(skill, args, **options))
 
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
         """Submit what a `Submission` says, as a child of `parent` if given."""
@@ -319,13 +283,13 @@ class Orchestrator:
                     handle if answer.detail == handle.id else self._handle(answer.detail, own=False, skill=task.skill)
                 )
             case "conflict":
-                raise KeyConflict(task.key or "", answer.detail)
+                raise KeyConflict(task.options.get("key") or "", answer.detail)
             case "full":
                 raise QueueFull(answer.detail, services.settings.queue.max_tasks)
             case "stopped":
                 raise Stopped(answer.detail)
             case "busy":
-                raise LaneBusy(task.lane or "", answer.detail)
+                raise LaneBusy(task.options.get("lane") or "", answer.detail)
             case "stale":
                 raise SubmitRefused(
                     f"task {answer.detail} is no longer run by this attempt, so it may not submit children"

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime  # noqa: TC003 - public dataclasses keep their types resolvable
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 import msgspec
 
-from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.durations import Duration, from_instant_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.schedules.timing import Every, Timing, check_cron, check_every
+from orchestrator.tasks.options import REPEATABLE, TASK_OPTIONS
 
 NEVER: Final = "inf"
 """Stored `next` of a schedule without another fire time, and its score; also the score of a paused schedule."""
@@ -44,8 +46,9 @@ class FireOutcome(StrEnum):
     REFUSED = "refused"
 
 
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Definition of a schedule: what it submits, and when. Stored as JSON.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Definition of a schedule: what it submits, and when.
 
     Attributes:
         skill: name of the handler.
@@ -53,9 +56,9 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         cron: five fields; None for an interval.
         zone: IANA time zone of `cron`.
         every_ms: interval; None for cron.
-        agent: option of the submitted tasks, like the fields after it up to `result_ttl_s`.
         overlap: what to do while the previous task has not ended.
         catch_up: what to do about missed fire times.
+        options: options of the submitted tasks that differ from the default, durations in seconds.
     """
 
     skill: str
@@ -63,16 +66,9 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     cron: str | None = None
     zone: str = "UTC"
     every_ms: int | None = None
-    agent: str | None = None
-    session: str | None = None
-    lane: str | None = None
-    priority: int | str = "normal"
-    tags: tuple[str, ...] = ()
-    timeout_s: float | None = None
-    max_attempts: int | None = None
-    result_ttl_s: float | None = None
     overlap: Overlap = Overlap.ENQUEUE
     catch_up: CatchUp = CatchUp.ONE
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def when(self) -> str:
@@ -100,13 +96,36 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         return (self.cron, self.zone, self.every_ms) == (other.cron, other.zone, other.every_ms)
 
 
-_decode = msgspec.json.Decoder(Plan).decode
+_OWN: Final = [each for each in fields(Plan) if each.name != "options"]
+_STORED_NAMES: Final = {
+    name: f"{name}_s" if option.type == Duration | None else name
+    for name, option in TASK_OPTIONS.items()
+    if name in REPEATABLE
+}
+_STORED_TYPES: Final[dict[Any, Any]] = {Duration | None: float | None, Sequence[str]: tuple[str, ...]}
+_StoredPlan: Final[Any] = msgspec.defstruct(
+    "StoredPlan",
+    [
+        ("skill", str),
+        ("args", msgspec.Raw),
+        *((each.name, get_type_hints(Plan)[each.name], each.default) for each in _OWN[2:]),
+        *(
+            (stored, _STORED_TYPES.get(TASK_OPTIONS[name].type, TASK_OPTIONS[name].type), TASK_OPTIONS[name].default)
+            for name, stored in _STORED_NAMES.items()
+        ),
+    ],
+    frozen=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
+)
+_decode = msgspec.json.Decoder(_StoredPlan).decode
 _encode = msgspec.json.Encoder().encode
 
 
 def encode_plan(plan: Plan) -> bytes:
-    """Encode a plan as it is stored."""
-    return _encode(plan)
+    """Encode a plan as it is stored: as JSON, with the task options beside the other fields."""
+    own = {each.name: getattr(plan, each.name) for each in _OWN}
+    return _encode(_StoredPlan(**own, **{_STORED_NAMES[name]: value for name, value in plan.options.items()}))
 
 
 def decode_plan(data: bytes) -> Plan:
@@ -116,14 +135,17 @@ def decode_plan(data: bytes) -> Plan:
         InvalidInput: it is damaged, or a newer version of this program wrote it.
     """
     try:
-        return _decode(data)
+        stored = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as unreadable:
         raise InvalidInput(f"its plan cannot be decoded: {unreadable}") from None
+    options = {name: getattr(stored, field_) for name, field_ in _STORED_NAMES.items()}
+    given = {name: value for name, value in options.items() if value != TASK_OPTIONS[name].default}
+    return Plan(**{each.name: getattr(stored, each.name) for each in _OWN}, options=given)
 
 
 def digest_plan(plan: Plan) -> str:
     """Return a digest that is equal for equal plans."""
-    canonical = json.dumps(json.loads(_encode(plan)), sort_keys=True)
+    canonical = json.dumps(json.loads(encode_plan(plan)), sort_keys=True)
     return hashlib.blake2b(
         canonical.encode("utf-8", "surrogatepass"), digest_size=16, person=b"orc-schedule"
     ).hexdigest()
@@ -167,14 +189,7 @@ class Schedule:
         cron: cron expression, or None.
         zone: time zone of `cron`.
         every: interval in seconds, or None.
-        agent: agent of its tasks; None: any agent with the skill.
-        session: session of its tasks.
-        lane: lane of its tasks.
-        priority: priority of its tasks.
-        tags: tags of its tasks.
-        timeout: seconds that one attempt may take.
-        max_attempts: failures until a task is a dead letter.
-        result_ttl: seconds that an ended task is kept.
+        options: options of its tasks by name: `agent`, `session`, `lane`, `priority`, ...; durations in seconds.
         overlap: enqueue, skip or replace.
         catch_up: none, one or all.
         paused: whether it is paused.
@@ -196,14 +211,7 @@ class Schedule:
     cron: str | None
     zone: str
     every: float | None
-    agent: str | None
-    session: str | None
-    lane: str | None
-    priority: int | str
-    tags: tuple[str, ...]
-    timeout: float | None
-    max_attempts: int | None
-    result_ttl: float | None
+    options: dict[str, Any]
     overlap: str
     catch_up: str
     paused: bool
@@ -240,14 +248,7 @@ def to_schedule(stored: ScheduleRecord) -> Schedule:
         cron=plan.cron,
         zone=plan.zone,
         every=None if plan.every_ms is None else plan.every_ms / 1000,
-        agent=plan.agent,
-        session=plan.session,
-        lane=plan.lane,
-        priority=plan.priority,
-        tags=plan.tags,
-        timeout=plan.timeout_s,
-        max_attempts=plan.max_attempts,
-        result_ttl=plan.result_ttl_s,
+        options={name: plan.options.get(name, TASK_OPTIONS[name].default) for name in _STORED_NAMES},
         overlap=plan.overlap.value,
         catch_up=plan.catch_up.value,
         paused=stored.paused,

@@ -1,138 +1,114 @@
 """Builds plans from the caller's options, and submissions from plans."""
 
-from __future__ import annotations
-
 import json
-from typing import TYPE_CHECKING, Final, TypedDict, TypeVar
+from datetime import timedelta
+from enum import StrEnum
+from functools import partial
+from typing import Annotated, Any, Final, Literal, Unpack, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from orchestrator.core.durations import to_ms, to_seconds
+from orchestrator.core.durations import Duration, to_ms
 from orchestrator.core.errors import InvalidInput, QueueFull, Stopped, SubmitRefused
 from orchestrator.schedules.model import CatchUp, Overlap, Plan
 from orchestrator.schedules.timing import check_zone
-from orchestrator.tasks.scripts import ScheduledFire, UnusualRow
-from orchestrator.tasks.submission import Submission
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from enum import StrEnum
-
-    from orchestrator.tasks.scripts import SubmitAnswer
-    from orchestrator.tasks.submission import Arguments, Duration, NamedSkill, SubmissionValidator
-
-E = TypeVar("E", bound="StrEnum")
-PREVIEW_MAX: Final = 1000
+from orchestrator.tasks.options import REPEATABLE, Option, RepeatableOptions, options_of
+from orchestrator.tasks.scripts import ScheduledFire, SubmitAnswer, UnusualRow
+from orchestrator.tasks.submission import Arguments, NamedSkill, Submission, SubmissionValidator
 
 
-class ScheduleOptions(TypedDict, total=False):
-    """Options of a schedule and its tasks; see `build_plan`."""
+def _choice(kind: type[StrEnum], name: str, value: str) -> StrEnum:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidInput(f"{name} {value!r} is not known; use {', '.join(kind)}") from None
 
-    cron: str | None
-    zone: str
-    every: Duration | None
-    agent: str | None
-    session: str | None
-    lane: str | None
-    priority: str | int
-    tags: Sequence[str]
-    timeout: Duration | None
-    max_attempts: int | None
-    result_ttl: Duration | None
-    overlap: str
-    catch_up: str
+
+def _check_cron(_name: str, cron: str) -> str:
+    return " ".join(cron.split()) if isinstance(cron, str) else cron
+
+
+def _check_zone(_name: str, zone: str) -> str:
+    return check_zone(zone)
+
+
+class ScheduleOptions(RepeatableOptions, total=False):
+    """Options of a schedule: when it fires, and the options of its tasks."""
+
+    cron: Annotated[
+        str | None,
+        Option(
+            "Minute, hour, day of the month, month, day of the week: '30 2 * * MON-FRI'.", _check_cron, "EXPRESSION"
+        ),
+    ]
+    zone: Annotated[str, Option("Time zone of the expression: Europe/Berlin.", _check_zone, "ZONE", default="UTC")]
+    every: Annotated[Duration | None, Option("Interval, in place of cron.", to_ms, "DURATION")]
+    overlap: Annotated[
+        Literal["enqueue", "skip", "replace"],
+        Option(
+            "When the previous task has not ended: enqueue, skip, or replace (cancel the previous one).",
+            partial(_choice, Overlap),
+            "POLICY",
+            default="enqueue",
+        ),
+    ]
+    catch_up: Annotated[
+        Literal["none", "one", "all"],
+        Option(
+            "Fire times that passed while no supervisor ran: none, one (the newest) or all (at most 100).",
+            partial(_choice, CatchUp),
+            "POLICY",
+            default="one",
+        ),
+    ]
+
+
+SCHEDULE_OPTIONS: Final = options_of(ScheduleOptions)
 
 
 def build_plan(
-    validator: SubmissionValidator,
-    skill: str | NamedSkill,
-    args: Arguments = None,
-    *,
-    cron: str | None = None,
-    zone: str = "UTC",
-    every: Duration | None = None,
-    agent: str | None = None,
-    session: str | None = None,
-    lane: str | None = None,
-    priority: str | int = "normal",
-    tags: Sequence[str] = (),
-    timeout: Duration | None = None,
-    max_attempts: int | None = None,
-    result_ttl: Duration | None = None,
-    overlap: str = Overlap.ENQUEUE,
-    catch_up: str = CatchUp.ONE,
+    validator: SubmissionValidator, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[ScheduleOptions]
 ) -> Plan:
     """Build and check a plan.
 
     Args:
         validator: checks the tasks that the schedule will submit.
-        skill: name of the handler, or the `Skill` itself.
+        skill: name of the skill, or the `Skill` itself.
         args: JSON object of its arguments, or a pydantic model.
-        cron: five fields: minute, hour, day of the month, month, day of the week.
-        zone: IANA time zone of `cron`.
-        every: seconds or timedelta between two fire times, instead of `cron`.
-        agent: as in a submission, like session, lane, priority, tags, timeout, max_attempts, result_ttl.
-        session: see `agent`.
-        lane: see `agent`.
-        priority: see `agent`.
-        tags: see `agent`.
-        timeout: see `agent`.
-        max_attempts: see `agent`.
-        result_ttl: see `agent`.
-        overlap: while the previous task has not ended: enqueue, skip, or replace (cancel the previous one).
-        catch_up: fire times that passed without a supervisor: none, one (the newest), or all (at most 100).
+        options: when it fires, and the options of its tasks.
 
     Raises:
-        InvalidInput: an invalid option.
+        InvalidInput: an option is invalid, or two contradict each other.
     """
-    if (cron is None) == (every is None):
+    if unknown := options.keys() - SCHEDULE_OPTIONS.keys():
+        raise TypeError(f"a schedule has no option {', '.join(unknown)}")
+    if (options.get("cron") is None) == (options.get("every") is None):
         raise InvalidInput("a schedule needs either cron or every, and not both")
-    if every is not None and zone != "UTC":
+    if options.get("every") is not None and options.get("zone", "UTC") != "UTC":
         raise InvalidInput("an interval has no time zone; leave out zone, or give cron")
+    given = {name: value for name, value in options.items() if value != SCHEDULE_OPTIONS[name].default}
+    own = {name: SCHEDULE_OPTIONS[name].convert(name, given.pop(name)) for name in given.keys() - REPEATABLE}
+    if "every" in own:
+        own["every_ms"] = own.pop("every")
+    for name, value in given.items():
+        SCHEDULE_OPTIONS[name].convert(name, value)
+        if isinstance(value, timedelta):
+            given[name] = value.total_seconds()
+    if "tags" in given:
+        given["tags"] = tuple(cast("Any", given["tags"]))
     name = skill if isinstance(skill, str) else skill.name
-    plan = Plan(
-        skill=name,
-        args=msgspec.Raw(validator.arguments(name, args)),
-        cron=None if cron is None else _one_line(cron),
-        zone=check_zone(zone),
-        every_ms=None if every is None else to_ms("every", every),
-        agent=agent,
-        session=session,
-        lane=lane,
-        priority=priority,
-        tags=tags if isinstance(tags, str) else tuple(tags),  # type: ignore[arg-type]  # the validator refuses a text
-        timeout_s=None if timeout is None else to_seconds("timeout", timeout),
-        max_attempts=max_attempts,
-        result_ttl_s=None if result_ttl is None else to_seconds("result_ttl", result_ttl),
-        overlap=_choice("overlap", overlap, Overlap),
-        catch_up=_choice("catch_up", catch_up, CatchUp),
-    )
+    plan = Plan(name, msgspec.Raw(validator.arguments(name, args)), **own, options=given)
     plan.timing(0)
-    validator.check(replace_skill(submission(plan, key="schedule:check:0"), skill))
+    task = submission(plan, key="schedule:check:0")
+    task.skill = skill
+    validator.check(task)
     return plan
-
-
-def replace_skill(task: Submission, skill: str | NamedSkill) -> Submission:
-    """Replace the skill's name by the caller's `Skill`, so that the validator can check the arguments."""
-    return task if isinstance(skill, str) else replace(task, skill=skill)
 
 
 def submission(plan: Plan, *, key: str | None) -> Submission:
     """Return the submission of a plan's task."""
-    return Submission(
-        skill=plan.skill,
-        args=json.loads(bytes(plan.args)),
-        agent=plan.agent,
-        session=plan.session,
-        lane=plan.lane,
-        priority=plan.priority,
-        key=key,
-        tags=plan.tags,
-        timeout=plan.timeout_s,
-        max_attempts=plan.max_attempts,
-        result_ttl=plan.result_ttl_s,
-    )
+    return Submission(plan.skill, json.loads(bytes(plan.args)), key=key, **cast("RepeatableOptions", plan.options))
 
 
 def fire_row(validator: SubmissionValidator, plan: Plan, fire: ScheduledFire) -> UnusualRow:
@@ -156,14 +132,3 @@ def refusal(answer: SubmitAnswer, *, max_tasks: int) -> SubmitRefused:
         case "stopped":
             return Stopped(answer.detail)
     return SubmitRefused(f"the task was refused: {answer.status} {answer.detail}")
-
-
-def _choice(what: str, value: str, kind: type[E]) -> E:
-    try:
-        return kind(value)
-    except ValueError:
-        raise InvalidInput(f"{what} {value!r} is not known; use {', '.join(kind)}") from None
-
-
-def _one_line(cron: str) -> str:
-    return " ".join(cron.split()) if isinstance(cron, str) else cron

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from orchestrator.core.durations import Duration
     from orchestrator.core.settings import Settings
-    from orchestrator.tasks.submission import Arguments, NamedSkill, SubmitOptions, TypedSkill
+    from orchestrator.tasks.options import TaskOptions
+    from orchestrator.tasks.submission import Arguments, NamedSkill, TypedSkill
 
 T = TypeVar("T")
 
@@ -108,17 +109,15 @@ class Orchestrator:
     # ---------------------------------------------------------------------------------------------------- submit
 
     @overload
-    def submit(
-        self, skill: TypedSkill[T], args: Arguments = None, **options: Unpack[SubmitOptions]
-    ) -> TaskHandle[T]: ...
+    def submit(self, skill: TypedSkill[T], args: Arguments = None, **options: Unpack[TaskOptions]) -> TaskHandle[T]: ...
 
     @overload
     def submit(
-        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[SubmitOptions]
+        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle[Any]: ...
 
     def submit(
-        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[SubmitOptions]
+        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[TaskOptions]
     ) -> TaskHandle[Any]:
         """Submit one task; as `orchestrator.Orchestrator.submit`. Calls of several threads travel together."""
         thread = self._running()

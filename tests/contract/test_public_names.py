@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import fields
 
 import orchestrator
 import orchestrator.workers.testing
@@ -18,7 +17,9 @@ from orchestrator import TaskContext
 from orchestrator.client.client import Orchestrator
 from orchestrator.core import errors
 from orchestrator.core.public_names import homes
-from orchestrator.tasks.submission import Submission, SubmitOptions
+from orchestrator.tasks.options import TASK_OPTIONS
+from orchestrator.tasks.submission import Submission
+from orchestrator.workers.testing import Team
 
 
 @pytest.mark.parametrize("module", [orchestrator, orchestrator.workers.testing], ids=lambda module: module.__name__)
@@ -44,21 +45,13 @@ def test_every_exception_is_exported() -> None:
     assert all(issubclass(getattr(errors, name), errors.OrchestratorError) for name in raised)
 
 
-def _parameters(function: Any) -> dict[str, object]:
-    return {
-        name: parameter.default
-        for name, parameter in inspect.signature(function).parameters.items()
-        if name not in {"self", "skill", "args"}
-    }
-
-
-def test_a_task_is_submitted_with_the_same_arguments_everywhere() -> None:
-    """`Orchestrator.submit`, `TaskContext.submit` and `Submission` agree in names, order and defaults."""
-    wanted = {field.name: field.default for field in fields(Submission) if field.name not in {"skill", "args"}}
-    assert list(_parameters(Orchestrator.submit)) == list(_parameters(TaskContext.submit)) == list(wanted)
-    wanted["tags"] = ()
-    assert _parameters(Orchestrator.submit) == _parameters(TaskContext.submit) == wanted
-    assert list(SubmitOptions.__annotations__) == list(wanted)
+@pytest.mark.parametrize("call", [Orchestrator.submit, TaskContext.submit, Submission.__init__, Team.run])
+def test_a_task_is_submitted_with_the_same_arguments_everywhere(call: Any) -> None:
+    """Every way to submit takes the declared options, whose defaults are not sent."""
+    parameters = inspect.signature(call).parameters
+    assert list(parameters)[1:3] == ["skill", "args"]
+    assert str(parameters["options"].annotation) in {"Unpack[TaskOptions]", "typing.Unpack[TaskOptions]"}
+    assert all(option.text and option.metavar and option.flag for option in TASK_OPTIONS.values())
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import orchestrator
 from orchestrator import sync
 from orchestrator.client import admin
 from orchestrator.schedules import api
-from orchestrator.tasks.submission import SubmitOptions
+from orchestrator.tasks.options import TaskOptions
 
 RENAMED: Final = {"aclose": "close"}
 FOR_OTHERS: Final = {
@@ -44,10 +44,10 @@ def parameters(function: Any) -> list[tuple[str, object]]:
     found: list[tuple[str, object]] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
-            found += [(name, "option") for name in SubmitOptions.__annotations__]
+            found += [(name, "option") for name in TaskOptions.__annotations__]
         elif parameter.name not in WORKER_ARGUMENTS:
             found.append((parameter.name, parameter.default))
-    return [(name, "option" if name in SubmitOptions.__annotations__ else default) for name, default in found]
+    return [(name, "option" if name in TaskOptions.__annotations__ else default) for name, default in found]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,4 +79,4 @@ def test_type_checkers_see_the_options() -> None:
     """Both forms of `submit`, with a skill and with a name, have the options spelt out."""
     overloads = get_overloads(sync.Orchestrator.submit)
     assert len(overloads) == 2
-    assert all("Unpack[SubmitOptions]" in str(one.__annotations__["options"]) for one in overloads)
+    assert all("Unpack[TaskOptions]" in str(one.__annotations__["options"]) for one in overloads)

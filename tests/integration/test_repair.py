@@ -78,7 +78,7 @@ async def submit_all(team: LocalTeam, count: int) -> list[TaskHandle[object]]:
     ]
     handles: list[TaskHandle[object]] = []
     for _ in range(count):
-        handles += await team.orc.submit_many([task for task in tasks if task.key is None or not handles])
+        handles += await team.orc.submit_many([task for task in tasks if "key" not in task.options or not handles])
     return handles
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
 import msgspec
@@ -157,7 +157,7 @@ async def test_any_number_of_supervisors(manual: ManualSupervisor) -> None:
     ],
 )
 async def test_the_previous_one_has_not_ended(
-    manual: ManualSupervisor, overlap: str, states: list[str], counts: dict[str, int]
+    manual: ManualSupervisor, overlap: Literal["enqueue", "skip", "replace"], states: list[str], counts: dict[str, int]
 ) -> None:
     """Enqueue submits all the same, skip leaves the time out, replace cancels the previous one."""
     await manual.schedules.add("n", "nobody", every=60, overlap=overlap)
@@ -169,7 +169,9 @@ async def test_the_previous_one_has_not_ended(
 
 
 @pytest.mark.parametrize("overlap", ["skip", "replace"])
-async def test_the_previous_one_has_ended(manual: ManualSupervisor, overlap: str) -> None:
+async def test_the_previous_one_has_ended(
+    manual: ManualSupervisor, overlap: Literal["enqueue", "skip", "replace"]
+) -> None:
     """Nothing overlaps with what has ended, or is gone."""
     await manual.schedules.add("n", "nobody", every=60, overlap=overlap)
     await manual.wait(60)
@@ -212,7 +214,9 @@ async def test_a_running_one_is_replaced(team: LocalTeam) -> None:
     ("catch_up", "counts"),
     [("none", {"missed": 10}), ("one", {"fired": 1, "missed": 9}), ("all", {"fired": 10})],
 )
-async def test_after_a_downtime(manual: ManualSupervisor, catch_up: str, counts: dict[str, int]) -> None:
+async def test_after_a_downtime(
+    manual: ManualSupervisor, catch_up: Literal["none", "one", "all"], counts: dict[str, int]
+) -> None:
     """Times that passed while nobody fired are left out, made up for by the newest, or all in order."""
     await manual.schedules.add("n", "nobody", every=600, catch_up=catch_up)
     await manual.wait(6000 + 120)

@@ -161,7 +161,7 @@ async def wrong_many(orc: Orchestrator) -> None:
     Submission({"text": "a"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await orc.submit_many(["count"])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
     await orc.submit_many(Submission("count"))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    Submission("count").priority = "high"  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+    Submission("count").priority = "high"  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     orc.as_completed(["id"])  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     for _ in orc.as_completed([orc.task("id")]):  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues, reportUnknownVariableType]
         pass

@@ -15,6 +15,7 @@ SINGLE: Final[dict[str, Callable[[], str]]] = {
     "reference/commands.md": commands,
     "reference/control-commands.md": tables.control_commands,
     "reference/settings.md": tables.settings,
+    "reference/task-options.md": tables.task_options,
     "reference/keys.md": tables.keys,
     "reference/states.md": tables.states,
     "reference/doctor-codes.md": tables.doctor,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 import orchestrator
+from orchestrator.core.durations import Duration
 from orchestrator.core.errors import OrchestratorError
 from orchestrator.core.public_names import homes
 from orchestrator.core.settings import leaves
 from orchestrator.doctor.findings import TOPICS
 from orchestrator.repair.findings import DAMAGE_KINDS
 from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS
+from orchestrator.tasks.options import REPEATABLE, TASK_OPTIONS, OnBusy
 from orchestrator.tasks.states import STEPS
 from tools.commands_table import commands_table
 
@@ -21,6 +25,15 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Leaf
     from orchestrator.store.keys import KeyKind
 
+TYPES: Final[dict[object, str]] = {
+    str | None: "text",
+    str | int: "text or integer",
+    int | None: "integer",
+    Sequence[str]: "list of texts",
+    Duration | None: "seconds or `timedelta`",
+    datetime | None: "`datetime` with a time zone",
+    OnBusy: "text",
+}
 KEY_HEAD: Final = ("key", "type", "holds", "lifetime", "permanent")
 
 
@@ -144,3 +157,25 @@ def _page(title: str, introduction: str, head: tuple[str, ...], rows: Iterable[t
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines) + "\n"
+
+
+def task_options() -> str:
+    """Return the page of the options of a task: keyword, flag of `orc tasks submit`, type, default, meaning."""
+    rows = [
+        (
+            f"`{option.name}`",
+            f"`{option.flag} {option.metavar}`",
+            TYPES[option.type],
+            "none" if option.default is None else f"`{json.dumps(option.default)}`",
+            "yes" if option.name in REPEATABLE else "",
+            option.text,
+        )
+        for option in TASK_OPTIONS.values()
+    ]
+    return _page(
+        "Options of a task",
+        "Keyword arguments of `Orchestrator.submit`, `Submission`, `TaskContext.submit` and of the blocking client. "
+        "Schedules take those that are marked. [Submitting tasks](../guides/submitting.md) explains them.",
+        ("option", "`orc tasks submit`", "type", "default", "schedules", "meaning"),
+        rows,
+    )

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import anyio
 
-from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.durations import Duration, from_instant_ms
 from orchestrator.core.errors import InvalidInput, OrchestratorError
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.payload import decode_json
 from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import Delivery, Envelope, Progress, Question, Verdict, VerdictKind, decode_envelope
 from orchestrator.tasks.questions import unpack_question
-from orchestrator.tasks.submission import Duration, Submission, SubmissionValidator
+from orchestrator.tasks.submission import Submission, SubmissionValidator
 from orchestrator.testing.event_loop import check_event_loop
 from orchestrator.testing.offline import packed_envelope
 from orchestrator.workers.agent import Agent

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
-from msgspec.structs import replace
 from pydantic import ValidationError
 from pydantic_core import to_json
 
@@ -15,6 +14,7 @@ from orchestrator.core.errors import KeyConflict, OrchestratorError, TaskCancell
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import CancelStatus, TaskState, decode_envelope
+from orchestrator.tasks.options import without_defaults
 from orchestrator.tasks.queries import TaskOutcome as Ended
 from orchestrator.tasks.scripts import UnusualRow
 from orchestrator.tasks.submission import NamedSkill, Submission, SubmissionValidator
@@ -60,7 +60,7 @@ class ScriptedClient(Orchestrator):
         if idem is not None and idem in self._keyed:
             known_digest, known = self._keyed[idem]
             if digest != known_digest:
-                raise KeyConflict(task.key or "", known.id)
+                raise KeyConflict(task.options.get("key") or "", known.id)
             return known
         plain = _plain(task, parent, decode_json(decode_envelope(packed_envelope(row)).args))
         self.submitted.append(plain)
@@ -152,14 +152,12 @@ class ScriptedHandle(TaskHandle[Any]):
 
 
 def _plain(task: Submission, parent: Parent | None, args: dict[str, Any]) -> Submission:
-    made = parent is not None and task.key is not None and task.key.startswith(f"{parent.task_id}/")
-    return replace(
-        task,
-        skill=task.skill if isinstance(task.skill, str) else task.skill.name,
-        args=args,
-        key=None if made else task.key,
-        tags=tuple(task.tags),
-    )
+    options = without_defaults(task.options)
+    if parent is not None and options.get("key", "").startswith(f"{parent.task_id}/"):
+        del options["key"]
+    if "tags" in options:
+        options["tags"] = tuple(options["tags"])
+    return Submission(task.skill if isinstance(task.skill, str) else task.skill.name, args, **options)
 
 
 def _answers(children: Children) -> Answer:

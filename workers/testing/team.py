@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from orchestrator.client.handle import TaskHandle
     from orchestrator.core.durations import Duration
     from orchestrator.core.settings import Settings
-    from orchestrator.tasks.submission import Arguments, NamedSkill, SubmitOptions, TypedSkill
+    from orchestrator.tasks.options import TaskOptions
+    from orchestrator.tasks.submission import Arguments, NamedSkill, TypedSkill
     from orchestrator.workers.agent import Agent
     from orchestrator.workers.testing.crashes import Crash, Step
     from orchestrator.workers.testing.scripted_record import ScriptedAnswers
@@ -161,7 +162,7 @@ class Team:
         within: Duration = TIMEOUT_S,
         skip_time: bool = False,
         answers: ScriptedAnswers = (),
-        **options: Unpack[SubmitOptions],
+        **options: Unpack[TaskOptions],
     ) -> T: ...
 
     @overload
@@ -173,7 +174,7 @@ class Team:
         within: Duration = TIMEOUT_S,
         skip_time: bool = False,
         answers: ScriptedAnswers = (),
-        **options: Unpack[SubmitOptions],
+        **options: Unpack[TaskOptions],
     ) -> Any: ...
 
     async def run(
@@ -184,7 +185,7 @@ class Team:
         within: Duration = TIMEOUT_S,
         skip_time: bool = False,
         answers: ScriptedAnswers = (),
-        **options: Unpack[SubmitOptions],
+        **options: Unpack[TaskOptions],
     ) -> Any:
         """Submit a task, wait for its end, return its result.
 

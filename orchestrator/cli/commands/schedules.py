@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from orchestrator.cli.terminal import inputs, output
 from orchestrator.cli.terminal.confirm import ask
@@ -12,8 +12,10 @@ from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.failures import DONE, joint_exit_code
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, Reason, Yes
 from orchestrator.cli.terminal.parsing import option, positional
-from orchestrator.cli.terminal.task_options import DEFAULT_TASK, TaskOptions
+from orchestrator.cli.terminal.task_options import Arguments, takes_options
 from orchestrator.core.errors import InvalidInput, NotFound, SubmitRefused
+from orchestrator.schedules.plans import SCHEDULE_OPTIONS, ScheduleOptions
+from orchestrator.tasks.options import TASK_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -50,7 +52,7 @@ async def show(name: Name, /, *, common: Globals = DEFAULTS) -> None:
     async with _opened(common) as schedules:
         found = await schedules.get(name)
     row = _row(found)
-    optional = ("cron", "every", "agent", "session", "lane", "tags", "timeout", "max_attempts", "result_ttl")
+    optional = ("cron", "every", *(name for name, option in TASK_OPTIONS.items() if not option.default))
     output.show_record(common.output, row, key="name", skip=(*optional, "last_error", "last_error_at"))
 
 
@@ -89,20 +91,17 @@ async def next_(
     "orc schedules add poll fetch --every 5m --overlap skip",
     "orc schedules add nightly report @args.json --cron '0 3 * * MON-FRI' --replace",
 )
+@takes_options(SCHEDULE_OPTIONS.values())
 async def add(
     name: Name,
     skill: Annotated[str, positional("SKILL", help="Skill that runs its tasks.")],
     body: Annotated[str | None, positional("JSON|@FILE|-", help="Arguments: a JSON object, @FILE or -.")] = None,
     /,
     *,
-    cron: Annotated[str | None, option("--cron", metavar="EXPRESSION")] = None,
-    zone: Annotated[str, option("--zone", metavar="ZONE")] = "UTC",
-    every: Annotated[str | None, option("--every", metavar="DURATION")] = None,
-    overlap: Annotated[Literal["enqueue", "skip", "replace"], option("--overlap", metavar="POLICY")] = "enqueue",
-    catch_up: Annotated[Literal["none", "one", "all"], option("--catch-up", metavar="POLICY")] = "one",
+    arg: Arguments = (),
+    options: ScheduleOptions,
     replace: Annotated[bool, option("--replace")] = False,
     reason: Reason = "",
-    task: TaskOptions = DEFAULT_TASK,
     common: Globals = DEFAULTS,
 ) -> None:
     """Add a schedule. An equal schedule of this name is left unchanged.
@@ -110,22 +109,9 @@ async def add(
     Exit code: 0 added, replaced or equal, 2 invalid times or task, 4 another schedule has this name.
 
     Args:
-        cron: Minute, hour, day of the month, month, day of the week, as in '30 2 * * MON-FRI'.
-        zone: Time zone of the expression, as Europe/Berlin [UTC].
-        every: Interval, in place of --cron: 90s, 5m, 2h.
-        overlap: When the previous task has not ended: enqueue, skip, or replace (cancel the previous one).
-        catch_up: Fire times that passed without a supervisor: none, one (the newest) or all (at most 100).
         replace: Replace another schedule of this name; its history is kept.
     """
-    options: dict[str, Any] = {
-        **task.values(),
-        "cron": cron,
-        "zone": zone,
-        "every": inputs.duration_s("--every", every),
-        "overlap": overlap,
-        "catch_up": catch_up,
-    }
-    arguments = inputs.arguments(body, task.arg)
+    arguments = inputs.arguments(body, arg)
     _check_names([name])
     _check_plan(common, skill, arguments, options)
     async with _opened(common) as schedules:
@@ -257,7 +243,8 @@ def _row(schedule: Schedule) -> dict[str, Any]:
     """Return the row of a schedule; `state` and `when` are for people."""
     state = "paused" if schedule.paused else "active" if schedule.next else "over"
     known = {**asdict(schedule), "args": output.user_json(schedule.args)}
-    return {"name": schedule.name, "when": schedule.when, "state": state, **known}
+    options = known.pop("options")
+    return {"name": schedule.name, "when": schedule.when, "state": state, **known, **options}
 
 
 def _fire(schedule: Schedule, at: datetime) -> dict[str, Any]:
@@ -282,7 +269,7 @@ def _check_names(names: Sequence[str]) -> list[str]:
     return [check_name("schedule", name) for name in dict.fromkeys(names)]
 
 
-def _check_plan(common: Globals, skill: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
+def _check_plan(common: Globals, skill: str, arguments: dict[str, Any], options: ScheduleOptions) -> None:
     """Check the schedule before a server is asked."""
     from orchestrator.core.ids import TaskIds
     from orchestrator.schedules.plans import build_plan

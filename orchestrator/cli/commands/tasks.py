@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from orchestrator.cli.commands import task_answer, task_control
 from orchestrator.cli.terminal import inputs, output
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, TaskId
 from orchestrator.cli.terminal.parsing import Commands, option, positional
-from orchestrator.cli.terminal.task_options import DEFAULT_TASK, TaskOptions
+from orchestrator.cli.terminal.task_options import Arguments, takes_options
 from orchestrator.core.errors import InvalidInput, NotFound, TaskError
+from orchestrator.tasks.options import TASK_OPTIONS, TaskOptions
 
 if TYPE_CHECKING:
     from orchestrator.cli.terminal.waiting import Ended
     from orchestrator.why.model import TaskInfo
 
-OnBusy = Literal["enqueue", "reject", "interrupt", "replace"]
 State = Literal[
     "scheduled",
     "ready",
@@ -44,50 +44,33 @@ app = commands.app
     "orc tasks submit summarize @body.json --priority high --key order-17",
     'echo \'{"text": "…"}\' | orc tasks submit summarize - -o id',
 )
+@takes_options(TASK_OPTIONS.values())
 async def submit(
     skill: Annotated[str, positional("SKILL", help="Skill that runs the task.")],
     body: Annotated[str | None, positional("JSON|@FILE|-", help="Arguments: a JSON object, @FILE or -.")] = None,
     /,
     *,
-    delay: Annotated[str | None, option("--delay", metavar="DURATION")] = None,
-    at: Annotated[str | None, option("--at", metavar="TIME")] = None,
-    start_by: Annotated[str | None, option("--start-by", metavar="TIME")] = None,
-    key: Annotated[str | None, option("--key", metavar="KEY")] = None,
-    on_busy: Annotated[OnBusy, option("--on-busy", metavar="POLICY")] = "enqueue",
+    arg: Arguments = (),
+    options: TaskOptions,
     wait: Annotated[bool, option("--wait")] = False,
     timeout: Annotated[str | None, option("--timeout", metavar="DURATION")] = None,
-    task: TaskOptions = DEFAULT_TASK,
     common: Globals = DEFAULTS,
 ) -> int:
     """Submit a task and print its id; with --wait, its result.
 
     Args:
-        delay: Start no earlier than after this time: 90s, 5m, 2h.
-        at: Start no earlier than at this time: 2030-01-31T12:00:00Z.
-        start_by: Expire if not started by this time.
-        key: Idempotency key: a second submit with the same key and body returns the same task.
-        on_busy: When the lane has a task: enqueue, reject, interrupt (cancel it and run this one next) or replace (drop
-            the tasks that have not started).
         wait: Wait for the end; the exit code tells how the task ended.
         timeout: How long to wait.
     """
     # All input is checked before a server is asked.
-    arguments = inputs.arguments(body, task.arg)
+    arguments = inputs.arguments(body, arg)
     timeout_s = inputs.duration_s("--timeout", timeout)
     if timeout is not None and not wait:
         raise InvalidInput("--timeout needs --wait; --attempt-timeout limits an attempt")
-    wishes: dict[str, Any] = {
-        **task.values(),
-        "delay": inputs.duration_s("--delay", delay),
-        "at": inputs.moment("--at", at),
-        "start_by": inputs.moment("--start-by", start_by),
-        "key": key,
-        "on_busy": on_busy,
-    }
     from orchestrator.cli.terminal.waiting import wait_for_end, wait_through_outages
 
     async with common.client() as orc:
-        handle = await orc.submit(skill, arguments, **wishes)
+        handle = await orc.submit(skill, arguments, **options)
         if not wait:
             _say_submitted(handle.id, common)
             return 0

@@ -12,6 +12,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import TaskIds
 from orchestrator.core.settings import QueueSettings, ResultSettings, Settings
 from orchestrator.tasks.model import Envelope, decode_envelope
+from orchestrator.tasks.options import TASK_OPTIONS
 from orchestrator.tasks.scripts import SubmitRow, UnusualRow
 from orchestrator.tasks.submission import STRICT_AGING_MS, Parent, Submission, SubmissionValidator
 
@@ -63,9 +64,15 @@ def test_every_option_is_sent(validator: SubmissionValidator, option: dict[str, 
 
 
 def test_all_options_are_tried() -> None:
-    """The test above leaves no field of a submission out."""
+    """The test above leaves no option out."""
     (tried,) = [mark.args[1] for mark in test_every_option_is_sent.pytestmark]
-    assert [next(iter(option)) for option in tried] == list(Submission.__struct_fields__[2:])
+    assert sorted(next(iter(option)) for option in tried) == sorted(TASK_OPTIONS)
+
+
+def test_an_unknown_option_is_refused() -> None:
+    """A misspelt keyword is an error of the call, as with any function."""
+    with pytest.raises(TypeError, match="no option prio"):
+        Submission("work", prio="high")  # type: ignore[call-arg]
 
 
 def test_what_is_usual_is_not_sent(validator: SubmissionValidator) -> None:

@@ -331,7 +331,7 @@ async def test_what_a_child_is_asked_for_is_kept() -> None:
     outcome = await run_skill(ask, session="parent's", children={"other": 1})
     assert outcome.submitted == (Submission("other", {}, session="mine", tags=("a",)),)
     joined = await run_skill(join, {"count": 1}, session="parent's", children={"summarize": {"text": "", "words": 0}})
-    assert joined.submitted[0].session == "parent's"
+    assert joined.submitted[0].options["session"] == "parent's"
 
 
 async def test_a_result_that_nobody_scripted_fails_the_test() -> None:
