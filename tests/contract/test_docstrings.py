@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 import orchestrator
-from orchestrator.tasks.submission import Submission
+from orchestrator.tasks.options import TASK_OPTIONS
 from tools.reference.api import PACKAGES
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ INTERNAL: Final = frozenset(
     {"context", "data", "known_limits", "max_bytes", "now", "parent", "present", "proof", "why"}
 )
 """Parameters of methods that only workers and clients call."""
-OPTIONS: Final = frozenset(Submission.__struct_fields__)
-"""Explained by `Submission`."""
+OPTIONS: Final = frozenset({"skill", "args", *TASK_OPTIONS})
+"""Explained by `Submission` and the reference page of task options."""
 
 
 def public_names() -> list[tuple[str, Any]]:
