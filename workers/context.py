@@ -360,7 +360,7 @@ class TaskContext:
 
         Without `key`, the child's idempotency key is derived from this task and the number of the child, so that a
         retried parent that submits the same children in the same order finds those of the earlier attempt.
-        The arguments are those of `Orchestrator.submit`; `session` is the parent's by default.
+        The options are those of `Orchestrator.submit`; `session` is the parent's by default.
 
         Raises:
             SubmitRefused: this attempt was taken away, a cap was reached, or the lane is busy.
