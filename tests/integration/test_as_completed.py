@@ -269,9 +269,12 @@ async def test_many_foreign_tasks_are_looked_up_in_turn(
     async with Orchestrator(settings=settings) as other:
         foreign = [other.task(handle.id) for handle in handles]
         given: list[TaskHandle[Any]] = []
+        first = CommandCounter(redis_client)
         async with anyio.create_task_group() as group:
             group.start_soon(collect, other.as_completed(foreign), given)
-            await wait_for(lambda: other._replies._unpolled == set() and waits(other) == 100, "the first look")
+            await wait_for(
+                lambda: waits(other) == 100 and first.calls().get("hmget", 0) >= 100, "the first look at all of them"
+            )
             counter, began_s = CommandCounter(redis_client), time.monotonic()
             await anyio.sleep(0.2)
             calls = counter.calls()["hmget"]
