@@ -50,8 +50,8 @@ class ForkedActors:
         assert self._process is not None
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()  # it kills its children, and ends
-        self._process.wait()
+        self._process.stdin.close()
+        self._process.wait()  # it kills its children, and ends
         self._process.stdout.close()
 
     def start(
@@ -112,6 +112,7 @@ def main() -> None:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
+    os._exit(0)  # not by way of the interpreter, which takes long to end with all those modules
 
 
 def _act(order: dict[str, Any]) -> NoReturn:
