@@ -97,9 +97,10 @@ def keys_of(client: redis.Redis, prefix: str) -> list[str]:
     return sorted(key.decode() for key in client.scan_iter(match=f"{prefix}:*", count=1000))
 
 
-def keys_without_ttl(client: redis.Redis, prefix: str) -> list[str]:
-    """List the keys of a namespace that have no time to live although they are not on the list of permanent ones."""
-    keys = keys_of(client, prefix)
+def keys_without_ttl(client: redis.Redis, keys: list[str]) -> list[str]:
+    """List those of the keys that have no time to live although they are not on the list of permanent ones."""
+    if not keys:
+        return []
     asked = client.pipeline(transaction=False)
     for key in keys:
         asked.pttl(key)

@@ -13,7 +13,7 @@ import pytest
 import redis
 
 from tests.faultkit.servers import RedisServer
-from tests.helpers.guards import LoopWatch, describe_tasks, keys_without_ttl, running_tasks
+from tests.helpers.guards import LoopWatch, describe_tasks, keys_of, keys_without_ttl, running_tasks
 from tests.helpers.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -98,7 +98,10 @@ def test_keys_without_a_lifetime_are_found(redis_client: redis.Redis, prefix: st
     redis_client.set(f"{prefix}:{{pool:p}}:format", 1)
     redis_client.set(f"{prefix}:elsewhere", 1)
     redis_client.set(f"{prefix}x:other", 1, ex=60)
-    assert keys_without_ttl(redis_client, prefix) == [f"{prefix}:elsewhere", f"{prefix}:{{pool:p}}:idem:a"]
+    assert keys_without_ttl(redis_client, keys_of(redis_client, prefix)) == [
+        f"{prefix}:elsewhere",
+        f"{prefix}:{{pool:p}}:idem:a",
+    ]
     redis_client.delete(f"{prefix}:{{pool:p}}:idem:a", f"{prefix}:elsewhere")
 
 
