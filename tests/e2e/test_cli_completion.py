@@ -52,12 +52,12 @@ def said(command: list[str], folder: Path) -> list[str]:
     ("line", "expected"),
     [
         (["orchestrator", "do"], ["doctor"]),
-        (["orc", "tasks", "s"], ["show", "submit"]),
         (["orc", "status", "-o", "js"], ["json", "jsonl"]),
         *[
             pytest.param(line, expected, marks=pytest.mark.slow)
             for line, expected in (
                 (["orc", "ta"], ["tasks"]),
+                (["orc", "tasks", "s"], ["show", "submit"]),
                 (["orc", "tasks", "submit", "--prio"], ["--priority"]),
                 (["orc", "doctor", "--stri"], ["--strict"]),
                 (["orc", "completion", ""], ["bash", "fish", "zsh"]),

@@ -80,7 +80,7 @@ def of_line_seven() -> Path:
     return Path(on_path)
 
 
-@pytest.fixture(params=[newest, of_line_seven])
+@pytest.fixture(params=[newest, pytest.param(of_line_seven, marks=pytest.mark.slow)])
 def each_server(request: pytest.FixtureRequest) -> Path:
     """The newest server and, where there is one, a 7.x."""
     choose: Callable[[], Path] = request.param

@@ -268,27 +268,20 @@ async def test_processes_are_kept_and_end_with_the_worker(team: LocalTeam) -> No
         os.kill(pid, 0)
 
 
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ("exit", "exit status 3"),
-        ("kill", "signal SIGKILL"),
-        ("fault", "signal SIGSEGV"),
-        ("orphan", "exit status 4"),
-    ],
-)
-async def test_the_crash_of_a_process_is_one_failed_attempt(
-    team: LocalTeam, tmp_path: Path, how: str, told: str
-) -> None:
+CRASHES = {"exit": "exit status 3", "kill": "signal SIGKILL", "fault": "signal SIGSEGV", "orphan": "exit status 4"}
+
+
+async def test_the_crash_of_a_process_is_one_failed_attempt(team: LocalTeam, tmp_path: Path) -> None:
     """It is told how, the next attempt gets a fresh process, and a neighbour's call is not disturbed."""
     await team.work(cruncher)
     neighbour = await team.orc.submit("hold", {"marker": str(tmp_path / "neighbour")})
-    handle = await team.orc.submit("crash", {"how": how, "marker": str(tmp_path / "mark")})
-    assert await handle.result(PROCESS_TIMEOUT_S) == "second"
-    info = await handle.info()
-    assert (info.attempts, info.deaths) == (2, ())
-    assert f"the process of the handler died before it returned a result: {told}" in info.errors[0]
-    assert (await neighbour.status()).state is TaskState.RUNNING
+    for how, told in CRASHES.items():
+        handle = await team.orc.submit("crash", {"how": how, "marker": str(tmp_path / how)})
+        assert await handle.result(PROCESS_TIMEOUT_S) == "second", how
+        info = await handle.info()
+        assert (info.attempts, info.deaths) == (2, ()), how
+        assert f"the process of the handler died before it returned a result: {told}" in info.errors[0]
+        assert (await neighbour.status()).state is TaskState.RUNNING, how
     await neighbour.cancel()
 
 
@@ -307,27 +300,30 @@ async def test_a_process_that_takes_too_long_is_killed(team: LocalTeam, tmp_path
         os.kill(int(marker.read_text()), 0)
 
 
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ("retry", "once more"),
-        ("reject", "not like this"),
-        ("raise", "ValueError: broken there"),
-        ("leave", "SystemExit: left"),
-        ("unreadable", r"Unreadable: \(its str\(\) raised\)"),
-        ("unpicklable", "does not fit its type or JSON"),
-        ("lambda", "does not fit its type or JSON"),
-        ("large", "would be 2097154 bytes of JSON, more than the 1048576 allowed"),
-    ],
-)
-async def test_every_end_of_a_process_handler_is_told(team: LocalTeam, how: str, told: str) -> None:
+ENDS = {
+    "retry": "once more",
+    "reject": "not like this",
+    "raise": "ValueError: broken there",
+    "leave": "SystemExit: left",
+    "unreadable": r"Unreadable: \(its str\(\) raised\)",
+    "unpicklable": "does not fit its type or JSON",
+    "lambda": "does not fit its type or JSON",
+    "large": "would be 2097154 bytes of JSON, more than the 1048576 allowed",
+}
+
+
+async def test_every_end_of_a_process_handler_is_told(team: LocalTeam) -> None:
     """Signals, failures and results that cannot be kept come back as what they are; the process stays."""
     await team.work(cruncher)
-    handle = await team.orc.submit("end", {"how": how})
-    with pytest.raises(TaskFailed, match=told) as failed:
-        await handle.result(PROCESS_TIMEOUT_S)
-    if how == "raise":
-        assert "in end" in failed.value.errors[0]  # the traceback from over there
+    pids = {(await (await team.orc.submit("where")).result(PROCESS_TIMEOUT_S))["pid"]}
+    for how, told in ENDS.items():
+        handle = await team.orc.submit("end", {"how": how})
+        with pytest.raises(TaskFailed, match=told) as failed:
+            await handle.result(PROCESS_TIMEOUT_S)
+        if how == "raise":
+            assert "in end" in failed.value.errors[0]  # the traceback from over there
+        pids.add((await (await team.orc.submit("where")).result(PROCESS_TIMEOUT_S))["pid"])
+        assert len(pids) == 1, f"{how} ended the process"
     assert await (await team.orc.submit("end", {"how": "noisy"})).result(PROCESS_TIMEOUT_S) == "quiet"
 
 
