@@ -28,6 +28,7 @@ from orchestrator.tasks.model import (
     WatchStatus,
 )
 from tests.contract.sample_calls import SAMPLES, WRAPPED
+from tests.helpers.cases import each_case
 
 LUA = Path(__file__).parents[2] / "lua"
 INCLUDES = sorted((LUA / "includes").glob("*.lua"))
@@ -149,7 +150,7 @@ def test_header() -> None:
         assert re.search(r"^-- repeat: ", words, re.MULTILINE), script.name
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("script", "statuses"),
     [
         ("tasks/finish", FinishStatus),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
+from tests.helpers.cases import each_case
 
 LUA = Path(__file__).parents[2] / "lua"
 OF_SCOPES = {LUA / "locks", LUA / "workspace"}
@@ -23,7 +23,7 @@ SOURCES |= {
 """Scripts by file, and functions of modules by `<module>.<function>`."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("what", "pattern", "where"),
     [
         ("reads a task's record", r"'HMGET', (task_key|pool \.\. ':task:')", {"record.read_task"}),

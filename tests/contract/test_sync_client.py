@@ -5,13 +5,12 @@ from __future__ import annotations
 import inspect
 from typing import Any, Final, get_overloads
 
-import pytest
-
 import orchestrator
 from orchestrator import sync
 from orchestrator.client import admin
 from orchestrator.schedules import api
 from orchestrator.tasks.options import TaskOptions
+from tests.helpers.cases import each_case
 
 RENAMED: Final = {"aclose": "close"}
 FOR_OTHERS: Final = {
@@ -50,7 +49,7 @@ def parameters(function: Any) -> list[tuple[str, object]]:
     return [(name, "option" if name in TaskOptions.__annotations__ else default) for name, default in found]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_it_has_every_call(name: str) -> None:
     """Nothing is missing, nothing is invented."""
     known = {RENAMED.get(member, member) for member in members(ORIGINALS[name])} - FOR_OTHERS.get(name, set())
@@ -58,7 +57,7 @@ def test_it_has_every_call(name: str) -> None:
     assert sync.__all__ == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each_case("name", NAMES)
 def test_calls_take_the_same(name: str) -> None:
     """Arguments have the same names, order and defaults, and nothing is a coroutine."""
     asynchronous, synchronous = members(ORIGINALS[name]), members(getattr(sync, name))

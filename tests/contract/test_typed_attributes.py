@@ -7,11 +7,10 @@ import inspect
 import textwrap
 from typing import Any, Final
 
-import pytest
-
 import orchestrator
 import orchestrator.sync
 import orchestrator.workers.testing
+from tests.helpers.cases import each_case
 
 MODULES: Final = [orchestrator, orchestrator.sync, orchestrator.workers.testing]
 
@@ -53,7 +52,7 @@ def unsaid(classes: list[type]) -> list[str]:
     return [f"{cls}.{name}" for cls, name in found if name not in said]
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
+@each_case("module", MODULES)
 def test_attributes_of_public_classes_say_their_type(module: Any) -> None:
     """Whoever uses what a package exports sees the same types in every checker."""
     public = [getattr(module, name) for name in module.__all__]

@@ -21,6 +21,15 @@ def names(link: SyncLink, prefix: str) -> list[str]:
             return sorted(set(found))
 
 
+def clear(link: SyncLink, prefix: str) -> None:
+    """Remove every key that begins with `prefix`; each must have a time to live or be listed as permanent."""
+    keys = names(link, prefix)
+    immortal = [key for key in keys if not is_permanent(key) and link.execute("PTTL", key) == -1]
+    assert immortal == [], "keys without a time to live that are not listed as permanent"
+    if keys:
+        link.execute("UNLINK", *keys)
+
+
 def snapshot(link: SyncLink, prefix: str) -> dict[str, Any]:
     """Contents of every key; of a stream also who has what pending, of each key whether it has a time to live."""
     return {name: (_contents(link, name), link.execute("PTTL", name) >= 0) for name in names(link, prefix)}

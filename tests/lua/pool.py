@@ -39,7 +39,7 @@ from orchestrator.tasks.model import (
 )
 from orchestrator.tasks.questions import StoredQuestion, pack_question
 from orchestrator.why import scripts
-from tests.lua.keyspace import names, snapshot
+from tests.lua.keyspace import clear, names, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -170,6 +170,11 @@ class Pool:
         self.store = SyncStore(Endpoint(url), self.keys, name="test")
         self.link = self.store._link
         self.now_us: int | None = START_US
+
+    def start_afresh(self) -> None:
+        """Check the lifetimes of the pool's keys, remove them and set the clock back."""
+        clear(self.link, self.keys.root)
+        self.now_us = START_US
 
     @property
     def now_ms(self) -> int:

@@ -15,6 +15,7 @@ from orchestrator.store.keys import POOL_KEYS, PoolKeys
 from orchestrator.store.script_files import all_scripts
 from orchestrator.testing.waiting import wait_until
 from tests.faultkit.servers import RedisServer
+from tests.helpers.cases import each_case
 from tests.lua.pool import Pool, row
 from tests.lua.scenario import every_script, play
 
@@ -95,7 +96,7 @@ def test_another_slot_is_refused(cluster_pool: Pool) -> None:
         cluster_pool.execute("EVALSHA", sha, 1, "elsewhere")
 
 
-@pytest.mark.parametrize("foreign", HOSTILE, ids=range(len(HOSTILE)))
+@each_case("foreign", HOSTILE, fresh="cluster_pool")
 def test_hostile_ids_do_no_harm(cluster_pool: Pool, foreign: str) -> None:
     """Any text as idempotency key: encoded reversibly, in the pool's slot, in a key of its own."""
     pool = cluster_pool
@@ -119,7 +120,7 @@ def test_hostile_ids_do_no_harm(cluster_pool: Pool, foreign: str) -> None:
     assert {name.removeprefix(f"{pool.keys.root}:").split(":")[0] for name in pool.names()} <= stems
 
 
-@pytest.mark.parametrize("name", [text for text in HOSTILE if text not in {"a:b", "task", "limit:@ed"}], ids=ascii)
+@each_case("name", [text for text in HOSTILE if text not in {"a:b", "task", "limit:@ed"}])
 def test_hostile_names_are_refused(name: str) -> None:
     """Names that we hand out are refused with a clear error when they could change a key."""
     with pytest.raises(InvalidInput, match="is not a valid name"):

@@ -13,6 +13,7 @@ from orchestrator.core.issued import VERSION, Issued, pack_issued
 from orchestrator.core.rates import parse_rate
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import CancelStatus, Envelope, TaskState, VerdictKind, encode_envelope
+from tests.helpers.cases import each_case
 from tests.lua.pool import Team, rank, row
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def given(pool: Pool, agent: str = "ed") -> list[str]:
     return [delivery.task_id for delivery in pool.deliver(agent=agent)]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("begin", "end"),
     [
         (("stop", {}), ("start", {})),
@@ -66,6 +67,7 @@ def given(pool: Pool, agent: str = "ed") -> list[str]:
         (("pause-agent", {"agent": "ed"}), ("resume-agent", {"agent": "ed"})),
         (("pause-queue", {"queue": "skill:sum"}), ("resume-queue", {"queue": "skill:sum"})),
     ],
+    fresh="pool",
 )
 def test_nothing_is_assigned(pool: Pool, begin: tuple[str, dict[str, Any]], end: tuple[str, dict[str, Any]]) -> None:
     """While it is active nothing is given out; before and after it is."""
@@ -80,7 +82,7 @@ def test_nothing_is_assigned(pool: Pool, begin: tuple[str, dict[str, Any]], end:
     assert given(pool) == [second]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "values"),
     [
         ("stop", {"agent": "other"}),
@@ -90,6 +92,7 @@ def test_nothing_is_assigned(pool: Pool, begin: tuple[str, dict[str, Any]], end:
         ("pause-queue", {"queue": "agent:ed"}),
         ("drain-queue", {"queue": "skill:sum"}),
     ],
+    fresh="pool",
 )
 def test_others_go_on(pool: Pool, kind: str, values: dict[str, Any]) -> None:
     """What holds for others holds nothing back here."""
@@ -99,8 +102,8 @@ def test_others_go_on(pool: Pool, kind: str, values: dict[str, Any]) -> None:
     assert len(given(pool)) == 2
 
 
-@pytest.mark.parametrize("size", [0, 255, 256, 65_535, 65_536])
-@pytest.mark.parametrize("session", ["101", STRANGE])
+@each_case("size", [0, 255, 256, 65_535, 65_536], fresh="pool")
+@each_case("session", ["101", STRANGE], fresh="pool")
 def test_stopped_session(pool: Pool, session: str, size: int) -> None:
     """Tasks of a stopped session leave the queue to the others, and come back to the places that they had."""
     pool.register()
@@ -163,7 +166,7 @@ def test_adopted_without_a_stop(pool: Pool) -> None:
     assert [delivery.task_id for delivery in pool.adopt("w2")] == [task.id]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "values", "slot"),
     [
         ("stop", {"refuse": True}, "stop:all"),
@@ -172,6 +175,7 @@ def test_adopted_without_a_stop(pool: Pool) -> None:
         ("stop", {"session": STRANGE, "refuse": True}, f"stop:session:{STRANGE}"),
         ("drain-queue", {"queue": "skill:sum"}, "drain:queue:skill:sum"),
     ],
+    fresh="pool",
 )
 def test_refused_by_validation(pool: Pool, kind: str, values: dict[str, Any], slot: str) -> None:
     """A stop that says so, and a drain, refuse new tasks; a task that is known is known all the same."""

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import CancelStatus, Envelope, VerdictKind, encode_envelope
+from tests.helpers.cases import each_case
 from tests.lua.pool import LEASE_MS, Team, row
 
 if TYPE_CHECKING:
@@ -22,8 +23,8 @@ def task_of(skill: str, *, start_by_ms: int = 0, depth: int = 0) -> Row:
     return row(queue=f"skill:{skill}", envelope=opaque(packed), start_by_ms=start_by_ms)
 
 
-@pytest.mark.parametrize("depth", [0, 1], ids=["plain", "child"])
-@pytest.mark.parametrize("length", [1, 31, 32, 128])
+@each_case("depth", [0, 1], fresh="pool")
+@each_case("length", [1, 31, 32, 128], fresh="pool")
 def test_ways_back(pool: Pool, length: int, depth: int) -> None:
     """After a retry, a snooze and a lost lease it is in its skill's queue again, however long the name."""
     skill = "s" * length

@@ -23,6 +23,11 @@ class WatchedPool(Pool):
         self.steps: set[tuple[str | None, str, str | None]] = set()
         self._facts: dict[str, tuple[str | None, str | None]] = {}
 
+    def start_afresh(self) -> None:
+        """Switch to an empty pool and forget the steps."""
+        super().start_afresh()
+        self.steps, self._facts = set(), {}
+
     @property
     def known(self) -> list[str]:
         """The tasks that are watched."""

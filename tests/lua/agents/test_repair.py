@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core.rates import Rate
+from tests.helpers.cases import each_case
 from tests.lua.pool import Pool, Team
 
 pytestmark = pytest.mark.both_servers
@@ -76,7 +77,7 @@ def test_a_heartbeat_notices_what_was_lost(pool: Pool, lost: str) -> None:
     assert len(pool.deliver()) == 1, "its limit holds again"
 
 
-@pytest.mark.parametrize("key", ["agents", "workers", "doorbell", "agent:ed", "skills:sum"])
+@each_case("key", ["agents", "workers", "doorbell", "agent:ed", "skills:sum"], fresh="pool")
 def test_another_type_in_the_registry(pool: Pool, key: str) -> None:
     """It is passed by, and nothing is torn."""
     pool.register()

@@ -11,6 +11,7 @@ from orchestrator.control.desired import read_desired
 from orchestrator.control.signing import Signer
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.issued import read_slot_value, unpack_issued
+from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -111,9 +112,10 @@ def test_replayed(pool: Pool) -> None:
     assert [fields[-1] for _, fields in pool.entries(pool.keys.refused_control)] == ["replayed"]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("offset_ms", "status"),
     [(-60_001, "expired"), (-60_000, "accepted"), (5_000, "accepted"), (5_001, "early"), (6_000, "early")],
+    fresh="pool",
 )
 def test_time(pool: Pool, offset_ms: int, status: str) -> None:
     """Neither what was issued too long ago is accepted nor what says that it comes from the future."""
@@ -170,8 +172,8 @@ def test_limit(pool: Pool) -> None:
     assert pool.execute("HGETALL", pool.keys.limits) == [b"model", b"10 60000000"]
 
 
-@pytest.mark.parametrize("damage", [b"nonsense", b"", b"nan", b"inf", b"-0", b"-7", b"1e400", b"9" * 16, b"9" * 5000])
-@pytest.mark.parametrize("field", ["seq", "sessions", "epoch"])
+@each_case("damage", [b"nonsense", b"", b"nan", b"inf", b"-0", b"-7", b"1e400", b"9" * 16, b"9" * 5000], fresh="pool")
+@each_case("field", ["seq", "sessions", "epoch"], fresh="pool")
 def test_damaged_numbers(pool: Pool, field: str, damage: bytes) -> None:
     """Whoever writes nonsense into the numbers of the state keeps no stop out, and counting goes on."""
     pool.execute("HSET", pool.keys.desired, field, damage)

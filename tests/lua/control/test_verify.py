@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.control.commands import Stop, make_command
 from orchestrator.control.scripts import Verification, VerificationRow, verify
+from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -86,7 +87,7 @@ def test_over(pool: Pool) -> None:
     assert pool.desired() == {"seq": b"2"}
 
 
-@pytest.mark.parametrize("verification", list(Verification))
+@each_case("verification", list(Verification), fresh="pool")
 def test_changed_meanwhile(pool: Pool, verification: Verification) -> None:
     """A slot that says something else than what was judged stays as it is."""
     value = stopped(pool)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.tasks.model import CancelStatus, DeleteStatus, TaskState, VerdictKind
+from tests.helpers.cases import each_case
 from tests.lua.pool import chunk, row
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("state", ENDS)
+@each_case("state", ENDS, fresh="pool")
 def test_everything_goes(pool: Pool, state: TaskState) -> None:
     """Record, output, idempotency key and place among the dead letters go; a stub stays for 5 minutes."""
     pool.register()

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.tasks.model import EmitStatus, VerdictKind
+from tests.helpers.cases import each_case
 from tests.lua.pool import MAX_WAIT_S, chunk, row
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def test_each_row_is_judged_for_itself(pool: Pool) -> None:
     assert numbers(pool, other) == [1]
 
 
-@pytest.mark.parametrize("kind", list(VerdictKind))
+@each_case("kind", list(VerdictKind), fresh="pool")
 def test_stale_after_a_verdict(pool: Pool, kind: VerdictKind) -> None:
     """Whatever an attempt decided: from then on it can add nothing."""
     mine = start(pool)

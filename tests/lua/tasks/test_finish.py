@@ -10,6 +10,7 @@ import pytest
 from orchestrator.core.ids import new_task_id
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import FinishStatus, TaskState, Verdict, VerdictKind
+from tests.helpers.cases import each_case
 from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, Team, node, rank, row
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def test_back(pool: Pool, kind: VerdictKind) -> None:
     assert pool.deliver()[0].attempt == 1
 
 
-@pytest.mark.parametrize("kind", AGAIN)
+@each_case("kind", AGAIN, fresh="pool")
 def test_waits_again_for_as_long(pool: Pool, kind: VerdictKind) -> None:
     """A task that goes back may wait as long as a new one, and its key with it."""
     delivery = start(pool, idem="k", digest="d")
@@ -152,7 +153,7 @@ def test_waits_again_for_as_long(pool: Pool, kind: VerdictKind) -> None:
     assert pool.ttl_s(record) == pool.ttl_s(key) == expected
 
 
-@pytest.mark.parametrize("kind", list(VerdictKind))
+@each_case("kind", list(VerdictKind), fresh="pool")
 def test_repeat(pool: Pool, kind: VerdictKind) -> None:
     """The very same verdict again, later or within one call, is `already` and changes nothing."""
     delivery = start(pool, reply="c1")
@@ -177,7 +178,7 @@ def test_two_verdicts_of_one_attempt(pool: Pool) -> None:
     assert pool.stats() == {"submitted": 1, "assigned": 2, "retried": 1, "succeeded": 1}
 
 
-@pytest.mark.parametrize("kind", list(VerdictKind))
+@each_case("kind", list(VerdictKind), fresh="pool")
 def test_stale(pool: Pool, kind: VerdictKind) -> None:
     """An attempt whose task was taken away can change nothing any more, whatever it says."""
     delivery = start(pool)
@@ -200,7 +201,7 @@ def test_stale_before_delivery(pool: Pool) -> None:
         assert pool.end(guess) == STALE
 
 
-@pytest.mark.parametrize("kind", AGAIN)
+@each_case("kind", AGAIN, fresh="pool")
 def test_cancel_mark_wins_over_going_back(pool: Pool, kind: VerdictKind) -> None:
     """A task that somebody asked to cancel does not go back: it ends, for the reason given, and its slot is free."""
     delivery = start(pool, reply="c1")
@@ -251,7 +252,7 @@ def test_returned_slots(pool: Pool) -> None:
         assert pool.finish((third, Verdict(VerdictKind.RELEASED))) == [ALREADY]
 
 
-@pytest.mark.parametrize(("digit", "hears"), [("7", False), ("8", True), ("9", True), ("a", True), ("f", True)])
+@each_case(("digit", "hears"), [("7", False), ("8", True), ("9", True), ("a", True), ("f", True)], fresh="pool")
 def test_only_a_maker_that_listens_hears(pool: Pool, digit: str, hears: bool) -> None:  # noqa: FBT001
     """The last group of an id is the address of the reply, if its first digit says that somebody listens there."""
     pool.register()

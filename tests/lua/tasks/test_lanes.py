@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.tasks.model import CancelStatus, TaskState, Verdict, VerdictKind
+from tests.helpers.cases import each_case
 from tests.lua.pool import LEASE_MS, Row, row
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def test_any_queue(pool: Pool) -> None:
     assert first not in lane(pool)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "fields"),
     [
         (VerdictKind.RETRY, {"payload": b"broken"}),
@@ -97,6 +98,7 @@ def test_any_queue(pool: Pool) -> None:
         (VerdictKind.REQUEUE, {}),
         (VerdictKind.RELEASED, {}),
     ],
+    fresh="pool",
 )
 def test_keeps_the_turn(pool: Pool, kind: VerdictKind, fields: dict[str, Any]) -> None:
     """A task that is tried again, snoozes or goes back keeps the turn: nothing of its lane overtakes it."""

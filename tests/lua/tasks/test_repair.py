@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import FinishStatus, Verdict, VerdictKind
+from tests.helpers.cases import each_case
 from tests.lua.pool import DEAD_TTL_S, MAX_WAIT_S, STRICT_MS, Pool, Team, chunk, row
 
 if TYPE_CHECKING:
@@ -331,8 +332,8 @@ def test_what_belongs_to_no_task(pool: Pool) -> None:
     assert pool.repair(*rows) == []
 
 
-@pytest.mark.parametrize("field", ["gen", "env", "state", "by", "fails", "deaths", "due", "queue"])
-@pytest.mark.parametrize("value", [b"\xff\xfe{garbage", b""])
+@each_case("field", ["gen", "env", "state", "by", "fails", "deaths", "due", "queue"], fresh="pool")
+@each_case("value", [b"\xff\xfe{garbage", b""], fresh="pool")
 def test_a_damaged_record(pool: Pool, field: str, value: bytes) -> None:
     """It becomes a dead letter that says why, and stops nobody any more."""
     pool.register()
@@ -366,8 +367,10 @@ def test_another_type_in_place_of_a_record(pool: Pool) -> None:
     pool.execute("DEL", pool.keys.task(bad))
 
 
-@pytest.mark.parametrize(
-    "key", ["scheduled", "expiring", "dead", "queues", "events", "doorbell", "stats:TOTAL", "queue:skill:sum"]
+@each_case(
+    "key",
+    ["scheduled", "expiring", "dead", "queues", "events", "doorbell", "stats:TOTAL", "queue:skill:sum"],
+    fresh="pool",
 )
 def test_another_type_in_place_of_an_index(pool: Pool, key: str) -> None:
     """Nothing is written where a repair could be torn in the middle; what is wrong is found all the same."""

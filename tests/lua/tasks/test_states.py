@@ -12,6 +12,7 @@ from orchestrator.core.rates import Rate
 from orchestrator.store.script_files import all_scripts
 from orchestrator.tasks.model import WAITING, StoredState, TaskState, VerdictKind
 from orchestrator.tasks.states import STEPS, Step
+from tests.helpers.cases import each_case
 from tests.lua.pool import LEASE_MS, Pool, Team, row
 from tests.lua.watched_pool import WatchedPool
 
@@ -379,7 +380,7 @@ def pool(redis_server: RedisServer, prefix: str) -> Iterator[WatchedPool]:
     pool.close()
 
 
-@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step.before}-{step.script}-{step.after}")
+@each_case("step", STEPS, fresh="pool")
 def test_each_step_is_taken(pool: WatchedPool, step: Step) -> None:
     """What the table says of a step, a script really does."""
     SCENARIOS[step.before, step.script, step.after](pool)
@@ -387,7 +388,7 @@ def test_each_step_is_taken(pool: WatchedPool, step: Step) -> None:
     assert pool.steps <= {(known.before, known.script, known.after) for known in STEPS}
 
 
-@pytest.mark.parametrize("script", sorted({step.script for step in STEPS} - {"delete"}))
+@each_case("script", sorted({step.script for step in STEPS} - {"delete"}))
 def test_no_script_writes_another_state(script: str) -> None:
     """The states that a script's text can write are those that the table has for it."""
     states = {next(filter(None, found)) for found in _WRITES.findall(all_scripts()[f"tasks/{script}"].text)}

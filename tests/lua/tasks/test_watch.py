@@ -9,6 +9,7 @@ import pytest
 from orchestrator.core.errors import ServerRefused
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import VerdictKind, WatchStatus
+from tests.helpers.cases import each_case
 from tests.lua.pool import DEAD_TTL_S, LEASE_MS, Team, chunk, row
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def test_nothing_is_told_of_tasks_that_nobody_follows(pool: Pool) -> None:
     assert pool.keys.out(task) not in pool.names()
 
 
-@pytest.mark.parametrize("kind", list(BACK))
+@each_case("kind", list(BACK), fresh="pool")
 def test_leaving_an_attempt(pool: Pool, kind: VerdictKind) -> None:
     """How an attempt left its task, with its generation and number; then who gets it next."""
     pool.register()
@@ -119,7 +120,7 @@ def test_leaving_an_attempt(pool: Pool, kind: VerdictKind) -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", list(ENDS))
+@each_case("kind", list(ENDS), fresh="pool")
 def test_verdict_ends(pool: Pool, kind: VerdictKind) -> None:
     """The end is the last entry, in the call that ends the task, with its reason; the stream lives as the record."""
     pool.register()

@@ -13,7 +13,7 @@ from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.store.store import Endpoint, SyncStore
 from orchestrator.workspace import scripts
 from orchestrator.workspace.events import parse_event
-from tests.lua.keyspace import names
+from tests.lua.keyspace import clear, names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -44,10 +44,18 @@ class Space:
     def __init__(self, url: str, prefix: str, session: str = "S/1", **settings: Any) -> None:
         self.keys = ScopeKeys(prefix, "session", session)
         self.store = SyncStore(Endpoint(url), PoolKeys(prefix, "p"), name="test")
-        self.now_us: int | None = START_US
         self.settings = WorkspaceSettings(**settings)
         self._ops = itertools.count()
+        self._fill()
+
+    def _fill(self) -> None:
+        self.now_us: int | None = START_US
         self.hold()
+
+    def start_afresh(self) -> None:
+        """Check the lifetimes of the session's keys, and begin again as after the set-up."""
+        clear(self.store._link, self.keys.root)
+        self._fill()
 
     def hold(self, value: str = VALUE, lock: str = LOCK) -> None:
         """Let a lock have this value."""

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from orchestrator.core.errors import ServerRefused
+from tests.helpers.cases import each_case
 from tests.lua.workspace.space import Space, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from orchestrator.workspace.scripts import ChangeReply
+    from tests.faultkit.servers import RedisServer
 
 pytestmark = pytest.mark.both_servers
 
@@ -33,21 +35,30 @@ CHANGES: dict[str, Callable[..., Any]] = {
     "acknowledge": lambda space, **how: space.acknowledge("eve", "9999999999999-1", **how),
     "clear": lambda space, **how: space.clear(**how),
 }
-each_change = pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
+each_change = each_case("change", CHANGES.values(), ids=CHANGES, fresh="lived_in")
+
+
+class LivedIn(Space):
+    """A workspace with a little of everything."""
+
+    def _fill(self) -> None:
+        super()._fill()
+        self.patch(("there", "set", b'"x"'), ("number", "set", b"1"))
+        self.patch(("draft", "set", b"{}"), owner="ada")
+        self.append("l", b"0")
+        self.members("s", "add", "old", "older")
+        self.transition("job", "open")
+        self.join("ada", 60_000)
+        self.direct("eve")
+        self.execute("XADD", self.keys.key("inbox:eve"), "9999999999999-1", "k", "STOP", "a", "", "d", "1")
 
 
 @pytest.fixture
-def lived_in(space: Space) -> Space:
+def lived_in(redis_server: RedisServer, prefix: str) -> Iterator[LivedIn]:
     """A workspace with a little of everything."""
-    space.patch(("there", "set", b'"x"'), ("number", "set", b"1"))
-    space.patch(("draft", "set", b"{}"), owner="ada")
-    space.append("l", b"0")
-    space.members("s", "add", "old", "older")
-    space.transition("job", "open")
-    space.join("ada", 60_000)
-    space.direct("eve")
-    space.execute("XADD", space.keys.key("inbox:eve"), "9999999999999-1", "k", "STOP", "a", "", "d", "1")
-    return space
+    space = LivedIn(redis_server.url, prefix)
+    yield space
+    space.close()
 
 
 @each_change
@@ -93,7 +104,7 @@ def test_sent_again_after_the_lock_went(lived_in: Space, change: Callable[..., C
 
 
 @each_change
-@pytest.mark.parametrize(
+@each_case(
     "who",
     [
         Writer(value="1:t1:6:ab"),
@@ -104,6 +115,7 @@ def test_sent_again_after_the_lock_went(lived_in: Space, change: Callable[..., C
         Writer(lock="x", value=""),
     ],
     ids=["generation", "nonce", "task", "session", "empty", "nothing"],
+    fresh="lived_in",
 )
 def test_fenced(lived_in: Space, change: Callable[..., ChangeReply], who: Writer) -> None:
     """A change under a lock that does not hold just this value changes nothing, and names what it holds."""
@@ -180,7 +192,7 @@ def test_many_rows(space: Space, count: int) -> None:
     assert [len(event.changes) for event in space.events()] == [count]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("stored", "by", "sum_"),
     [
         (None, b"3", b"3"),
@@ -196,6 +208,7 @@ def test_many_rows(space: Space, count: int) -> None:
         (b'"1"', b"1", None),
         (b"null", b"1", None),
     ],
+    fresh="space",
 )
 def test_incr(space: Space, stored: bytes | None, by: bytes, sum_: bytes | None) -> None:
     """Whole numbers are added exactly; what would not be exact, or is no whole number, is refused."""

@@ -13,6 +13,7 @@ from benchmarks import peer as peer_module
 from benchmarks.peer import Peer
 from benchmarks.peers.environment import PeerMissingError, environment_of, first_that_starts, install_all
 from benchmarks.peers.registry import PEERS
+from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +53,7 @@ def _installations(tmp_path: Path) -> int:
     return len((tmp_path / "calls").read_text().splitlines())
 
 
-@pytest.mark.parametrize("peer", PEERS.values(), ids=PEERS)
+@each_case("peer", PEERS.values())
 def test_everything_is_pinned(peer: Peer) -> None:
     """Each requirement of a peer names one exact version, and the peer is among them."""
     lines = [line for line in peer.requirements.read_text().splitlines() if not line.startswith("#")]

@@ -9,12 +9,13 @@ import pytest
 
 from orchestrator.cli.terminal import inputs
 from orchestrator.core.errors import InvalidInput
+from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("pair", "value"),
     [
         ("x=3", 3),
@@ -45,9 +46,7 @@ def test_pairs_win_over_body() -> None:
     assert inputs.arguments('{"a": 1, "b": 2}', ["b=3", "b=4"]) == {"a": 1, "b": 4}
 
 
-@pytest.mark.parametrize(
-    "body", ["{", "[1]", "3", "null", "", "{'a': 1}", '{"a": NaN}', '{"a": 1, "a": 2}', "[" * 100_000]
-)
+@each_case("body", ["{", "[1]", "3", "null", "", "{'a': 1}", '{"a": NaN}', '{"a": 1, "a": 2}', "[" * 100_000])
 def test_body_refused(body: str) -> None:
     """A body that is no JSON object, or says one thing twice, is refused with an example of a good one."""
     with pytest.raises(InvalidInput, match="words"):
@@ -75,7 +74,7 @@ def test_body_from_bad_file(tmp_path: Path, name: str, message: str) -> None:
         inputs.arguments(f"@{tmp_path}/{name}", [])
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "seconds"),
     [
         ("90s", 90),
@@ -94,7 +93,7 @@ def test_duration(text: str, seconds: float) -> None:
     assert inputs.duration_s("--delay", text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "x", "5x", "-5s", "5 minutes", "h", "1h!", "nan", "inf", "1e3", "٣s"])
+@each_case("text", ["", "x", "5x", "-5s", "5 minutes", "h", "1h!", "nan", "inf", "1e3", "٣s"])
 def test_duration_refused(text: str) -> None:
     """Anything else is refused by the name of its option."""
     with pytest.raises(InvalidInput, match="--delay"):

@@ -12,6 +12,7 @@ from orchestrator.cli.terminal import output
 from orchestrator.cli.terminal.failures import error_line, exit_code_of
 from orchestrator.cli.terminal.parsing import globals_after_words
 from orchestrator.core.errors import ConfigError, NotFound, QueueFull, ServerUnavailable, TaskFailed
+from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,7 +47,7 @@ def test_json_keeps_user_digits() -> None:
             assert digits in text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("offset_s", "text"),
     [(0, "0s ago"), (59.5, "59s ago"), (61, "1m ago"), (7200, "2h ago"), (200_000, "2d ago"), (-90, "in 1m")],
 )
@@ -93,7 +94,7 @@ def test_error_line() -> None:
     assert "\x1b" not in error_line(HOSTILE)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("typed", "arranged"),
     [
         ("-o json tasks list", "tasks list -o json"),

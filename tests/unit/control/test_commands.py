@@ -16,6 +16,7 @@ from orchestrator.control.commands import (
     make_command,
 )
 from orchestrator.core.errors import InvalidInput
+from tests.helpers.cases import each_case
 
 TASK: Final = "0190f6e5-4d2a-7c3b-9f10-2b6c8d4e1a55"
 
@@ -58,7 +59,7 @@ def test_every_kind_is_tried() -> None:
     assert set(COMMANDS) == set(KINDS)
 
 
-@pytest.mark.parametrize("kind", COMMANDS)
+@each_case("kind", COMMANDS)
 def test_round_trip(kind: str) -> None:
     """It says what it changes, and comes back as it went."""
     values, changes = COMMANDS[kind]
@@ -71,7 +72,7 @@ def test_round_trip(kind: str) -> None:
     assert "\n" not in command.words
 
 
-@pytest.mark.parametrize("kind", COMMANDS)
+@each_case("kind", COMMANDS)
 def test_a_field_too_many(kind: str) -> None:
     """A field that the kind does not have is refused: it would be obeyed without what it asks for."""
     values, _ = COMMANDS[kind]
@@ -82,7 +83,7 @@ def test_a_field_too_many(kind: str) -> None:
         decode_command(json.dumps(said).encode())
 
 
-@pytest.mark.parametrize(
+@each_case(
     "data",
     [
         b"",

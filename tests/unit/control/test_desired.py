@@ -10,6 +10,7 @@ from orchestrator.control.commands import Command, encode_command, make_command
 from orchestrator.control.desired import NOTHING, Desired, read_desired
 from orchestrator.control.signing import Signer
 from orchestrator.core.issued import VERSION, Issued, pack_issued
+from tests.helpers.cases import each_case
 
 ROOT: Final = "a:b:c:{pool:p}"
 OPEN, SIGNER = Signer("", "", ROOT), Signer("the-secret-of-the-pool", "", ROOT)
@@ -42,7 +43,7 @@ def test_nothing() -> None:
     assert NOTHING.interrupts(agent="ed", skill="sum", session=None) is None
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("stopped", "found"),
     [
         ({}, "stop:all"),
@@ -96,7 +97,7 @@ def test_others() -> None:
     assert "do:id-1000000" not in desired.active
 
 
-@pytest.mark.parametrize(
+@each_case(
     "field",
     [
         ("stop:all", b""),
@@ -119,7 +120,7 @@ def test_damaged_and_swapped(field: tuple[str, bytes]) -> None:
     assert desired.doubtful == {field[0]}
 
 
-@pytest.mark.parametrize("number", [b"nonsense", b"", b"-1", b"1.5", b"inf", b"9" * 16, b"9" * 5000])
+@each_case("number", [b"nonsense", b"", b"-1", b"1.5", b"inf", b"9" * 16, b"9" * 5000])
 def test_damaged_numbers(number: bytes) -> None:
     """They count as none."""
     assert read({"seq": number, "epoch": number}) == NOTHING

@@ -8,6 +8,7 @@ from orchestrator.control.commands import Stop, encode_command
 from orchestrator.control.signing import Signer
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.issued import VERSION, Issued, pack_issued, unpack_issued
+from tests.helpers.cases import each_case
 
 OLD, NEW, ROOT = "the-old-secret-of-1980", "the-new-secret-of-1990", "a:b:c:{pool:p}"
 PACKED = pack_issued(Issued(VERSION, "id", encode_command(Stop()), "ann@desk", "why", 1, 2, 0, "key"))
@@ -43,7 +44,7 @@ def test_each_letter_of_the_signature_counts() -> None:
         assert not signer().accepts(PACKED, true[:at] + true[at] + true[at:]), at
 
 
-@pytest.mark.parametrize("signature", ["", " ", "é", "\ufffd" * 64, "\udcff", "0" * 64, "x" * 1_000_000])
+@each_case("signature", ["", " ", "é", "\ufffd" * 64, "\udcff", "0" * 64, "x" * 1_000_000])
 def test_strange_signatures(signature: str) -> None:
     """Whatever somebody sends in place of a signature is not true, and breaks nothing."""
     assert not signer().accepts(PACKED, signature)
@@ -81,7 +82,7 @@ def test_nothing_tells_the_secret() -> None:
     assert OLD not in str(signer())
 
 
-@pytest.mark.parametrize(
+@each_case(
     "packed",
     [
         b"",
@@ -92,7 +93,6 @@ def test_nothing_tells_the_secret() -> None:
         pack_issued(Issued(VERSION + 1, "id", b"{}", "", "", 1, 2, 0)),
         b"\x9a" + PACKED[1:] + b"\x91" * 50_000,
     ],
-    ids=["empty", "no-msgpack", "long", "short", "few", "newer", "deep"],
 )
 def test_unreadable(packed: bytes) -> None:
     """What is no command is said to be none, whatever it is."""

@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from orchestrator.core.durations import MAX_DURATION_S, Duration, from_instant_ms, instant_ms, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput
+from tests.helpers.cases import each_case
 
 
-@pytest.mark.parametrize(
-    ("value", "seconds"), [(0, 0.0), (5, 5.0), (0.25, 0.25), (timedelta(minutes=2), 120.0), (-0.0, 0.0)]
-)
+@each_case(("value", "seconds"), [(0, 0.0), (5, 5.0), (0.25, 0.25), (timedelta(minutes=2), 120.0), (-0.0, 0.0)])
 def test_durations_are_seconds(value: Duration, seconds: float) -> None:
     """Numbers are seconds; a timedelta is what it says."""
     assert to_seconds("delay", value) == seconds
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "ms"),
     [(0, 0), (0.1, 100), (0.3, 300), (1.001, 1001), (0.0001, 1), (timedelta(microseconds=1), 1), (2.5, 2500)],
 )
@@ -36,7 +35,7 @@ def test_whole_milliseconds_are_exact(ms: int) -> None:
     assert to_ms("delay", ms / 1000) == ms
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "reason"),
     [
         (-1, "must not be negative: -1 s"),

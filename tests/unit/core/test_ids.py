@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core import ids
 from orchestrator.core.errors import InvalidInput
+from tests.helpers.cases import each_case
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=64)
 
@@ -98,7 +99,7 @@ def test_the_last_group_tells_who_made_an_id(*, listens: bool, digits: str) -> N
     assert len({maker.node for maker in makers}) == len(makers)
 
 
-@pytest.mark.parametrize("host", ["web-1", "käse brot", "a" * 300, "-.-", "", None])
+@each_case("host", ["web-1", "käse brot", "a" * 300, "-.-", "", None])
 def test_worker_ids_are_names(host: str | None) -> None:
     """A worker id is a valid name whatever the machine is called, and never the same twice."""
     first, second = ids.new_worker_id(host), ids.new_worker_id(host)
@@ -106,15 +107,13 @@ def test_worker_ids_are_names(host: str | None) -> None:
     assert first != second
 
 
-@pytest.mark.parametrize("name", ["a", "A9", "summarize", "model:gpt-4.1@eu", "0x_y", "a" * 128])
+@each_case("name", ["a", "A9", "summarize", "model:gpt-4.1@eu", "0x_y", "a" * 128])
 def test_names_are_accepted(name: str) -> None:
     """Letters, digits and . _ @ : - make a name."""
     assert ids.check_name("skill", name) == name
 
 
-@pytest.mark.parametrize(
-    "name", ["", " ", "a b", "-a", ":a", "a\n", "a{b}", "a/b", "ä", "a" * 129, "a\x00", "\ud800", None, 7, b"a"]
-)
+@each_case("name", ["", " ", "a b", "-a", ":a", "a\n", "a{b}", "a/b", "ä", "a" * 129, "a\x00", "\ud800", None, 7, b"a"])
 def test_other_names_are_refused(name: str) -> None:
     """Anything else is refused in one line that says what a name may be."""
     with pytest.raises(InvalidInput, match=r"skill .* is not a valid name; use 1 to 128 letters") as refused:
@@ -123,7 +122,7 @@ def test_other_names_are_refused(name: str) -> None:
     assert len(str(refused.value)) < 300
 
 
-@pytest.mark.parametrize(
+@each_case(
     "task_id",
     [
         "",
@@ -164,7 +163,7 @@ def test_common_ids_stay_readable(value: str, encoded: str) -> None:
     assert ids.encode_foreign("lane", value) == encoded
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("value", "reason"),
     [
         ("", "give a text of 1 to 256 bytes"),
@@ -186,7 +185,7 @@ def test_the_longest_foreign_id_passes() -> None:
     assert ids.decode_foreign(ids.encode_foreign("key", "é" * 128)) == "é" * 128
 
 
-@pytest.mark.parametrize("encoded", ["", "%", "%2", "%zz", "a b", "%c3%a9", "%FF", "a\n"])
+@each_case("encoded", ["", "%", "%2", "%zz", "a b", "%c3%a9", "%FF", "a\n"])
 def test_what_was_not_encoded_is_not_decoded(encoded: str) -> None:
     """Decoding refuses what encoding never makes."""
     with pytest.raises(InvalidInput, match="is not an encoded id"):

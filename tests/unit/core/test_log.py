@@ -15,6 +15,7 @@ import structlog
 from pydantic import SecretStr
 
 from orchestrator.core.log import Format, configure_logging, get_logger
+from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,8 +188,8 @@ def test_threads_do_not_mix_their_lines() -> None:
 # -------------------------------------------------------------------------------------------------------------- secrets
 
 
-@pytest.mark.parametrize("format_", ["json", "console"])
-@pytest.mark.parametrize(
+@each_case("format_", ["json", "console"])
+@each_case(
     "values",
     [
         {"password": CANARY},
@@ -214,7 +215,6 @@ def test_threads_do_not_mix_their_lines() -> None:
         {"known": "verbatim-secret"},
         {"known": b"verbatim-secret"},
     ],
-    ids=str,
 )
 def test_no_secret_is_written(values: dict[str, Any], format_: Format) -> None:
     """Passwords are masked by key, in URLs, in assignments, wrapped as secrets, and when they were announced."""
@@ -265,8 +265,8 @@ def test_ordinary_values_stay() -> None:
 NASTY = "a\x1b[2J\x9b31m\x07\x7f\u202eevil\u2028\ud800\x00z"
 
 
-@pytest.mark.parametrize("format_", ["json", "console"])
-@pytest.mark.parametrize("where", ["event", "value", "key", "nested", "exception", "foreign"])
+@each_case("format_", ["json", "console"])
+@each_case("where", ["event", "value", "key", "nested", "exception", "foreign"])
 def test_control_characters_are_escaped(format_: Format, where: str) -> None:
     """No text from outside can move the cursor, turn the reading direction or break the encoder."""
     stream = io.StringIO()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.payload import decode_json, encode_json
+from tests.helpers.cases import each_case
 from tests.helpers.json_values import alike, json_values
 
 
@@ -30,7 +31,7 @@ def test_any_json_comes_back(value: Any) -> None:
     assert alike(decode_json(encode(value)), value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "value",
     [
         {},
@@ -88,18 +89,14 @@ def test_half_characters_are_refused(value: Any) -> None:
         encode(value)
 
 
-@pytest.mark.parametrize("key", [1, None, True, 1.5, (1,), b"k"])
+@each_case("key", [1, None, True, 1.5, (1,), b"k"])
 def test_keys_that_are_no_texts_are_refused(key: Any) -> None:
     """JSON would turn such a key into a text, so it is refused, also deep inside."""
     with pytest.raises(InvalidInput, match="not a text"):
         encode({"a": [{key: 1}]})
 
 
-@pytest.mark.parametrize(
-    "value",
-    [{1, 2}, b"bytes", datetime.now(UTC), Decimal(1), object(), 1j, range(3), iter(())],
-    ids=lambda v: type(v).__name__,
-)
+@each_case("value", [{1, 2}, b"bytes", datetime.now(UTC), Decimal(1), object(), 1j, range(3), iter(())])
 def test_other_types_are_refused_by_name(value: Any) -> None:
     """The refusal names the type that JSON cannot hold."""
     with pytest.raises(InvalidInput, match=type(value).__name__):

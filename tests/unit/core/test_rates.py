@@ -8,9 +8,10 @@ import pytest
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.rates import Rate, parse_rate
+from tests.helpers.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("given", "rate"),
     [
         ("10/s", Rate(10, 1_000_000)),
@@ -38,7 +39,7 @@ def test_a_rate_without_a_unit_is_readable() -> None:
     assert str(parse_rate((3, timedelta(seconds=90)))) == "3 per 90s"
 
 
-@pytest.mark.parametrize(
+@each_case(
     "given",
     ["", "10", "10/", "/s", "10/sec", "10/minute", "-1/s", "1.5/s", "10/s/s", "\u0661/s", None, 10, (1,), ("1", 2)],
 )

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.faultkit import resp
+from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +97,7 @@ def test_a_large_string_in_many_reads() -> None:
     assert frames == [message]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("data", "complaint"),
     [
         (b"PING\r\n", "inline commands are not relayed"),

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from orchestrator.core.durations import from_instant_ms, instant_ms
 from orchestrator.core.errors import InvalidInput
 from orchestrator.schedules.timing import Cron, Every, check_cron, check_every, check_zone, fires
+from tests.helpers.cases import each_case
 
 BERLIN, NEW_YORK, LORD_HOWE = "Europe/Berlin", "America/New_York", "Australia/Lord_Howe"
 NIGHTS = {BERLIN: ("2026-03-29", "2026-10-25"), NEW_YORK: ("2026-03-08", "2026-11-01")}
@@ -32,7 +33,7 @@ def night(expression: str, zone: str, day: str, *, days: int = 1) -> list[str]:
     return [f"{from_instant_ms(ms).astimezone(ZoneInfo(zone)):%H:%M%z}" for ms in found]
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("expression", "berlin", "new_york"),
     [
         ("30 2 * * *", ["03:00+0200"], ["03:00-0400"]),
@@ -50,7 +51,7 @@ def test_night_without_half_past_two(expression: str, berlin: list[str], new_yor
     assert night(expression, NEW_YORK, NIGHTS[NEW_YORK][0]) == new_york
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("zone", "expression", "expected"),
     [
         (BERLIN, "30 2 * * *", ["02:30+0200"]),
@@ -95,7 +96,7 @@ def test_between_the_two() -> None:
     assert from_instant_ms(found) == datetime(2026, 10, 26, 1, 30, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("expression", "after", "expected"),
     [
         ("0 0 29 2 *", "2026-01-01", ["2028-02-29", "2032-02-29"]),
@@ -238,7 +239,7 @@ def test_to_the_end_of_time() -> None:
 # ------------------------------------------------------------------------------------------------- validation
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("expression", "said"),
     [
         ("60 * * * *", "minute '60'"),
@@ -286,7 +287,7 @@ def test_any_text(expression: str) -> None:
     assert found is None or found > 0
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("zone", "meant"),
     [
         ("Europe/Berln", "did you mean Europe/Berlin"),

@@ -7,6 +7,7 @@ from textwrap import dedent
 import pytest
 
 from orchestrator.store.script_records import ScriptError, compile_records
+from tests.helpers.cases import each_case
 
 ROWS = {"rows": ("id", "generation")}
 
@@ -16,7 +17,7 @@ def compiled(text: str) -> str:
     return "\n".join(compile_records("top", dedent(text).strip("\n").split("\n"), ROWS, {"caller": ("op", "lock")}))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "expected"),
     [
         ("return rows[i].generation", "return rows[i][2]"),
@@ -96,7 +97,7 @@ def test_fields_that_are_computed() -> None:
     assert compiled(text) == text
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("text", "told"),
     [
         ("return row.agent", r"top\.lua reads row\.agent; row has the columns id generation"),

@@ -14,6 +14,7 @@ from orchestrator.core.errors import InvalidInput
 from orchestrator.tasks.model import Envelope, encode_envelope
 from orchestrator.tasks.records import TaskRecord
 from orchestrator.tasks.selecting import TaskFilter, error_class, group_by_error
+from tests.helpers.cases import each_case
 
 NOW = datetime(2030, 1, 31, 12, tzinfo=UTC)
 
@@ -41,7 +42,7 @@ def make_task(number: int = 0, **fields: str) -> TaskRecord:
 TASK = make_task()
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("said", "meant"),
     [
         ({}, True),

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 import orchestrator.testing
 from orchestrator.store.keys import POOL_KEYS, PoolKeys
 from orchestrator.store.script_files import all_scripts
 from orchestrator.testing import scripts
+from tests.helpers.cases import each_case
 
 KEYS = PoolKeys("a:b:c", "p")
 COMMANDS = {
@@ -28,7 +27,7 @@ def test_every_script_has_a_function() -> None:
     assert not production & {scripts.script_file(name).sha for name in scripts.NAMES}
 
 
-@pytest.mark.parametrize("name", scripts.NAMES)
+@each_case("name", scripts.NAMES)
 def test_a_script_is_sent_as_it_declares(name: str) -> None:
     """It has one key, the root of the pool, and the arguments of its binding block."""
     script = scripts.script_file(name)

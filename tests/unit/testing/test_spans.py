@@ -9,9 +9,10 @@ import pytest
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.workers.testing.team import span_ms
+from tests.helpers.cases import each_case
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("by", "parts", "wanted_ms"),
     [
         ("1h", {}, 3_600_000),
@@ -32,7 +33,7 @@ def test_spans_are_read(by: Any, parts: dict[str, float], wanted_ms: int) -> Non
     assert span_ms(by, **parts) == wanted_ms
 
 
-@pytest.mark.parametrize("by", ["", "1", "h", "1 month", "1h!", "-1h", -1, 0, timedelta(-1), "1hour", float("nan")])
+@each_case("by", ["", "1", "h", "1 month", "1h!", "-1h", -1, 0, timedelta(-1), "1hour", float("nan")])
 def test_what_is_no_span_is_refused(by: Any) -> None:
     """Nothing, less than nothing, and unknown units are refused with a sentence."""
     with pytest.raises(InvalidInput, match=r"span of time|must not be negative|how far|finite"):

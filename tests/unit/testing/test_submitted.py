@@ -18,6 +18,7 @@ from orchestrator.testing.submitted import (
     select,
     wanted,
 )
+from tests.helpers.cases import each_case
 
 ONE = Submitted("1", "scan", {"path": "/a", "deep": {"er": [1, 2], "x": None}}, TaskState.READY)
 TWO = replace(ONE, id="2", skill="link", args={"path": "/b"}, session="101", state=TaskState.DEAD)
@@ -30,7 +31,7 @@ class Scan(BaseModel):
     path: str
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("args", "fits"),
     [
         ({}, True),

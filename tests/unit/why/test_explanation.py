@@ -13,6 +13,7 @@ from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import TaskState
 from orchestrator.why.explanation import explain
 from orchestrator.why.facts import AgentFacts, Findings, LimitFacts, SkillOffers, WorkerFacts
+from tests.helpers.cases import each_case
 
 NOW_MS = 1_800_000_000_000
 NOON_MS = NOW_MS - NOW_MS % 86_400_000 + 43_200_000
@@ -56,7 +57,7 @@ FOUND = Findings(
 )
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("away_s", "words"),
     [
         (0.04, "12:00:00 UTC (in 0.0 s)"),
@@ -116,7 +117,7 @@ def test_an_attempt_that_was_taken_over_runs_since_then() -> None:
     assert (why.attempt, why.since) == (2, datetime.fromtimestamp(NOW_MS / 1000 - 5, UTC))
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("agents", "cause"),
     [
         ([{"limits": (LimitFacts("x", None),)}], Cause.LIMIT_UNDEFINED),

@@ -10,6 +10,7 @@ import pytest
 from orchestrator import Agent
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.rates import Rate, parse_rate
+from tests.helpers.cases import each_case
 
 
 def test_an_agent_has_sensible_defaults() -> None:
@@ -25,15 +26,14 @@ def test_rates_have_three_spellings(rate: Any) -> None:
     assert Agent("editor", rate=rate).rate == Rate(10, 60_000_000)
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [
         {"name": ""}, {"name": "two words"}, {"name": "@own"}, {"name": "a{b}"}, {"concurrency": 0},
         {"concurrency": 501}, {"concurrency": True}, {"concurrency": 1.5}, {"rate": "10"}, {"rate": "0/s"}, {"rate": 5},
         {"limits": "model"},
         {"limits": ["@x"]}, {"limits": ["a b"]}, {"lease": 0.5}, {"lease": -1}, {"lease": "15"},
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     """Each is refused when the agent is declared."""
     with pytest.raises(InvalidInput):

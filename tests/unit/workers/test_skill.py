@@ -30,6 +30,7 @@ from pydantic import (
 from orchestrator import Agent, Skill, TaskContext
 from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import InvalidInput
+from tests.helpers.cases import each_case
 from tests.helpers.json_values import alike, json_values
 
 if TYPE_CHECKING:
@@ -229,13 +230,12 @@ class Plain:
     """No pydantic type."""
 
 
-@pytest.mark.parametrize(
+@each_case(
     "options",
     [
         {"max_attempts": 0}, {"max_attempts": True}, {"max_deaths": 1001}, {"backoff": "linear"}, {"backoff": -1},
         {"timeout": 0}, {"timeout": -1}, {"timeout": "1"}, {"name": "two words"}, {"name": "a/b"},
-    ],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_options_that_cannot_work_are_refused(options: dict[str, Any]) -> None:
     """Options are checked when decorated."""
 
@@ -291,7 +291,7 @@ def test_arguments_are_validated_from_json() -> None:
     assert bind(skill, args)["more"] == []
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("args", "told"),
     [
         ({"a": "x", "b": []}, "a: Input should be a valid integer"),
@@ -315,7 +315,7 @@ def test_arguments_that_do_not_fit_are_named(args: object, told: str) -> None:
     assert str(by_client.value) == str(by_worker.value)
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "value"),
     [
         (Explosive, {"text": "x"}),
@@ -422,15 +422,13 @@ class Pair:
     right: datetime
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "value"),
     [
         (Note, Note(text="é")), (Pair, Pair(1, datetime(2030, 1, 1, tzinfo=UTC))), (dict[int, str], {1: "a"}),
         (set[int], {1, 2}), (tuple[int, str], (1, "a")), (type(None), None), (float, 1.0), (bytes, b"abc"),
         (list[Note], [Note(text="a")]), (Note | None, None), (dict[str, Any], {"deep": [1.0, 2**64]}),
-    ],
-    ids=str,
-)  # fmt: skip
+    ])  # fmt: skip
 def test_results_come_back_as_their_type(kind: Any, value: Any) -> None:
     """What the handler's annotation says is what a typed handle reads."""
 
@@ -441,7 +439,7 @@ def test_results_come_back_as_their_type(kind: Any, value: Any) -> None:
     assert skill.read_result(skill.dump_result(value, max_bytes=1000)) == value
 
 
-@pytest.mark.parametrize(
+@each_case(
     ("kind", "value", "told"),
     [
         (int, "text", "Expected `int`"), (Any, object(), "unknown type"), (Any, math.nan, "NaN"),
@@ -449,9 +447,7 @@ def test_results_come_back_as_their_type(kind: Any, value: Any) -> None:
         (list[float], [math.nan], "NaN"), (dict[str, Any], {"a": -math.inf}, "NaN"),
         (str, "\ud800", "surrogate"),
         (Any, b"\xff", "utf-8"), (str, "x" * 999, "more than the 100"),
-    ],
-    ids=["type", "object", "nan", "inf", "nested", "any", "surrogate", "bytes", "large"],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_results_that_do_not_fit_are_refused(kind: Any, value: Any, told: str) -> None:
     """A result of another type, one that JSON lacks, or one too large is refused with the reason."""
 

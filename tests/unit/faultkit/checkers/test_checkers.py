@@ -31,6 +31,7 @@ from tests.faultkit.checkers.history import (
 from tests.faultkit.checkers.keyspace import check_growth
 from tests.faultkit.checkers.rules import Bounds, LimitRule, Rules, SkillRule
 from tests.faultkit.checkers.run_checks import run_checks
+from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -271,7 +272,7 @@ STATES: dict[str, tuple[FinalState, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", STATES)
+@each_case("fault", STATES)
 def test_a_fault_of_the_final_state_is_found(fault: str, matches: Callable[[str, list[str]], None]) -> None:
     """Everything that may be wrong with what is stored."""
     final, found = STATES[fault]
@@ -297,7 +298,7 @@ HISTORIES: dict[str, tuple[list[Event], str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", HISTORIES)
+@each_case("fault", HISTORIES)
 def test_a_fault_of_the_history_is_found(fault: str, matches: Callable[[str, list[str]], None]) -> None:
     """Everything that may be wrong with what was done."""
     events, found = HISTORIES[fault]
