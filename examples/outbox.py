@@ -18,7 +18,7 @@ from orchestrator import Agent, InvalidInput, KeyConflict, QueueFull, StoreError
 from orchestrator.sync import Orchestrator
 
 KEPT = timedelta(days=7)
-"""The key of a task protects as long as this after its end: longer than any relay is ever down."""
+"""Retention of an ended task and its key. It must be longer than any outage of the relay."""
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS orders (number INTEGER PRIMARY KEY, item TEXT NOT NULL);
@@ -28,7 +28,7 @@ CREATE TABLE IF NOT EXISTS outbox (
     skill TEXT NOT NULL,
     args TEXT NOT NULL,
     task TEXT,                                                  -- set once Redis has it
-    refused TEXT                                                -- why it never will
+    refused TEXT                                                -- why Redis refuses it
 );
 CREATE INDEX IF NOT EXISTS unsent ON outbox (position) WHERE task IS NULL AND refused IS NULL;
 """
@@ -38,7 +38,7 @@ agent = Agent("warehouse")
 
 @agent.skill
 async def ship(ctx: TaskContext, number: int, item: str) -> str:
-    """Ship an order; what must not happen twice gets the key of the task along."""
+    """Ship an order. Pass the key of the task to calls that must not happen twice."""
     return f"order {number}: {item} (parcel {ctx.idempotency_key[:4]}…)"
 
 
@@ -50,25 +50,25 @@ def connect(path: str | Path) -> sqlite3.Connection:
 
 
 def place_order(database: sqlite3.Connection, number: int, item: str) -> None:
-    """Store an order, and what is to be done for it, in one transaction: both are there, or neither is."""
+    """Store an order and enqueue its task in one transaction."""
     with database:
         database.execute("INSERT INTO orders VALUES (?, ?)", (number, item))
         enqueue(database, "ship", {"number": number, "item": item})
 
 
 def enqueue(database: sqlite3.Connection, skill: str, args: dict[str, Any]) -> None:
-    """Note a task, in the transaction of the caller."""
+    """Add a task to the outbox, in the transaction of the caller."""
     database.execute("INSERT INTO outbox (skill, args) VALUES (?, ?)", (skill, json.dumps(args)))
 
 
 def relay(database: sqlite3.Connection, orc: Orchestrator) -> int:
-    """Submit what was committed and has not been sent; answer how many rows there were."""
+    """Submit the committed rows that are not marked yet, and return their number."""
     unsent = "SELECT id, skill, args FROM outbox WHERE task IS NULL AND refused IS NULL ORDER BY position LIMIT 100"
     rows = database.execute(unsent).fetchall()
     for id_, skill, args in rows:
         try:
             task = orc.submit(skill, json.loads(args), key=id_, result_ttl=KEPT)
-        except (InvalidInput, KeyConflict) as refused:  # it would be refused again: for a person to look at
+        except (InvalidInput, KeyConflict) as refused:  # it would be refused again: an operator must look at it
             mark, value = "UPDATE outbox SET refused = ? WHERE id = ?", str(refused)
         else:
             mark, value = "UPDATE outbox SET task = ? WHERE id = ?", task.id
@@ -77,8 +77,8 @@ def relay(database: sqlite3.Connection, orc: Orchestrator) -> int:
     return len(rows)
 
 
-def relay_for_ever(path: str | Path) -> None:
-    """Be the relay: any number of them may run, and be killed at any time."""
+def run_relay(path: str | Path) -> None:
+    """Relay rows until the process ends. Several relays may run, and each may be killed at any time."""
     with Orchestrator() as orc:
         database = connect(path)
         while True:
@@ -92,7 +92,7 @@ def relay_for_ever(path: str | Path) -> None:
 
 
 def main() -> None:
-    """Place three orders, one of which is rolled back; relay them; wait until they are shipped."""
+    """Place three orders, of which one is rolled back, relay them, and wait until they are shipped."""
     with tempfile.TemporaryDirectory() as folder, Orchestrator() as orc:
         database = connect(Path(folder) / "shop.db")
         place_order(database, 1, "a kettle")

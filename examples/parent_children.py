@@ -1,9 +1,9 @@
-"""A task that submits others and joins their results. It fails once on purpose, to show what a retry costs.
+"""Submits child tasks and joins their results. The parent fails once on purpose, to show what a retry costs.
 
 Run `orc up parent_children:team` in one terminal and `python parent_children.py` in another.
 
-The parent waits in a slot of its own agent, so parents and children belong to different agents: a parent that takes the
-last slot would otherwise wait for children that nobody can start.
+A waiting parent keeps its slot, so parents and children belong to different agents. Otherwise a parent in the last slot
+would wait for children that have no free slot.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ team = [planner, counter]
 
 
 class Report(BaseModel):
-    """What the parent returns."""
+    """Result of the parent."""
 
     words: int
     attempt: int
@@ -38,13 +38,13 @@ async def count_all(ctx: TaskContext, texts: list[str]) -> Report:
     children = [await ctx.submit(count_words, {"text": text}) for text in texts]
     words = sum([await child.result() for child in children])
     if ctx.attempt == 1:
-        raise RuntimeError("planted: everything was counted, and then this process had bad luck")
-    # The keys of children are derived from their parent: this second attempt was given the tasks of the first.
+        raise RuntimeError("planned failure after all words were counted")
+    # The keys of children derive from their parent, so this second attempt gets the tasks of the first.
     return Report(words=words, attempt=ctx.attempt, children=[child.id for child in children])
 
 
 async def main() -> None:
-    """Submit one parent and print what came of it."""
+    """Submit one parent and print its report."""
     async with Orchestrator() as orc:
         handle = await orc.submit(count_all, {"texts": ["one two", "three", "four five six"]})
         report: Report = await handle.result(timeout=30)

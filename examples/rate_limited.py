@@ -1,4 +1,4 @@
-"""An agent that may start five tasks in any second, over all of its workers.
+"""Limits an agent to five starts in any second, over all of its workers.
 
 Run `orc up rate_limited:agent` in one terminal and `python rate_limited.py` in another.
 """
@@ -16,7 +16,7 @@ agent = Agent("oracle", concurrency=50, rate="5/s")
 
 @agent.skill
 async def ask(question: str) -> str:
-    """Answer one question; imagine a paid service behind it."""
+    """Answer one question. A real handler would call a paid service."""
     return f"{question}: yes"
 
 

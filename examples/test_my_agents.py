@@ -1,4 +1,4 @@
-"""Tests of my_agents.py. Run `pytest` in a folder that holds both files; a Redis for the tests comes along."""
+"""Tests my_agents.py. Run `pytest` in a folder with both files; the fixtures start a Redis."""
 
 import pytest
 from my_agents import agent, greet
@@ -10,25 +10,25 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """Async tests run on asyncio."""
+    """Run async tests on asyncio."""
     return "asyncio"
 
 
 async def test_greeting() -> None:
-    """One attempt, without a server."""
+    """Run one attempt, without a server."""
     outcome = await run_skill(greet, {"name": "Ada"})
     assert outcome.value == "Hello, Ada! This was attempt 1."
 
 
-async def test_greeting_nobody() -> None:
-    """Arguments are checked as by a worker."""
+async def test_greeting_without_a_name() -> None:
+    """Invalid arguments make the task a dead letter."""
     outcome = await run_skill(greet, {})
     assert outcome.verdict == "dead"
     assert "name: Field required" in outcome.reason
 
 
 async def test_greeting_tomorrow(orc_team: Teams) -> None:
-    """A whole team on a real Redis; the test does not wait for tomorrow."""
+    """Run a team on a real Redis, and move time to tomorrow."""
     async with orc_team(agent) as team:
         handle = await team.orc.submit(greet, {"name": "Ada"}, delay=24 * 3600)
         await team.drain()
@@ -38,7 +38,7 @@ async def test_greeting_tomorrow(orc_team: Teams) -> None:
 
 
 async def test_greeting_survives_a_crash(orc_team: Teams) -> None:
-    """The worker dies after the handler has run; another one runs it again."""
+    """The worker dies after the handler has returned; another worker runs the task again."""
     async with orc_team(agent) as team:
         team.crash(greet, at="result")
         assert await team.run(greet, {"name": "Ada"}) == "Hello, Ada! This was attempt 2."

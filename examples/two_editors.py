@@ -1,11 +1,11 @@
-"""Two agents edit one document, and one of them freezes in the middle of an edit. No line is lost, and none doubled.
+"""Runs two agents that edit one document, of which one freezes during an edit. No line is lost, and none is doubled.
 
 `python two_editors.py` runs all of it: a Redis, a supervisor, and a worker process for each agent. Needs no `orc up`.
 
-An edit reads the whole document, thinks, and writes it back: without a lock that loses what others write meanwhile.
-With `lock="session"` only one task of the session edits at a time. But no lock can keep a process that stood still from
-going on later as if nothing had happened: its lock has lapsed by then, and somebody else has had it. What stops it is
-the fence: each change shows the right under which it is made, and the server refuses one that is no longer active.
+An edit reads the whole document, waits, and writes it back. Without a lock it would overwrite concurrent changes. With
+`lock="session"` only one task of the session edits at a time. But a lock cannot stop a frozen process from continuing
+after its lock has lapsed and another task has had it. The fence stops it: each change presents its lock, and Redis
+refuses a change whose lock is no longer active.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 SESSION = "report-7"
 DOCUMENT = "report"
 LEASE_S = 2.0
-"""How long an agent's lock lasts without a sign of life; its worker renews it three times in that time."""
+"""Time after which an agent's lock lapses without renewal. Its worker renews it three times in that time."""
 
 ada = Agent("ada", lease=LEASE_S)
 bob = Agent("bob", lease=LEASE_S)
 
 
 def say(who: str, what: str) -> None:
-    """Print what happens, with the second of the minute."""
+    """Print a step with the second of the minute."""
     now_s = time.time()
     print(f"{now_s % 60:04.1f} {who:>6}: {what}", flush=True)
 
 
 async def write(ctx: TaskContext, line: str, *, freeze: bool = False) -> None:
-    """Add a line to the document, unless an attempt before this one has done so."""
+    """Add a line to the document, unless an earlier attempt has added it."""
     text = await read(ctx)
     if line in text:
         say(ctx.agent, f"{line!r} is there already")
         return
     if freeze:
-        await stand_still(ctx)
+        await freeze_process(ctx)
     try:
-        # Its worker has noticed by now and cancels what runs here. The shield stands for code that does not listen.
+        # The worker cancels this handler: the lock is lost. The shield simulates code that ignores cancellation.
         with anyio.CancelScope(shield=True):
             done = await ctx.workspace.set(DOCUMENT, [*text, line])
     except Fenced as refused:
@@ -68,14 +68,14 @@ async def read(ctx: TaskContext) -> list[str]:
     return list(found[DOCUMENT].value) if found else []
 
 
-async def stand_still(ctx: TaskContext) -> None:
-    """Freeze this worker process, with all of its threads, until somebody wakes it. Once in a session."""
+async def freeze_process(ctx: TaskContext) -> None:
+    """Freeze this worker process, with all of its threads, until `main` wakes it. Once in a session."""
     if await ctx.workspace.get("frozen"):
         return
     await ctx.workspace.set("frozen", os.getpid())
     say(ctx.agent, "has read the document and freezes")
     os.kill(os.getpid(), signal.SIGSTOP)
-    say(ctx.agent, "wakes up, knows of nothing, and writes")
+    say(ctx.agent, "wakes up, does not know of bob's edits, and writes")
 
 
 @ada.skill(lock="session")
@@ -96,7 +96,7 @@ async def bob_edits(ctx: TaskContext) -> None:
 
 
 async def main(url: str) -> None:
-    """Let both edit, wake ada while bob is at it, and look at what they have made."""
+    """Submit both edits, wake ada while bob edits, and print the document."""
     async with Orchestrator(url) as orc:
         document = orc.workspace(SESSION)
         hers = await orc.submit(ada_edits, session=SESSION)
@@ -113,7 +113,7 @@ async def main(url: str) -> None:
 
 
 async def change(document: WorkspaceView, path: str, *, by: str) -> Any:
-    """Wait for the first change of a path by an agent; answer what is there now."""
+    """Wait for the first change of a path by an agent, and return the new value."""
     value: Any = None
     with anyio.fail_after(60):
         async for event in document.events("0-0"):
@@ -125,7 +125,7 @@ async def change(document: WorkspaceView, path: str, *, by: str) -> Any:
 
 @contextmanager
 def running(environ: dict[str, str], *command: str) -> Iterator[None]:
-    """Run an `orc` command beside this program; end it in order."""
+    """Run an `orc` command until the block ends, then terminate it."""
     orc = [sys.executable, "-m", "orchestrator", *command]
     with subprocess.Popen(orc, env=environ, cwd=Path(__file__).parent) as process:  # noqa: S603 - our own interpreter
         try:
