@@ -11,7 +11,7 @@ from orchestrator.core.settings import load_settings
 
 
 def main() -> int:
-    """Run a host; returns its exit status."""
+    """Run a host and return its exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator.workers", description="Run worker processes for agents."
     )

@@ -43,7 +43,7 @@ class CallNext(Protocol):
     """The next middleware, or the handler after the last one."""
 
     async def __call__(self, context: TaskContext | None = None, /) -> Any:
-        """Call it once; returns the value of the handler. A middleware may pass the context on."""
+        """Call the next handler once and return its value. A middleware may pass the context on."""
 
 
 class Middleware(Protocol):
@@ -158,7 +158,7 @@ class Agent:
         lock: LockMode = "task",
         process: bool = False,
     ) -> Any:
-        """Make a function a skill of this agent; use it bare or called.
+        """Register a function as a skill of this agent; works with and without parentheses.
 
         An `async def` runs in the event loop of the worker, a `def` in a thread. A parameter annotated `TaskContext`
         gets the context; the others get the validated arguments of the task.
@@ -203,7 +203,7 @@ class Agent:
         return decorate if handler is None else decorate(handler)
 
     def spec(self, known_limits: Mapping[str, Rate]) -> AgentSpec:
-        """Make the spec that workers register."""
+        """Return the spec that workers register."""
         return AgentSpec(
             name=self.name,
             skills=frozenset(self._skills),

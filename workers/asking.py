@@ -24,7 +24,7 @@ NO_DEFAULT: Final[Any] = object()
 
 
 class AnswerSource(Protocol):
-    """Reads the questions of a task."""
+    """Looks up stored questions, with their answers, by number."""
 
     async def look_up(self, number: int, question: str) -> Question | None:
         """Return the question that has this number, or None.
@@ -35,7 +35,7 @@ class AnswerSource(Protocol):
 
 
 class PendingQuestion(msgspec.Struct, frozen=True):
-    """The question that the attempt ends with, as it is stored; its deadline is a delay or a time."""
+    """The stored form of the question that ends the attempt; its deadline is a delay or a time."""
 
     number: int
     packed: bytes

@@ -1,4 +1,4 @@
-"""The context that a handler gets: facts about its attempt, and calls in its name."""
+"""The context passed to a handler: attempt data and calls on behalf of the attempt."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class AttemptResources(Protocol):
 
     @property
     def question(self) -> PendingQuestion | None:
-        """The question that the attempt ends with, once it has asked."""
+        """The unanswered question that ends this attempt; None if the handler asked none."""
 
     @property
     def once(self) -> OnceCalls:

@@ -31,7 +31,7 @@ class OnceResults(Protocol):
         """
 
     async def store_result(self, name: str, result: bytes) -> bytes:
-        """Keep a result unless there is one; returns the kept one.
+        """Store a result unless one is stored, and return the stored result.
 
         Raises:
             Fenced: the task was taken away from this attempt.

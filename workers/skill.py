@@ -142,7 +142,7 @@ class Skill(Generic[P, T]):
             return
 
     def bind(self, args: bytes, context: TaskContext | None) -> dict[str, Any]:
-        """Validate JSON arguments; returns the keyword arguments of the handler.
+        """Validate JSON arguments and return the keyword arguments of the handler.
 
         Raises:
             InvalidInput: the arguments are invalid; the message names each.
@@ -206,7 +206,7 @@ class PlainSkill(Skill[P, T]):
 def make_skill(
     handler: Callable[..., Any], *, name: str | None, options: SkillOptions, process: bool
 ) -> Skill[Any, Any]:
-    """Make a skill; its name is that of the function by default.
+    """Create a skill, by default with the name of the function.
 
     Raises:
         InvalidInput: the function cannot be a handler.

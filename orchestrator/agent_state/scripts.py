@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/agent_state/`."""
+"""Wraps the scripts in `lua/agent_state/`, one function per script."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class AgentSpec:
 
     Attributes:
         skills: names of its skills.
-        rate: its own limit over the whole pool; None: no limit.
+        rate: its own limit over the whole pool, or None if it has no limit.
         limits: names of further limits of each start.
         known_limits: definitions of named limits in the settings of this process.
         lease_ms: time after which the task of a silent worker is adopted.

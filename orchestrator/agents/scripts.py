@@ -77,7 +77,7 @@ def deregister(keys: PoolKeys, *, worker: str) -> Call[None]:
 
 
 def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Call[list[str]]:
-    """Remove silent workers and unused agents; returns the removed workers."""
+    """Remove unused agents and workers without heartbeats, and return the removed workers."""
     args: Arguments = {"pool": keys.root, "alive_s": alive_s, "limit": limit, "now_arg": now_us}
     return Call("agents/expire", args, lambda reply: [worker.decode() for worker in reply])
 

@@ -42,7 +42,7 @@ class BoardView:
     """Reads the board of one day. Days are kept for eight days.
 
     Attributes:
-        date: the day; None: the server's current day.
+        date: the day, or None for the server's current day.
     """
 
     __slots__ = ("_key", "_retry_for_s", "_store", "date")
@@ -71,7 +71,7 @@ class BoardView:
         return [Standing(place, member.decode(), int(float(score))) for place, (member, score) in enumerate(rows, 1)]
 
     async def rank(self, member: str) -> Standing | None:
-        """Return the place of one member; None: it has no count on this day.
+        """Return the place of one member, or None if it has no count on this day.
 
         Raises:
             InvalidInput, StoreError: not a name; no reply.

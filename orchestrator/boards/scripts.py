@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/boards/`."""
+"""Wraps the scripts in `lua/boards/`, one function per script."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Child:
         )
 
     def poll(self) -> float | None:
-        """Restart the child when it has died; returns the time of a delayed restart.
+        """Restart the child if it has died, and return the time of a delayed restart.
 
         Raises:
             ChildFailed: a restart would fail again.
@@ -149,7 +149,7 @@ class Signals:
         self._watched = {*end_signals(), signal.SIGCHLD}
 
     def wait(self, timeout_s: float) -> signal.Signals | None:
-        """Wait for a signal that ends the program; None: the time is over, or a child changed its state."""
+        """Return the signal that ends the program, or None if the time is over or a child changed its state."""
         received = signal.sigtimedwait(self._watched, max(0.0, timeout_s))
         if received is None or received.si_signo == signal.SIGCHLD:
             return None

@@ -37,7 +37,7 @@ class SourceWatch:
         self.watch(folders)
 
     def watch(self, folders: Iterable[Path]) -> set[Path]:
-        """Watch these folders from now on; returns the pending changes of the former ones.
+        """Replace the watched folders and return the pending changes of the former ones.
 
         A folder that was deleted and created again has another inode and gets a new watch.
         """
@@ -54,7 +54,7 @@ class SourceWatch:
         return seen
 
     def poll(self) -> set[Path]:
-        """Wait briefly for changes; returns the files that were changed, added or removed."""
+        """Wait briefly for changes and return the files that were changed, added or removed."""
         assert self._changes is not None
         return _sources(next(self._changes))
 

@@ -84,7 +84,7 @@ class Desired:
     doubtful: frozenset[str] = frozenset()
 
     def stop_of(self, *, agent: str, skill: str | None = None, session: str | None = None) -> ActiveCommand | None:
-        """Return the widest stop that applies to such a task; None: it may start."""
+        """Return the widest stop that applies to such a task, or None if it may start."""
         if not self.active:
             return None
         for slot in (
@@ -98,7 +98,7 @@ class Desired:
         return None
 
     def interrupts(self, *, agent: str, skill: str, session: str | None) -> ActiveCommand | None:
-        """Return the stop that interrupts such a task while it runs; None: it continues."""
+        """Return the stop that interrupts such a task while it runs, or None if it continues."""
         if not self.active:
             return None
         scoped = (stop_slot("agent", agent), stop_slot("skill", skill), stop_slot("session", session or ""))
@@ -114,7 +114,7 @@ class Desired:
 
     @property
     def log_level(self) -> LogLevel | None:
-        """The log level of all processes; None: the one of their settings."""
+        """The log level of all processes, or None if their settings decide."""
         found = self.active.get(LOG_LEVEL)
         command = found.command if found else None
         return command.level if isinstance(command, SetLogLevel) else None

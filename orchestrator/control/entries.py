@@ -29,8 +29,8 @@ class ControlEntry:
 
     Attributes:
         entry: its id.
-        issued: the envelope of the command; None: unreadable.
-        command: the command; None: this version does not know it.
+        issued: the envelope of the command, or None if it cannot be decoded.
+        command: the command, or None if this version does not know it.
         packed: the envelope as stored.
         signature: as stored.
         problem: why it is refused; empty: it is accepted.
@@ -53,7 +53,7 @@ class ControlEntry:
         return self.issued is not None and self.issued.issued_ms >= other.issued_ms
 
     def in_slot(self, slot: str) -> SlotValue | None:
-        """Return the value that it sets in a slot of the desired state; None: it does not change the slot."""
+        """Return the value that it sets in a slot of the desired state, or None if it leaves the slot unchanged."""
         changes = self.command.changes if self.command else ()
         for change in changes:
             if change.slot == slot and self.issued is not None:

@@ -15,7 +15,7 @@ def in_words(ends: Counter[str]) -> str:
 
 
 def read_words(detail: str) -> Counter[str]:
-    """Parse the detail of the last receipt; other text, as `nothing was selected`, counts nothing."""
+    """Parse the detail of the last receipt; other text, as `nothing was selected`, yields zero counts."""
     parts = [one.partition(" ") for one in detail.split(", ")]
     return Counter({name: int(count) for count, _, name in parts if name and _is_count(count)})
 

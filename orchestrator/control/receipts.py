@@ -131,7 +131,7 @@ def _answers(replies: Sequence[Any]) -> Sequence[Any]:
 async def wait(
     store: Store, id_: str, command: Command, *, at: datetime, timeout_s: float | None, until_done: bool
 ) -> Receipts:
-    """Wait until every process has answered, or is done; at the time-out, returns the receipts so far."""
+    """Wait until every process has answered, or is done; at the time-out, return the receipts so far."""
     end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
     while True:
         found = await poll(store, id_, command, at=at)
@@ -141,7 +141,7 @@ async def wait(
 
 
 def read_receipt(text: bytes) -> tuple[int, str, str] | None:
-    """Parse a field of `receipts:CMD`: time in ms, word and detail; None: malformed."""
+    """Parse a field of `receipts:CMD` into time in ms, word and detail; return None if it is malformed."""
     at, _, rest = text.decode(errors="replace").partition(" ")
     word, _, detail = rest.partition(" ")
     return (int(at), word, detail) if at.isascii() and at.isdigit() and len(at) <= INSTANT_DIGITS and word else None

@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/control/`."""
+"""Wraps the scripts in `lua/control/`, one function per script."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class VerificationRow(NamedTuple):
         verification: outcome of the check.
         starts: of a false slot: count of the rate that the limit returns to.
         window_us: of a false slot: window of that rate.
-        again: of a false slot: the value to restore; None: the verified one.
+        again: value to restore in a false slot, or None for the verified one.
     """
 
     slot: str
@@ -113,13 +113,13 @@ class VerificationRow(NamedTuple):
 def verify(
     keys: PoolKeys, *, rows: Sequence[VerificationRow], seq: bytes = b"", sessions: int | None = None
 ) -> Call[int]:
-    """Mark true slots as verified, restore false ones and delete ended ones; returns the number of changed slots.
+    """Mark true slots as verified, restore false ones, delete ended ones, and return the number of changed slots.
 
     Args:
         keys: of the pool.
         rows: up to 500 slots.
         seq: of the state that was read.
-        sessions: number of stopped sessions; None: the stored number is right.
+        sessions: number of stopped sessions, or None if the stored number is right.
     """
     args: Arguments = {
         "pool": keys.root,
@@ -142,7 +142,7 @@ class ReceiptRow(NamedTuple):
 
 
 def receipt(keys: PoolKeys, *, rows: Sequence[ReceiptRow], now_us: str = "") -> Call[int]:
-    """Store up to 500 receipts; returns the number of new ones."""
+    """Store up to 500 receipts and return the number of new ones."""
     return Call("control/receipt", {"pool": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, int)
 
 
@@ -156,7 +156,7 @@ class RefusedRow(NamedTuple):
 
 
 def refuse(keys: PoolKeys, *, rows: Sequence[RefusedRow]) -> Call[int]:
-    """Record up to 500 refused entries; returns the number of recorded ones."""
+    """Record up to 500 refused entries and return the number of recorded ones."""
     packed = pack_rows([(row.entry, opaque(row.packed), opaque(row.signature), row.why) for row in rows])
     return Call("control/refuse", {"pool": keys.root, "rows": packed}, int)
 
@@ -175,12 +175,12 @@ def settle(keys: PoolKeys, *, id_: str, sender: str, word: str, detail: str, now
 
 
 def select(keys: PoolKeys, *, id_: str, at: int, tasks: Sequence[str]) -> Call[int]:
-    """Add up to 500 tasks to the selection of a job after its first `at` tasks; returns their new number."""
+    """Add up to 500 tasks to the selection of a job after its first `at` tasks and return their new number."""
     rows = pack_rows([(task,) for task in tasks])
     return Call("control/select", {"pool": keys.root, "id": id_, "at": at, "rows": rows}, int)
 
 
 def release(keys: PoolKeys, *, scope: str, slot: str, limit: int) -> Call[tuple[int, bool]]:
-    """Return up to `limit` suspended tasks to their queues; returns the number and whether more are left."""
+    """Requeue up to `limit` suspended tasks, and return their number and whether more are left."""
     args: Arguments = {"pool": keys.root, "scope": scope, "slot": slot, "limit": limit}
     return Call("control/release", args, lambda reply: (reply[0], bool(reply[1])))

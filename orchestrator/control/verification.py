@@ -115,7 +115,7 @@ def _restored(slot: str, value: bytes, before: SlotValue | None, latest: Control
 async def _latest_commands(
     store: Store, signer: Signer, changed: Mapping[str, SlotValue | None]
 ) -> dict[str, ControlEntry | None]:
-    """Return the last command of the control stream for each slot; None: the stream has none for it.
+    """Return the last command of the control stream for each slot, or None if it has none.
 
     A slot whose command is older than the stream is left out, because the stream cannot tell.
     """

@@ -58,7 +58,7 @@ class Pauses:
         self._failures = 0
 
     def next_s(self) -> float:
-        """Count a failure; returns the pause after it."""
+        """Record a failure and return the delay before the next try."""
         self._failures += 1
         return self._backoff.delay_s(self._failures)
 

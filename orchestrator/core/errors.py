@@ -189,7 +189,7 @@ class StateConflict(WorkspaceError):
 
     Attributes:
         id: the state machine.
-        state: its state; None: it does not exist.
+        state: its state, or None if it does not exist.
     """
 
     def __init__(self, id_: str, state: str | None, expected: str) -> None:

@@ -168,7 +168,7 @@ def decode_foreign(encoded: str) -> str:
     """Decode an id from `encode_foreign`.
 
     Raises:
-        InvalidInput: `encode_foreign` did not make it.
+        InvalidInput: `encoded` is not an encoded id.
     """
     if not _ENCODED.fullmatch(encoded):
         raise InvalidInput(f"{_shown(encoded)} is not an encoded id")

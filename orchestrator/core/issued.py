@@ -24,7 +24,7 @@ class Issued(msgspec.Struct, frozen=True, array_like=True):
         id: UUIDv7, which also protects against replays.
         command: JSON with `kind` and fields.
         actor: who issued it.
-        reason: why.
+        reason: text shown in the command record.
         issued_ms: time of issue, by the server's clock.
         not_after_ms: time after which it is refused.
         epoch: epoch of the pool at that time.

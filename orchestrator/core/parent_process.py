@@ -1,4 +1,4 @@
-"""Ends a process together with its parent, on Linux."""
+"""Sends a process a signal when its parent dies (Linux)."""
 
 from __future__ import annotations
 

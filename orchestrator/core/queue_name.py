@@ -17,12 +17,12 @@ class QueueName(NamedTuple):
 
     @classmethod
     def of_skill(cls, skill: str) -> QueueName:
-        """The queue that every agent with the skill takes tasks from."""
+        """Return the queue that every agent with the skill takes tasks from."""
         return cls("skill", skill)
 
     @classmethod
     def of_agent(cls, agent: str) -> QueueName:
-        """The queue that one agent takes tasks from."""
+        """Return the queue that one agent takes tasks from."""
         return cls("agent", agent)
 
     @classmethod

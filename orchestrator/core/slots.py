@@ -44,30 +44,30 @@ def parse_slot(slot: str) -> Slot:
 
 
 def stop_slot(kind: str, name: str) -> str:
-    """The slot of a stop of an agent, session or skill."""
+    """Return the field of a stop of an agent, session or skill."""
     return f"stop:{kind}:{name}"
 
 
 def pause_slot(kind: str, name: str) -> str:
-    """The slot of the pause of an agent or queue."""
+    """Return the field of the pause of an agent or queue."""
     return f"pause:{kind}:{name}"
 
 
 def drain_slot(kind: str, name: str) -> str:
-    """The slot of the drain of a queue or worker."""
+    """Return the field of the drain of a queue or worker."""
     return f"drain:{kind}:{name}"
 
 
 def limit_slot(limit: str) -> str:
-    """The slot of the rate of a limit."""
+    """Return the field of the rate of a limit."""
     return f"limit:{limit}"
 
 
 def config_slot(key: str) -> str:
-    """The slot of a published configuration value."""
+    """Return the field of a published configuration value."""
     return f"config:{key}"
 
 
 def job_slot(command: str) -> str:
-    """The slot of a job of the supervisor, by the id of its command."""
+    """Return the field of a job of the supervisor, by the id of its command."""
     return f"do:{command}"

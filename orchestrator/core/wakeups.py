@@ -1,4 +1,4 @@
-"""Wakes a loop, and collects the names of what changed until the loop takes them."""
+"""Wakes a loop and passes it the names of changed objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REGISTRY: Final = "agents"
 
 
 def changed_queue(name: str) -> QueueName:
-    """The queue that a notification names: of a queue that has tasks now, or of an agent that has room."""
+    """Return the queue in a notification about new tasks in a queue, or about room in an agent's inbox."""
     return QueueName.parse(name.removeprefix("queue:"))
 
 

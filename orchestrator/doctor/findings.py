@@ -41,16 +41,16 @@ class DoctorFinding:
 
     def __post_init__(self) -> None:
         assert self.code in TOPICS, f"{self.code} is not in the table"
-        assert bool(self.fix) is (self.severity is not Severity.OK), f"{self.code}: a fix belongs to trouble alone"
+        assert bool(self.fix) is (self.severity is not Severity.OK), f"{self.code}: only a problem has a fix"
 
 
 def ok(code: str, found: str) -> DoctorFinding:
-    """Return a finding without trouble, or one that cannot be checked."""
+    """Return a finding without a problem."""
     return DoctorFinding(code, Severity.OK, found)
 
 
 def warning(code: str, found: str, fix: str) -> DoctorFinding:
-    """Return a finding that something works with a drawback."""
+    """Return a finding about something that works with a drawback."""
     return DoctorFinding(code, Severity.WARNING, found, fix)
 
 

@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/limits/`."""
+"""Wraps the scripts in `lua/limits/`, one function per script."""
 
 from __future__ import annotations
 

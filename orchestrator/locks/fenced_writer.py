@@ -68,7 +68,7 @@ class FencedWriter:
         self._op_ids = OpIds()
 
     async def send(self, make_call: Callable[[CallerRow], Call[R]], op_id: str | None) -> R:
-        """Make a change. The caller handles every status but `fenced`.
+        """Send a change. The caller handles every status but `fenced`.
 
         Raises:
             Fenced, LockLost: another owner has the lock.

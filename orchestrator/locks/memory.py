@@ -1,4 +1,4 @@
-"""Serializes the writers of a memory by a named lock."""
+"""Serializes writes to a user-supplied memory backend with a named lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of locks: what a lock's key holds, what a change presents, and usual lifetimes."""
+"""Lock values, write permissions and default lifetimes."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ class Locks:
         return lease
 
     async def peek(self, name: str) -> LockInfo | None:
-        """Return the current holder of a lock; None: it is free."""
+        """Return the current holder of a lock, or None if it is free."""
         found = await self._store.call(scripts.peek(self._keys, lock=self._keys.lock(name)))
         return found[0] if found else None
 

@@ -140,7 +140,7 @@ class LockRenewer:
             lock.stop()
 
     def due_in_s(self) -> float | None:
-        """Return the seconds until the next renewal; None: there are no locks."""
+        """Return the seconds until the next renewal, or None if there are no locks."""
         now_s = time.monotonic()
         with self._mutex:
             due_s = min((lock.due_s for lock in self._locks.values() if not lock.lapsed(now_s)), default=None)

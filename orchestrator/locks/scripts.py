@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/locks/`."""
+"""Wraps the scripts in `lua/locks/`, one function per script."""
 
 from __future__ import annotations
 

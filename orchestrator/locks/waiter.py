@@ -52,7 +52,7 @@ class MakeTakeCall(Protocol):
     """Makes the call that tries to take the lock."""
 
     def __call__(self, wait_ms: int, *, woken: bool) -> Call[TakeReply]:
-        """Make the call, with the ms that the caller still waits and whether it holds the wake token."""
+        """Return the call, from the ms that the caller still waits and whether it holds the wake token."""
 
 
 class LockWaiter:
@@ -98,7 +98,7 @@ class LockWaiter:
         """Release a lock, or stop waiting for it, even when cancelled.
 
         Returns:
-            Whether the lock was held; None: unknown, because a reply was lost.
+            True if the lock was held, or None if a lost reply leaves that unknown.
         """
         call = scripts.drop(keys, rows=[(lock, nonce)])
         try:

@@ -67,7 +67,7 @@ class KeyReport:
         return [kind for kind in self._kinds.values() if kind.keys]
 
     async def steps(self) -> AsyncGenerator[int, None]:
-        """Scan on; yields the number of keys so far."""
+        """Continue the scan and yield the number of keys so far."""
         cursor, seen = b"0", set[bytes]()
         while True:
             cursor, names = await self._store.execute("SCAN", cursor, "MATCH", self._root + b"*", "COUNT", KEYS_AT_ONCE)

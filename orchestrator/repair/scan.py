@@ -1,7 +1,7 @@
 """Scans all keys of a pool in small steps and compares every record with every index.
 
-Scripts judge atomically, so a task that moves between two steps is no finding. The scan touches nothing outside the
-root of the pool, and reports what it cannot read.
+Each check runs in one script, so a task that moves during the scan is not reported. The scan reads only keys of the
+pool, and reports keys that it cannot read.
 """
 
 from __future__ import annotations

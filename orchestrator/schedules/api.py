@@ -63,7 +63,7 @@ class Schedules:
             skill: name of the handler that its tasks run, or a `Skill`.
             args: arguments of the tasks.
             replace: replace an existing schedule, which keeps its history and stays paused if it is.
-            reason: why.
+            reason: text shown in the command record.
             actor: who makes the change.
             options: `cron` (five fields) with `zone` (UTC), or `every`; `overlap`, `catch_up`; and for its tasks
                 `agent`, `session`, `lane`, `priority`, `tags`, `timeout`, `max_attempts`, `result_ttl`.

@@ -193,7 +193,7 @@ class Schedule:
         overlap: enqueue, skip or replace.
         catch_up: none, one or all.
         paused: whether it is paused.
-        next: next fire time; None: paused, or none left.
+        next: next fire time, or None if it is paused or never fires again.
         last: fire time of the newest task.
         last_at: time at which the newest task was submitted.
         last_task: id of the newest task.

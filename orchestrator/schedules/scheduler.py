@@ -56,7 +56,7 @@ _log = get_logger(__name__)
 
 
 class FireDecision(NamedTuple):
-    """Decision about due fire times: the one to fire (None: none), the next one, and the number missed."""
+    """Decision about due fire times: the one to fire, or None; the next one; and the number missed."""
 
     fired_ms: int | None
     next_ms: int | None
@@ -107,7 +107,7 @@ class Scheduler:
                 self._wakeup.notify(SCHEDULES)
 
     async def fire_all(self) -> float | None:
-        """Fire all due schedules, and return the seconds until the next is due; None: none is."""
+        """Fire all due schedules and return the seconds until the next one, or None if none is scheduled."""
         while True:
             now_s = time.monotonic()
             self._excluded_until_s = {name: at_s for name, at_s in self._excluded_until_s.items() if at_s > now_s}

@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/schedules/`. `tasks/submit` fires schedules."""
+"""Wraps the scripts in `lua/schedules/`, one function per script. `tasks/submit` fires schedules."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class DueSchedule(NamedTuple):
 
 
 class Due(NamedTuple):
-    """Due schedules by the server's clock, and the seconds until the next is due; None: none is."""
+    """Schedules that are due by the server's clock, and the seconds until the next one, if any."""
 
     now_ms: int
     wait_s: float | None
@@ -96,7 +96,7 @@ def resume(keys: PoolKeys, *, name: str, before: str, next_ms: str) -> Call[Swit
 
 
 def delete(keys: PoolKeys, *, name: str) -> Call[bool]:
-    """Delete a schedule; returns whether it existed."""
+    """Delete a schedule and return True if it existed."""
     return Call("schedules/delete", {"pool": keys.root, "name": name}, lambda reply: bool(reply == b"deleted"))
 
 
@@ -121,7 +121,7 @@ def due(keys: PoolKeys, *, excluded: Iterable[str], limit: int, now_us: str = ""
 
 
 def skip(keys: PoolKeys, *, rows: Sequence[SkipRow], now_us: str = "") -> Call[list[SkipStatus]]:
-    """Advance schedules past fire times that led to no task; returns one status per row."""
+    """Advance schedules past fire times that led to no task and return one status per row."""
     packed = pack_rows([(*row[:4], row.outcome.value, row.error) for row in rows])
     args: dict[str, str | bytes | int] = {"pool": keys.root, "rows": packed, "now_arg": now_us}
     return Call("schedules/skip", args, lambda reply: [SkipStatus(status.decode()) for status in reply])
@@ -130,7 +130,7 @@ def skip(keys: PoolKeys, *, rows: Sequence[SkipRow], now_us: str = "") -> Call[l
 def repair(
     keys: PoolKeys, *, rows: Sequence[bytes], repair: bool, now_us: str = ""
 ) -> Call[list[tuple[int, str, bool]]]:
-    """Check the index of schedules against their records; returns (index of the row, code, whether repaired)."""
+    """Check the index of schedules against their records, and return (index of the row, code, whether repaired)."""
 
     def parse(reply: list[Any]) -> list[tuple[int, str, bool]]:
         found = zip(*[iter(reply)] * 3, strict=True)

@@ -34,7 +34,7 @@ class Timing(Protocol):
     """Computes fire times."""
 
     def after(self, ms: int) -> int | None:
-        """Return the first fire time after `ms`; None: there is none."""
+        """Return the first fire time after `ms`, or None if the schedule never fires again."""
         ...
 
 

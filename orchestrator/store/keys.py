@@ -247,74 +247,74 @@ class PoolKeys:
         object.__setattr__(self, "root", f"{self.prefix}:{{pool:{self.pool}}}")
 
     def queue(self, queue: str) -> str:
-        """The queue `skill:S` or `agent:A`."""
+        """Key of the queue `skill:S` or `agent:A`."""
         return f"{self.root}:queue:{queue}"
 
     @property
     def queues(self) -> str:
-        """Names of the queues that are not empty."""
+        """Key of the set of queues that are not empty."""
         return f"{self.root}:queues"
 
     @property
     def scheduled(self) -> str:
-        """Delayed and retrying tasks."""
+        """Key of the delayed and retrying tasks."""
         return f"{self.root}:scheduled"
 
     @property
     def asking(self) -> str:
-        """Tasks that wait for an answer."""
+        """Key of the tasks that wait for an answer."""
         return f"{self.root}:asking"
 
     @property
     def expiring(self) -> str:
-        """Waiting tasks that have a `start_by`."""
+        """Key of the waiting tasks that have a `start_by`."""
         return f"{self.root}:expiring"
 
     def parked(self, agent: str) -> str:
-        """Tasks addressed to an agent that lacks their skill."""
+        """Key of the tasks addressed to an agent that lacks their skill."""
         return f"{self.root}:parked:{agent}"
 
     def inbox(self, agent: str) -> str:
-        """The inbox stream of an agent."""
+        """Key of the inbox stream of an agent."""
         return f"{self.root}:inbox:{agent}"
 
     def task(self, task_id: str) -> str:
-        """The record of a task."""
+        """Key of a task's record."""
         return f"{self.root}:task:{task_id}"
 
     def out(self, task_id: str) -> str:
-        """The output stream of a task; hints are published to a channel of the same name."""
+        """Key of the output stream of a task; hints are published to a channel of the same name."""
         return f"{self.root}:out:{task_id}"
 
     @property
     def doorbell(self) -> str:
-        """The stream that wakes supervisors."""
+        """Key of the stream that wakes supervisors."""
         return f"{self.root}:doorbell"
 
     def lane(self, lane: str) -> str:
-        """The tasks of a lane; encodes its name."""
+        """Key of the tasks of a lane, with its name encoded."""
         return f"{self.root}:lane:{encode_foreign('lane', lane)}"
 
     def limit(self, name: str) -> str:
-        """Starts inside the window of a limit."""
+        """Key of the starts inside the window of a limit."""
         return f"{self.root}:limit:{name}"
 
     @property
     def limits(self) -> str:
-        """Definitions of all limits."""
+        """Key of the definitions of all limits."""
         return f"{self.root}:limits"
 
     @property
     def agents(self) -> str:
-        """Known agents."""
+        """Key of the known agents."""
         return f"{self.root}:agents"
 
     def agent(self, agent: str) -> str:
-        """The record of an agent."""
+        """Key of an agent's record."""
         return f"{self.root}:agent:{agent}"
 
     def agent_workers(self, agent: str) -> str:
-        """The live workers of an agent."""
+        """Key of the live workers of an agent."""
         return f"{self.root}:agent:{agent}:workers"
 
     @staticmethod
@@ -324,73 +324,73 @@ class PoolKeys:
 
     @property
     def workers(self) -> str:
-        """Live workers."""
+        """Key of the live workers."""
         return f"{self.root}:workers"
 
     def worker(self, worker: str) -> str:
-        """The record of a worker."""
+        """Key of a worker's record."""
         return f"{self.root}:worker:{worker}"
 
     def notes(self, worker: str) -> str:
-        """The stream of urgent messages for a worker."""
+        """Key of the stream of urgent messages for a worker."""
         return f"{self.root}:worker:{worker}:notes"
 
     def skill(self, skill: str) -> str:
-        """Live agents that serve a skill."""
+        """Key of the live agents that serve a skill."""
         return f"{self.root}:skills:{skill}"
 
     @property
     def dead(self) -> str:
-        """Dead letters by time."""
+        """Key of the dead letters by time."""
         return f"{self.root}:dead"
 
     def replies(self, client: str) -> str:
-        """The reply stream of one client process."""
+        """Key of the reply stream of one client process."""
         return f"{self.root}:replies:{client}"
 
     @property
     def events(self) -> str:
-        """Ends of tasks."""
+        """Key of the stream of ended tasks."""
         return f"{self.root}:events"
 
     def stats(self, period: str) -> str:
-        """Counters: `TOTAL`, or the unix time in minutes."""
+        """Key of the counters of a period: `TOTAL`, or the unix time in minutes."""
         return f"{self.root}:stats:{period}"
 
     @property
     def control(self) -> str:
-        """The stream of control commands."""
+        """Key of the stream of control commands."""
         return f"{self.root}:control"
 
     @property
     def refused_control(self) -> str:
-        """The stream of refused control commands."""
+        """Key of the stream of refused control commands."""
         return f"{self.root}:control:refused"
 
     @property
     def desired(self) -> str:
-        """The desired state: the active commands."""
+        """Key of the desired state: the active commands."""
         return f"{self.root}:desired"
 
     def nonce(self, command: str) -> str:
-        """The replay protection of a command."""
+        """Key of the replay protection of a command."""
         return f"{self.root}:nonce:{command}"
 
     def receipts(self, command: str) -> str:
-        """The receipts of a command."""
+        """Key of the receipts of a command."""
         return f"{self.root}:receipts:{command}"
 
     def selection(self, command: str) -> str:
-        """The tasks that a job applies to."""
+        """Key of the tasks that a job applies to."""
         return f"{self.root}:selection:{command}"
 
     @property
     def suspended_scopes(self) -> str:
-        """The scopes of stops that hold ready tasks."""
+        """Key of the set of stops that hold ready tasks."""
         return f"{self.root}:held"
 
     def held(self, scope: str) -> str:
-        """Ready tasks of a stopped session or skill."""
+        """Key of the ready tasks of a stopped session or skill."""
         return f"{self.root}:held:{scope}"
 
     @staticmethod
@@ -404,25 +404,25 @@ class PoolKeys:
 
     @property
     def schedules(self) -> str:
-        """Schedules by next fire time."""
+        """Key of the schedules by next fire time."""
         return f"{self.root}:schedules"
 
     def schedule(self, name: str) -> str:
-        """The record of one schedule."""
+        """Key of a schedule's record."""
         return f"{self.root}:schedule:{name}"
 
     def board(self, day: str) -> str:
-        """Tasks completed per agent on one day, as 2026-11-21."""
+        """Key of the tasks completed per agent on one day, as 2026-11-21."""
         return f"{self.root}:board:{day}"
 
     @property
     def leader(self) -> str:
-        """The lease of the leading supervisor."""
+        """Key of the lease of the leading supervisor."""
         return f"{self.root}:leader"
 
     @property
     def format(self) -> str:
-        """The version of the data format."""
+        """Key of the version of the data format."""
         return f"{self.root}:format"
 
     def scope(self, kind: str, id_: str) -> ScopeKeys:
@@ -431,7 +431,7 @@ class PoolKeys:
 
     @property
     def pool_locks(self) -> ScopeKeys:
-        """The keys of the pool's own locks."""
+        """Keys of the pool's locks."""
         return ScopeKeys(self.prefix, "locks", self.pool)
 
     @property
@@ -487,27 +487,27 @@ class ScopeKeys:
 
     @staticmethod
     def lock(name: str) -> str:
-        """The suffix of a named lock."""
+        """Return the suffix of a named lock."""
         return f"{_LOCK}{encode_foreign('lock', name)}"
 
     @staticmethod
     def execution(task: str | None = None) -> str:
-        """The suffix of the execution lock of the whole scope, or of one task."""
+        """Return the suffix of the execution lock of the whole scope, or of one task."""
         return EXECUTION if task is None else f"{EXECUTION}:{task}"
 
     @staticmethod
     def lock_name(suffix: str) -> str:
-        """Decode the name of a named lock from its suffix; an execution lock is named by its suffix."""
+        """Return the name of a lock: decoded for a named lock, the suffix for an execution lock."""
         return decode_foreign(suffix.removeprefix(_LOCK)) if suffix.startswith(_LOCK) else suffix
 
     @staticmethod
     def log_part(log: str) -> str:
-        """The suffix of a log."""
+        """Return the suffix of a log."""
         return f"{_LOG}{encode_foreign('log', log)}"
 
     @staticmethod
     def set_part(name: str) -> str:
-        """The suffix of a set."""
+        """Return the suffix of a set."""
         return f"{_SET}{encode_foreign('set', name)}"
 
     @staticmethod
@@ -521,21 +521,21 @@ class ScopeKeys:
 
     @staticmethod
     def scratch_part(agent: str) -> str:
-        """The suffix of an agent's scratch."""
+        """Return the suffix of an agent's scratch."""
         return f"agent:{agent}:kv"
 
     @staticmethod
     def directives_part(agent: str) -> str:
-        """The suffix of the directives for an agent."""
+        """Return the suffix of the directives for an agent."""
         return f"inbox:{agent}"
 
     @staticmethod
     def day_part(date: str) -> str:
-        """The suffix of a board on one day, as 2026-11-21."""
+        """Return the suffix of a board on one day, as 2026-11-21."""
         return f"day:{date}"
 
     def wake(self, lock: str) -> str:
-        """The list that wakes a waiter of a lock, by the suffix of the lock."""
+        """Key of the list that wakes a waiter of a lock, by the suffix of the lock."""
         return f"{self.root}:{lock}:wake"
 
 

@@ -56,7 +56,7 @@ def _options(connect_timeout_s: float, read_timeout_s: float, name: str) -> dict
 
 
 def make_pool(url: str, *, connect_timeout_s: float, name: str) -> AsyncConnectionPool:
-    """Make a factory of asyncio connections to `url`."""
+    """Return a factory of asyncio connections to `url`."""
     return AsyncConnectionPool.from_url(check_url(url), **_options(connect_timeout_s, connect_timeout_s, name))
 
 
@@ -252,7 +252,7 @@ class Hints:
 
 
 def make_sync_pool(url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> ConnectionPool:
-    """Make a pool of one blocking connection."""
+    """Return a pool of one blocking connection."""
     return ConnectionPool.from_url(
         check_url(url), max_connections=1, **_options(connect_timeout_s, read_timeout_s, name)
     )

@@ -107,7 +107,7 @@ class LongRead:
         return (reply,)
 
     def _read(self) -> bool:
-        """Read available data, up to `TURN_BYTES`; returns whether the connection has ended."""
+        """Read available data, up to `TURN_BYTES`, and return True if the connection has ended."""
         assert self._socket is not None
         turn_bytes, self.more = 0, False
         while turn_bytes < TURN_BYTES:

@@ -1,4 +1,4 @@
-"""Binds a store to one scope of shared state, and names the changes made there."""
+"""Binds a store to one scope of shared state, and makes the operation ids of its changes."""
 
 from __future__ import annotations
 

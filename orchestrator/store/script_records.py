@@ -103,7 +103,7 @@ def _declared(lines: Sequence[str], number: int, indent: int, known: Mapping[str
 
 
 def _fields(lines: Sequence[str], number: int, start: int) -> tuple[str, ...] | None:
-    """Parse the fields that a call reads, behind its key; None when they are not all literals or variables."""
+    """Parse the fields that a call reads, after its key; return None unless all are literals or variables."""
     depth, arguments = 1, [""]
     for char in (char for line in (lines[number][start:], *lines[number + 1 :]) for char in f"{line}\n"):
         depth += {"(": 1, ")": -1}.get(char, 0)

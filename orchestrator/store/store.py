@@ -142,7 +142,7 @@ class Store:
             raise ServerUnavailable(f"{command[0]!s} was not sent: the connection has been closed")
 
     def blocking_link(self, block_s: float, *, name: str = "block") -> Link:
-        """Make a link for reads that block up to `block_s`."""
+        """Return a link for reads that block up to `block_s`."""
         # The margin lets a busy server reply "nothing" before the read times out.
         return Link(
             self._endpoint.url,
@@ -152,7 +152,7 @@ class Store:
         )
 
     def hints(self, *, name: str, received: Callable[[str, str], None], ended: Callable[[], None]) -> Hints:
-        """Make a connection for subscriptions; see `Hints`."""
+        """Return a connection for subscriptions; see `Hints`."""
         return Hints(
             self._endpoint.url,
             connect_timeout_s=self._endpoint.connect_timeout_s,
@@ -297,7 +297,7 @@ class SyncStore:
         return self._link.execute(*command)
 
     def long_read(self, *, name: str, connect_timeout_s: float, max_bytes: int) -> LongRead:
-        """Make a dedicated connection for a long read; see `LongRead`."""
+        """Return a dedicated connection for a long read; see `LongRead`."""
         return LongRead(
             self._endpoint.url,
             connect_timeout_s=connect_timeout_s,
@@ -311,7 +311,7 @@ class SyncStore:
 
 
 def format_mismatch(stored: bytes | None, keys: PoolKeys) -> tuple[str, str] | None:
-    """Compare the stored format with `DATA_FORMAT`; returns the difference and the fix, None if they are equal."""
+    """Compare the stored format with `DATA_FORMAT`; return the difference and the fix, or None if they are equal."""
     text = (stored or b"").decode(errors="replace")
     if stored is None or text == str(DATA_FORMAT):
         return None

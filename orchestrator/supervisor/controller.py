@@ -119,7 +119,7 @@ class Controller:
             self._applied_seq = desired.seq
 
     async def _release(self, desired: Desired) -> bool:
-        """Release the tasks that ended stops suspended; returns whether any scope had suspended tasks."""
+        """Release the tasks that ended stops suspended; return True if there were any."""
         store, keys = self._services.store, self._services.keys
         scopes = [name.decode() for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
         for scope in scopes:

@@ -237,7 +237,7 @@ class Promoted:
     """Result of one promote call.
 
     Attributes:
-        wait_s: seconds until the next task is due; None when none is scheduled.
+        wait_s: seconds until the next task is due, or None if none is scheduled.
         left: more tasks are due now.
     """
 

@@ -93,7 +93,7 @@ def _entry(id_: str, fields: Mapping[bytes, bytes]) -> StreamEntry:
 
 
 async def final_entry(store: Store, task_id: str) -> StreamEntry | None:
-    """Make the final entry of a task without a stream from its record; None if it has not ended or does not exist."""
+    """Return the final entry of a task without a stream, from its record, or None if it has not ended."""
     record = await read_record(store, task_id, "state", "gen", "ended", "reason", "fails", "deaths")
     if record.ended_ms is None:
         return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """Outcome of a task; `state` is None when its record is gone."""
+    """Outcome of a task; `state` is None if it has no record."""
 
     state: TaskState | None
     result: bytes | None = None
@@ -30,7 +30,7 @@ class TaskOutcome:
 async def outcomes(store: Store, ids: Sequence[str]) -> dict[str, TaskOutcome | StoreError]:
     """Read the outcomes of ended and unknown tasks, in one round trip; in two if any failed before.
 
-    The refusal stands in the place of a task that Redis refuses to read, for example because its key has another type.
+    A task that Redis refuses to read, for example because its key has another type, maps to the error.
     """
     found: dict[str, TaskOutcome | StoreError] = {}
     failed: dict[str, TaskRecord] = {}

@@ -31,12 +31,12 @@ LISTED: Final = ("state", "env", "queue", "at", "reason", "ended", "fails", "dea
 
 
 def numbered_field(kind: Numbered, number: int) -> str:
-    """The name of a numbered field; the first has number 1."""
+    """Return the name of a numbered field; the first has number 1."""
     return f"{kind}:{number}"
 
 
 def once_field(name: str) -> str:
-    """The name of the field that keeps a result of `ctx.once`."""
+    """Return the name of the field that stores a result of `ctx.once`."""
     return f"once:{name}"
 
 
@@ -56,18 +56,18 @@ class TaskRecord:
     def from_reply(
         cls, id_: str, fields: Sequence[str], reply: Sequence[Any], *, known: TaskState | None = None
     ) -> TaskRecord:
-        """Make a record of the reply to a command of `read_command`."""
+        """Return the record from the reply to a command of `read_command`."""
         if not fields:
             return cls(id_, record_fields(reply), known=known)
         values = zip(fields, reply, strict=True)
         return cls(id_, {name: value for name, value in values if value is not None}, known=known)
 
     def merged(self, more: TaskRecord) -> TaskRecord:
-        """This record with the fields of another read of the same task."""
+        """Return this record with the fields of another read of the same task."""
         return TaskRecord(self.id, {**self._fields, **more._fields}, known=self._known)
 
     def field(self, name: str) -> bytes | None:
-        """A field as it is stored."""
+        """Return the stored value of a field."""
         return self._fields.get(name)
 
     @property
@@ -77,7 +77,7 @@ class TaskRecord:
 
     @cached_property
     def state(self) -> TaskState:
-        """The state; `running` and `cancelling` only where `known` tells it."""
+        """The state; only `known` turns it into `running` or `cancelling`."""
         stored = TaskState(self._text("state"))
         if stored is not TaskState.ASSIGNED or self._known is None:
             return stored
@@ -163,7 +163,7 @@ class TaskRecord:
 
     @property
     def failures(self) -> int:
-        """Failed attempts."""
+        """Number of failed attempts."""
         return self._count("fails")
 
     @property
@@ -178,7 +178,7 @@ class TaskRecord:
 
     @property
     def submitted_at(self) -> datetime:
-        """When it was submitted, which its id tells."""
+        """Submission time, from the id."""
         return from_instant_ms(int(self.id.replace("-", "")[:12], 16))
 
     @property
@@ -197,7 +197,7 @@ class TaskRecord:
         return self.ended_at or self.submitted_at
 
     def numbered(self, kind: Numbered) -> dict[int, str]:
-        """The numbered fields of a kind by number, in order."""
+        """Return the numbered fields of a kind by number, in order."""
         stem = numbered_field(kind, 0)[:-1]
         numbers = (name.removeprefix(stem) for name in self._fields if name.startswith(stem))
         return {
@@ -222,13 +222,13 @@ class TaskRecord:
         return self._count("asks")
 
     def question(self, number: int) -> Question | None:
-        """A question; None if it was not asked, or is damaged."""
+        """Return a question, or None if it was not asked or is corrupt."""
         stored = self._fields.get(numbered_field("ask", number))
         answer, answered = (self._fields.get(numbered_field(kind, number)) for kind in ("answer", "answered"))
         return None if stored is None else read_question(number, stored, answer, answered)
 
     def stored_question(self, number: int) -> StoredQuestion | None:
-        """A question as its handler asked it; None if it was not asked.
+        """Return a question as its handler asked it, or None if it was not asked.
 
         Raises:
             InvalidInput: it is damaged.
@@ -257,7 +257,7 @@ class TaskRecord:
 
 
 def read_command(keys: PoolKeys, id_: str, *fields: str) -> tuple[Argument, ...]:
-    """The command that reads these fields of a task; all of them when none is named."""
+    """Return the command that reads these fields of a task, or all fields if none is named."""
     return ("HMGET", keys.task(id_), *fields) if fields else ("HGETALL", keys.task(id_))
 
 
@@ -271,7 +271,7 @@ async def read_record(store: Store, id_: str, *fields: str) -> TaskRecord:
 
 
 async def read_each(store: Store, ids: Iterable[str], *fields: str) -> dict[str, TaskRecord | StoreError]:
-    """Read these fields of tasks; the refusal stands in the place of a task that Redis refuses to read.
+    """Read these fields of tasks; a task that Redis refuses to read maps to the error.
 
     Raises:
         ServerUnavailable: Redis does not answer.
@@ -321,12 +321,12 @@ async def _with_errors(store: Store, records: Sequence[TaskRecord]) -> list[Task
 
 
 def record_fields(reply: Sequence[Any]) -> dict[str, bytes]:
-    """The fields of a hash by name, from the reply of HGETALL."""
+    """Return the fields of a hash by name, from the reply to HGETALL."""
     return {name.decode(): value for name, value in zip(reply[::2], reply[1::2], strict=True)}
 
 
 def decode_lane(encoded: str) -> str:
-    """The name of a lane, as it was given."""
+    """Return the decoded name of a lane."""
     try:
         return decode_foreign(encoded)
     except InvalidInput:

@@ -89,7 +89,7 @@ CREATED: Final = SubmitAnswer("created", "")
 def submit(
     keys: PoolKeys, *, rows: Sequence[SubmitRow], max_tasks: int, max_wait_s: int, now_us: str = ""
 ) -> Call[list[SubmitAnswer]]:
-    """Accept up to 500 tasks; returns one reply per row, in order."""
+    """Accept up to 500 tasks and return one reply per row, in order."""
 
     def parse(reply: list[Any]) -> list[SubmitAnswer]:
         answers = [CREATED] * len(rows)
@@ -108,7 +108,7 @@ def submit(
 
 
 def promote(keys: PoolKeys, *, limit: int, now_us: str = "") -> Call[Promoted]:
-    """Make due tasks ready and expire those past their `start_by`, at most `limit` of each."""
+    """Move due tasks to their queues and expire those past their `start_by`, at most `limit` of each."""
 
     def parse(reply: list[int]) -> Promoted:
         promoted, expired, wait_ms, left = reply
@@ -135,7 +135,7 @@ def finish(
     max_wait_s: int,
     now_us: str = "",
 ) -> Call[list[FinishStatus]]:
-    """Store up to 500 verdicts; returns one status per row, in order."""
+    """Store up to 500 verdicts and return one status per row, in order."""
     packed = [
         (
             *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
@@ -178,14 +178,14 @@ class EmitRow(NamedTuple):
 
 
 def emit(keys: PoolKeys, *, rows: Sequence[EmitRow], max_chunks: int) -> Call[list[EmitStatus]]:
-    """Append up to 500 rows to the streams of their tasks; returns one status per row, in order."""
+    """Append up to 500 rows to the streams of their tasks and return one status per row, in order."""
     packed = pack_rows([(*row[:-1], opaque(row.data)) for row in rows])
     args: Arguments = {"pool": keys.root, "rows": packed, "max_chunks": max_chunks}
     return Call("tasks/emit", args, lambda reply: [EmitStatus(status.decode()) for status in reply])
 
 
 def watch(keys: PoolKeys, *, ids: Sequence[str]) -> Call[list[tuple[WatchStatus, str]]]:
-    """Follow up to 500 tasks, or go on; returns the status of each, and the last entry of its stream if any."""
+    """Follow up to 500 tasks, or continue; return the status of each, and the last entry of its stream if any."""
 
     def parse(reply: list[bytes]) -> list[tuple[WatchStatus, str]]:
         texts = [part.decode() for part in reply]
@@ -197,7 +197,7 @@ def watch(keys: PoolKeys, *, ids: Sequence[str]) -> Call[list[tuple[WatchStatus,
 def cancel(
     keys: PoolKeys, *, ids: Sequence[str], reason: str, now_us: str = ""
 ) -> Call[list[tuple[CancelStatus, TaskState | None]]]:
-    """Cancel up to 500 tasks; returns the status of each, and the state of a task that had ended before."""
+    """Cancel up to 500 tasks and return the status of each, and the state of a task that had ended before."""
 
     def parse(reply: list[bytes]) -> list[tuple[CancelStatus, TaskState | None]]:
         texts = [part.decode() for part in reply]
@@ -218,7 +218,7 @@ def cancel(
 def delete(
     keys: PoolKeys, *, ids: Sequence[str], now_us: str = ""
 ) -> Call[list[tuple[DeleteStatus, TaskState | None]]]:
-    """Delete up to 500 ended tasks; returns the status of each, and the state in which it was found."""
+    """Delete up to 500 ended tasks and return the status of each, and the state in which it was found."""
 
     def parse(reply: list[bytes]) -> list[tuple[DeleteStatus, TaskState | None]]:
         texts = [part.decode() for part in reply]
@@ -234,7 +234,7 @@ def delete(
 def retry(
     keys: PoolKeys, *, ids: Sequence[str], token: str, said: str, max_wait_s: int, now_us: str = ""
 ) -> Call[list[tuple[RequeueStatus, TaskState | None]]]:
-    """Requeue up to 500 ended tasks; returns the status of each, and the state in which it was found.
+    """Requeue up to 500 ended tasks and return the status of each, and the state in which it was found.
 
     A repeated call with the same `token` requeues no task twice.
     """
@@ -317,7 +317,7 @@ def once(keys: PoolKeys, *, id_: str, generation: str, name: str, value: bytes) 
 
 
 def begin(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[list[LeaseStatus]]:
-    """Record that attempts (task id, generation) of tasks with deaths begin; returns a status per row, kept or lost."""
+    """Record that attempts (task id, generation) of tasks with deaths begin; return a status per row, kept or lost."""
     args: Arguments = {"pool": keys.root, "rows": pack_rows(rows)}
     return Call("tasks/begin", args, lambda reply: [LeaseStatus(status.decode()) for status in reply])
 
@@ -325,7 +325,7 @@ def begin(keys: PoolKeys, *, rows: Sequence[tuple[str, str]]) -> Call[list[Lease
 def renew(
     keys: PoolKeys, *, worker: str, agent: str, rows: Sequence[tuple[str, str, str]]
 ) -> Call[tuple[int, list[LeaseStatus]]]:
-    """Renew entries (entry, task id, generation); returns the consumer's pending count, and one status per row."""
+    """Renew entries (entry, task id, generation) and return the consumer's pending count, and one status per row."""
 
     def parse(reply: list[Any]) -> tuple[int, list[LeaseStatus]]:
         return reply[0], [LeaseStatus(status.decode()) for status in reply[1:]]
@@ -382,7 +382,7 @@ def abandon(
     dead_ttl_s: int,
     now_us: str = "",
 ) -> Call[tuple[int, list[tuple[str, str]]]]:
-    """Return the entries of a dead worker; returns their number, and (task id, generation) of those that go on."""
+    """Requeue the entries of a dead worker; return their number, and (task id, generation) of tasks that continue."""
 
     def parse(reply: list[Any]) -> tuple[int, list[tuple[str, str]]]:
         texts = [part.decode() for part in reply[1:]]
@@ -412,7 +412,7 @@ def recover(
     clean: bool = False,
     now_us: str = "",
 ) -> Call[tuple[int, bool]]:
-    """Return entries that no worker of the agent will finish; returns their number, and whether there may be more."""
+    """Requeue entries that no worker of the agent will finish; return their number, and True if there may be more."""
     args: Arguments = {
         "pool": keys.root,
         "agent": agent,

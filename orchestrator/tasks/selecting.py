@@ -145,7 +145,7 @@ async def select(
         store: the store.
         wanted: the filter; its states must be in `among`.
         among: states that the action applies to, used when the filter names none.
-        limit: maximum number; None: all.
+        limit: maximum number, or None for no limit.
 
     Raises:
         InvalidInput: the filter names a state that is not in `among`.

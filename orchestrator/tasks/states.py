@@ -16,9 +16,9 @@ class Step:
     """One legal transition.
 
     Attributes:
-        before: stored state; None: there is no record.
+        before: stored state, or None if there is no record.
         event: short description.
-        after: next stored state; None: the record is deleted but for a stub.
+        after: next stored state, or None if only a stub of the record remains.
         script: script under `lua/tasks` that makes it.
     """
 

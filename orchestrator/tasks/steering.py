@@ -20,7 +20,7 @@ CHUNK: Final = 500
 async def cancel(
     store: Store, ids: Sequence[str], *, reason: str, retry_for_s: float
 ) -> dict[str, tuple[CancelStatus, TaskState | None]]:
-    """Cancel tasks; returns the status of each, and the state in which it was found.
+    """Cancel tasks and return the status of each, and the state in which it was found.
 
     Args:
         store: the store.

@@ -69,7 +69,7 @@ class DumpsJson(Protocol):
     """A pydantic model."""
 
     def model_dump(self, *, mode: str) -> dict[str, Any]:
-        """Its fields as plain JSON values."""
+        """Return its fields as plain JSON values."""
         ...
 
 
@@ -153,7 +153,7 @@ class SubmissionValidator:
         return self._unusual(skill, args, options, parent)
 
     def arguments(self, skill: str, args: Arguments) -> bytes:
-        """The arguments of a task as JSON.
+        """Return the arguments of a task as JSON.
 
         Raises:
             InvalidInput: they are no object, too large, too deep, or no JSON.

@@ -1,4 +1,4 @@
-"""Checks the event loop of a test."""
+"""Measures delays of the event loop in a test."""
 
 from __future__ import annotations
 

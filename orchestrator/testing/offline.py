@@ -1,4 +1,4 @@
-"""Services without a server, for tests that must not need one: every call raises."""
+"""Services for tests without Redis; every call raises."""
 
 from __future__ import annotations
 

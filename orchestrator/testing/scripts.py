@@ -1,4 +1,4 @@
-"""Scripts of the test kit, sent with each call, so that no production server keeps them."""
+"""Wraps the scripts of the test kit. Each call sends its script, so that no production server stores it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Submitted:
         parent: id of the task that submitted it.
         args: decoded from JSON.
         agent: addressed agent; None for any agent with the skill.
-        due_at: earliest start; None unless it is scheduled.
+        due_at: earliest start, or None if it is not scheduled.
     """
 
     id: str

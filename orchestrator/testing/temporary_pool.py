@@ -89,7 +89,7 @@ class TemporaryPool:
         return await self._stack.enter_async_context(Orchestrator(settings=settings or self.settings))
 
     async def start(self, work: Callable[..., Coroutine[Any, Any, None]]) -> None:
-        """Run an actor in a task of the pool; returns when it has started."""
+        """Run an actor in a task of the pool, and wait until it has started."""
         await self._group.start(work)
 
     async def wait_disconnected(self, store: KillableStore) -> None:

@@ -1,4 +1,4 @@
-"""Waits for a condition by polling it, and says what was awaited when it does not come."""
+"""Polls a condition; the timeout error names it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decodes the facts that `lua/tasks/why.lua` returns about a task; `explanation.py` judges them."""
+"""Decodes the facts that `lua/tasks/why.lua` returns about a task; `explanation.py` evaluates them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LimitFacts:
     """One limit of an agent.
 
     Attributes:
-        rate: None: not defined.
+        rate: the limit, or None if it is not defined.
         used: starts inside the window.
         next_us: when this limit allows the start; 0: now.
     """
@@ -66,7 +66,7 @@ class AgentFacts:
     """One agent that may run the task, or has it.
 
     Attributes:
-        seen_ms: last heartbeat; None: the agent is not known.
+        seen_ms: last heartbeat, or None if the agent is not known.
         slots: of its live workers; 0: all drain, or there are none.
         workers: registered workers, including draining ones.
         skilled: whether all live workers have the skill.
@@ -106,7 +106,7 @@ class WorkerFacts:
 
     Attributes:
         idle_ms: since it read the entry or renewed its lease.
-        seen_ms: last heartbeat; None: the worker has expired.
+        seen_ms: last heartbeat, or None if the worker has expired.
         registered: whether it is registered for the agent.
     """
 
@@ -138,9 +138,9 @@ class LaneFacts:
     """The lane in which a task waits for its turn.
 
     Attributes:
-        ahead: tasks in front of it, including the one that has the turn; None: the lane does not list it.
+        ahead: tasks in front of it, including the one that has the turn, or None if the lane does not list it.
         owner: the task that has the turn.
-        owner_state: stored state, without whether it runs; None: its record is gone.
+        owner_state: stored state, or None if it has no record; a running task counts as assigned.
     """
 
     name: str
@@ -160,13 +160,13 @@ class Findings:
         death: evidence of the last death: time (ms), worker, cause.
         due_ms: when it leaves `scheduled`.
         own_attempts: its own `max_attempts`; read only if the task was retried.
-        rank: tasks in front of it in its queue; None: it is in no queue.
+        rank: tasks in front of it in its queue, or None if it is in no queue.
         forgiven_fails: failures from before it was requeued, which no longer count.
         forgiven_deaths: deaths from before it was requeued.
         entry_ms: when its inbox entry was written.
         in_inbox: whether that entry exists.
         question: the open question.
-        lane: where it waits for its turn; None: it has the turn, or no lane.
+        lane: where it waits for its turn, or None if it has the turn or no lane.
         held: whether a stop holds it outside its queue.
         active: the stops and pauses that apply to it, by slot.
     """
@@ -224,7 +224,7 @@ class Findings:
 
 
 def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
-    """Read the script's answer; None: the task is unknown."""
+    """Decode the script's reply; return None if the task is unknown."""
     if not reply:
         return None
     now_us, leader, task, place, agents, active = reply

@@ -133,7 +133,7 @@ class TaskInfo:
         session: as submitted, like `tags`, `key` and `lane`.
         parent: id of the task that submitted it.
         submitted_at: aware time, like `due_at` (only while it is scheduled) and `ended_at`.
-        reason: why it was retried last, or ended without a result, in one line.
+        reason: reason of the last retry, or of an end without a result, in one line.
         args: JSON bytes, like `result`, which is None before success.
         attempts: failed attempts and deaths, plus the current or successful one.
         progress: last report of the current or last attempt.

@@ -1,4 +1,4 @@
-"""Wraps the script `tasks/why`."""
+"""Wraps the script `lua/tasks/why.lua`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ if TYPE_CHECKING:
 
 
 def why(keys: PoolKeys, *, id_: str, limit: int = 100, now_us: str = "") -> Call[Findings | None]:
-    """Find what a task waits for, looking at `limit` agents at most; None: the task is unknown. Changes nothing."""
+    """Return what a task waits for, or None if it is unknown. Reads at most `limit` agents."""
     args: Arguments = {"pool": keys.root, "id": id_, "limit": limit, "now_arg": now_us}
     return Call("tasks/why", args, lambda reply: parse_findings(id_, reply))

@@ -1,4 +1,4 @@
-"""One typed wrapper per script in `lua/workspace/`."""
+"""Wraps the scripts in `lua/workspace/`, one function per script."""
 
 from __future__ import annotations
 

@@ -370,7 +370,7 @@ class Workspace(WorkspaceView):
         Args:
             task_id: id of the state machine, as a task of a plan; any printable text of up to 256 bytes.
             to: name of the new state.
-            expect: allowed current states; None: any; an empty collection: the state machine must not exist.
+            expect: allowed current states, or None for any; if empty, the machine must not exist.
             data: JSON value that is stored with the state.
             op_id: id of the change.
 

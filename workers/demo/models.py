@@ -208,7 +208,7 @@ class Cycle(Value):
 
 
 class Loop(Value):
-    """A cycle seen from one of its files: the modules from this one on, and the line of the import."""
+    """An import cycle that starts at one module, with the line of that module's import."""
 
     names: tuple[str, ...]
     line: int

@@ -1,6 +1,6 @@
-"""The desired state as this worker knows it, which every start is checked against.
+"""This worker's copy of the desired state. Every task start is checked against it.
 
-The heartbeat thread replaces it, also while the event loop is blocked. The event loop acts on the change when it turns.
+The heartbeat thread replaces it, even while the event loop is blocked. The event loop applies the change when it runs.
 """
 
 from __future__ import annotations

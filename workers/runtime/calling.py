@@ -36,7 +36,7 @@ class HandlerCaller:
     A thread cannot be stopped from outside. An abandoned handler keeps its thread, and the next attempt gets another.
 
     Raises:
-        ConfigError: a process would not find the handler of a skill by its name.
+        ConfigError: a `process=True` handler cannot be imported by name.
     """
 
     def __init__(self, agent: Agent, *, settings: Settings) -> None:

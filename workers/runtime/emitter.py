@@ -42,8 +42,8 @@ class Emitter:
         )
         self.run, self.wait_for_room = self._commits.run, self._commits.wait_for_room
 
-    def attempt(self, delivery: Delivery) -> AttemptOutput:
-        """Make the output of one attempt."""
+    def for_attempt(self, delivery: Delivery) -> AttemptOutput:
+        """Return the output sender of one attempt."""
         return AttemptOutput(self, delivery)
 
     def encode(self, what: str, value: Any) -> bytes:

@@ -1,6 +1,6 @@
 """Runs the attempts of an agent: envelope, skill, arguments, locks, handler, verdict.
 
-A step that cannot go on returns the verdict; the completer stores it.
+A step that fails returns the verdict; the completer stores it.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Executor:
     # --------------------------------------------------------------------------------------------------- the handler
 
     async def _perform(self, attempt: Attempt) -> Verdict | None:
-        """Run the handler; returns None if the attempt was lost, or ended without its handler."""
+        """Run the handler and return its verdict, or None if the attempt was lost or ended without its handler."""
         attempt.start(self._abandon)
         limits = _watch(attempt)
         try:
@@ -272,7 +272,7 @@ class Executor:
         return self._stopped(attempt, ended)
 
     async def _call(self, attempt: Attempt) -> Returned | BaseException | None:
-        """Call the handler; returns None if the worker cancelled it and it ended."""
+        """Call the handler and return its result or error, or None if the worker cancelled it."""
         try:
             return Returned(await self.caller.call(attempt))
         except BaseException as raised:

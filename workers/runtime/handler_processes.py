@@ -66,7 +66,7 @@ class HandlerProcesses:
         self._busy: set[_Process] = set()
 
     async def run(self, skill: Skill[Any, Any], args: bytes) -> bytes:
-        """Run the handler of a skill; returns its result as JSON.
+        """Run the handler of a skill and return its result as JSON.
 
         Raises:
             HandlerProcessDied: the process ended before it replied.

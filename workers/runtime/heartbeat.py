@@ -158,7 +158,7 @@ class Heartbeat:
         return self.listener.turn(store, reachable=self._reachable)
 
     def _guarded(self, work: Callable[[SyncStore], object], store: SyncStore) -> float:
-        """Run work that calls Redis; returns the seconds until the next heartbeat is due."""
+        """Run work that calls Redis and return the seconds until the next heartbeat is due."""
         try:
             return 0.0 if work(store) is False else self._every_s
         except StoreError as failure:

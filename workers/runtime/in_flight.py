@@ -38,7 +38,7 @@ class InFlight:
         return len(self._attempts)
 
     def add(self, delivery: Delivery) -> Attempt | None:
-        """Add an entry; returns None if Redis handed it out twice and the worker holds it already."""
+        """Add an entry and return its attempt, or None if the worker already holds the entry."""
         key = (delivery.agent, delivery.entry)
         if key in self._attempts:
             return None

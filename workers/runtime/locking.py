@@ -32,7 +32,7 @@ class Locking:
         self.renewer = LockRenewer()
 
     def of(self, attempt: Attempt, *, mode: LockMode, lease_ms: int) -> AttemptLocks:
-        """Make the locks of one attempt; nothing is sent."""
+        """Return the locks of one attempt, none of them acquired."""
         delivery, session, keys = attempt.delivery, attempt.envelope.session, self._services.keys
 
         async def owns() -> bool:

@@ -1,4 +1,4 @@
-"""The parts that one worker process has once, and that its executors, fetchers and heartbeat share."""
+"""Shared services of one worker process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ChildClient:
         return self.opened
 
     def make(self) -> Orchestrator:
-        """Make a client that is not open."""
+        """Return a client that is not open."""
         return Orchestrator(settings=self._services.settings)
 
     def last_outage_s(self) -> float:
@@ -71,7 +71,7 @@ class WorkerParts:
 
 
 def make_parts(services: Services, *, worker: str) -> WorkerParts:
-    """Make the parts of a worker; nothing is sent."""
+    """Return the services of a worker, without a call to Redis."""
     in_flight = InFlight(grace_s=services.settings.worker.grace_s)
     return WorkerParts(
         worker=worker,

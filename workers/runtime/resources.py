@@ -59,7 +59,7 @@ class Resources:
     @cached_property
     def output(self) -> AttemptOutput:
         """Progress and output."""
-        return self._parts.emitter.attempt(self._attempt.delivery)
+        return self._parts.emitter.for_attempt(self._attempt.delivery)
 
     @cached_property
     def record(self) -> TaskRecordAccess:

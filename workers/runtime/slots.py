@@ -44,7 +44,7 @@ class Slots:
         return self._free
 
     async def wait_free(self) -> int:
-        """Wait for a free slot; returns how many there are."""
+        """Wait for a free slot and return the number of free slots."""
         while self._free == 0:
             self._freed = anyio.Event()
             await self._freed.wait()
@@ -83,7 +83,7 @@ class Slots:
                 return
 
     async def _run_until_cancelled(self, clean: contextvars.Context) -> bool:
-        """Run attempts until one was cancelled or has tainted the slot; returns False if the slot was replaced."""
+        """Run attempts until one was cancelled or has tainted the slot; return False if the slot was replaced."""
         task = asyncio.current_task()
         assert task is not None
         # Attempts share a scope until one is cancelled, because entering a scope costs a tenth of a short attempt.
@@ -141,7 +141,7 @@ def slot_ends() -> bool:
 
 
 async def _cancelled_itself() -> bool:
-    """Remove a cancellation that a handler made of its own asyncio task; returns whether there was one."""
+    """Remove a cancellation that a handler made of its own asyncio task; return True if there was one."""
     task = asyncio.current_task()
     assert task is not None
     if not task.cancelling() or slot_ends():

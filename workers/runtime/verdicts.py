@@ -38,7 +38,7 @@ class OutageRetries:
         self._times: OrderedDict[str, int] = OrderedDict()
 
     def count(self, task_id: str) -> bool:
-        """Count one exemption; returns False if the task has had too many."""
+        """Record an exemption; return False if the task has had too many."""
         times = self._times.pop(task_id, 0) + 1
         if times > MAX_OUTAGE_RETRIES:
             return False
@@ -84,7 +84,7 @@ class HandlerRaised(Exception):
 
 
 def rejected(reason: str) -> Verdict:
-    """Make the verdict of a task that becomes a dead letter at once, because another attempt would end the same way."""
+    """Return the verdict of a task that becomes a dead letter at once, because a retry would end the same way."""
     return Verdict(VerdictKind.DEAD, _cut(reason), reason=one_line(reason))
 
 
@@ -97,7 +97,7 @@ def failed(
     backoff: Backoff,
     outage: OutagePolicy,
 ) -> Verdict:
-    """Make the verdict of an attempt whose handler raised `failure`.
+    """Return the verdict of an attempt whose handler raised `failure`.
 
     Args:
         failure: a signal (`Retry`, `Snooze`, `Reject`) or any other exception.

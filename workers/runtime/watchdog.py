@@ -1,8 +1,8 @@
 """Ends a worker process whose event loop is stuck.
 
-The heartbeat asks the event loop for turns and records them in memory that the host can read. The record stops for a
-blocked loop, a held interpreter lock and a frozen process alike. `faulthandler` then prints the stack of each thread
-and ends the process without the interpreter; the host kills a process that even this does not reach.
+The heartbeat schedules a callback in the event loop and stores the time when it ran in memory that the host can read.
+The time stops for a blocked loop, a held interpreter lock and a frozen process alike. `faulthandler` then prints the
+stack of each thread and ends the process without the interpreter. If the process does not end, the host kills it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LoopWatchdog:
             self._force_exit.cancel()
 
     def silent_s(self) -> float:
-        """In the host: seconds since the last turn; 0 before the first one and after `disarm`."""
+        """In the host: seconds since the last callback ran; 0 before the first one and after `disarm`."""
         (at_s,) = _NUMBER.unpack_from(self._shared, 0)
         return time.monotonic() - at_s if at_s else 0.0
 
@@ -89,7 +89,7 @@ class LoopWatchdog:
 
 
 class LoopProbe:
-    """Asks the event loop for a sign of life from another thread."""
+    """Measures how long the event loop takes to run a callback."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, watchdog: LoopWatchdog | None) -> None:
         self._loop, self._watchdog = loop, watchdog
@@ -97,7 +97,7 @@ class LoopProbe:
         self._closed = False
 
     def unanswered_s(self) -> float:
-        """Ask the loop, unless it has not answered yet; returns the seconds since it was asked."""
+        """Schedule a callback unless one is pending, and return the seconds since it was scheduled."""
         asked_s = self._asked_s
         if asked_s is None:
             asked_s = self._asked_s = time.monotonic()
@@ -106,7 +106,7 @@ class LoopProbe:
         return time.monotonic() - asked_s
 
     def close(self) -> None:
-        """Stop recording turns."""
+        """Stop storing times."""
         self._closed = True
 
     def _answer(self) -> None:

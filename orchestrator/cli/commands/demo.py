@@ -93,7 +93,7 @@ def demo(
 
 
 def _check_tree(path: str | None) -> str:
-    """Check that there is source to audit before anything is started; returns its folder."""
+    """Return the folder to audit, after a check that it contains source."""
     command = [sys.executable, "-P", "-m", "orchestrator.workers.demo", *([] if path is None else [path])]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=False)  # noqa: S603 - our own interpreter and module
     if answer.returncode:
@@ -115,7 +115,7 @@ def _make_folder(folder: Path) -> Path:
 
 
 def _place_of_redis(settings: Settings, common: Globals, held: ExitStack) -> dict[str, str]:
-    """Start or find a Redis for the demo; returns the variables that name it.
+    """Start or find a Redis for the demo and return the variables that name it.
 
     Without a URL and a data directory it is a temporary server; otherwise the demo uses a key prefix of its own.
     """
@@ -135,7 +135,7 @@ def _place_of_redis(settings: Settings, common: Globals, held: ExitStack) -> dic
 
 
 def _run_team(root: str, folder: Path, log: IO[bytes], processes: int, environ: Mapping[str, str]) -> DemoSummary | int:
-    """Run supervisor and workers during one audit; returns an exit code when a signal interrupts it."""
+    """Run supervisor and workers during one audit; return an exit code if a signal interrupts it."""
     import anyio
 
     output.say(f"auditing {root} with {processes} worker processes")

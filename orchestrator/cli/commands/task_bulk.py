@@ -83,7 +83,7 @@ async def record(
 
 
 def retry_tasks(tasks: Sequence[str], selecting: Selecting | None, options: CommandOptions, common: Globals) -> int:
-    """Retry tasks. Blocks; returns the exit code."""
+    """Retry tasks and return the exit code. Blocks."""
     import anyio
 
     if selecting is None:
@@ -127,7 +127,7 @@ def _requeued(id_: str, status: model.RequeueStatus, state: model.TaskState | No
 def delete(
     tasks: Sequence[str], selecting: Selecting | None, options: CommandOptions, common: Globals, *, yes: bool
 ) -> int:
-    """Delete ended tasks. Blocks; returns the exit code."""
+    """Delete ended tasks and return the exit code. Blocks."""
     import anyio
 
     if selecting is None:
@@ -140,7 +140,7 @@ def delete(
 def run_job(
     action: Literal["cancel", "retry", "delete"], selecting: Selecting, options: CommandOptions, common: Globals
 ) -> int:
-    """Apply an action to the tasks that match a filter, as a job of the supervisor. Blocks; returns the exit code."""
+    """Start a job of the supervisor for the tasks that match a filter, and return the exit code. Blocks."""
     import anyio
 
     from orchestrator.control.commands import make_command

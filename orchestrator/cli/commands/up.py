@@ -94,7 +94,7 @@ def _run(parts: list[Part], redis: Attachment | None, signals: Signals, common: 
 
 
 def _watch(children: list[Child], redis: Attachment | None, signals: Signals) -> signal.Signals:
-    """Keep the processes running; returns the signal that ends them."""
+    """Run the processes, restart those that die, and return the signal that ends them."""
     import time
 
     while True:

@@ -48,7 +48,7 @@ def worker_command(agents: tuple[str, ...], processes: int | None, *, reload: bo
 
     Args:
         agents: module and name of each agent.
-        processes: worker processes; None: as the settings say.
+        processes: worker processes, or None for the number in the settings.
         reload: restart the host when the source of the agents changes.
 
     Raises:

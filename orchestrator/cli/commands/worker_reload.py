@@ -59,7 +59,7 @@ class Reloader:
         self._changed: set[Path] = set()
 
     def run(self) -> int:
-        """Reload until a signal; returns the exit code."""
+        """Reload until a signal and return the exit code."""
         orderly = True
         try:
             while True:
@@ -96,7 +96,7 @@ class Reloader:
             say("the workers have ended; the next change of the source restarts them")
 
     def _import_apart(self) -> bool:
-        """Import the source in a temporary process until it stops changing; returns whether the import succeeded."""
+        """Import the source in a temporary process until it stops changing, and return True if the import succeeded."""
         while True:
             self._changed.clear()
             with subprocess.Popen(  # noqa: S603 - our own interpreter and module

@@ -38,7 +38,7 @@ class CommandOptions:
     """How long to wait for receipts [5s]."""
 
     def timeout_s(self) -> float | None:
-        """Return the time-out in seconds; None: it was not given."""
+        """Return the time-out in seconds, or None if the option is absent."""
         return duration_s("--timeout", self.timeout)
 
 

@@ -20,7 +20,7 @@ _ERASE: Final = "\r\x1b[K"
 
 
 async def follow(handle: TaskHandle[Any], after: str | None, form: Form) -> TaskEvent | None:
-    """Print the events of a task until its end and return the last one; None: no event follows `after`.
+    """Print the events of a task until its end and return the last one, or None if no event follows `after`.
 
     Raises:
         InvalidInput: `after` is not an event id.

@@ -37,7 +37,7 @@ def positional(metavar: str, *, help: str = "") -> Parameter:  # noqa: A002
 
 
 def option_group(title: str) -> Callable[[C], C]:
-    """Make a dataclass a group of options that several commands take; `title` is its heading in the help."""
+    """Register a dataclass as a group of options that several commands take; `title` is its heading in the help."""
 
     def made(values: C) -> C:
         return Parameter(name="*", group=Group(title, sort_key=50))(values)
@@ -46,7 +46,7 @@ def option_group(title: str) -> Callable[[C], C]:
 
 
 def global_options(values: C) -> C:
-    """Make a dataclass the group of options that every command takes."""
+    """Register a dataclass as the group of options that every command takes."""
     return Parameter(name="*", group=_GLOBAL)(values)
 
 
@@ -84,7 +84,7 @@ class Commands:
         return add
 
     def itself(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Make a function the action of this command when no sub-command is given."""
+        """Register a function to run when no sub-command is given."""
         self.app.default(function)
         return function
 

@@ -125,7 +125,7 @@ class Selecting:
     Attributes:
         wanted: the filter.
         among: the states that the command applies to.
-        limit: select at most this many; None: no limit.
+        limit: maximum number of tasks, or None for no limit.
         dry_run: only print the ids that match.
         yes: do not ask for confirmation.
     """
@@ -146,7 +146,7 @@ def selecting(
     dry_run: bool = False,
     yes: bool = False,
 ) -> Selecting | None:
-    """Return the filter of a command; None: ids were given.
+    """Return the filter of a command, or None if it has ids.
 
     Args:
         ids: the ids.

@@ -137,7 +137,7 @@ async def _whereabouts(handle: TaskHandle[Any]) -> str:
 
 
 async def wait_for_all(handles: Sequence[TaskHandle[Any]], timeout_s: float | None) -> list[Ended]:
-    """Wait for several tasks at once; returns the outcomes in the order of the handles."""
+    """Wait for several tasks at once and return the outcomes in the order of the handles."""
     found: dict[str, Ended] = {}
 
     async def one(handle: TaskHandle[Any]) -> None:
