@@ -8,7 +8,7 @@ local scope  = KEYS[1]                      -- key: root of the agent's slot
 local caller = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
 local rows   = cmsgpack.unpack(ARGV[2])     -- rows: field mode value
 local most   = tonumber(ARGV[3])            -- int: fields that an agent may have
---@include time: integer
+--@include time: day_s, integer
 --@include lock: fenced_by
 --@include dedup: earlier_reply, store_reply
 
@@ -45,6 +45,6 @@ for i = 1, #rows do
 end
 if new > 0 and redis.call('HLEN', state_key) + new > most then return {'full'} end
 redis.call('HSET', state_key, unpack(written))
-redis.call('EXPIRE', state_key, 604800)
+redis.call('EXPIRE', state_key, 7 * day_s)
 store_reply(scope, caller.op, 600000, 20000, numbers)
 return {'ok', unpack(numbers)}

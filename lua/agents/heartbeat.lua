@@ -7,7 +7,7 @@ local worker  = ARGV[1]                   -- str: worker
 local rows    = cmsgpack.unpack(ARGV[2])  -- rows: agent backlog
 local alive_s = tonumber(ARGV[3])         -- int: a worker is alive for this long after a heartbeat
 local now_arg = ARGV[4]                   -- time: test override, microseconds
---@include time: now_us, integer
+--@include time: day_s, now_us, integer
 --@include key: has_type
 --@include registry: recount_agent
 
@@ -32,8 +32,8 @@ for i = 1, #rows do
   local agent, backlog = rows[i].agent, rows[i].backlog
   local agent_key = pool .. ':agent:' .. agent
   redis.call('ZADD', pool .. ':agents', integer(now_ms), agent)
-  redis.call('EXPIRE', agent_key, 86400)
-  redis.call('EXPIRE', agent_key .. ':workers', 86400)
+  redis.call('EXPIRE', agent_key, day_s)
+  redis.call('EXPIRE', agent_key .. ':workers', day_s)
   local slots, wish, skills = string.match(redis.call('HGET', agent_key .. ':workers', worker), '^(%d+) (%d+) ?(.*)$')
   if (redis.call('HGET', agent_key, 'limits') or '') ~= '' then backlog = '0' end
   if wish ~= backlog then

@@ -15,7 +15,7 @@ local about       = cmsgpack.unpack(ARGV[9])  -- rows: field value
 local alive_s     = tonumber(ARGV[10])        -- int: a worker is alive for this long after a heartbeat
 local terms       = ARGV[11]                  -- str: skill=max_attempts/max_deaths, blank-separated
 local now_arg     = ARGV[12]                  -- time: test override, microseconds
---@include time: now_us, integer
+--@include time: day_s, now_us, integer
 --@include desired: is_active
 --@include registry: recount_agent
 
@@ -44,7 +44,7 @@ redis.call('ZADD', pool .. ':agents', integer(now_ms), agent)
 if limits ~= '' then backlog = '0' end
 redis.call('HSET', agent_key, 'limits', limits, 'lease_ms', lease_ms, 'terms', terms)
 redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
-redis.call('EXPIRE', agent_key, 86400)
-redis.call('EXPIRE', agent_key .. ':workers', 86400)
+redis.call('EXPIRE', agent_key, day_s)
+redis.call('EXPIRE', agent_key .. ':workers', day_s)
 recount_agent(pool, agent)
 return {'ok', ''}

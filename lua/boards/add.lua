@@ -8,7 +8,7 @@ local member  = ARGV[2]            -- str: member
 local by      = tonumber(ARGV[3])  -- int: amount
 local most    = tonumber(ARGV[4])  -- int: maximum members of a day
 local now_arg = ARGV[5]            -- time: test override, microseconds
---@include time: now_us, utc_day, integer
+--@include time: day_s, now_us, utc_day, integer
 --@include dedup: earlier_reply, store_reply
 
 local reply = earlier_reply(scope, op)
@@ -17,6 +17,6 @@ local day = utc_day(now_us(now_arg))
 local day_key = scope .. ':day:' .. day
 if not redis.call('ZSCORE', day_key, member) and redis.call('ZCARD', day_key) >= most then return {'full'} end
 local count = integer(tonumber(redis.call('ZINCRBY', day_key, integer(by), member)))
-redis.call('EXPIRE', day_key, 691200)
+redis.call('EXPIRE', day_key, 8 * day_s)
 store_reply(scope, op, 600000, 20000, {day, count})
 return {'counted', day, count}

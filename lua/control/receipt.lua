@@ -7,7 +7,7 @@
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: command sender word detail
 local now_arg = ARGV[2]                   -- time: test override, microseconds
---@include time: now_us, integer
+--@include time: day_s, now_us, integer
 --@include key: has_type
 
 local now_text = integer(math.floor(now_us(now_arg) / 1000))
@@ -27,7 +27,7 @@ for i = 1, #rows do
   -- A key of another type must not keep out the receipts of other commands.
   if has_type(types, receipts_key, 'hash') and is_news(receipts_key, command, sender, word) then
     redis.call('HSET', receipts_key, sender, now_text .. ' ' .. word .. ' ' .. detail)
-    redis.call('EXPIRE', receipts_key, 604800)
+    redis.call('EXPIRE', receipts_key, 7 * day_s)
     noted = noted + 1
   end
 end

@@ -1,13 +1,13 @@
 -- Counters of the pool, and the board of the day.
---@include time: utc_day
+--@include time: day_s, utc_day
 
--- Adds to counters: `counts` maps a name to a number. Totals are kept for ever, minutes for 3 days.
+-- Adds to counters: `counts` maps a name to a number. Totals never expire; minutes expire after 3 days.
 local function increment_counters(pool, now, counts)
   if not next(counts) then return end
   local minute_key = pool .. ':stats:' .. string.format('%.0f', math.floor(now / 60000000))
   for name, count in pairs(counts) do
     redis.call('HINCRBY', pool .. ':stats:TOTAL', name, count)
-    if redis.call('HINCRBY', minute_key, name, count) == count then redis.call('EXPIRE', minute_key, 259200) end
+    if redis.call('HINCRBY', minute_key, name, count) == count then redis.call('EXPIRE', minute_key, 3 * day_s) end
   end
 end
 
@@ -16,7 +16,7 @@ local function count_done(pool, now, done)
   local board_key = next(done) and pool .. ':board:' .. utc_day(now)
   for agent, count in pairs(done) do
     if tonumber(redis.call('ZINCRBY', board_key, count, agent)) == count then
-      redis.call('EXPIRE', board_key, 691200)
+      redis.call('EXPIRE', board_key, 8 * day_s)
     end
   end
 end

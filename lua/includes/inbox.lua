@@ -38,9 +38,9 @@ local function is_reachable(pool, known, inboxes, agent, entry, id)
     inboxes[agent] = inbox
   end
   if inbox.read_up_to and #redis.call('XPENDING', inbox_key, 'workers', entry, entry, 1) > 0 then return true, true end
-  --@row lies: entry fields
-  local lies = redis.call('XRANGE', inbox_key, entry, entry)[1]
-  if not lies or lies.fields[2] ~= id then return false, false end
+  --@row stored: entry fields
+  local stored = redis.call('XRANGE', inbox_key, entry, entry)[1]
+  if not stored or stored.fields[2] ~= id then return false, false end
   -- Without its group the stream is read from the beginning (protocol rule 27).
   if not inbox.read_up_to then return true, true end
   local ms, number = string.match(entry, '^(%d+)-(%d+)$')

@@ -1,5 +1,5 @@
 -- Locks of a scope.
---@include time: integer
+--@include time: day_s, integer
 
 -- Returns nil when a lock holds this value, else the lock's value ('': free). A script that changes shared state calls
 -- it before its first write, and writes only on nil.
@@ -14,7 +14,7 @@ end
 local function next_fence(scope, now)
   local fence_key = scope .. ':fence'
   local number = math.max(tonumber(redis.call('GET', fence_key) or 0), now) + 1
-  redis.call('SET', fence_key, integer(number), 'EX', 2592000)
+  redis.call('SET', fence_key, integer(number), 'EX', 30 * day_s)
   return integer(number)
 end
 
@@ -30,7 +30,7 @@ local function list_lock(scope, lock, now_ms, ttl_ms)
   if count > 32 then redis.call('ZREMRANGEBYSCORE', locks_key, '-inf', integer(now_ms - 60000)) end
   redis.call('ZADD', locks_key, integer(now_ms + ttl_ms), lock)
   -- When the list goes after a day, the next renewal of each lock brings it back.
-  if count == 0 or count > 32 then redis.call('PEXPIRE', locks_key, 86400000) end
+  if count == 0 or count > 32 then redis.call('PEXPIRE', locks_key, 1000 * day_s) end
 end
 
 -- Registers a waiter of a lock for a time, so that a release keeps the lock for a waiter.

@@ -1,4 +1,5 @@
 -- The record of a task, a hash; docs/internals/data-model.md lists its fields.
+--@include time: day_s
 
 -- Reads fields of a task's record. The loader names the returned values after the literal fields: `task.state`. A
 -- missing field is false.
@@ -14,7 +15,7 @@ end
 -- Returns the seconds that an ended task is kept: its result lifetime, at least 5 minutes (protocol rule 22). The
 -- default, a day, is not stored.
 local function lifetime(ttl, at_least_s)
-  local seconds = tonumber(ttl) or 86400
+  local seconds = tonumber(ttl) or day_s
   if seconds < 300 then seconds = 300 end
   if at_least_s and seconds < at_least_s then seconds = at_least_s end
   return seconds
@@ -22,9 +23,9 @@ end
 
 -- Extends the lifetime of a running task, its idempotency key and its output.
 local function keep_alive(pool, id, idem, out)
-  redis.call('EXPIRE', pool .. ':task:' .. id, 86400, 'GT')
-  if idem then redis.call('EXPIRE', pool .. ':idem:' .. idem, 86400, 'GT') end
-  if out then redis.call('EXPIRE', pool .. ':out:' .. id, 86400, 'GT') end
+  redis.call('EXPIRE', pool .. ':task:' .. id, day_s, 'GT')
+  if idem then redis.call('EXPIRE', pool .. ':idem:' .. idem, day_s, 'GT') end
+  if out then redis.call('EXPIRE', pool .. ':out:' .. id, day_s, 'GT') end
 end
 
 -- Returns what the priority adds to the time in a task's score. The default, normal priority, is not stored.
@@ -64,9 +65,10 @@ local function corrupt_field(task)
     if task[name] and not string.match(task[name], '^%d+$') then return name end
   end
   if task.queue and not string.match(task.queue, '^agent:.') and not string.match(task.queue, '^skill:.') then return 'queue' end
-  -- MessagePack: an array that begins with a text that is not empty.
+  -- MessagePack: an array that is not empty, fixarray (145 to 159) or array 16 (220), whose first item is a text: str 8
+  -- (217), or fixstr with 1 to 31 bytes (161 to 191).
   local opens, size = string.byte(task.env or '', 1, 2)
-  if not size or not ((opens > 144 and opens < 160) or opens == 220) then return 'env' end
+  if not size or not ((opens >= 145 and opens <= 159) or opens == 220) then return 'env' end
   if size ~= 217 and (size < 161 or size > 191) then return 'env' end
   return nil
 end

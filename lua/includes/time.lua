@@ -1,5 +1,8 @@
 -- Time, and numbers as text.
 
+-- Seconds of a day.
+local day_s = 86400
+
 -- Returns the server time in microseconds; tests override it.
 local function now_us(override)
   if override ~= '' then return tonumber(override) end

@@ -6,6 +6,7 @@ local scope = KEYS[1]                   -- key: root of the scope's slot
 local lock  = ARGV[1]                   -- str: lock
 local value = ARGV[2]                   -- str: value of the caller's lock
 local rows  = cmsgpack.unpack(ARGV[3])  -- rows: task
+--@include time: day_s
 --@include lock: fenced_by
 
 local lock_key = scope .. ':' .. lock
@@ -13,5 +14,5 @@ local awaited_key = lock_key .. ':awaited'
 redis.call('EXISTS', awaited_key)
 if fenced_by(scope, lock, value) then return 'lost' end
 for i = 1, #rows do redis.call('SADD', awaited_key, rows[i].task) end
-redis.call('PEXPIRE', awaited_key, 86400000)
+redis.call('PEXPIRE', awaited_key, 1000 * day_s)
 return 'noted'

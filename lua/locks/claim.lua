@@ -14,7 +14,7 @@ local ttl_ms     = tonumber(ARGV[5])  -- int: duration of the lease
 local wait_ms    = tonumber(ARGV[6])  -- int: the caller waits this long if the lock is held; 0: not at all
 local woken      = ARGV[7]            -- str: 1 = the caller has the token of the wake list
 local now_arg    = ARGV[8]            -- time: test override, microseconds
---@include time: now_us
+--@include time: day_s, now_us
 --@include lock: next_fence, list_lock, wait_for
 
 local now = now_us(now_arg)
@@ -45,7 +45,7 @@ local fence = next_fence(scope, now)
 local value = fence .. ':' .. task .. ':' .. generation .. ':' .. nonce
 redis.call('SET', lock_key, value, 'PX', ttl_ms)
 redis.call('HSET', fence_key, 'live', fence, task, generation)
-redis.call('PEXPIRE', fence_key, 86400000)
+redis.call('PEXPIRE', fence_key, 1000 * day_s)
 list_lock(scope, lock, now_ms, ttl_ms)
 if waited then
   redis.call('ZREM', waiters_key, nonce)
@@ -56,7 +56,7 @@ end
 if redis.call('HLEN', fence_key) > 100 then
   local some = redis.call('HRANDFIELD', fence_key, 4, 'WITHVALUES')
   for i = 1, #some, 2 do
-    if some[i] ~= task and tonumber(some[i + 1]) < now_ms - 86400000 then redis.call('HDEL', fence_key, some[i]) end
+    if some[i] ~= task and tonumber(some[i + 1]) < now_ms - 1000 * day_s then redis.call('HDEL', fence_key, some[i]) end
   end
 end
 return {'taken', value}

@@ -5,7 +5,7 @@
 local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock value ttl_ms
 local now_arg = ARGV[2]                   -- time: test override, microseconds
---@include time: now_us
+--@include time: day_s, now_us
 --@include lock: list_lock
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
@@ -22,7 +22,7 @@ for i = 1, #rows do
   end
   if present == value then
     redis.call('PEXPIRE', lock_key, ttl_ms)
-    if execution then redis.call('PEXPIRE', fence_key, 86400000) end
+    if execution then redis.call('PEXPIRE', fence_key, 1000 * day_s) end
     list_lock(scope, lock, now_ms, ttl_ms)
     answers[#answers + 1] = 'kept'
   else

@@ -3,7 +3,7 @@
 -- connection lost. Each claimed entry gets a new generation, so that its former holder can change nothing. Renews the
 -- entries that the caller holds. Returns at most 1 MiB of envelopes.
 -- returns: looked (1: the inbox was searched, 0: searched a moment ago, or a grace period runs),
---          then per delivery: entry id generation attempt deaths forgiven envelope
+--          then per delivery: entry id generation attempt deaths `forgiven` envelope
 -- repeat: returns the claimed entries as lost ones, because the caller does not list them as held
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local worker     = ARGV[1]                   -- str: consumer that adopts
@@ -15,7 +15,7 @@ local own        = ARGV[6]                   -- str: 1 = also the caller's own l
 local max_deaths = cmsgpack.unpack(ARGV[7])  -- rows: skill deaths
 local dead_ttl_s = tonumber(ARGV[8])         -- int: minimum lifetime of dead letters
 local now_arg    = ARGV[9]                   -- time: test override, microseconds
---@include time: now_us, integer
+--@include time: day_s, now_us, integer
 --@include record: next_generation
 --@include output: append_event
 --@include desired: agent_blocked, any_session_stopped, stopped_scope
@@ -138,7 +138,7 @@ for i = 1, #candidates do
 end
 if search then
   redis.call('HSET', agent_key, 'looked', integer(now_ms), 'grace', integer(grace), 'rest', rest and '1' or '0')
-  redis.call('EXPIRE', agent_key, 86400, 'NX')
+  redis.call('EXPIRE', agent_key, day_s, 'NX')
 end
 if #claim > renewed then ending.counts.adopted = #claim - renewed end
 if #claim > 0 then

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Checks a part of one inbox for entries that belong to no attempt or name no task; with `repair` removes them. Also
 -- recreates a missing consumer group and a missing index entry of the agent, so that the inbox is read or recovered.
+-- Repairs only if all keys that it would write have the right type.
 -- codes: stray-entry | damaged (an entry that names no task) | no-group | unlisted-agent
 -- returns: the last checked entry ('': the end), then per finding: entry code repaired (1 or 0)
 -- repeat: finds nothing that it has repaired
@@ -18,16 +19,16 @@ local now_arg = ARGV[5]            -- time: test override, microseconds
 
 local now = now_us(now_arg)
 local inbox_key, agents_key, agent_key = pool .. ':inbox:' .. agent, pool .. ':agents', pool .. ':agent:' .. agent
-local types, answers, leave = {}, {''}, {}
-if not has_type(types, inbox_key, 'stream') or types[inbox_key] == 'none' then return answers end
+local types, reply, stray_ids = {}, {''}, {}
+if not has_type(types, inbox_key, 'stream') or types[inbox_key] == 'none' then return reply end
 local repaired = 0
 local may_repair = repair == '1' and has_type(types, agent_key, 'hash') and has_type(types, pool .. ':doorbell', 'stream')
   and has_type(types, pool .. ':stats:TOTAL', 'hash')
   and has_type(types, pool .. ':stats:' .. integer(math.floor(now / 60000000)), 'hash')
 
-local function note(entry, code, done)
-  local n = #answers
-  answers[n + 1], answers[n + 2], answers[n + 3] = entry, code, done and 1 or 0
+local function add_finding(entry, code, done)
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3] = entry, code, done and 1 or 0
   if done then repaired = repaired + 1 end
 end
 
@@ -50,27 +51,28 @@ local entries = redis.call('XRANGE', inbox_key, '(' .. after, '+', 'COUNT', limi
 local strays = {}
 for i = 1, #entries do
   local entry, fields = entries[i].entry, entries[i].fields
+  -- Names and values: t g e of a first attempt (6), with a d of a later one (10), with f after an operator's retry (12).
   if fields[1] ~= 't' or (#fields ~= 6 and #fields ~= 10 and #fields ~= 12) then
     strays[#strays + 1] = {entry, 'damaged'}
   elseif not is_attempt(entry, fields[2]) then
     strays[#strays + 1] = {entry, 'stray-entry'}
   end
-  answers[1] = entry
+  reply[1] = entry
 end
-if #entries < limit then answers[1] = '' end
+if #entries < limit then reply[1] = '' end
 
 if not has_group then
   if may_repair then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0') end
-  note('', 'no-group', may_repair)
+  add_finding('', 'no-group', may_repair)
 end
 if has_type(types, agents_key, 'zset') and not redis.call('ZSCORE', agents_key, agent) then
   if may_repair then redis.call('ZADD', agents_key, integer(math.floor(now / 1000)), agent) end
-  note('', 'unlisted-agent', may_repair)
+  add_finding('', 'unlisted-agent', may_repair)
 end
 for i = 1, #strays do
-  leave[i] = strays[i].entry
-  note(strays[i].entry, strays[i].code, may_repair)
+  stray_ids[i] = strays[i].entry
+  add_finding(strays[i].entry, strays[i].code, may_repair)
 end
-if may_repair and #leave > 0 then remove_entries(pool, agent, leave) end
+if may_repair and #stray_ids > 0 then remove_entries(pool, agent, stray_ids) end
 if repaired > 0 then increment_counters(pool, now, {repaired = repaired}) end
-return answers
+return reply

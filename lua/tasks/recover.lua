@@ -12,7 +12,7 @@ local heartbeat_ms = tonumber(ARGV[4])   -- int: interval of renewals, at most a
 local dead_ttl_s = tonumber(ARGV[5])   -- int: minimum lifetime of dead letters
 local clean      = ARGV[6]             -- str: 1 = also remove consumers that are not registered and hold nothing
 local now_arg    = ARGV[7]             -- time: test override, microseconds
---@include time: now_us, integer
+--@include time: day_s, now_us, integer
 --@include envelope: skill_queue
 --@include record: read_task, next_generation
 --@include queue: start_waiting, flush_waiting
@@ -43,7 +43,7 @@ for skill, deaths in string.gmatch(spec.terms or '', '(%S+)=%d+/(%d+)') do death
 local seen = math.max(swept, tonumber(spec.looked or 0))
 if now_ms < swept or now_ms - seen > every_ms + lease_ms / 3 then grace = math.max(grace, now_ms + lease_ms) end
 redis.call('HSET', agent_key, 'swept', integer(now_ms), 'grace', integer(grace))
-redis.call('EXPIRE', agent_key, 86400, 'NX')
+redis.call('EXPIRE', agent_key, day_s, 'NX')
 
 local ending, waiting = start_endings(now), start_waiting()
 local leave, given_back, left = {}, 0, 0

@@ -18,7 +18,7 @@ local repair     = ARGV[2]                   -- str: 1 = repair what is task
 local max_wait_s = tonumber(ARGV[3])         -- int: lifetime of a task that waits
 local dead_ttl_s = tonumber(ARGV[4])         -- int: minimum lifetime of dead letters
 local now_arg    = ARGV[5]                   -- time: test override, microseconds
---@include time: now_us, integer
+--@include time: day_s, now_us, integer
 --@include key: has_type
 --@include notify: notify_supervisor
 --@include envelope: skill_queue
@@ -223,7 +223,7 @@ local function check_lifetime(row, id, task)
   local task_key = pool .. ':task:' .. id
   if redis.call('TTL', task_key) ~= -1 then return end
   if may_repair then
-    local keep_s = 86400
+    local keep_s = day_s
     if task.deleted then
       keep_s = 300
     elseif ended[task.state] then

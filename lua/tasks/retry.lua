@@ -2,7 +2,7 @@
 -- Requeues ended tasks: dead letters, cancelled and expired ones. They keep ids, idempotency keys and the history of
 -- their attempts; earlier failures and deaths no longer count, and `start_by` no longer applies.
 -- status, per id: requeued | already state (it has not ended) | refused state (it succeeded) | damaged | unknown
--- repeat: returns requeued for every task that this token has requeued, whatever its state is now; changes nothing
+-- repeat: returns requeued for every task that this token has requeued, in any state; changes nothing
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id
 local token      = ARGV[2]                   -- str: identifies the call and its repeats; one word

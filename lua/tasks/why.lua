@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads what one task waits for: its place and whatever may hold it back there. Reads at most `limit` agents, and ten
+-- Reads what one task waits for: its place, and what may keep it there. Reads at most `limit` agents, and ten
 -- times as many workers when no agent has the skill.
 -- returns: nothing (unknown task), else
 --   now_us, leader,

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads a log of a session after a number, oldest first.
+-- Returns up to `limit` log entries numbered above `after`, oldest first; trimmed entries are skipped.
 -- returns: entries
 -- repeat: reads again
 local scope = KEYS[1]            -- key: root of the session's slot

@@ -161,17 +161,17 @@ def refuse(keys: PoolKeys, *, rows: Sequence[RefusedRow]) -> Call[int]:
     return Call("control/refuse", {"pool": keys.root, "rows": packed}, int)
 
 
-def settle(keys: PoolKeys, *, id_: str, sender: str, word: str, detail: str, now_us: str = "") -> Call[bool]:
-    """End a job with its receipt; False: it had ended before."""
+def finish_job(keys: PoolKeys, *, id_: str, sender: str, status: str, detail: str, now_us: str = "") -> Call[bool]:
+    """End a job with its receipt; return False if it had ended before."""
     args: Arguments = {
         "pool": keys.root,
         "id": id_,
         "sender": sender,
-        "word": word,
+        "status": status,
         "detail": detail,
         "now_arg": now_us,
     }
-    return Call("control/settle", args, bool)
+    return Call("control/finish_job", args, bool)
 
 
 def select(keys: PoolKeys, *, id_: str, at: int, tasks: Sequence[str]) -> Call[int]:

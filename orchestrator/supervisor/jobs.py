@@ -38,22 +38,22 @@ class Jobs:
         self._services = services
         self._jobs: Sequence[ActiveCommand] = ()
         self._changed = anyio.Event()
-        self._settled: set[str] = set()
+        self._finished: set[str] = set()
 
     def set(self, jobs: Sequence[ActiveCommand]) -> None:
         """Set the jobs to run."""
         self._jobs = jobs
-        if any(job.issued.id not in self._settled for job in jobs):
+        if any(job.issued.id not in self._finished for job in jobs):
             self._changed.set()
 
     async def run(self) -> None:
         """Run jobs until cancelled."""
         pauses = Pauses()
         while True:
-            todo = [job for job in self._jobs if job.issued.id not in self._settled]
+            todo = [job for job in self._jobs if job.issued.id not in self._finished]
             if not todo:
                 self._changed = anyio.Event()
-                self._settled &= {job.issued.id for job in self._jobs}
+                self._finished &= {job.issued.id for job in self._jobs}
                 await self._changed.wait()
                 continue
             try:
@@ -67,12 +67,12 @@ class Jobs:
         kind, id_ = job.command.kind, job.issued.id
         action = BULK_ACTIONS.get(kind)
         if action is None:
-            await self._settle(id_, "refused", f"this version does not support {kind}")
+            await self._finish_job(id_, "refused", f"this version does not support {kind}")
             return
         tasks = await self._selection(id_)
         if not isinstance(job.command, Job) or not job.command.means(tasks):
             _log.error("selection_mismatched", command=id_)
-            await self._settle(id_, "refused", "the stored selection does not match the command")
+            await self._finish_job(id_, "refused", "the stored selection does not match the command")
             return
         total = len(tasks)
         at, ends = await self._progress(id_)
@@ -81,12 +81,12 @@ class Jobs:
             try:
                 ends += await action(self._services, job, batch)
             except ServerRefused as refusal:
-                await self._settle(id_, "failed", f"after {at} of {total} ({in_words(ends)}): {refusal}")
+                await self._finish_job(id_, "failed", f"after {at} of {total} ({in_words(ends)}): {refusal}")
                 return
             at += len(batch)
             if at < total:
                 await self._note(id_, at, total, ends)
-        await self._settle(id_, "done", in_words(ends))
+        await self._finish_job(id_, "done", in_words(ends))
         _log.info("job_done", command=id_, kind=kind, **ends)
 
     async def _selection(self, id_: str) -> list[str]:
@@ -110,7 +110,7 @@ class Jobs:
         row = scripts.ReceiptRow(id_, SUPERVISOR, "progress", progress(at, total, ends))
         await self._services.store.call(scripts.receipt(self._services.keys, rows=[row]))
 
-    async def _settle(self, id_: str, word: str, detail: str) -> None:
-        call = scripts.settle(self._services.keys, id_=id_, sender=SUPERVISOR, word=word, detail=detail)
+    async def _finish_job(self, id_: str, word: str, detail: str) -> None:
+        call = scripts.finish_job(self._services.keys, id_=id_, sender=SUPERVISOR, status=word, detail=detail)
         await self._services.store.call(call)
-        self._settled.add(id_)
+        self._finished.add(id_)

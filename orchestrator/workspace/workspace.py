@@ -72,7 +72,7 @@ class WorkspaceView:
         Args:
             log: name of the log.
             last: maximum number of entries, up to 10,000.
-            after: return the entries that follow this number; by default the newest entries.
+            after: return the entries that follow this number, except trimmed ones; by default the newest entries.
 
         Raises:
             InvalidInput: an invalid name or number.

@@ -38,8 +38,8 @@ Hit = tuple[str, int, Literal["request", "reply"]]
 HITS: list[Hit] = [("tasks/retry", 3, "reply")]
 LATE_HITS: list[Hit] = [
     ("tasks/retry", 2, "request"),
-    ("control/settle", 1, "request"),
-    ("control/settle", 1, "reply"),
+    ("control/finish_job", 1, "request"),
+    ("control/finish_job", 1, "reply"),
 ]
 
 
@@ -65,7 +65,7 @@ async def test_killed_in_the_middle(redis_server: RedisServer, prefix: str, tmp_
                     felt.set()
 
                 # The first job cancels them all; the second one, which retries them, is the one that is hit.
-                settled = 1 if call == "control/settle" else 0
+                settled = 1 if call == "control/finish_job" else 0
                 proxy.watch(meant, hit, nth=turn + settled, where=where)
                 if where == "request":
                     proxy.fail_command(meant, nth=turn + settled)

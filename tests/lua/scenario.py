@@ -141,7 +141,7 @@ def play_orders(pool: Pool) -> None:
     pool.call(control_scripts.refuse(keys, rows=[control_scripts.RefusedRow("1-1", b"x", b"", "unreadable")]))
     (_, job) = pool.append(RetryTasks(count=1, digest="d"))
     pool.call(control_scripts.select(keys, id_=job.id, at=0, tasks=[task.id]))
-    assert pool.call(control_scripts.settle(keys, id_=job.id, sender="s", word="done", detail=""))
+    assert pool.call(control_scripts.finish_job(keys, id_=job.id, sender="s", status="done", detail=""))
 
 
 def play_schedules(pool: Pool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.control.commands import CancelTasks, Stop
-from orchestrator.control.scripts import ReceiptRow, RefusedRow, receipt, refuse, settle
+from orchestrator.control.scripts import ReceiptRow, RefusedRow, finish_job, receipt, refuse
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -56,7 +56,7 @@ def test_progress_of_a_job_that_has_ended(pool: Pool) -> None:
     """A supervisor that froze in a job and thaws when another one has ended it writes nothing over its end."""
     _, job = pool.append(CancelTasks(count=2))
     assert say(pool, ReceiptRow(job.id, "supervisor", "progress", "1/2 1 cancelled")) == 1
-    assert pool.call(settle(pool.keys, id_=job.id, sender="supervisor", word="done", detail="2 cancelled"))
+    assert pool.call(finish_job(pool.keys, id_=job.id, sender="supervisor", status="done", detail="2 cancelled"))
     with pool.unchanged():
         assert say(pool, ReceiptRow(job.id, "supervisor", "progress", "1/2 1 cancelled")) == 0
 

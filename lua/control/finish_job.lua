@@ -4,16 +4,16 @@
 -- repeat: returns 0 and changes nothing
 local pool    = KEYS[1]  -- key: root of the pool's slot
 local id      = ARGV[1]  -- str: command
-local sender  = ARGV[2]  -- str: the supervisor that did it
-local word    = ARGV[3]  -- str: done, failed or refused
+local sender  = ARGV[2]  -- str: supervisor that ran the job
+local status  = ARGV[3]  -- str: done, failed or refused
 local detail  = ARGV[4]  -- str: details for people
 local now_arg = ARGV[5]  -- time: test override, microseconds
---@include time: now_us, integer
+--@include time: day_s, now_us, integer
 
 local desired_key, receipts_key = pool .. ':desired', pool .. ':receipts:' .. id
 if redis.call('HEXISTS', desired_key, 'do:' .. id) == 0 then return 0 end
-redis.call('HSET', receipts_key, sender, integer(math.floor(now_us(now_arg) / 1000)) .. ' ' .. word .. ' ' .. detail)
-redis.call('EXPIRE', receipts_key, 604800)
+redis.call('HSET', receipts_key, sender, integer(math.floor(now_us(now_arg) / 1000)) .. ' ' .. status .. ' ' .. detail)
+redis.call('EXPIRE', receipts_key, 7 * day_s)
 redis.call('HDEL', desired_key, 'do:' .. id, 'verified:do:' .. id)
 redis.call('UNLINK', pool .. ':selection:' .. id)
 return 1

@@ -1,4 +1,4 @@
-"""lua/control/select.lua and settle.lua: what a job is for does not change any more, and a job ends once."""
+"""lua/control/select.lua and finish_job.lua: what a job is for does not change any more, and a job ends once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.control.commands import CancelTasks
-from orchestrator.control.scripts import select, settle
+from orchestrator.control.scripts import finish_job, select
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -48,7 +48,7 @@ def test_settle(pool: Pool) -> None:
     _, issued = pool.append(CancelTasks(count=1))
     pool.call(select(pool.keys, id_=issued.id, at=0, tasks=["1"]))
     pool.execute("HSET", pool.keys.desired, f"verified:do:{issued.id}", "x")
-    call = settle(pool.keys, id_=issued.id, sender="supervisor", word="done", detail="1 cancelled")
+    call = finish_job(pool.keys, id_=issued.id, sender="supervisor", status="done", detail="1 cancelled")
     assert pool.call(call) is True
     assert pool.desired() == {"seq": b"1"}
     assert selected(pool, issued.id) == []
