@@ -84,7 +84,10 @@ def members(change: ChangeCall, *, name: str, mode: str, changed: Sequence[str])
 def transition(
     change: ChangeCall, *, id_: str, to: str, text: bytes, expect: Sequence[str] | None
 ) -> Call[ChangeReply]:
-    """Move a state machine; `expect` None: from any state; empty: only if it does not exist."""
+    """Change the state of a state machine if its state is in `expect`.
+
+    None accepts any state; an empty sequence requires that the machine does not exist.
+    """
     expects = "any" if expect is None else "one" if expect else "absent"
     rows = pack_rows([(state,) for state in expect or ()])
     return _call("transition", change, id=id_, to=to, text=text, expects=expects, rows=rows)
