@@ -69,6 +69,7 @@ FUNCTIONS = {
     path.stem: {name or constant for name, constant in _DEFINITION.findall(path.read_text())} for path in INCLUDES
 }
 """The functions and constants of each module."""
+CONSTANTS = {constant for path in INCLUDES for _, constant in _DEFINITION.findall(path.read_text()) if constant}
 
 
 def test_one_wrapper_per_script() -> None:
@@ -198,12 +199,17 @@ def test_modules() -> None:
     assert len({name for names in FUNCTIONS.values() for name in names}) == sum(map(len, FUNCTIONS.values()))
 
 
+def _uses(text: str, name: str) -> bool:
+    """Return whether a script calls a function of a module, or reads a constant of it."""
+    return re.search(rf"\b{name}\b" if name in CONSTANTS else rf"\b{name}\(", code(text)) is not None
+
+
 def test_includes_are_used() -> None:
-    """A script includes the functions that it calls and no others, so its text says what it needs."""
+    """A script includes the functions and constants that it uses and no others, so its text says what it needs."""
     functions = {name for names in FUNCTIONS.values() for name in names}
     for script in SCRIPTS:
         text = source(script)
-        called = {name for name in functions if re.search(rf"\b{name}\(", code(text))}
+        called = {name for name in functions if _uses(text, name)}
         assert included(text) == called, script.name
 
 
@@ -213,7 +219,7 @@ def test_includes_of_modules_are_used() -> None:
     for path in INCLUDES:
         text, own = path.read_text(), FUNCTIONS[path.stem]
         others = {name for module, names in FUNCTIONS.items() for name in names if module != path.stem}
-        assert included(text) == {name for name in others if re.search(rf"\b{name}\(", code(text))}, path.stem
+        assert included(text) == {name for name in others if _uses(text, name)}, path.stem
         for name in own:
             assert any(re.search(rf"^local (function )?{name}\b", each, re.MULTILINE) for each in texts), name
 
