@@ -4,7 +4,7 @@ Loggers pass their events to the standard library. One chain of structlog proces
 third-party log lines get the same shape; a program that embeds the client without configuring logging sees plain lines.
 Importing this module configures nothing and does not load structlog.
 
-Keys are fixed: agent, worker, task, attempt, queue, lock, fence, session, namespace.
+Common keys: agent, worker, task, attempt, command, error.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import logging
 import re
 import sys
 from contextlib import suppress
+from contextvars import ContextVar
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO, TypeAlias
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 Format: TypeAlias = Literal["auto", "console", "json"]
 
 MASK: Final = "********"
+
+_context: ContextVar[Mapping[str, object]] = ContextVar("log_context", default=MappingProxyType({}))
 
 
 class Logger:
@@ -68,6 +72,8 @@ class Logger:
 
     def _write(self, level: int, event: str, values: Mapping[str, object]) -> None:
         bound = {**self._values, **values}
+        for name, value in _context.get().items():
+            bound.setdefault(name, value)
         # `log` would walk the stack for a file name that is not printed.
         message = _Message(event, bound)
         exc_info = _exc_info(bound.pop("exc_info", None))
@@ -78,6 +84,11 @@ class Logger:
 def get_logger(name: str) -> Logger:
     """Return the logger of a module; pass `__name__`."""
     return Logger(logging.getLogger(name), {})
+
+
+def bind_context(**values: object) -> None:
+    """Add keys to every log record of this context: this task and the tasks that it starts, or this thread."""
+    _context.set({**_context.get(), **values})
 
 
 def configure_logging(
@@ -101,6 +112,7 @@ def configure_logging(
     terminal = target.isatty()
     console = format == "console" or (format == "auto" and terminal)
     shared: list[Processor] = [
+        _add_context,
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
@@ -177,6 +189,13 @@ def _unpack(_logger: object, _method: str, event: _Event) -> _Event:
     """Move the keys of an event out of its log record."""
     message = event["_record"].msg
     return {**message.values, **event, "event": message.event} if isinstance(message, _Message) else event
+
+
+def _add_context(_logger: object, _method: str, event: _Event) -> _Event:
+    """Add the keys of `bind_context` to the records of other libraries."""
+    for name, value in _context.get().items():
+        event.setdefault(name, value)
+    return event
 
 
 # ------------------------------------------------------------------------------------------------ secrets and odd bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import io
 import json
 import logging
@@ -14,7 +15,7 @@ import pytest
 import structlog
 from pydantic import SecretStr
 
-from orchestrator.core.log import Format, configure_logging, get_logger
+from orchestrator.core.log import Format, bind_context, configure_logging, get_logger
 from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:
@@ -133,6 +134,23 @@ def test_context_is_added_to_everything_inside() -> None:
     assert (lib["task"], lib["agent"]) == ("t1", "a")
     assert (ours["task"], ours["agent"]) == ("t1", "b")
     assert "task" not in outside
+
+
+def test_bound_context_reaches_every_library() -> None:
+    """A bound key is in our records, those of the standard library and of structlog; an own key wins."""
+    stream = io.StringIO()
+    configure_logging("info", "json", stream)
+
+    def inside() -> None:
+        bind_context(worker="w1")
+        get_logger("x").info("ours")
+        get_logger("x").info("own", worker="w2")
+        logging.getLogger("lib").info("plain")
+        structlog.get_logger("agent").info("native")
+
+    contextvars.copy_context().run(inside)
+    get_logger("x").info("outside")
+    assert [line.get("worker") for line in _lines(stream)] == ["w1", "w2", "w1", "w1", None]
 
 
 def test_exceptions_are_one_entry() -> None:
