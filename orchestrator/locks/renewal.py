@@ -210,7 +210,7 @@ class LockRenewer:
             try:
                 self.settle(locks, await store.call(call), sent_s)
             except StoreError as failure:
-                _log.warning("locks_not_renewed", locks=len(locks), error=str(failure))
+                _log.warning("lock_renewal_failed", locks=len(locks), error=str(failure))
                 await anyio.sleep(min(0.1, shortest_s / 20))
         if waited.cancelled_caught:
-            _log.warning("locks_not_renewed", locks=len(locks), error="no answer in time")
+            _log.warning("lock_renewal_failed", locks=len(locks), error="no answer in time")

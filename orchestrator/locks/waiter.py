@@ -104,24 +104,24 @@ class LockWaiter:
         try:
             return (await self._store.call(call))[0]
         except ServerUnavailable:
-            return await self._retry_release(call)
+            return await self._retry_release(lock, call)
         except StoreError as failure:
             _log.warning("lock_release_failed", lock=lock, error=str(failure))
             return None
         except BaseException:
             # Cancelled meanwhile: the call may not have arrived, so send it once more.
-            await self._retry_release(call)
+            await self._retry_release(lock, call)
             raise
 
-    async def _retry_release(self, call: Call[list[bool]]) -> bool | None:
+    async def _retry_release(self, lock: str, call: Call[list[bool]]) -> bool | None:
         """Send a release again. The first one may have arrived, so not finding the lock proves nothing."""
         with anyio.move_on_after(RELEASE_TIMEOUT_S, shield=True):
             try:
                 return (await self._store.call(call, retry_for_s=RELEASE_TIMEOUT_S))[0] or None
             except StoreError as failure:
-                _log.warning("lock_release_failed", error=str(failure))
+                _log.warning("lock_release_failed", lock=lock, error=str(failure))
                 return None
-        _log.warning("lock_release_failed", error="no answer in time")
+        _log.warning("lock_release_failed", lock=lock, error="no answer in time")
         return None
 
     async def _get(

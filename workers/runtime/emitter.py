@@ -85,7 +85,10 @@ class AttemptOutput:
             await self._send("progress", data)
         except ServerFull as refused:
             # Progress is only for display, and a full server needs the task to end so that it frees memory.
-            _log.warning("progress_dropped", task=self._delivery.task_id, error=str(refused))
+            task = self._delivery
+            _log.warning(
+                "progress_dropped", task=task.task_id, agent=task.agent, attempt=task.attempt, error=str(refused)
+            )
 
     async def emit(self, data: Any) -> None:
         """Store one chunk of output; see `TaskContext.emit`."""

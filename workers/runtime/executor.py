@@ -326,9 +326,13 @@ class Executor:
         delivery = attempt.delivery
         cause = sole(failure)
         if isinstance(cause, Fenced) and cause.task_id == delivery.task_id:
-            _log.warning("attempt_fenced", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt)
             locks = attempt.locks_in_use
-            if locks is not None and locks.execution.lost and attempt.stop_cause is not StopCause.LEASE_LOST:
+            lost_lock = locks is not None and locks.execution.lost and attempt.stop_cause is not StopCause.LEASE_LOST
+            _log.warning(
+                "attempt_fenced", task=delivery.task_id, agent=delivery.agent, attempt=delivery.attempt,
+                cause="lock_lost" if lost_lock else "task_lost",
+            )  # fmt: skip
+            if lost_lock:
                 return _lock_lost(cause.owner)
             # Another attempt owns the task: there is nothing to store.
             self._in_flight.drop(delivery)
@@ -394,7 +398,8 @@ def _question(attempt: Attempt, ended: Returned | BaseException | None) -> Verdi
     if pending is None or attempt.stop_cause in {StopCause.CANCELLED, StopCause.LEASE_LOST}:
         return None
     if ended is not None and not has_asked(ended):
-        _log.warning("handler_continued_after_asking", task=attempt.delivery.task_id, agent=attempt.delivery.agent)
+        task = attempt.delivery
+        _log.warning("handler_continued_after_asking", task=task.task_id, agent=task.agent, attempt=task.attempt)
     return Verdict(
         VerdictKind.ASK, pending.packed, delay_ms=pending.delay_ms, at_ms=pending.at_ms, number=pending.number
     )

@@ -195,14 +195,17 @@ class Fetcher:
         """Ask for own lost entries before the next read."""
         self._reply_lost = True
 
-    async def release_lost(self) -> None:
+    async def release_lost(self, deadline_s: float) -> None:
         """Release the entries of a last read whose reply was lost; for a worker that stops."""
         retry_for_s = self._services.settings.redis.command_timeout_s
-        try:
-            deliveries = await self._lost_and_expired(self._agent.concurrency, retry_for_s=retry_for_s)
-        except StoreError as failure:
-            _log.warning("lost_entries_release_failed", agent=self._agent.name, error=str(failure))
-            return
+        deliveries: list[Delivery] = []
+        with anyio.CancelScope(deadline=deadline_s) as limit:
+            try:
+                deliveries = await self._lost_and_expired(self._agent.concurrency, retry_for_s=retry_for_s)
+            except StoreError as failure:
+                _log.warning("unread_entries_release_failed", agent=self._agent.name, error=str(failure))
+        if limit.cancelled_caught:
+            _log.warning("unread_entries_release_failed", agent=self._agent.name, error="no answer in time")
         for delivery in deliveries:
             if self._in_flight.add(delivery) is not None:
                 self._completer.put(delivery, Verdict(VerdictKind.RELEASED, reason="its worker stopped"))

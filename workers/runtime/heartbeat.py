@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from orchestrator.agents import scripts as registry
 from orchestrator.core.backoff import Pauses
 from orchestrator.core.errors import StoreError
-from orchestrator.core.log import get_logger
+from orchestrator.core.log import bind_context, get_logger
 from orchestrator.services import SyncStore
 from orchestrator.tasks import scripts
 from orchestrator.tasks.model import LeaseStatus
@@ -130,6 +130,7 @@ class Heartbeat:
     # ---------------------------------------------------------------------------------------------------- the thread
 
     def _run(self) -> None:
+        bind_context(worker=self._parts.worker)
         endpoint = self._parts.services.endpoint
         endpoint = replace(
             endpoint,
@@ -163,11 +164,11 @@ class Heartbeat:
             return 0.0 if work(store) is False else self._every_s
         except StoreError as failure:
             self._reachable = False
-            _log.warning("heartbeat_missed", worker=self._parts.worker, error=str(failure))
+            _log.warning("heartbeat_missed", error=str(failure))
             return self._pauses.next_s()
         except Exception as failure:  # noqa: BLE001 - see below
             # Without this thread the worker would lose its tasks one by one and not notice.
-            _log.exception("heartbeat_failed", worker=self._parts.worker, error=f"{type(failure).__name__}: {failure}")
+            _log.exception("heartbeat_failed", error=f"{type(failure).__name__}: {failure}")
         return self._every_s
 
     def _wait(self, due_s: float) -> None:
@@ -185,7 +186,7 @@ class Heartbeat:
         stuck_s = self._probe.unanswered_s()
         if stuck_s <= self._parts.services.settings.worker.stuck_after_s:
             return False
-        _log.error("event_loop_stuck", worker=self._parts.worker, seconds=round(stuck_s))
+        _log.error("event_loop_stuck", stuck_s=round(stuck_s))
         return True
 
     # ---------------------------------------------------------------------------------------------------- heartbeats

@@ -18,7 +18,7 @@ from orchestrator.core.backoff import Backoff
 from orchestrator.core.errors import OrchestratorError, StoreError
 from orchestrator.core.event_loop import run_loop
 from orchestrator.core.ids import new_worker_id
-from orchestrator.core.log import get_logger
+from orchestrator.core.log import bind_context, get_logger
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.services import pool_keys, reach_server
 from orchestrator.workers.runtime.dead_worker import abandon_entries
@@ -134,6 +134,7 @@ class Host:
         watchdog = LoopWatchdog(self._stuck_after_s)
         pid = os.fork()
         if pid == 0:
+            bind_context(worker=worker)
             _become_worker(request_end, lambda: run_loop(run_worker_as, self._settings, self._agents, worker, watchdog))
         self._children[pid] = WorkerProcess(pid, worker, time.monotonic(), failures, watchdog)
 
@@ -190,21 +191,23 @@ class Host:
         if code == 0 and self._signals:
             return
         if code == 0 and retired:
-            _log.info("worker_retired", worker=child.worker, pid=child.pid, left=len(self._children))
+            _log.info(
+                "worker_stopped_by_operator", worker=child.worker, pid=child.pid, workers_left=len(self._children)
+            )
             return
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         if silent_s > self._stuck_after_s:
-            how = f"stuck: its event loop had not turned for {silent_s:.0f} s"
+            cause = f"stuck: its event loop had not turned for {silent_s:.0f} s"
         if code in MUST_NOT_RESTART:
             self._status = self._status or code
             if not self._signals:
                 self._stop_children(signal.SIGTERM)
             return
         self._kill_group(child.pid)
-        self._dead_workers.append(DeadWorker(child.worker, how, due_s=0.0))
+        self._dead_workers.append(DeadWorker(child.worker, cause, due_s=0.0))
         if self._signals and code in {-signal.SIGTERM, -signal.SIGINT}:
             return  # stopped before it handled signals, or after its work had ended
-        _log.error("worker_died", worker=child.worker, pid=child.pid, how=how)
+        _log.error("worker_died", worker=child.worker, pid=child.pid, cause=cause)
         if self._signals:
             self._status = self._status or 1
             return
@@ -284,7 +287,7 @@ def _become_worker(request_end: Callable[[], None], work: Callable[[], None]) ->
         sys.stderr.write(f"error: {refused}\n")
         code = refused.exit_code
     except BaseException as broken:  # noqa: BLE001 - a child must not return into its parent's frames
-        _log.error("worker_crashed", error=describe(broken), exc_info=True)
+        _log.error("worker_exception", pid=os.getpid(), error=describe(broken), exc_info=True)
     finally:
         _flush()
         os._exit(code)

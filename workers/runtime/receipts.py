@@ -68,11 +68,15 @@ class CommandReceipts:
         ours = [one for one in verified if one.problem or (one.command is not None and self._is_for_us(one.command))]
         replies = [store.execute(*command) for command in nonces(self._keys, ours)]
         active_ids = self._active_ids()
+        refused: list[ControlEntry] = []
         for one in refuse_replays(ours, replies):
             if one.problem:
-                self._refuse(one)
+                if self._refuse(one):
+                    refused.append(one)
             elif one.command is not None and one.id not in self._known:
                 self._acknowledge(one.id, one.command, is_active=one.id in active_ids)
+        if refused:
+            _log.warning("commands_refused", count=len(refused), entry=refused[0].entry, problem=refused[0].problem)
 
     def acknowledge_active(self) -> None:
         """Acknowledge all active commands that are not answered yet, also those from before the worker started."""
@@ -115,7 +119,7 @@ class CommandReceipts:
         self._known[id_] = None
         if len(self._known) > KNOWN + len(self._commands.desired.active):
             self._known.popitem(last=False)
-        _log.info("command_received", command=id_, kind=command.kind, worker=self._worker)
+        _log.info("command_received", command=id_, kind=command.kind)
         if isinstance(command, Stop | DrainWorker | StopWorker) and is_active and not self._is_finished(command):
             self._open[id_] = command
             running = sum(attempt.running for attempt in self._affected(command))
@@ -148,12 +152,13 @@ class CommandReceipts:
         count = self._in_flight.abandoned_handlers
         return f"{count} abandoned, still running" if count else ""
 
-    def _refuse(self, one: ControlEntry) -> None:
+    def _refuse(self, one: ControlEntry) -> bool:
+        """Queue the receipt of a refused entry; returns False if it gets none."""
         if time.monotonic() >= self._refill_s:
             self._refusals_left, self._refill_s = REFUSALS_A_MINUTE, time.monotonic() + 60
         # A replay must not replace the receipt of the valid command with the same id.
         if not self._refusals_left or one.id in self._known:
-            return
+            return False
         self._refusals_left -= 1
-        _log.warning("command_refused", command=one.id, entry=one.entry, problem=one.problem, worker=self._worker)
         self._rows.append(ReceiptRow(one.id, self._worker, "refused", one.problem))
+        return True

@@ -8,6 +8,7 @@ stack of each thread and ends the process without the interpreter. If the proces
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import faulthandler
 import mmap
 import os
@@ -60,7 +61,7 @@ class LoopWatchdog:
             _log.error("shutdown_forced")
             os._exit(0)
 
-        self._force_exit = threading.Timer(FORCE_EXIT_AFTER_S, leave)
+        self._force_exit = threading.Timer(FORCE_EXIT_AFTER_S, contextvars.copy_context().run, [leave])
         self._force_exit.daemon = True
         self._force_exit.start()
 

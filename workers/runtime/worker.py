@@ -18,7 +18,7 @@ import anyio
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import StoreError
 from orchestrator.core.ids import new_worker_id
-from orchestrator.core.log import get_logger, set_level
+from orchestrator.core.log import bind_context, get_logger, set_level
 from orchestrator.core.rates import parse_rate
 from orchestrator.services import open_services
 from orchestrator.workers.runtime.active_commands import interrupt
@@ -44,6 +44,8 @@ FLUSH_TIMEOUT_S: Final = 5.0
 
 ANNOUNCE_TIMEOUT_S: Final = 2.0
 """Time for each registry call of a drain. With `FLUSH_TIMEOUT_S` it must fit into `host.GRACE_S`."""
+
+_NO_ANSWER: Final = f"no answer from Redis for {ANNOUNCE_TIMEOUT_S:g} s"
 
 _log = get_logger(__name__)
 
@@ -118,6 +120,7 @@ class Worker:
         Args:
             listen: handle SIGTERM and SIGINT; False in a process that handles its signals itself, such as a test.
         """
+        bind_context(worker=self.id)
         failure: Exception | None = None
         # The receiver outlives all else, so that no signal of the whole run falls to the default handler.
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) if listen else nullcontext() as received:
@@ -142,7 +145,7 @@ class Worker:
                     if agent.lifespan is not None:
                         executor.state = await entered.enter_async_context(agent.lifespan(agent))
             if self._stop.is_set():
-                _log.info("worker_stopped", worker=self.id, left=0)
+                _log.info("worker_stopped", unfinished=0)
             else:
                 await self._run()
 
@@ -158,7 +161,7 @@ class Worker:
                 await self._deregister()
             raise
         self._heartbeat.start()
-        _log.info("worker_started", worker=self.id, agents=[agent.name for agent in self._agents])
+        _log.info("worker_started", agents=[agent.name for agent in self._agents])
         try:
             await self._work()
         finally:
@@ -204,9 +207,7 @@ class Worker:
 
     async def _watch_signals(self, received: AsyncIterator[signal.Signals]) -> None:
         async for _ in received:
-            _log.info(
-                "worker_stop_requested", worker=self.id, running=len(self._in_flight), immediately=self._stop.is_set()
-            )
+            _log.info("worker_stop_requested", running=len(self._in_flight), immediately=self._stop.is_set())
             self.stop()
 
     # -------------------------------------------------------------------------------------------------- commands
@@ -219,12 +220,10 @@ class Worker:
         if desired.log_level != self._log_level:
             self._log_level = desired.log_level
             set_level(desired.log_level or self._services.settings.logging.level)
-            _log.info(
-                "log_level_changed", worker=self.id, level=desired.log_level or self._services.settings.logging.level
-            )
+            _log.info("log_level_changed", level=desired.log_level or self._services.settings.logging.level)
         drain = desired.drain_of(self.id)
         if drain is not None and drain.ends_process and not self._stop.is_set():
-            _log.info("worker_stop_requested", worker=self.id, running=len(self._in_flight), command=drain.issued.words)
+            _log.info("worker_stop_requested", running=len(self._in_flight), command=drain.issued.words)
             if self._watchdog is not None:
                 self._watchdog.retire()
             self.stop()
@@ -234,7 +233,7 @@ class Worker:
 
     async def _stay_drained(self) -> None:
         """Stay registered without slots until an operator resumes or stops the worker."""
-        _log.info("worker_drain_started", worker=self.id, running=len(self._in_flight))
+        _log.info("worker_drain_started", running=len(self._in_flight))
         self._commands.draining = True
         await self._announce_drain()
         self._heartbeat.poll()
@@ -242,27 +241,30 @@ class Worker:
         if not self._stop.is_set():
             self._commands.draining = False
             self._register_soon()
-            _log.info("worker_resumed", worker=self.id)
+            _log.info("worker_resumed")
 
     # ------------------------------------------------------------------------------------------------ registry
 
     async def _register(self) -> None:
+        for agent in self._agents:
+            await self._register_agent(agent)
+
+    async def _register_agent(self, agent: Agent) -> None:
         about: dict[str, str | int] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "version": version("redis-orchestrator"),
         }
-        for agent in self._agents:
-            call = registry.register(
-                self._services.keys,
-                worker=self.id,
-                spec=agent.spec(self._known_limits),
-                slots=0 if self._commands.draining else agent.concurrency,
-                backlog=self._throughputs[agent.name].backlog,
-                about=about,
-                alive_s=self._alive_s,
-            )
-            await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
+        call = registry.register(
+            self._services.keys,
+            worker=self.id,
+            spec=agent.spec(self._known_limits),
+            slots=0 if self._commands.draining else agent.concurrency,
+            backlog=self._throughputs[agent.name].backlog,
+            about=about,
+            alive_s=self._alive_s,
+        )
+        await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
 
     def _backlog_changed(self) -> None:
         self._heartbeat.trigger()
@@ -274,11 +276,14 @@ class Worker:
         while True:
             await self._forgotten.wait()
             self._forgotten = anyio.Event()
-            try:
-                await self._register()
-                _log.info("worker_reregistered", worker=self.id)
-            except StoreError as failure:
-                _log.warning("registration_failed", worker=self.id, error=str(failure))
+            for agent in self._agents:
+                try:
+                    await self._register_agent(agent)
+                except StoreError as failure:
+                    _log.warning("registration_failed", agent=agent.name, error=str(failure))
+                    break
+            else:
+                _log.info("worker_reregistered")
 
     # -------------------------------------------------------------------------------------------------- drain
 
@@ -299,18 +304,17 @@ class Worker:
                 await self._in_flight.wait_empty()
 
     async def _announce_drain(self) -> None:
-        with anyio.move_on_after(ANNOUNCE_TIMEOUT_S) as limit:
+        deadline_s = anyio.current_time() + ANNOUNCE_TIMEOUT_S
+        with anyio.CancelScope(deadline=deadline_s) as limit:
             try:
                 await self._register()
             except StoreError as failure:
-                _log.warning("drain_announcement_failed", worker=self.id, error=str(failure))
-            async with anyio.create_task_group() as group:
-                for fetcher in self._fetchers.values():
-                    group.start_soon(fetcher.release_lost)
+                _log.warning("drain_announcement_failed", error=str(failure))
         if limit.cancelled_caught:
-            _log.warning(
-                "drain_announcement_failed", worker=self.id, error=f"no answer from Redis for {ANNOUNCE_TIMEOUT_S:g} s"
-            )
+            _log.warning("drain_announcement_failed", error=_NO_ANSWER)
+        async with anyio.create_task_group() as group:
+            for fetcher in self._fetchers.values():
+                group.start_soon(fetcher.release_lost, deadline_s)
 
     async def _wait_for_running(self) -> None:
         with anyio.move_on_after(self._services.settings.worker.drain_s):
@@ -336,7 +340,7 @@ class Worker:
         await self._parts.client.close()
         await self._parts.locking.close()
         await self._deregister()
-        _log.info("worker_stopped", worker=self.id, left=len(self._in_flight))
+        _log.info("worker_stopped", unfinished=len(self._in_flight))
 
     async def _deregister(self) -> None:
         try:
@@ -344,6 +348,6 @@ class Worker:
                 call = registry.deregister(self._services.keys, worker=self.id)
                 await self._services.store.call(call, retry_for_s=self._services.settings.redis.command_timeout_s)
             if limit.cancelled_caught:
-                _log.warning("deregister_failed", worker=self.id)
+                _log.warning("deregister_failed", error=_NO_ANSWER)
         except StoreError as failure:
-            _log.warning("deregister_failed", worker=self.id, error=str(failure))
+            _log.warning("deregister_failed", error=str(failure))
