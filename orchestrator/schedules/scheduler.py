@@ -100,7 +100,7 @@ class Scheduler:
                 self._asks_at_s = time.monotonic() + IDLE_S
                 self._pauses.reset()
             except StoreError as failure:
-                _log.warning("schedules_interrupted", error=str(failure))
+                _log.warning("schedule_fire_failed", error=str(failure))
                 if isinstance(failure, ServerRefused):
                     self._repair_requested.notify("schedules")
                 await anyio.sleep(self._pauses.next_s())
@@ -180,7 +180,7 @@ class Scheduler:
         if answer.status == "stale":  # another supervisor fired it, or it was changed
             return None
         reason = str(refusal(answer, max_tasks=self._services.settings.queue.max_tasks))
-        _log.warning("schedule_refused", schedule=name, error=reason)
+        _log.warning("schedule_task_refused", schedule=name, error=reason)
         return each.skip_row(FireOutcome.REFUSED, error=reason)
 
     def _exclude(self, name: str, reason: str) -> None:

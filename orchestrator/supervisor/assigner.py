@@ -44,7 +44,7 @@ class Assigner:
                 await self._assign_all(await self._touched(changed))
                 self._pauses.reset()
             except StoreError as failure:
-                _log.warning("assign_interrupted", error=str(failure))
+                _log.warning("assign_failed", error=str(failure))
                 await anyio.sleep(self._pauses.next_s())
                 self._wakeup.notify(EVERYTHING, REGISTRY)
 

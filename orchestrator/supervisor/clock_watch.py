@@ -45,4 +45,4 @@ class ClockWatch:
         # The time of the reading is only known to lie between request and answer.
         if abs(step_s) <= STEP_S + within_s:
             return
-        _log.warning("server_clock_stepped", seconds=round(step_s, 1))
+        _log.warning("server_clock_stepped", step_s=round(step_s, 1))

@@ -92,7 +92,7 @@ class Controller:
                         cursor = entries[-1][0].decode()
                     pauses.reset()
                 except StoreError as failure:
-                    _log.warning("control_interrupted", error=str(failure))
+                    _log.warning("control_read_failed", error=str(failure))
                     cursor, self._applied_seq = None, None
                     await anyio.sleep(pauses.next_s())
         finally:

@@ -39,7 +39,7 @@ async def run_supervisor(settings: Settings) -> None:
     """
     async with open_services(settings, name="supervisor") as services:
         for warning in await services.store.check_server(allow_eviction=settings.redis.allow_eviction):
-            _log.warning("server_setting", warning=warning)
+            _log.warning("server_setting_risky", warning=warning)
         async with anyio.create_task_group() as group:
             group.start_soon(_stop_on_signal, group.cancel_scope)
             await supervise(services)
@@ -73,5 +73,5 @@ async def supervise(services: Services) -> None:
 async def _stop_on_signal(scope: anyio.CancelScope) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as received:
         async for number in received:
-            _log.info("supervisor_stopping", signal=signal.Signals(number).name)
+            _log.info("supervisor_stop_requested", signal=signal.Signals(number).name)
             scope.cancel()

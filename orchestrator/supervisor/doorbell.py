@@ -54,7 +54,7 @@ class Doorbell:
                         "XREAD", "COUNT", READ_COUNT, "BLOCK", int(block_s * 1000), "STREAMS", doorbell_key, cursor
                     )
                 except StoreError as failure:
-                    _log.warning("doorbell_interrupted", error=str(failure))
+                    _log.warning("doorbell_read_failed", error=str(failure))
                     cursor = None
                     await anyio.sleep(pauses.next_s())
                     continue

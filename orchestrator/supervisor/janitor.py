@@ -33,7 +33,7 @@ class Janitor:
                     registry.expire(self._services.keys, alive_s=self._alive_s, limit=LIMIT)
                 )
             except StoreError as failure:
-                _log.warning("expire_interrupted", error=str(failure))
+                _log.warning("expire_failed", error=str(failure))
                 continue
             for worker in gone:
                 _log.warning("worker_expired", worker=worker)

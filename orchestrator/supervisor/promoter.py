@@ -36,7 +36,7 @@ class Promoter:
                 await self._promote()
                 self._pauses.reset()
             except StoreError as failure:
-                _log.warning("promote_interrupted", error=str(failure))
+                _log.warning("promote_failed", error=str(failure))
                 if isinstance(failure, ServerRefused):
                     self._repair_requested.notify("scheduled")
                 await anyio.sleep(self._pauses.next_s())

@@ -58,7 +58,7 @@ class Reconciler:
                 _log.error("reconcile_refused", error=str(refusal))
                 await anyio.sleep(SCAN_EVERY_S)
             except StoreError as failure:
-                _log.warning("reconcile_interrupted", error=str(failure))
+                _log.warning("reconcile_failed", error=str(failure))
                 await anyio.sleep(self._pauses.next_s())
 
     async def _rest(self, server: str) -> None:
@@ -103,7 +103,9 @@ def _report(found: list[RepairFinding], scan: PoolScan) -> None:
         if not repaired:
             _log.error("damage_found", code=code, count=count, examples=examples, found=damage.found)
         elif damage.harmless:
-            _log.info("cleaned", code=code, count=count, examples=examples, found=damage.found)
+            _log.info("leftovers_removed", code=code, count=count, examples=examples, found=damage.found)
         else:
-            _log.warning("repaired", code=code, count=count, examples=examples, found=damage.found, done=damage.repair)
+            _log.warning(
+                "damage_repaired", code=code, count=count, examples=examples, found=damage.found, done=damage.repair
+            )
     _log.debug("reconcile_finished", keys=scan.keys_seen, places=scan.places_seen)

@@ -47,7 +47,7 @@ class Recoverer:
                             _log.error("recover_refused", agent=agent, error=str(refusal))
                             self._repair_requested.notify(agent)
             except StoreError as failure:
-                _log.warning("recover_interrupted", error=str(failure))
+                _log.warning("recover_failed", error=str(failure))
             self._sweeps += 1
             await anyio.sleep(self._every_s)
 

@@ -13,6 +13,11 @@ PAGE: Final = ROOT / "docs" / "reference" / "events.md"
 PRODUCT: Final = ("orchestrator", "workers")
 LEVELS: Final = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
 
+EVERYWHERE: Final = {"worker"}
+"""Keys that every record of a worker process has; see `bind_context`."""
+NOT_KEYS: Final = {"Asked", "def", "except", "lease", "lock_lost", "maxmemory", "task_lost"}
+"""Words of the code in the sentences of the page that are neither events nor keys."""
+
 _ITEM: Final = re.compile(r"^- \*\*`(\w+)`\*\* \(([^)]*)\): (.*)$")
 
 
@@ -72,8 +77,8 @@ def _bound_keys(tree: ast.Module) -> dict[str, set[str]]:
 
 
 def shown() -> list[tuple[str, str, str]]:
-    """Name, levels with keys, and first line of the text of every event on the page, in its order."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    """Name, levels with keys, and text of every event on the page, in its order."""
+    lines = re.sub(r"\n +", " ", PAGE.read_text(encoding="utf-8")).splitlines()
     return [(found[1], found[2], found[3]) for line in lines if (found := _ITEM.match(line))]
 
 
@@ -92,6 +97,15 @@ def test_levels_and_keys() -> None:
 def test_events_have_a_text() -> None:
     """Behind its keys each event says what it tells."""
     assert [name for name, _, text in shown() if not text] == []
+
+
+def test_texts_cite_keys_of_their_event() -> None:
+    """A backticked word in the text of an event is a key of that event, or another event."""
+    events = written()
+    cited = {name: set(re.findall(r"`(\w+)`", text)) for name, _, text in shown() if name in events}
+    known = set(events) | EVERYWHERE | NOT_KEYS
+    wrong = {name: words - events[name].keys - known for name, words in cited.items()}
+    assert {name: words for name, words in wrong.items() if words} == {}
 
 
 if __name__ == "__main__":

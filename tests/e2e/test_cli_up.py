@@ -54,7 +54,7 @@ def test_ctrl_c_finishes_what_runs(terminal: Terminal) -> None:
         up.signal(signal.SIGINT)
         assert up.wait_exit(20) == 0, up.output
         said = up.output
-    assert said.index("worker_stopped") < said.index("supervisor_stopping") < said.index("the data is kept")
+    assert said.index("worker_stopped") < said.index("supervisor_stop_requested") < said.index("the data is kept")
     assert not terminal.processes()
     with terminal.start("redis", "run") as redis:
         redis.wait_output("Ctrl-C stops it")

@@ -247,7 +247,7 @@ async def test_a_stopped_worker_process_is_not_replaced(
             before = workers()
             first, second = before
             await orc.admin.stop_worker(first)
-            await wait_for(lambda: "worker_retired" in host.output, lambda: host.describe("its end"), 10)
+            await wait_for(lambda: "worker_stopped_by_operator" in host.output, lambda: host.describe("its end"), 10)
             os.kill(before[second], signal.SIGKILL)
             await wait_for(lambda: workers().keys() - before.keys(), lambda: host.describe("a replacement"), 15)
             (third,) = workers()
