@@ -56,8 +56,9 @@ $(DOCS_STAMP): requirements/docs.txt pyproject.toml
 	$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-generate: $(STAMP) ## write the generated code anew: the methods of orc.admin
+generate: $(STAMP) ## write the generated code anew: the methods of orc.admin, the types of the blocking client
 	$(BIN)/python -m tools.admin_methods
+	$(BIN)/python -m tools.sync_stub
 
 fmt: $(STAMP) ## format and apply safe fixes
 	$(BIN)/ruff format .

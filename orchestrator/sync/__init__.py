@@ -1,7 +1,6 @@
-"""The client for scripts, notebooks and threads: the asyncio client behind calls that block."""
+"""The blocking client for scripts, notebooks and threads, made from the asynchronous one."""
 
-from orchestrator.sync.admin import Admin, Schedules, Sent
-from orchestrator.sync.client import Orchestrator
-from orchestrator.sync.handle import TaskHandle
+from orchestrator.sync import blocking
 
-__all__ = ["Admin", "Orchestrator", "Schedules", "Sent", "TaskHandle"]
+__all__ = list(blocking.CLASSES)
+globals().update(blocking.CLASSES)

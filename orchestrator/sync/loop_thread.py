@@ -10,8 +10,8 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator
-from concurrent.futures import Future
-from contextlib import suppress
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, TypeVarTuple
 
 import anyio
@@ -21,6 +21,7 @@ from orchestrator.core.event_loop import run_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -41,6 +42,7 @@ class LoopThread:
         self._open = False
         self._thread = threading.Thread(target=self._run, name="orchestrator-client", daemon=True)
         self._started: Future[None] = Future()
+        self._local = threading.local()
 
     def start(self) -> None:
         """Start the thread and wait until it takes calls."""
@@ -96,12 +98,76 @@ class LoopThread:
             OrchestratorError: the thread has ended or ends meanwhile, or this is another process.
         """
         future: Future[T] = Future()
+        blocks, before = self._blocks, self._blocks.call
+        blocks.call = future
         try:
+            blocks.check()
             self._hand_over(future, work, *args)
             return future.result()
-        except BaseException:
-            future.cancel()  # does nothing to one that is done
+        except CancelledError:
+            blocks.check()
             raise
+        except BaseException:
+            future.cancel()  # no effect on a future that is done
+            raise
+        finally:
+            blocks.call = before
+
+    @contextmanager
+    def hold(self, entering: AbstractAsyncContextManager[T], wrap: Callable[[T], Any]) -> Iterator[Any]:
+        """Keep an asynchronous context entered, in one task of the loop, while a block of this thread runs.
+
+        If the context ends early, as a lock that is lost does, the current or the next call of this thread through this
+        client raises its error, and so does the end of the block. Python code between two calls cannot be interrupted.
+        """
+        entered: Future[tuple[T, anyio.Event]] = Future()
+        ended: Future[None] = Future()
+        blocks = self._blocks
+
+        async def keep() -> None:
+            leave = anyio.Event()
+            async with entering as value:
+                entered.set_result((value, leave))
+                await leave.wait()
+
+        def end(_: object) -> None:
+            if not entered.done():
+                entered.cancel()
+            elif blocks.call is not None:
+                blocks.call.cancel()
+
+        ended.add_done_callback(end)
+        try:
+            self._hand_over(ended, keep)
+            value, leave = entered.result()
+        except CancelledError:
+            ended.result()
+            raise
+        except BaseException:
+            ended.cancel()
+            raise
+        blocks.running.append(ended)
+        try:
+            yield wrap(value)
+        except BaseException:
+            self._leave(blocks, ended, leave)
+            with suppress(Exception):
+                ended.result()
+            raise
+        self._leave(blocks, ended, leave)
+        ended.result()
+
+    @property
+    def _blocks(self) -> _Blocks:
+        if not hasattr(self._local, "blocks"):
+            self._local.blocks = _Blocks()
+        blocks: _Blocks = self._local.blocks
+        return blocks
+
+    def _leave(self, blocks: _Blocks, ended: Future[None], leave: anyio.Event) -> None:
+        blocks.running.remove(ended)
+        with suppress(RuntimeError):  # the loop has ended, and the context with it
+            self._loop.call_soon_threadsafe(leave.set)
 
     def iterate(self, source: AsyncIterator[T], *, holding: object) -> Iterator[T]:
         """Run through `source` in the loop; it is closed when this iterator is.
@@ -153,6 +219,19 @@ class LoopThread:
             else:
                 if future.set_running_or_notify_cancel():
                     future.set_result(result)
+
+
+class _Blocks:
+    """The contexts that one thread has entered, and its current call."""
+
+    def __init__(self) -> None:
+        self.running: list[Future[None]] = []
+        self.call: Future[Any] | None = None
+
+    def check(self) -> None:
+        for ended in self.running:
+            if ended.done():
+                ended.result()
 
 
 class _Batches(Generic[T]):

@@ -8,11 +8,11 @@ import textwrap
 from typing import Any, Final
 
 import orchestrator
-import orchestrator.sync
 import orchestrator.workers.testing
 from tests.helpers.cases import each_case
 
-MODULES: Final = [orchestrator, orchestrator.sync, orchestrator.workers.testing]
+MODULES: Final = [orchestrator, orchestrator.workers.testing]
+"""The types of `orchestrator.sync` are generated from those of `orchestrator`."""
 
 
 class Guessed:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
     import redis
 
+    from orchestrator.client.client import Orchestrator as AsyncOrchestrator
     from orchestrator.core.settings import Settings
 
 agent = Agent("clerk", concurrency=20)
@@ -100,9 +101,15 @@ def client_threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "orchestrator-client"]
 
 
+def asynchronous(client: Any) -> AsyncOrchestrator:
+    """Return the client in the loop."""
+    inner: AsyncOrchestrator = client._inner
+    return inner
+
+
 def waits(client: Orchestrator) -> int:
     """How many tasks somebody of this client waits for."""
-    return len(client._client._replies._waiting)
+    return len(asynchronous(client)._replies._waiting)
 
 
 # ------------------------------------------------------------------------------------------------------------ the calls
@@ -187,7 +194,7 @@ def test_a_type_of_the_caller_is_read_in_its_thread(orc: Orchestrator, redis_cli
 
     handle = orc.submit("add", {"a": 1, "b": 2})
     redis_client.hset(
-        orc._client.services.keys.task(handle.id), mapping={"state": "succeeded", "result": '{"value":3}'}
+        asynchronous(orc).services.keys.task(handle.id), mapping={"state": "succeeded", "result": '{"value":3}'}
     )
     assert handle.result(0, as_=Asking).value == 4
 
@@ -248,7 +255,7 @@ def test_a_loop_that_is_left_early_leaves_nothing(orc: Orchestrator) -> None:
     follow = handles[0].events()
     assert next(follow).kind == "ready"
     del follow
-    wait_until(lambda: not orc._client._following._tasks, "nobody to follow")
+    wait_until(lambda: not asynchronous(orc)._following._tasks, "nobody to follow")
 
 
 # --------------------------------------------------------------------------------------------------------- open, closed
@@ -298,7 +305,7 @@ def test_closing_ends_the_calls_of_other_threads(settings: Settings) -> None:
             pool.submit(lambda: list(orc.as_completed(handles))),
             pool.submit(lambda: list(handles[0].events())),
         ]
-        wait_until(lambda: waits(orc) == 2 and orc._client._following._tasks, "all to wait")
+        wait_until(lambda: waits(orc) == 2 and asynchronous(orc)._following._tasks, "all to wait")
         orc.close()
         for call in under_way:
             assert isinstance(call.exception(5), OrchestratorError), call
@@ -385,7 +392,7 @@ def test_ctrl_c_in_result(settings: Settings) -> None:
                 except KeyboardInterrupt:
                     print("interrupted", flush=True)
             deadline = time.monotonic() + 5
-            while orc._client._replies._waiting or orc._client._following._tasks:
+            while orc._inner._replies._waiting or orc._inner._following._tasks:
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
             print(handle.cancel(), orc.task(handle.id).status().state)

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, assert_type
 
-from orchestrator import Agent, CancelStatus, OutputChunk, Submission, TaskEvent, TaskStatus
-from orchestrator.sync import Orchestrator, TaskHandle
+from orchestrator import (
+    Agent,
+    CancelStatus,
+    ConfigChange,
+    LogEntry,
+    OutputChunk,
+    Standing,
+    Submission,
+    TaskEvent,
+    TaskStatus,
+)
+from orchestrator.sync import Lease, Orchestrator, TaskHandle, Workspace
 
 agent = Agent("editor")
 
@@ -50,3 +61,24 @@ async def wrong_await(orc: Orchestrator) -> None:
     await orc.submit(count)  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
     async with Orchestrator():  # type: ignore[attr-defined]  # pyright: ignore[reportGeneralTypeIssues]
         pass
+
+
+def shared_state(orc: Orchestrator) -> None:
+    """Locks, workspaces and the others block as well, and `with` takes what `async with` takes."""
+    with orc.locks("session:101").hold("doc", ttl=30) as lease:
+        assert_type(lease, Lease)
+        assert_type(lease.fence, int)
+        orc.workspace("101").under(lease).set("title", "Rain")
+    with orc.workspace("101").edit() as workspace:
+        assert_type(workspace, Workspace)
+    assert_type(orc.workspace("101").log("notes"), list[LogEntry])
+    assert_type(orc.board().top(), list[Standing])
+    assert_type(orc.agents.active(), dict[str, datetime])
+    assert_type(orc.config.all(), dict[str, Any])
+    assert_type(next(iter(orc.config.changes())), ConfigChange)
+
+
+def wrong_shared_state(orc: Orchestrator) -> None:
+    """Views cannot be changed, and nothing is awaited."""
+    orc.workspace("101").set("title", "Rain")  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    orc.board().add("ada")  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

@@ -1,0 +1,1144 @@
+# Generated from the asynchronous classes by `make generate`; do not edit.
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import date, datetime
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
+
+from orchestrator.boards.boards import Standing
+from orchestrator.client.shared_config import ConfigChange
+from orchestrator.control.commands import Command
+from orchestrator.control.receipts import Receipts
+from orchestrator.core.durations import Duration
+from orchestrator.core.settings import Settings
+from orchestrator.limits.limits import Decision
+from orchestrator.locks.model import LockInfo
+from orchestrator.schedules.model import Schedule
+from orchestrator.schedules.plans import ScheduleOptions
+from orchestrator.tasks.model import AnswerStatus, CancelStatus, OutputChunk, RequeueStatus, TaskEvent
+from orchestrator.tasks.options import TaskOptions
+from orchestrator.tasks.queries import TaskOutcome
+from orchestrator.tasks.selecting import TaskFilter
+from orchestrator.tasks.submission import Arguments, NamedSkill, Submission, TypedSkill
+from orchestrator.why.model import TaskInfo, TaskStatus
+from orchestrator.workspace.model import (
+    AgentEntry,
+    Appended,
+    Applied,
+    Counted,
+    Delete,
+    Directive,
+    Json,
+    LogEntry,
+    Patched,
+    Replay,
+    Snapshot,
+    StateEntry,
+    Versioned,
+    WorkspaceEvent,
+)
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+M = TypeVar("M")
+__all__ = [
+    "Admin",
+    "Agents",
+    "Board",
+    "BoardView",
+    "Lease",
+    "Limits",
+    "Locks",
+    "Orchestrator",
+    "Schedules",
+    "Scratch",
+    "Sent",
+    "SharedConfig",
+    "TaskHandle",
+    "Workspace",
+    "WorkspaceView",
+]
+
+class Orchestrator:
+    """Submits tasks and waits for their results.
+
+    Args:
+        url: `redis://`, `rediss://` or `unix://`; by default the settings, else a running embedded server near by.
+        pool: dispatch domain.
+        prefix: `app:env:tenant`, the first part of every key.
+        settings: all settings at once, in place of files and environment.
+
+    Use it as `with Orchestrator() as orc:`, or call `open` and `close`, which need not be in the same task.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        pool: str | None = None,
+        prefix: str | None = None,
+        settings: Settings | None = None,
+    ) -> None: ...
+    def open(self) -> Self:
+        """Connect.
+
+        Raises:
+            ConfigError, StoreError: no server is named, or it does not answer.
+            OrchestratorError: it is open already, or `close` was called meanwhile.
+        """
+
+    def close(self) -> None:
+        """Close the connections; tasks go on, results stay readable by their ids.
+
+        Whoever still waits in a call of this client gets an `OrchestratorError`.
+        """
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    @overload
+    def submit(self, skill: TypedSkill[T], args: Arguments = None, **options: Unpack[TaskOptions]) -> TaskHandle[T]: ...
+    @overload
+    def submit(
+        self, skill: str | NamedSkill, args: Arguments = None, **options: Unpack[TaskOptions]
+    ) -> TaskHandle[Any]:
+        """Submit one task. Concurrent calls share a round trip.
+
+        Args:
+            skill: name of the skill, or the `Skill` itself.
+            args: JSON object of its arguments, or a pydantic model.
+            options: the [options of a task](../task-options.md).
+
+        Raises:
+            InvalidInput: an argument is invalid; nothing was sent.
+            KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
+            ServerUnavailable: Redis did not answer, even after retries. If `outcome_unknown` is true, the task may have
+                been stored; `task_ids` has its id.
+        """
+
+    def submit_many(self, tasks: Iterable[Submission]) -> list[TaskHandle[Any]]:
+        """Submit many tasks in chunks, two on their way at a time; all are accepted or `SubmitRefused` tells of each.
+
+        Raises:
+            InvalidInput: one is malformed; nothing was sent.
+            SubmitRefused: some were not accepted; `outcomes` has a handle or an exception for each, in order. That of a
+                task that may have arrived is a `ServerUnavailable` whose `outcome_unknown` is true.
+            ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
+        """
+
+    @property
+    def admin(self) -> Admin:
+        """The control commands: stop, start, pause, limits, workers, ..."""
+
+    def locks(self, scope: str = ..., *, owner: str | None = None) -> Locks:
+        """Named locks of a session, of an agent, or of the pool: `with orc.locks("session:101").hold("doc"):`.
+
+        Held locks are renewed until this client is closed.
+
+        Args:
+            scope: `session:S`, `agent:A` or `pool`.
+            owner: who holds them, for people; host and process by default.
+
+        Raises:
+            InvalidInput: that is no scope.
+        """
+
+    @property
+    def limits(self) -> Limits:
+        """Limits by name: may something happen now? Shared by all programs with the same prefix."""
+
+    @property
+    def agents(self) -> Agents:
+        """What agents say of themselves, and which of them live."""
+
+    @property
+    def config(self) -> SharedConfig:
+        """Configuration values that are published while programs run; `orc.admin.publish_config` changes them."""
+
+    @overload
+    def board(self, name: None = None, *, date: date | None = None) -> BoardView: ...
+    @overload
+    def board(self, name: str, *, date: date | None = None) -> Board:
+        """Who is ahead on a day: `orc.board().top(3)` are the agents of the pool that did the most tasks today.
+
+        Args:
+            name: of a board of your own, any text of up to 256 bytes; by default the tasks of the pool's agents that
+                ended with a result.
+            date: a day in UTC; by default today, by the server's clock.
+
+        Raises:
+            InvalidInput: that is no name or no date.
+        """
+
+    def workspace(self, session: str) -> WorkspaceView:
+        """What the agents of a session share; reading is free, `edit()` takes a lock first.
+
+        Args:
+            session: any text of up to 256 bytes.
+
+        Raises:
+            InvalidInput: that is no session.
+        """
+
+    def task(self, id_: str) -> TaskHandle[Any]:
+        """Return a handle for a known id, without asking Redis.
+
+        Raises:
+            InvalidInput: that is not the form of a task id.
+        """
+
+    def as_completed(
+        self, handles: Iterable[TaskHandle[T]], *, timeout: Duration | None = None
+    ) -> Iterator[TaskHandle[T]]:
+        """Give each handle when its task has ended: `for handle in orc.as_completed(handles)`.
+
+        Those that are known to have ended come first, in their order. `result()` of a handle that was given returns or
+        raises at once. A loop that is left early leaves nothing behind; the tasks go on.
+
+        Args:
+            handles: of this client; one that is there twice is given once.
+            timeout: seconds or timedelta for all of them, from this call on; None waits as long as it takes, also while
+                Redis is away; 0 asks once.
+
+        Raises:
+            TimeoutError: not all had ended after `timeout`; the message says how many. While looping.
+            OrchestratorError: the client was closed; while looping.
+            InvalidInput: that is no handle, or one of another client.
+        """
+
+class TaskHandle(Generic[T_co]):
+    """A task, by its id. Cheap; valid as long as the client that made it is open.
+
+    Attributes:
+        id: the task's id.
+        outcome: how it ended, once that is known here.
+        before_wait: for worker code: awaited before anybody waits for the end.
+    """
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def outcome(self) -> TaskOutcome | None: ...
+    @overload
+    def result(self, timeout: Duration | None = None) -> T_co: ...
+    @overload
+    def result(self, timeout: Duration | None = None, *, as_: type[M]) -> M:
+        """Wait for the end of the task and return its result.
+
+        Whoever asks once more after a failure waits again if the task was requeued meanwhile (`retry`).
+
+        Args:
+            timeout: seconds or timedelta; None waits as long as it takes, also while Redis is away; 0 asks once. The
+                task goes on when the waiting ends.
+            as_: a type that the result is validated as.
+
+        Raises:
+            TaskFailed: it became a dead letter.
+            TaskCancelled: it was cancelled.
+            TaskExpired: it did not start in time, or its record is gone.
+            TimeoutError: it had not ended after `timeout`, or nobody could tell.
+            StoreError: Redis refuses to tell; with a timeout of 0 also that it does not answer.
+            InvalidInput: `timeout` is no duration.
+        """
+
+    def status(self) -> TaskStatus:
+        """Its state, and in words what it waits for.
+
+        Raises:
+            NotFound: no such task, or its retention has passed.
+        """
+
+    def info(self) -> TaskInfo:
+        """Everything that is known of it.
+
+        Raises:
+            NotFound: no such task, or its retention has passed.
+        """
+
+    def output(self, after: str | None = None) -> Iterator[OutputChunk]:
+        """Read the partial output of the task live; ends when the task has ended and all was read.
+
+        Args:
+            after: the `id` of a chunk or event that was seen before: go on behind it.
+
+        Raises:
+            InvalidInput: `after` is no such id.
+            NotFound: no such task (any more); when reading.
+            OrchestratorError: the client is closed; when reading.
+        """
+
+    def events(self, after: str | None = None) -> Iterator[TaskEvent]:
+        """Read the life of the task live, progress and output included; ends after the final event.
+
+        Args:
+            after: the `id` of a chunk or event that was seen before: go on behind it.
+
+        Raises:
+            InvalidInput: `after` is no such id.
+            NotFound: no such task (any more); when reading.
+            OrchestratorError: the client is closed; when reading.
+        """
+
+    def cancel(self, reason: str = "") -> CancelStatus:
+        """Cancel it: a waiting task ends at once, a running one is told to stop.
+
+        Returns:
+            `ENDED`, `SIGNALLED` (its worker stops it within a few seconds), `ALREADY` (it had ended), `UNKNOWN`.
+        """
+
+    def answer(self, value: Any, *, question: int | None = None, actor: str | None = None) -> AnswerStatus:
+        """Answer the question that it waits with, so that it goes on.
+
+        The first answer stands: the same one again does nothing, another one is refused.
+
+        Args:
+            value: a JSON value; one of the options, if the question has some.
+            question: which question of the task, counted from 1; by default the latest one.
+            actor: who answers; the user of this process by default.
+
+        Returns:
+            `ANSWERED`, or `ALREADY`: somebody had given the same answer.
+
+        Raises:
+            AnswerRefused: it does not ask that (yet, or any more), or has another answer.
+            InvalidInput: the answer is none of the options, or no JSON value.
+            NotFound: no such task, or its retention has passed.
+        """
+
+    def retry(self, reason: str = "") -> RequeueStatus:
+        """Let it run again after it has ended without a result: the same task, with its id, key and history.
+
+        Failures and deaths count from now on. What is already told stays told; a new `result()` waits again.
+
+        Args:
+            reason: kept with the task.
+
+        Returns:
+            `REQUEUED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (nobody could work with its
+            record), `UNKNOWN`.
+        """
+
+class Admin:
+    """Gives control commands. Each is stored before it is announced, and recorded with actor and reason.
+
+    Every method takes `reason` and `actor` (user and host of this process by default). It raises `CommandRefused` when
+    Redis does not accept the command, `InvalidInput` for an invalid value and `StoreError` when Redis does not answer.
+    """
+
+    @property
+    def schedules(self) -> Schedules:
+        """The schedules of the pool."""
+
+    def stop(
+        self,
+        *,
+        agent: str | None = None,
+        session: str | None = None,
+        skill: str | None = None,
+        now: bool = False,
+        refuse: bool = False,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> Sent:
+        """Stop starting tasks until `start`: everywhere, or of one agent, session or skill. Restarts do not end a stop.
+
+        By default running tasks finish, and new tasks are accepted and wait.
+
+        Args:
+            agent: only this agent.
+            session: only tasks of this session.
+            skill: only tasks of this skill.
+            now: interrupt running tasks; they return to their queues and no attempt is counted.
+            refuse: reject new tasks with the error `Stopped`.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+        """
+
+    def start(
+        self,
+        *,
+        agent: str | None = None,
+        session: str | None = None,
+        skill: str | None = None,
+        reason: str = "",
+        actor: str | None = None,
+    ) -> Sent:
+        """End the stop of the same scope. Stops of other scopes stay active.
+
+        Args:
+            agent: only this agent.
+            session: only tasks of this session.
+            skill: only tasks of this skill.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+        """
+
+    def pause_agent(self, agent: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Stop giving tasks to an agent until it is resumed. It finishes the tasks that it has; new tasks wait."""
+
+    def resume_agent(self, agent: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Resume an agent that is paused."""
+
+    def pause_queue(self, queue: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Stop taking tasks from a queue (`skill:NAME` or `agent:NAME`) until it is resumed. New tasks wait."""
+
+    def drain_queue(self, queue: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Reject new tasks for a queue (`Stopped`) until it is resumed. Waiting tasks still run."""
+
+    def resume_queue(self, queue: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Resume a queue that is paused or drained."""
+
+    def set_limit(self, limit: str, rate: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Change the rate of a limit until it is reset, also across restarts. It applies from the next start on.
+
+        Args:
+            limit: name of the limit; @AGENT for an agent's own.
+            rate: starts per time, as 10/s, 10/min, 10/h or 10/d.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+        """
+
+    def reset_limit(self, limit: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Reset a limit to the rate that agents or settings define."""
+
+    def drain_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Stop giving tasks to a worker until it is resumed. It finishes the tasks that it has, and stays."""
+
+    def resume_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Resume a worker that drains."""
+
+    def stop_worker(self, worker: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Let a worker finish its tasks and exit, as after SIGTERM. Its host does not replace it."""
+
+    def set_log_level(self, level: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Set the log level of every supervisor and worker until it is reset."""
+
+    def reset_log_level(self, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Reset the log level of every process to the one in its settings."""
+
+    def publish_config(self, key: str, value: Any, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Publish a configuration value to every program of the pool, also to those that start later.
+
+        Handlers read it with `ctx.config`, other programs with `orc.config`. It is not a setting of orchestrator.toml.
+
+        Args:
+            key: name of the value, as routing.model.
+            value: JSON value.
+            reason: kept with the command.
+            actor: user and host of this process by default.
+        """
+
+    def withdraw_config(self, key: str, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Withdraw a published configuration value."""
+
+    def renew_epoch(self, *, reason: str = "", actor: str | None = None) -> Sent:
+        """Reject every command that was signed before now. Active commands stay active.
+
+        Needed after a restore from a backup, because Redis has then forgotten which commands it has accepted since.
+        """
+
+    def retry(
+        self, tasks: Sequence[str] | TaskFilter, *, limit: int = ..., reason: str = "", actor: str | None = None
+    ) -> Sent:
+        """Retry tasks that ended without a result, as a job of the supervisor; `receipts()` waits for its end.
+
+        The tasks keep their ids, keys and histories; failures and deaths count from zero.
+
+        Args:
+            tasks: ids, or a filter, which selects the dead letters that match now unless it names states.
+            limit: select at most this many; `more` of the result tells whether more match.
+            reason: kept with each task.
+            actor: user and host of this process by default.
+        """
+
+    def cancel(
+        self, tasks: Sequence[str] | TaskFilter, *, limit: int = ..., reason: str = "", actor: str | None = None
+    ) -> Sent:
+        """Cancel tasks; a filter selects open ones. Arguments and result as of `retry`."""
+
+    def delete(
+        self, tasks: Sequence[str] | TaskFilter, *, limit: int = ..., reason: str = "", actor: str | None = None
+    ) -> Sent:
+        """Delete ended tasks; a filter selects dead letters unless it names states. See `retry`."""
+
+    def purge(self, queue: str, *, reason: str, actor: str | None = None) -> Sent:
+        """Cancel every task that waits in a queue (`skill:NAME` or `agent:NAME`) now."""
+
+class Sent:
+    """An accepted command.
+
+    Attributes:
+        id: of the command, as `orc control show` takes it.
+        command: the command.
+        at: when Redis accepted it.
+        more: of a job: True if more tasks match its filter than were selected.
+    """
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def command(self) -> Command: ...
+    @property
+    def at(self) -> datetime: ...
+    @property
+    def more(self) -> bool: ...
+    def receipts(self, *, timeout: Duration | None = 5.0, until_done: bool = False) -> Receipts:
+        """Wait for the receipts.
+
+        Args:
+            timeout: seconds or a timedelta, after which it returns the receipts so far; None: no time-out.
+            until_done: wait until every process is done, not only until each has answered. A job always waits so.
+        """
+
+class Schedules:
+    """Adds, changes and lists schedules. A supervisor fires them.
+
+    Every method that changes something takes `reason` and `actor` (by default user and host of this process). Methods
+    raise `InvalidInput` for invalid values, `NotFound` for an unknown name, `StoreError` when Redis did not do it.
+    """
+
+    def add(
+        self,
+        name: str,
+        skill: str | NamedSkill,
+        args: Arguments = None,
+        *,
+        replace: bool = False,
+        reason: str = "",
+        actor: str | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> str:
+        """Add a schedule. Returns "added", "replaced", or "same" if an equal schedule exists.
+
+        Args:
+            name: name of the schedule.
+            skill: name of the handler that its tasks run, or a `Skill`.
+            args: arguments of the tasks.
+            replace: replace an existing schedule, which keeps its history and stays paused if it is.
+            reason: why.
+            actor: who makes the change.
+            options: `cron` (five fields) with `zone` (UTC), or `every`; `overlap`, `catch_up`; and for its tasks
+                `agent`, `session`, `lane`, `priority`, `tags`, `timeout`, `max_attempts`, `result_ttl`.
+
+        Raises:
+            ScheduleExists: another schedule has this name, and `replace` is not set.
+        """
+
+    def pause(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
+        """Stop a schedule from firing until `resume`. Returns False if it was paused before."""
+
+    def resume(self, name: str, *, reason: str = "", actor: str | None = None) -> bool:
+        """Let a paused schedule fire again from its next fire time on. Returns False if it was not paused."""
+
+    def delete(self, name: str, *, reason: str = "", actor: str | None = None) -> None:
+        """Delete a schedule. Tasks that it submitted stay."""
+
+    def trigger(self, name: str, *, reason: str = "", actor: str | None = None) -> str:
+        """Submit the task of a schedule now, even of a paused one, and return the task's id. The fire times stay.
+
+        Raises:
+            SubmitRefused: the task was refused.
+        """
+
+    def list(self) -> Sequence[Schedule]:
+        """List all schedules, the next to fire first, paused ones last."""
+
+    def get(self, name: str) -> Schedule:
+        """Return one schedule."""
+
+    def next_fires(self, name: str, count: int = 5) -> Sequence[datetime]:
+        """Return the next `count` fire times in UTC; for a paused schedule, those after a resume now."""
+
+class Locks:
+    """The named locks of one scope. Locks of different scopes are independent."""
+
+    @property
+    def scope(self) -> str:
+        """`session:S`, `agent:A` or `pool`."""
+
+    def within(self, scope: str) -> Locks:
+        """Return the locks of another scope, for the same owner.
+
+        Args:
+            scope: `session:S`, `agent:A` or `pool`.
+
+        Raises:
+            InvalidInput: not a scope.
+        """
+
+    def hold(
+        self, name: str, *, ttl: Duration | None = None, wait: Duration | None = None, profile: str = "memory"
+    ) -> AbstractContextManager[Lease]:
+        """Hold a lock during a block: `with locks.hold("report") as lease:`.
+
+        The lock is renewed while the block runs, and released when it ends. If a renewal fails for too long, the block
+        is cancelled before another owner can get the lock.
+
+        Args:
+            name: any text of up to 256 bytes.
+            ttl: seconds or timedelta until the lock of a dead holder lapses.
+            wait: seconds or timedelta to wait for the lock; 0 asks once.
+            profile: usual `ttl` and `wait`: `memory` (30, 5), `coordination` (10, 5), `execution` (300, 5).
+
+        Raises:
+            LockBusy: another owner has it; the error names the holder and the ms that it has left.
+            LockLost: the lock was lost before the block ended.
+            InvalidInput: an invalid name or time.
+            ServerUnavailable: no reply.
+        """
+
+    def try_acquire(self, name: str, *, ttl: Duration | None = None, profile: str = "memory") -> Lease | None:
+        """Take a lock if it is free. It is not renewed: finish in time or call `extend`, and call `release`.
+
+        Args:
+            name: see `hold`.
+            ttl: see `hold`.
+            profile: see `hold`.
+
+        Returns:
+            None if another owner has it.
+
+        Raises:
+            InvalidInput, ServerUnavailable: see `hold`.
+        """
+
+    def peek(self, name: str) -> LockInfo | None:
+        """Return the current holder of a lock; None: it is free."""
+
+    def list(self, limit: int = 500) -> list[LockInfo]:
+        """List the held locks of the scope, those that lapse first in front."""
+
+    def take_away(self, lock: LockInfo) -> bool:
+        """Release a lock of another owner, whose block is cancelled at its next renewal.
+
+        Until then the old and a new owner may work at the same time, unless the protected resource checks the fence.
+
+        Args:
+            lock: the lock as `peek` or `list` returned it.
+
+        Returns:
+            False: that ownership had ended; nothing was changed.
+        """
+
+class Lease:
+    """A named lock that this process holds. Changes of shared state in its scope can present it.
+
+    Attributes:
+        lock: name of the lock.
+        scope: `session:S`, `agent:A` or `pool`.
+        token: random, unique to this ownership.
+        fence: number of this ownership, higher than every earlier one. Pass it to the resource that the lock protects
+            outside of Redis, which must refuse a lower fence than the highest it has seen.
+        lost: how the lock was lost; empty while it is held.
+    """
+
+    @property
+    def lock(self) -> str: ...
+    @property
+    def scope(self) -> str: ...
+    @property
+    def token(self) -> str: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def lost(self) -> str: ...
+    @property
+    def deadline(self) -> float:
+        """Time by `time.monotonic()` until which the lock is surely held. Each renewal extends it."""
+
+    @property
+    def held(self) -> bool:
+        """True while the lock is held, as far as this process knows without asking Redis."""
+
+    def extend(self, ttl: Duration | None = None) -> None:
+        """Restart the lifetime of the lock. `hold` renews by itself.
+
+        Args:
+            ttl: new lifetime, seconds or timedelta; by default the one it was taken with.
+
+        Raises:
+            NotHeld: the lock has lapsed, or another owner has it.
+            ServerUnavailable: no reply; the lock may or may not have been extended.
+        """
+
+    def release(self) -> None:
+        """Release the lock; the longest waiter gets it. Not needed within `hold`.
+
+        If Redis does not reply, this only logs a warning, because the lock lapses by itself.
+
+        Raises:
+            NotHeld: the lock had lapsed, so the guarded work may have overlapped with another owner's.
+        """
+
+class Limits:
+    """Rate limits by name, shared by all programs with the same prefix."""
+
+    def check(
+        self,
+        name: str,
+        limit: int | None = None,
+        window: Duration | None = None,
+        *,
+        cost: int = 1,
+        profile: str | None = None,
+        op_id: str | None = None,
+    ) -> Decision:
+        """Count an event if the limit allows it: `if not (orc.limits.check(ip, profile="api")).allowed: ...`.
+
+        Args:
+            name: what is limited, as an agent or an address; any text of up to 200 bytes.
+            limit: number of events that every window allows.
+            window: length of the window, seconds or timedelta.
+            cost: number that this event counts for, at most 500.
+            profile: usual limit and window instead: `tasks` (10 a minute), `hooks` (20 an hour), `chat` (10 a minute),
+                `api` (60 a minute). Each profile counts separately.
+            op_id: id of the event; repeated within the window, it counts once.
+
+        Raises:
+            InvalidInput: an invalid name or number, or a cost above the limit.
+            StoreError: Redis did not reply; the event may or may not have been counted.
+        """
+
+class Agents:
+    """Reads and changes the states of all agents, and lists the active ones: `orc.agents`.
+
+    Changes made here take no lock; the last of two concurrent changes wins. All pools of one prefix share the states.
+    A state expires seven days after its last change.
+    """
+
+    def state(self, agent: str, *fields: str) -> dict[str, Any]:
+        """Return these fields of an agent's state, or all fields. Missing fields are left out.
+
+        Raises:
+            InvalidInput, StoreError: not a name; no reply.
+        """
+
+    def states(self, agents: Iterable[str], *fields: str) -> dict[str, dict[str, Any]]:
+        """Return the states, or some fields, of up to 500 agents in one round trip; see `state`."""
+
+    def set_state(self, agent: str, fields: Mapping[str, Any], *, op_id: str | None = None) -> None:
+        """Write fields of an agent's state, all or none. Other fields stay.
+
+        Args:
+            agent: name of the agent.
+            fields: JSON values of at most 64 KiB each; an agent has up to 200 fields.
+            op_id: id of the change; repeated within ten minutes, the change is made once.
+
+        Raises:
+            InvalidInput: an invalid name or value, or too many fields; nothing was changed.
+            StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
+        """
+
+    def bump(self, agent: str, field: str, by: int = 1, *, op_id: str | None = None) -> int:
+        """Add to a field that holds a whole number, and return the sum. Concurrent calls all count.
+
+        Args:
+            agent: name of the agent.
+            field: name of the field; a missing one counts as 0.
+            by: number to add; may be negative.
+            op_id: as in `set_state`; a repeat returns the first result.
+
+        Raises:
+            InvalidInput, StoreError: as `set_state`; also when the field holds another value.
+        """
+
+    def active(self, within: Duration = 30) -> dict[str, datetime]:
+        """Return the time of the last heartbeat of each active agent of this pool, the latest first.
+
+        Args:
+            within: maximum age of the heartbeat, seconds or timedelta. Workers send one every `worker.heartbeat_s`.
+
+        Raises:
+            InvalidInput, StoreError: not a duration; no reply.
+        """
+
+class SharedConfig:
+    """The published values of a pool: `orc.config`, and `ctx.config` in handlers.
+
+    In a handler `get` and `all` answer from what the worker knows, without asking Redis: it hears of a change at once,
+    and looks with every heartbeat.
+    """
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value of a key.
+
+        Args:
+            key: its name.
+            default: what is returned if nothing is published.
+
+        Raises:
+            InvalidInput, StoreError: that is no key; no answer.
+        """
+
+    def all(self) -> dict[str, Any]:
+        """All published values by their keys.
+
+        Raises:
+            StoreError: no answer.
+        """
+
+    def changes(self, after: str = ..., *, block: Duration | None = None) -> Iterator[ConfigChange]:
+        """Give the changes as they come, over a connection of its own: `for change in orc.config.changes():`.
+
+        The record holds about the last 10,000 commands of all kinds. Who may have missed more reads `all`.
+
+        Args:
+            after: `id` of the last change that was seen; `$` is now, `0-0` all that are on record.
+            block: end when nothing has come for so many seconds, or that timedelta; None never ends.
+
+        Raises:
+            InvalidInput: that is no id of a change.
+            StoreError: Redis refused; while it only does not answer, it is asked again.
+        """
+
+class BoardView:
+    """Reads the board of one day. Days are kept for eight days.
+
+    Attributes:
+        date: the day; None: the server's current day.
+    """
+
+    @property
+    def date(self) -> date | None: ...
+    def top(self, n: int = 10) -> list[Standing]:
+        """Return the members with the highest counts, the highest first.
+
+        Args:
+            n: maximum number of members, 1 to 1000.
+
+        Raises:
+            InvalidInput: `n` is out of range.
+            StoreError: Redis did not reply.
+        """
+
+    def rank(self, member: str) -> Standing | None:
+        """Return the place of one member; None: it has no count on this day.
+
+        Raises:
+            InvalidInput, StoreError: not a name; no reply.
+        """
+
+class Board(BoardView):
+    """A board by name, shared by all programs with the same prefix."""
+
+    def add(self, member: str, by: int = 1, *, op_id: str | None = None) -> int:
+        """Add to today's count of a member, for any date of this view, and return the new count.
+
+        Args:
+            member: any printable text of up to 256 bytes.
+            by: number to add; may be negative.
+            op_id: id of the event that is counted; repeated within ten minutes, it counts once.
+
+        Raises:
+            InvalidInput: an invalid name or number, or the day has 10,000 members.
+            StoreError: Redis did not do it; a repeat with the same `op_id` counts once.
+        """
+
+class WorkspaceView:
+    """Reads what a session shares; `edit` and `under` return a `Workspace` that changes it.
+
+    Attributes:
+        session: id of the session.
+    """
+
+    @property
+    def session(self) -> str: ...
+    def get(self, *paths: str) -> dict[str, Versioned]:
+        """Return these paths of the document, or all paths. Missing paths are left out."""
+
+    def log(self, log: str, *, last: int = 100, after: int | None = None) -> list[LogEntry]:
+        """Return entries of a log, oldest first.
+
+        Args:
+            log: name of the log.
+            last: maximum number of entries, up to 10,000.
+            after: return the entries that follow this number; by default the newest entries.
+
+        Raises:
+            InvalidInput: an invalid name or number.
+        """
+
+    def members(self, set_: str) -> frozenset[str]:
+        """Return the members of a set; empty if the set does not exist."""
+
+    def states(self, *ids: str) -> dict[str, StateEntry]:
+        """Return the state machines with these ids, or all of them. Missing ones are left out."""
+
+    def agents(self) -> list[AgentEntry]:
+        """Return the agents in the session: joined, with a lease that has not ended."""
+
+    def snapshot(self) -> Snapshot:
+        """Return everything that is shared at one moment, with the id of the last event."""
+
+    def events(self, after: str = ..., *, block: Duration | None = None) -> Iterator[WorkspaceEvent]:
+        """Yield events in order as they happen: `for event in workspace.events():`.
+
+        Waiting uses a connection of its own until the loop ends.
+
+        Args:
+            after: id of the last known event; `0-0` for all stored events, `$` for new events only.
+            block: seconds or timedelta to wait for the next event before the loop ends; None waits forever.
+
+        Raises:
+            InvalidInput: `after` is not an event id, or `block` is not a duration.
+        """
+
+    def replay(self, *, until: str | None = None) -> Replay:
+        """Rebuild the workspace from its events alone, and compare the result with the stored one.
+
+        Args:
+            until: id of the last event to apply. By default all events are applied, and only then is the result
+                compared.
+
+        Raises:
+            InvalidInput: `until` is not an event id.
+        """
+
+    def export(self) -> dict[str, Json]:
+        """Return everything that is shared as one JSON value, with versions, authors and the agents in the session."""
+
+    def under(self, lock: Lease, *, agent: str = "") -> Workspace:
+        """Return a workspace whose changes present a lock that the caller holds.
+
+        Args:
+            lock: a lease of this session, as `ctx.locks.hold(...)` returns; after its loss every change is refused.
+            agent: agent in whose name the changes are made.
+        """
+
+    def edit(self, *, agent: str = "", ttl: Duration = 30.0) -> AbstractContextManager[Workspace]:
+        """Change the workspace from outside a task: `with orc.workspace("101").edit() as ws:`.
+
+        Takes a lock of its own, renews and releases it. The lock excludes no other writer, because each change is
+        atomic.
+
+        Args:
+            agent: agent in whose name the changes are made; by default none.
+            ttl: seconds or timedelta until the lock lapses if this process dies.
+
+        Raises:
+            LockLost: the lock was not renewed in time; the block was cancelled.
+            StoreError: Redis did not reply.
+        """
+
+class Workspace(WorkspaceView):
+    """Reads and changes what a session shares.
+
+    Every change raises `Fenced` (`LockLost` for a named lock) when another owner has its lock, `WorkspaceFull` at a
+    cap, and `StoreError` when Redis did not do it; nothing is changed then. `op_id` names a change: a call with the
+    same id within `workspace.dedup_s` changes nothing and returns the first result, with `duplicate`.
+
+    Attributes:
+        session: id of the session.
+        agent: agent in whose name changes are made; empty: none.
+    """
+
+    @property
+    def agent(self) -> str: ...
+    @property
+    def scratch(self) -> Scratch:
+        """The private paths of the agent.
+
+        Raises:
+            InvalidInput: the workspace was opened without an agent.
+        """
+
+    def set(
+        self,
+        path: str,
+        value: Json,
+        *,
+        if_version: int | None = None,
+        newer_than: int | None = None,
+        op_id: str | None = None,
+    ) -> Applied:
+        """Write a path.
+
+        Args:
+            path: any printable text of up to 256 bytes, as `agents.ada.status`. Paths are flat: none contains another.
+            value: any JSON value or pydantic model.
+            if_version: write only if the path has this version; 0: only if it does not exist.
+            newer_than: write this number as the version, only if the stored version is lower. The same number again
+                returns `duplicate`.
+            op_id: id of the change.
+
+        Raises:
+            VersionConflict: the path has another version.
+            InvalidInput: an invalid path, not JSON, or too large.
+        """
+
+    def patch(
+        self,
+        changes: Mapping[str, Json | Delete],
+        *,
+        if_versions: Mapping[str, int] | None = None,
+        op_id: str | None = None,
+    ) -> Patched:
+        """Change many paths, all or none.
+
+        Args:
+            changes: at most 500 values by path; `DELETE` deletes a path, which need not exist.
+            if_versions: versions that these paths must have; 0: the path must not exist.
+            op_id: id of the change.
+
+        Raises:
+            VersionConflict: a path has another version.
+            InvalidInput: as `set`.
+        """
+
+    def incr(self, path: str, by: int = 1, *, op_id: str | None = None) -> Counted:
+        """Add `by` to the whole number at a path; a missing path counts as 0. The result's `value` is the sum.
+
+        Raises:
+            InvalidInput: the path holds another value, or the sum is not exact (beyond 2^53 - 1).
+        """
+
+    def append(self, log: str, *items: Json, op_id: str | None = None, cap: int | None = None) -> Appended:
+        """Append to a log. The first item creates it.
+
+        Args:
+            log: name of the log.
+            items: JSON values or pydantic models, at most 500 and 4 MiB together.
+            op_id: id of the change.
+            cap: number of entries that the log keeps, at most and by default `workspace.max_log`; older ones are
+                removed.
+
+        Raises:
+            InvalidInput: an invalid name, item or cap.
+        """
+
+    def add(self, set_: str, *members: str, op_id: str | None = None) -> Counted:
+        """Add members to a set; the result's `value` is the number of new members.
+
+        Raises:
+            InvalidInput: an invalid name or member (printable text of up to 256 bytes, at most 500).
+        """
+
+    def remove(self, set_: str, *members: str, op_id: str | None = None) -> Counted:
+        """Remove members from a set; the result's `value` is the number of members removed.
+
+        Raises:
+            InvalidInput: as `add`.
+        """
+
+    def transition(
+        self,
+        task_id: str,
+        *,
+        to: str,
+        expect: str | Collection[str] | None = None,
+        data: Json = None,
+        op_id: str | None = None,
+    ) -> Applied:
+        """Move a state machine to another state.
+
+        Args:
+            task_id: id of the state machine, as a task of a plan; any printable text of up to 256 bytes.
+            to: name of the new state.
+            expect: allowed current states; None: any; an empty collection: the state machine must not exist.
+            data: JSON value that is stored with the state.
+            op_id: id of the change.
+
+        Raises:
+            StateConflict: it is in another state, which the error names.
+            InvalidInput: an invalid name or value.
+        """
+
+    def publish(
+        self, key: str, *, as_path: str | None = None, to_log: str | None = None, op_id: str | None = None
+    ) -> Applied:
+        """Move an entry of the agent's scratch into the document, or to the end of a log, in one step.
+
+        Args:
+            key: path of the scratch; it is deleted there.
+            as_path: path of the document; by default `key`.
+            to_log: name of a log, instead of a path.
+            op_id: id of the change.
+
+        Raises:
+            NotFound: the scratch has no such path.
+            InvalidInput: no agent, or both targets given.
+        """
+
+    def join(self, info: Json = None, *, lease: Duration = 60.0) -> None:
+        """Add the agent to the session's directory, or renew its lease there.
+
+        Args:
+            info: JSON value that the agent publishes about itself.
+            lease: seconds or timedelta until the entry ends, unless the agent joins again.
+
+        Raises:
+            InvalidInput: no agent, or a lease of 0.
+        """
+
+    def leave(self) -> None:
+        """Remove the agent from the session's directory."""
+
+    def direct(self, agent: str, kind: str, data: Json = None, *, op_id: str | None = None) -> str:
+        """Send a directive with JSON data to an agent, as `STOP`; it stays in the inbox until acknowledged.
+
+        Returns:
+            The directive's id.
+
+        Raises:
+            InvalidInput: an invalid agent or kind, or not JSON.
+        """
+
+    def directives(self, *, block: Duration | None = None) -> Iterator[Directive]:
+        """Yield the unacknowledged directives of the agent, then new ones: `for directive in ws.directives():`.
+
+        Every later loop, in any worker, yields a directive again until it is passed to `acknowledge`.
+
+        Args:
+            block: seconds or timedelta to wait for the next one before the loop ends; None waits forever, 0 not at all.
+
+        Raises:
+            InvalidInput: no agent.
+        """
+
+    def acknowledge(self, *directives: Directive) -> None:
+        """Remove directives from the agent's inbox, after the agent has carried them out.
+
+        Raises:
+            InvalidInput: no agent, or no directive.
+        """
+
+    def clear(self, *, op_id: str | None = None) -> int:
+        """Empty the workspace, with scratches, directory and directives, and return the revision.
+
+        Stored events stay until they are trimmed or expire. Versions continue to rise.
+        """
+
+class Scratch:
+    """Reads and changes the private paths of one agent. They expire with the workspace and have no events.
+
+    Attributes:
+        agent: name of the agent.
+    """
+
+    def get(self, *paths: str) -> dict[str, Versioned]:
+        """Return these paths, or all paths. Missing paths are left out."""
+
+    def list(self) -> list[str]:
+        """Return the names of all paths."""
+
+    def set(
+        self,
+        path: str,
+        value: Json,
+        *,
+        if_version: int | None = None,
+        newer_than: int | None = None,
+        op_id: str | None = None,
+    ) -> Applied:
+        """Write a value to a path; `if_version` and `newer_than` as in `Workspace.set`."""
+
+    def patch(
+        self,
+        changes: Mapping[str, Json | Delete],
+        *,
+        if_versions: Mapping[str, int] | None = None,
+        op_id: str | None = None,
+    ) -> Patched:
+        """Change several paths, all or none; `if_versions` as in `Workspace.patch`."""
+
+    def delete(self, *paths: str, op_id: str | None = None) -> Patched:
+        """Delete paths; a missing path is not an error."""
