@@ -514,7 +514,7 @@ class Schedules:
             skill: name of the handler that its tasks run, or a `Skill`.
             args: arguments of the tasks.
             replace: replace an existing schedule, which keeps its history and stays paused if it is.
-            reason: why.
+            reason: text shown in the command record.
             actor: who makes the change.
             options: `cron` (five fields) with `zone` (UTC), or `every`; `overlap`, `catch_up`; and for its tasks
                 `agent`, `session`, `lane`, `priority`, `tags`, `timeout`, `max_attempts`, `result_ttl`.
@@ -602,7 +602,7 @@ class Locks:
         """
 
     def peek(self, name: str) -> LockInfo | None:
-        """Return the current holder of a lock; None: it is free."""
+        """Return the current holder of a lock, or None if it is free."""
 
     def list(self, limit: int = 500) -> list[LockInfo]:
         """List the held locks of the scope, those that lapse first in front."""
@@ -794,7 +794,7 @@ class BoardView:
     """Reads the board of one day. Days are kept for eight days.
 
     Attributes:
-        date: the day; None: the server's current day.
+        date: the day, or None for the server's current day.
     """
 
     @property
@@ -811,7 +811,7 @@ class BoardView:
         """
 
     def rank(self, member: str) -> Standing | None:
-        """Return the place of one member; None: it has no count on this day.
+        """Return the place of one member, or None if it has no count on this day.
 
         Raises:
             InvalidInput, StoreError: not a name; no reply.
@@ -851,7 +851,7 @@ class WorkspaceView:
         Args:
             log: name of the log.
             last: maximum number of entries, up to 10,000.
-            after: return the entries that follow this number; by default the newest entries.
+            after: return the entries that follow this number, except trimmed ones; by default the newest entries.
 
         Raises:
             InvalidInput: an invalid name or number.
@@ -1033,7 +1033,7 @@ class Workspace(WorkspaceView):
         Args:
             task_id: id of the state machine, as a task of a plan; any printable text of up to 256 bytes.
             to: name of the new state.
-            expect: allowed current states; None: any; an empty collection: the state machine must not exist.
+            expect: allowed current states, or None for any; if empty, the machine must not exist.
             data: JSON value that is stored with the state.
             op_id: id of the change.
 

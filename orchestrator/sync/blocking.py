@@ -128,8 +128,6 @@ class BlockingHandle(Blocking):
 class BlockingClient(Blocking):
     """Overrides of the blocking `Orchestrator`: its thread, and calls that take or return several handles."""
 
-    __slots__ = ("_finalizer", "_opening", "_settings")
-
     def __init__(
         self,
         url: str | None = None,

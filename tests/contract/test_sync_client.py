@@ -56,4 +56,4 @@ def test_every_call_is_there() -> None:
 
 def test_type_checkers_see_the_same() -> None:
     """`make generate` has been run since an asynchronous class was changed."""
-    assert TARGET.read_text(encoding="utf-8") == rendered()
+    assert TARGET.read_text(encoding="utf-8") == rendered(), "run `make generate`"
