@@ -64,7 +64,7 @@ class BoardView:
         if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_TOP:
             raise InvalidInput(f"n must be a whole number from 1 to {MAX_TOP}, not {n!r:.80}")
         key = await self._today()
-        flat = await self._store.ask(
+        flat = await self._store.read_with_retry(
             lambda: self._store.execute("ZRANGE", key, 0, n - 1, "REV", "WITHSCORES"), retry_for_s=self._retry_for_s
         )
         rows = zip(flat[::2], flat[1::2], strict=True)
@@ -85,7 +85,9 @@ class BoardView:
     async def _today(self) -> str:
         if self.date is not None:
             return self._key(self.date.isoformat())
-        seconds, _ = await self._store.ask(lambda: self._store.execute("TIME"), retry_for_s=self._retry_for_s)
+        seconds, _ = await self._store.read_with_retry(
+            lambda: self._store.execute("TIME"), retry_for_s=self._retry_for_s
+        )
         return self._key(datetime.fromtimestamp(int(seconds), UTC).date().isoformat())
 
 

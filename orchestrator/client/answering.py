@@ -39,10 +39,12 @@ async def answer(
     actor = _one_line(actor or this_actor())
     store, retry_for_s = services.store, services.settings.redis.command_timeout_s
     if number is None:
-        record = await store.ask(lambda: read_record(store, id_, "asks"), retry_for_s=retry_for_s)
+        record = await store.read_with_retry(lambda: read_record(store, id_, "asks"), retry_for_s=retry_for_s)
         number = record.asks or 1
     field = numbered_field("ask", number)
-    asked = (await store.ask(lambda: read_record(store, id_, field), retry_for_s=retry_for_s)).stored_question(number)
+    asked = (
+        await store.read_with_retry(lambda: read_record(store, id_, field), retry_for_s=retry_for_s)
+    ).stored_question(number)
     text = match_option(value, asked.options if asked else ())
     max_wait_s = round(services.settings.queue.max_wait_s)
     call = scripts.answer(store.keys, id_=id_, number=number, value=text, actor=actor, max_wait_s=max_wait_s)

@@ -145,7 +145,7 @@ class TaskHandle(Generic[T_co]):
             NotFound: no such task, or its retention has passed.
         """
         store = self._services.store
-        return await store.ask(lambda: lookup.status(store, self.id), retry_for_s=self._retry_for_s)
+        return await store.read_with_retry(lambda: lookup.status(store, self.id), retry_for_s=self._retry_for_s)
 
     async def info(self) -> TaskInfo:
         """Everything that is known of it.
@@ -154,7 +154,7 @@ class TaskHandle(Generic[T_co]):
             NotFound: no such task, or its retention has passed.
         """
         store = self._services.store
-        return await store.ask(lambda: lookup.info(store, self.id), retry_for_s=self._retry_for_s)
+        return await store.read_with_retry(lambda: lookup.info(store, self.id), retry_for_s=self._retry_for_s)
 
     def output(self, after: str | None = None) -> AsyncGenerator[OutputChunk]:
         """Read the partial output of the task live; ends when the task has ended and all was read.

@@ -136,7 +136,7 @@ class SharedConfig:
 
     async def _unless_replayed(self, received: ControlEntry) -> ControlEntry:
         store = self._services.store
-        (one,) = await store.ask(lambda: without_replays(store, [received]), retry_for_s=self._retry_for_s)
+        (one,) = await store.read_with_retry(lambda: without_replays(store, [received]), retry_for_s=self._retry_for_s)
         return one
 
     @property
@@ -148,7 +148,7 @@ class SharedConfig:
 
     async def _ask(self, *command: str) -> Any:
         store = self._services.store
-        return await store.ask(lambda: store.execute(*command), retry_for_s=self._retry_for_s)
+        return await store.read_with_retry(lambda: store.execute(*command), retry_for_s=self._retry_for_s)
 
 
 def _values(desired: Desired) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.control.commands import KINDS, Command, LogLevel, SetLogLevel, decode_command
+from orchestrator.core.command_record import Issued, SlotValue, read_slot_value
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.issued import Issued, SlotValue, read_slot_value
 from orchestrator.core.slots import LOG_LEVEL, STOP_ALL, VERIFIED, drain_slot, job_slot, parse_slot, stop_slot
 
 if TYPE_CHECKING:

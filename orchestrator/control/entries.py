@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.control.commands import Command, decode_command
 from orchestrator.control.desired import SKEW_MS
+from orchestrator.core.command_record import Issued, SlotValue, unpack_issued
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.issued import Issued, SlotValue, unpack_issued
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from orchestrator.core.issued import Issued
+    from orchestrator.core.command_record import Issued
     from orchestrator.core.rates import Rate
     from orchestrator.store.keys import PoolKeys
 

@@ -13,9 +13,9 @@ from orchestrator.control.commands import Command, Job, SetLimit, encode_command
 from orchestrator.control.desired import read_number
 from orchestrator.control.scripts import AppendStatus
 from orchestrator.control.signing import signer_of
+from orchestrator.core.command_record import VERSION, Issued, pack_issued
 from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.issued import VERSION, Issued, pack_issued
 from orchestrator.core.rates import parse_rate
 
 if TYPE_CHECKING:

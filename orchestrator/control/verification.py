@@ -14,8 +14,8 @@ from orchestrator.control.desired import SKEW_MS, Desired, is_of_later_version, 
 from orchestrator.control.entries import read_entry
 from orchestrator.control.records import without_replays
 from orchestrator.control.scripts import Verification, VerificationRow
+from orchestrator.core.command_record import pack_slot_value
 from orchestrator.core.errors import StoreError
-from orchestrator.core.issued import pack_slot_value
 from orchestrator.core.log import get_logger
 from orchestrator.core.rates import parse_rate
 from orchestrator.core.slots import VERIFIED, job_slot
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.control.desired import ActiveCommand
     from orchestrator.control.entries import ControlEntry
     from orchestrator.control.signing import Signer
-    from orchestrator.core.issued import SlotValue
+    from orchestrator.core.command_record import SlotValue
     from orchestrator.store.store import Store
 
 BATCH: Final = 500

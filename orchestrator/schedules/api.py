@@ -136,13 +136,15 @@ class Schedules:
     async def list(self) -> Sequence[Schedule]:
         """List all schedules, the next to fire first, paused ones last."""
         services = self._services()
-        return await services.store.ask(lambda: queries.schedules(services.store), retry_for_s=_retry_for_s(services))
+        return await services.store.read_with_retry(
+            lambda: queries.schedules(services.store), retry_for_s=_retry_for_s(services)
+        )
 
     async def get(self, name: str) -> Schedule:
         """Return one schedule."""
         services = self._services()
         check_name("schedule", name)
-        return await services.store.ask(
+        return await services.store.read_with_retry(
             lambda: queries.schedule(services.store, name), retry_for_s=_retry_for_s(services)
         )
 
@@ -152,7 +154,9 @@ class Schedules:
             raise InvalidInput(f"count must lie between 1 and {PREVIEW_MAX}, not {count}")
         services = self._services()
         found = await self._existing(services, check_name("schedule", name))
-        now_ms = await services.store.ask(lambda: queries.server_ms(services.store), retry_for_s=_retry_for_s(services))
+        now_ms = await services.store.read_with_retry(
+            lambda: queries.server_ms(services.store), retry_for_s=_retry_for_s(services)
+        )
         timing = decode_plan(found.plan).timing(found.anchor_ms)
         waits = not found.paused and found.next != NEVER
         first = [int(found.next)] if waits else []
@@ -160,7 +164,7 @@ class Schedules:
         return [from_instant_ms(ms) for ms in itertools.islice(itertools.chain(first, later), count)]
 
     async def _existing(self, services: Services, name: str) -> ScheduleRecord:
-        found = await services.store.ask(
+        found = await services.store.read_with_retry(
             lambda: queries.record(services.store, name), retry_for_s=_retry_for_s(services)
         )
         if found is None:

@@ -40,12 +40,12 @@ async def add(store: Store, name: str, plan: Plan, *, replace: bool, retry_for_s
     """
     digest = digest_plan(plan)
     while True:
-        before = await store.ask(lambda: queries.record(store, name), retry_for_s=retry_for_s)
+        before = await store.read_with_retry(lambda: queries.record(store, name), retry_for_s=retry_for_s)
         if before is not None and before.digest == digest:
             return AddStatus.SAME
         if before is not None and not replace:
             raise ScheduleExists(name, _describe(before))
-        now_ms = await store.ask(lambda: queries.server_ms(store), retry_for_s=retry_for_s)
+        now_ms = await store.read_with_retry(lambda: queries.server_ms(store), retry_for_s=retry_for_s)
         next_ms = _first_fire(plan, now_ms)
         call = scripts.put(
             store.keys,
@@ -83,10 +83,10 @@ async def resume(store: Store, name: str, *, retry_for_s: float = 0.0) -> bool:
         InvalidInput: its plan cannot be decoded, or this machine lacks its time zone.
     """
     while True:
-        found = await store.ask(lambda: queries.record(store, name), retry_for_s=retry_for_s)
+        found = await store.read_with_retry(lambda: queries.record(store, name), retry_for_s=retry_for_s)
         if found is None:
             raise await queries.unknown(store, name)
-        now_ms = await store.ask(lambda: queries.server_ms(store), retry_for_s=retry_for_s)
+        now_ms = await store.read_with_retry(lambda: queries.server_ms(store), retry_for_s=retry_for_s)
         next_ms = _time_text(decode_plan(found.plan).timing(found.anchor_ms).after(now_ms))
         call = scripts.resume(store.keys, name=name, before=found.digest, next_ms=next_ms)
         status = await store.call(call, retry_for_s=retry_for_s)
@@ -103,7 +103,7 @@ async def delete(store: Store, name: str, *, retry_for_s: float = 0.0) -> None:
         NotFound: no schedule has this name.
     """
     # Look first: a repeated call no longer finds the schedule that its first try deleted.
-    if await store.ask(lambda: queries.record(store, name), retry_for_s=retry_for_s) is None:
+    if await store.read_with_retry(lambda: queries.record(store, name), retry_for_s=retry_for_s) is None:
         raise await queries.unknown(store, name)
     await store.call(scripts.delete(store.keys, name=name), retry_for_s=retry_for_s)
 

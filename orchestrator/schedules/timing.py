@@ -76,30 +76,28 @@ class Cron:
         moment = from_instant_ms(ms)
         if moment >= _LAST:
             return None
-        shown = moment.astimezone(self._tz)
-        offsets = [
-            (shown + days).astimezone(UTC).astimezone(self._tz).utcoffset() for days in (-_DAY, timedelta(), _DAY)
-        ]
-        known = [offset for offset in offsets if offset is not None]
-        # Clocks that are set back repeat local times: search from as far back as they may be set.
-        put_back = max(known) - min(known)
+        local = moment.astimezone(self._tz)
+        around = [(local + days).astimezone(UTC).astimezone(self._tz) for days in (-_DAY, timedelta(), _DAY)]
+        offsets = [offset for time in around if (offset := time.utcoffset()) is not None]
+        # When clocks go back, local times repeat, so start the search one overlap earlier.
+        overlap = max(offsets) - min(offsets)
         best: datetime | None = None
         latest: datetime | None = None
-        start = shown.replace(tzinfo=None) - put_back
+        start = local.replace(tzinfo=None) - overlap
         # Start a minute early, so that `start` itself counts if its time is after `ms`.
-        walls = CronSim(self.expression, start.replace(second=0, microsecond=0) - _MINUTE)
-        for wall in walls:
-            if latest is not None and wall > latest:
+        local_times = CronSim(self.expression, start.replace(second=0, microsecond=0) - _MINUTE)
+        for local_time in local_times:
+            if latest is not None and local_time > latest:
                 break
-            for instant in self._instants(wall):
+            for instant in self._instants(local_time):
                 if instant > moment and (best is None or instant < best):
                     best = instant
-                    latest = wall + put_back
+                    latest = local_time + overlap
         return None if best is None else (best - _EPOCH) // timedelta(milliseconds=1)
 
-    def _instants(self, wall: datetime) -> Iterator[datetime]:
+    def _instants(self, local_time: datetime) -> Iterator[datetime]:
         """Yield the times of a local time: usually one, none or two around a clock change."""
-        first = wall.replace(tzinfo=self._tz)
+        first = local_time.replace(tzinfo=self._tz)
         if _exists(first):
             yield first.astimezone(UTC)
             if not self.by_the_clock and (second := first.replace(fold=1)).utcoffset() != first.utcoffset():
@@ -110,8 +108,8 @@ class Cron:
             yield first.astimezone(UTC)
 
 
-def _exists(shown: datetime) -> bool:
-    return shown.astimezone(UTC).astimezone(shown.tzinfo).replace(tzinfo=None) == shown.replace(tzinfo=None)
+def _exists(local: datetime) -> bool:
+    return local.astimezone(UTC).astimezone(local.tzinfo).replace(tzinfo=None) == local.replace(tzinfo=None)
 
 
 def fires(timing: Timing, after_ms: int) -> Iterator[int]:
@@ -142,13 +140,13 @@ def check_cron(expression: str, zone: str) -> Cron:
     for number, name in enumerate(_FIELDS):
         alone = ["*"] * len(_FIELDS)
         alone[number] = parts[number]
-        _parse(expression, name, parts[number], " ".join(alone))
+        _validate(expression, name, parts[number], " ".join(alone))
     timing = Cron(" ".join(parts), zone)
-    _parse(expression, "day-of-month", f"{parts[2]} in month {parts[3]}", timing.expression)
+    _validate(expression, "day-of-month", f"{parts[2]} in month {parts[3]}", timing.expression)
     return timing
 
 
-def _parse(expression: str, name: str, part: str, alone: str) -> None:
+def _validate(expression: str, name: str, part: str, alone: str) -> None:
     try:
         CronSim(alone, _EPOCH)
     except (CronSimError, ValueError, AssertionError):

@@ -40,7 +40,7 @@ class ScopedStore:
 
     async def read(self, *command: Argument) -> Any:
         """Run a command that only reads."""
-        return await self.store.ask(lambda: self.store.execute(*command), retry_for_s=self.retry_for_s)
+        return await self.store.read_with_retry(lambda: self.store.execute(*command), retry_for_s=self.retry_for_s)
 
     async def read_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Run commands that only read; see the function `read_many`."""
@@ -63,7 +63,7 @@ async def read_many(store: Store, commands: Sequence[Sequence[Argument]], *, ret
                     raise part
         return replies
 
-    return await store.ask(read, retry_for_s=retry_for_s)
+    return await store.read_with_retry(read, retry_for_s=retry_for_s)
 
 
 class OpIds:

@@ -90,7 +90,7 @@ class Store:
 
         return await repeat(again, retry_for_s=retry_for_s, after=first, closed=self._closed)
 
-    async def ask(self, read: Callable[[], Awaitable[T]], *, retry_for_s: float) -> T:
+    async def read_with_retry(self, read: Callable[[], Awaitable[T]], *, retry_for_s: float) -> T:
         """Run `read`, and repeat it while Redis does not answer.
 
         Args:
@@ -173,7 +173,7 @@ class Store:
                 if isinstance(reply, Exception):
                     raise reply
 
-        await self._ask_again(load)
+        await self._retry_if_interrupted(load)
 
     async def check_format(self) -> None:
         """Refuse data of another format; claim an empty pool for this format.
@@ -182,7 +182,7 @@ class Store:
             FormatMismatch: another version of this program wrote the data.
         """
 
-        async def ask() -> bytes | None:
+        async def claim() -> bytes | None:
             stored: bytes | None = await self.execute("GET", self.keys.format)
             if stored is None:
                 # Write only if missing: a full server refuses every SET, but workers must start to drain it.
@@ -190,17 +190,17 @@ class Store:
                 stored = await self.execute("GET", self.keys.format)
             return stored
 
-        if mismatch := format_mismatch(await self._ask_again(ask), self.keys):
+        if mismatch := format_mismatch(await self._retry_if_interrupted(claim), self.keys):
             raise FormatMismatch("; ".join(mismatch))
 
-    async def _ask_again(self, ask: Callable[[], Awaitable[T]]) -> T:
+    async def _retry_if_interrupted(self, send: Callable[[], Awaitable[T]]) -> T:
         """Repeat a call that a broken connection interrupted; a server that cannot be reached is an error at once."""
         try:
-            return await ask()
+            return await send()
         except ServerUnavailable as failure:
             if not failure.outcome_unknown:
                 raise
-        return await repeat(ask, retry_for_s=self._endpoint.command_timeout_s, closed=self._closed)
+        return await repeat(send, retry_for_s=self._endpoint.command_timeout_s, closed=self._closed)
 
     async def check_server(self, *, allow_eviction: bool) -> list[str]:
         """Check the server's version and settings.
@@ -236,13 +236,13 @@ class Store:
         """Return the server's run id, which changes with every start."""
         return read_info((await self.execute("INFO", "server")).decode(errors="replace")).run_id
 
-    def shut(self) -> None:
+    def stop_sending(self) -> None:
         """Stop sending and repeating; the caller must still `close`."""
         self._closed.set()
 
     async def close(self) -> None:
         """Close the shared link; calls in flight are not repeated."""
-        self.shut()
+        self.stop_sending()
         await self._link.close()
 
     async def __aenter__(self) -> Self:

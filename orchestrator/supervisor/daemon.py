@@ -16,12 +16,12 @@ from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.clock_watch import ClockWatch
 from orchestrator.supervisor.controller import Controller
 from orchestrator.supervisor.doorbell import Doorbell
-from orchestrator.supervisor.janitor import Janitor
 from orchestrator.supervisor.jobs import Jobs
 from orchestrator.supervisor.leader import Leader
 from orchestrator.supervisor.promoter import Promoter
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.recoverer import Recoverer
+from orchestrator.supervisor.registry_cleanup import RegistryCleanup
 
 if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
@@ -60,7 +60,7 @@ async def supervise(services: Services) -> None:
             loops.start_soon(Assigner(services, assign_wakeup, repair_requested=repair_requested).run)
             loops.start_soon(Promoter(services, promote_wakeup, repair_requested=repair_requested).run)
             loops.start_soon(Scheduler(services, schedule_wakeup, repair_requested=repair_requested).run)
-            loops.start_soon(Janitor(services).run)
+            loops.start_soon(RegistryCleanup(services).run)
             loops.start_soon(Recoverer(services, repair_requested=repair_requested).run)
             loops.start_soon(Reconciler(services, repair_requested).run)
             loops.start_soon(ClockWatch(services).run)

@@ -66,8 +66,8 @@ class Recoverer:
                 dead_ttl_s=self._dead_ttl_s,
                 clean=self._cleans(),
             )
-            given_back, left = await self._services.store.call(call)
-            total += given_back
-            left = left and given_back > 0
+            requeued, left = await self._services.store.call(call)
+            total += requeued
+            left = left and requeued > 0
         if total:
             _log.warning("entries_recovered", agent=agent, count=total)

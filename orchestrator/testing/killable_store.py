@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class KillableStore(Store):
-    """A store of one actor; `shut` simulates its death.
+    """A store of one actor; `stop_sending` simulates its death.
 
     Attributes:
         answered: called with each answered call, before the caller gets the answer.

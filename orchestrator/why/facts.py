@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import DecodeError
 
+from orchestrator.core.command_record import read_slot_value
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.issued import read_slot_value
 from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import TaskState, decode_envelope

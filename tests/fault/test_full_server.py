@@ -79,7 +79,7 @@ async def test_working_and_deleting_make_room(binary: ServerBinary, prefix: str,
                 for n, handle in enumerate(handles):
                     assert await handle.result(timeout=20) == n
                 full = int(team.direct.info("memory")["used_memory"])
-                async with open_services(team.settings(team.client), name="steering") as services:
+                async with open_services(team.settings(team.client), name="bulk") as services:
                     await services.store.call(scripts.delete(team.keys, ids=[handle.id for handle in handles]))
                 assert int(team.direct.info("memory")["used_memory"]) < full
                 assert await (await orc.submit("echo", {"n": 1})).result(timeout=4) == 1

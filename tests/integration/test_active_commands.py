@@ -11,8 +11,8 @@ import pytest
 from orchestrator import Agent, TaskCancelled, TaskContext
 from orchestrator.control.commands import CancelTasks, Start, Stop, encode_command
 from orchestrator.control.signing import Signer
+from orchestrator.core.command_record import VERSION, Issued, SlotValue, pack_issued, pack_slot_value
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.issued import VERSION, Issued, SlotValue, pack_issued, pack_slot_value
 from orchestrator.tasks.model import TaskState
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S

@@ -14,8 +14,8 @@ from orchestrator.control.commands import encode_command, make_command
 from orchestrator.control.desired import read_desired
 from orchestrator.control.records import ControlRecord, records
 from orchestrator.control.signing import Signer, signer_of
+from orchestrator.core.command_record import VERSION, Issued, pack_issued, unpack_issued
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.issued import VERSION, Issued, pack_issued, unpack_issued
 from orchestrator.core.settings import Settings  # noqa: TC001 - pydantic resolves it
 from orchestrator.testing.waiting import wait_for
 from tests.helpers.local_team import TIMEOUT_S

@@ -11,8 +11,8 @@ from orchestrator.control.commands import CancelTasks, encode_command, make_comm
 from orchestrator.control.sending import send
 from orchestrator.control.signing import Signer
 from orchestrator.control.verification import verify_desired_state
+from orchestrator.core.command_record import VERSION, Issued, SlotValue, pack_issued, pack_slot_value
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.issued import VERSION, Issued, SlotValue, pack_issued, pack_slot_value
 from orchestrator.services import Services, open_services
 
 if TYPE_CHECKING:

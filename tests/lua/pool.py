@@ -12,8 +12,8 @@ from orchestrator.agents.model import AgentSpec
 from orchestrator.control import scripts as control_scripts
 from orchestrator.control.commands import SetLimit, encode_command
 from orchestrator.control.signing import Signer
+from orchestrator.core.command_record import VERSION, Issued, pack_issued
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.issued import VERSION, Issued, pack_issued
 from orchestrator.core.rates import parse_rate
 from orchestrator.store.calls import opaque
 from orchestrator.store.keys import PoolKeys

@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.control import scripts as control
 from orchestrator.control.commands import make_command
+from orchestrator.core.command_record import VERSION, Issued, pack_issued
 from orchestrator.core.ids import encode_foreign, new_task_id
-from orchestrator.core.issued import VERSION, Issued, pack_issued
 from orchestrator.core.rates import parse_rate
 from orchestrator.store.calls import opaque
 from orchestrator.tasks.model import CancelStatus, Envelope, TaskState, VerdictKind, encode_envelope

@@ -57,11 +57,11 @@ class WorkerCommands:
             StoreError: Redis did not answer.
         """
 
-        async def ask() -> list[bytes]:
+        async def read() -> list[bytes]:
             reply: list[bytes] = await services.store.execute("HGETALL", services.keys.desired)
             return reply
 
-        reply = await services.store.ask(ask, retry_for_s=services.settings.redis.command_timeout_s)
+        reply = await services.store.read_with_retry(read, retry_for_s=services.settings.redis.command_timeout_s)
         self.desired = read_desired(reply, signer_of(services.settings, place=services.keys.root))
 
 

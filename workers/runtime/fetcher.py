@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.parts import WorkerParts
     from orchestrator.workers.runtime.slots import Slots
 
+POLLS_PER_LEASE: Final = 5
+"""Checks of an inbox per lease, also when nothing arrives (protocol rule 10). A blocking read lasts at most as long."""
 LIMITED_MAX_AGE_MS: Final = 1000
 """Oldest grant of a rate limit that a start may use; older entries are returned (protocol rule 14)."""
 
@@ -41,8 +43,7 @@ class Fetcher:
         self._agent, self._parts, self._slots, self._register = agent, parts, slots, register
         self._services, self._in_flight, self._completer = parts.services, parts.in_flight, parts.completer
         self._lease_s = agent.lease_ms / 1000
-        # Each worker checks the inbox every fifth of a lease, also when nothing arrives (protocol rule 10).
-        self._poll_every_s = self._lease_s / 5
+        self._poll_every_s = self._lease_s / POLLS_PER_LEASE
         self._adopted_s = 0.0
         """Time of the last check that could adopt entries."""
         self._checked_s = 0.0
@@ -128,7 +129,7 @@ class Fetcher:
 
     async def _adopt(self, free: int) -> None:
         if self._agent.limited:
-            await self._ask_server_clock()
+            await self._read_server_clock()
         asked_s = time.monotonic()
         self._reply_lost = True
         deliveries = await self._lost_and_expired(free)
@@ -175,7 +176,7 @@ class Fetcher:
         now_ms = time.monotonic() * 1000 + self._server_ahead_ms
         if now_ms - _granted_ms(deliveries[0]) > LIMITED_MAX_AGE_MS / 2:
             # The clock offset may be stale, so ask the server before an entry is returned.
-            now_ms = await self._ask_server_clock()
+            now_ms = await self._read_server_clock()
         fresh: list[Delivery] = []
         for one in deliveries:
             if now_ms - _granted_ms(one) <= LIMITED_MAX_AGE_MS:
@@ -186,7 +187,7 @@ class Fetcher:
                 )
         return fresh
 
-    async def _ask_server_clock(self) -> float:
+    async def _read_server_clock(self) -> float:
         now_ms = float(await server_ms(self._services.store))
         self._server_ahead_ms = now_ms - time.monotonic() * 1000
         return now_ms

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from orchestrator.core.backoff import Backoff
-from orchestrator.core.errors import OrchestratorError, StoreError
+from orchestrator.core.errors import ConfigError, OrchestratorError, StoreError
 from orchestrator.core.event_loop import run_loop
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import bind_context, get_logger
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.services import pool_keys, reach_server
 from orchestrator.workers.runtime.dead_worker import abandon_entries
+from orchestrator.workers.runtime.fetcher import POLLS_PER_LEASE
 from orchestrator.workers.runtime.verdicts import describe
 from orchestrator.workers.runtime.watchdog import LoopWatchdog
 from orchestrator.workers.runtime.worker import run_worker
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 HEALTHY_AFTER_S: Final = 30.0
 """Lifetime of a child after which its death starts a new back-off."""
-MUST_NOT_RESTART: Final = frozenset({78})
+MUST_NOT_RESTART: Final = frozenset({ConfigError.exit_code})
 """Exit statuses of a configuration error, which the next child would meet too."""
 ASK_AGAIN_S: Final = 1.0
 STUCK_MARGIN_S: Final = 5.0
@@ -80,7 +81,7 @@ class Host:
         self._due: list[tuple[float, int]] = []
         self._dead_workers: list[DeadWorker] = []
         # Redis may serve the blocking read of a dead child for this long.
-        self._last_read_s = max(agent.lease_ms for agent in agents) / 5000 + 1
+        self._last_read_s = max(agent.lease_ms for agent in agents) / 1000 / POLLS_PER_LEASE + 1
         # The heartbeat thread asks the loop once per heartbeat, so the record may be one heartbeat old.
         self._stuck_after_s = settings.worker.stuck_after_s + settings.worker.heartbeat_s
         self._poll_every_s = max(0.5, settings.worker.stuck_after_s / 10)
@@ -241,7 +242,7 @@ class Host:
         try:
             if self._store is None:
                 self._store = _open_store(self._settings)
-            given_back = abandon_entries(
+            abandoned = abandon_entries(
                 self._store,
                 agents=self._agents,
                 worker=dead.worker,
@@ -251,8 +252,8 @@ class Host:
         except StoreError as failure:
             _log.warning("entries_abandon_failed", worker=dead.worker, error=str(failure))
             return False
-        if given_back or not dead.answered:
-            _log.info("entries_abandoned", worker=dead.worker, count=given_back)
+        if abandoned or not dead.answered:
+            _log.info("entries_abandoned", worker=dead.worker, count=abandoned)
         return True
 
 

@@ -169,7 +169,7 @@ class AttemptRecord:
     async def _read(self, *fields: str) -> TaskRecord:
         delivery, store = self._delivery, self._services.store
         retry_for_s = self._services.settings.redis.command_timeout_s
-        record = await store.ask(
+        record = await store.read_with_retry(
             lambda: read_record(store, delivery.task_id, "state", "gen", *fields), retry_for_s=retry_for_s
         )
         if record.field("state") != b"assigned" or record.field("gen") != delivery.generation.encode():

@@ -168,9 +168,9 @@ class KillableWorker(Worker):
 
     def _crash_now(self, crash: Crash) -> None:
         crash.happened, self.crash = True, crash
-        self._store.shut()
+        self._store.stop_sending()
         if (client := self._parts.client.opened) is not None:
-            client.services.store.shut()
+            client.services.store.stop_sending()
         self._scope.cancel()
         for attempt in self._in_flight.all():
             # A thread would be waited for.

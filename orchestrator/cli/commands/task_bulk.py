@@ -94,12 +94,12 @@ def retry_tasks(tasks: Sequence[str], selecting: Selecting | None, options: Comm
 async def _retry_by_ids(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
     from orchestrator.control.sending import this_actor
     from orchestrator.services import open_services
-    from orchestrator.tasks import steering
+    from orchestrator.tasks import bulk
 
     settings = common.settings()
     async with open_services(settings, name="cli") as services:
         said = f"{this_actor()}: {options.reason}" if options.reason else this_actor()
-        done = await steering.retry(
+        done = await bulk.retry(
             services.store,
             ids,
             said=said,
@@ -155,11 +155,11 @@ def run_job(
 
 async def _delete(ids: Sequence[str], options: CommandOptions, common: Globals) -> int:
     from orchestrator.services import open_services
-    from orchestrator.tasks import steering
+    from orchestrator.tasks import bulk
 
     settings = common.settings()
     async with open_services(settings, name="cli") as services:
-        done = await steering.delete(services.store, ids, retry_for_s=settings.redis.command_timeout_s)
+        done = await bulk.delete(services.store, ids, retry_for_s=settings.redis.command_timeout_s)
         rows = [_deleted(id_, *done[id_]) for id_ in ids]
         await record(services, "delete", rows, options.reason)
     return show_rows(rows, common)

@@ -109,12 +109,12 @@ def cancel(
 async def _cancel(ids: Sequence[str], reason: str, wait: bool, timeout: str | None, common: Globals) -> int:  # noqa: FBT001
     timeout_s = duration_s("--timeout", timeout)
     from orchestrator.services import open_services
-    from orchestrator.tasks import steering
+    from orchestrator.tasks import bulk
 
     settings = common.settings()
     async with open_services(settings, name="cli") as services:
         retry_for_s = settings.redis.command_timeout_s
-        done = await steering.cancel(services.store, ids, reason=reason, retry_for_s=retry_for_s)
+        done = await bulk.cancel(services.store, ids, reason=reason, retry_for_s=retry_for_s)
         rows = [_cancelled(id_, *done[id_]) for id_ in ids]
         await record(services, "cancel", [row for row in rows if row.status in {"ended", "signalled"}], reason)
     told = [row.id for row in rows if row.status == "signalled"]

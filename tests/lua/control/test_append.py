@@ -9,8 +9,8 @@ import pytest
 from orchestrator.control.commands import CancelTasks, RecordAnswer, RenewEpoch, Stop, make_command
 from orchestrator.control.desired import read_desired
 from orchestrator.control.signing import Signer
+from orchestrator.core.command_record import read_slot_value, unpack_issued
 from orchestrator.core.ids import new_task_id
-from orchestrator.core.issued import read_slot_value, unpack_issued
 from tests.helpers.cases import each_case
 
 if TYPE_CHECKING:

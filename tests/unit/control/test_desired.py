@@ -9,7 +9,7 @@ import pytest
 from orchestrator.control.commands import Command, encode_command, make_command
 from orchestrator.control.desired import NOTHING, Desired, read_desired
 from orchestrator.control.signing import Signer
-from orchestrator.core.issued import VERSION, Issued, pack_issued
+from orchestrator.core.command_record import VERSION, Issued, pack_issued
 from tests.helpers.cases import each_case
 
 ROOT: Final = "a:b:c:{pool:p}"

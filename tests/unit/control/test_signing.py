@@ -6,8 +6,8 @@ import pytest
 
 from orchestrator.control.commands import Stop, encode_command
 from orchestrator.control.signing import Signer
+from orchestrator.core.command_record import VERSION, Issued, pack_issued, unpack_issued
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.issued import VERSION, Issued, pack_issued, unpack_issued
 from tests.helpers.cases import each_case
 
 OLD, NEW, ROOT = "the-old-secret-of-1980", "the-new-secret-of-1990", "a:b:c:{pool:p}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.control.commands import Stop, encode_command
 from orchestrator.control.desired import ActiveCommand, Desired
 from orchestrator.control.signing import Signer
-from orchestrator.core.issued import VERSION, Issued
+from orchestrator.core.command_record import VERSION, Issued
 from orchestrator.store.keys import PoolKeys
 from orchestrator.workers.runtime import receipts
 from orchestrator.workers.runtime.active_commands import WorkerCommands

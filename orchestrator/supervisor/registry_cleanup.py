@@ -17,8 +17,8 @@ LIMIT: Final = 100
 _log = get_logger(__name__)
 
 
-class Janitor:
-    """Calls `expire` in every sweep."""
+class RegistryCleanup:
+    """Calls the script `agents/expire` once per sweep."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
