@@ -1,4 +1,4 @@
-"""Tests of agents: one skill without a server, or a whole team on a real Redis. Names are loaded when first used."""
+"""Tools for tests of agents: one skill without a server, or a team on a real Redis. Names load on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from orchestrator.workers.testing.teams import Teams as Teams
 
 
-if not TYPE_CHECKING:  # else every name, also a misspelt one, would be Any
+if not TYPE_CHECKING:  # Otherwise a type checker would accept misspelt names.
 
     def __getattr__(name: str) -> Any:
         from orchestrator.core.public_names import load

@@ -1,4 +1,4 @@
-"""Runs one attempt of a skill without a server, the way a worker does, and tells how it would end."""
+"""Runs one attempt of a skill without a server, the way a worker does, and returns its outcome."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ GENERATION: Final = "1"
 
 
 class Lifespan:
-    """Stands for a state that was not given: that of the agent's own lifespan."""
+    """Default of `state`: enter the agent's own lifespan."""
 
 
 LIFESPAN: Final = Lifespan()
@@ -57,20 +57,20 @@ LIFESPAN: Final = Lifespan()
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[T_co]):
-    """How an attempt would end, and what it did.
+    """Outcome of one attempt, and a record of its actions.
 
     Attributes:
         verdict: succeeded, retry, snooze, dead, ask, or released (its agent lacks the skill).
-        reason: one line for people.
-        delay: until the next attempt (retry, snooze).
-        until: the time that a `Snooze(until=...)` named.
-        error: what the handler raised.
-        progress: what `ctx.progress` told, in order.
-        output: what `ctx.emit` sent, as readers get it.
-        submitted: child tasks: plain names and arguments; only the keys that the handler gave.
-        json: the result as it would be stored.
+        reason: explanation in one line.
+        delay: time until the next attempt (retry, snooze).
+        until: time of a `Snooze(until=...)`.
+        error: exception of the handler.
+        progress: calls of `ctx.progress`, in order.
+        output: chunks of `ctx.emit`, as readers get them.
+        submitted: child tasks with plain names and arguments, and with the keys that the handler set.
+        json: the result as Redis would store it.
         asked: the question that the attempt ends with, if it asks one.
-        once: results of what `ctx.once` did, in this attempt or as given before it.
+        once: results of `ctx.once`, of this attempt and those passed to `run_skill`.
     """
 
     verdict: VerdictKind
@@ -91,7 +91,7 @@ class Outcome(Generic[T_co]):
         """The result, read back from its JSON as what the handler returns.
 
         Raises:
-            AssertionError: there is none; says how the attempt would end, and has what the handler raised as its cause.
+            AssertionError: there is no result. The message has the verdict, the cause is the handler's exception.
         """
         if self.verdict is not VerdictKind.SUCCEEDED:
             later = "" if self.delay is None else f" (again in {self.delay.total_seconds():g} s)"
@@ -119,38 +119,38 @@ async def run_skill(
 ) -> Outcome[T]:
     """Run one attempt of a skill without a server, the way a worker does.
 
-    Arguments go through JSON and the handler's signature, the result through its serialisation, the agent's middleware
-    is called, time limits hold, and how it ends is judged by the rules of workers, with the usual settings.
+    It passes the arguments through JSON and the handler's signature, calls the agent's middleware, applies time limits,
+    serialises the result, and judges exceptions by the rules of workers, with the default settings.
 
     Args:
         skill: the skill itself.
         args: its arguments.
-        attempt: which one it is; a last one that fails is a dead letter.
-        deaths: how many of those before ended with their worker.
-        session: the conversation that the task belongs to.
+        attempt: number of the attempt; the task becomes a dead letter if its last one fails.
+        deaths: number of earlier attempts that ended with their worker.
+        session: session of the task.
         key: its idempotency key.
         tags: labels of the task.
         timeout: seconds or timedelta that the attempt may take; the skill's by default.
-        max_attempts: of the task; the skill's by default.
-        state: what the handler finds in `ctx.state`; by default the agent's lifespan is entered for it.
+        max_attempts: limit of attempts of the task; the skill's by default.
+        state: value of `ctx.state`; by default the value that the agent's lifespan yields.
         children: results of child tasks. By skill: a list (one for each child, in order), one result for every child,
-            or a function of the `Submission`. Or one such function for all. An exception in place of a result is how
+            or a function of the `Submission`. Or one such function for all. An exception in place of a result sets how
             the child ends: `TaskFailed`, `TaskCancelled`, `TaskExpired`, `TimeoutError`; any other is a failure.
-        answers: what people answer to `ctx.ask`: a list in the order of the questions, a mapping by their text, or a
-            function of it. A `TimeoutError` in place of an answer: nobody has answered in time. The attempt ends with
-            the first question that has none.
-        once: results that earlier attempts have kept with `ctx.once`, by name.
+        answers: answers to `ctx.ask`: a list in the order of the questions, a mapping by their text, or a function of
+            the text. A `TimeoutError` in place of an answer means that the deadline passed. The attempt ends with the
+            first question without an answer.
+        once: results that earlier attempts have stored with `ctx.once`, by name.
 
     Raises:
-        InvalidInput: the arguments, or an option, could not even be submitted.
-        AssertionError: the handler awaits a child for which no result is scripted.
+        InvalidInput: `submit` would refuse the arguments or an option.
+        AssertionError: the handler awaits a child without a scripted result.
     """
     __tracebackhide__ = True
     check_event_loop()
     agent = _agent_of(skill)
     settings = Settings()
     recording = Recording(settings, children, answers=answers, once=once)
-    # By its name: a client that has the skill itself refuses arguments before a worker can.
+    # By its name, because with the skill itself the client would refuse invalid arguments before the worker does.
     row = SubmissionValidator(settings, ids=TaskIds(listens=False)).row(
         Submission(skill.name, args, session=session, key=key, timeout=timeout, max_attempts=max_attempts, tags=tags)
     )
@@ -193,14 +193,14 @@ async def _attempt(
         with anyio.CancelScope(shield=True):
             await watched.close()
     if verdict is None:
-        raise OrchestratorError("the handler let Fenced out; its attempt has no verdict") from watched.raised
+        raise OrchestratorError("the handler raised Fenced, so its attempt has no verdict") from watched.raised
     return verdict, watched.raised
 
 
 def _outcome(skill: TypedSkill[T], verdict: Verdict, error: BaseException | None, recording: Recording) -> Outcome[T]:
     delay, until = None, None
     if verdict.kind is VerdictKind.ASK:
-        pass  # it has a deadline of its own
+        pass  # The question has its own deadline.
     elif verdict.at_ms:
         until = from_instant_ms(verdict.at_ms)
         delay = max(timedelta(), until - datetime.now(UTC))
@@ -243,24 +243,24 @@ def _asked(verdict: Verdict) -> Question:
 def _agent_of(skill: object) -> Agent:
     owner = getattr(skill, "owner", None)
     if not isinstance(skill, Skill) or not isinstance(owner, Agent):
-        raise InvalidInput(f"run_skill runs a skill, what @agent.skill made of a handler, not {skill!r}")
+        raise InvalidInput(f"run_skill takes a skill, a handler decorated with @agent.skill, not {skill!r}")
     return owner
 
 
 class _Verdicts(Completer):
-    """Hands the one verdict to who waits for it."""
+    """Passes the verdict to `_attempt`."""
 
     def __init__(self, services: Services, in_flight: InFlight) -> None:
         super().__init__(services, in_flight)
         self.given: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
 
-    def put(self, delivery: Delivery, verdict: Verdict) -> None:  # noqa: ARG002 - there is one
+    def put(self, delivery: Delivery, verdict: Verdict) -> None:  # noqa: ARG002 - there is only one
         if not self.given.done():
             self.given.set_result(verdict)
 
 
 class _OfflineExecutor(Executor):
-    """Runs an attempt without a server: nothing is recorded when it starts."""
+    """Runs an attempt without a server, so it records no start."""
 
     def __init__(self, agent: Agent, parts: WorkerParts, record: ScriptedRecord) -> None:
         super().__init__(agent, parts, Throughput(limited=True, changed=lambda: None))
@@ -276,7 +276,7 @@ class _OfflineExecutor(Executor):
 
 
 class _WatchedCaller(HandlerCaller):
-    """Keeps what the handler, or its middleware, raised; a verdict has only the text of it."""
+    """Keeps the exception of the handler or its middleware, because a verdict has only its text."""
 
     raised: BaseException | None = None
 
@@ -291,7 +291,7 @@ class _WatchedCaller(HandlerCaller):
 
 
 class RecordedContext(TaskContext):
-    """A context without a server, for functions that take one; made by `make_context`."""
+    """Context without a server, for functions that take one. `make_context` makes it."""
 
     def __init__(self, delivery: Delivery, envelope: Envelope, *, state: object, recording: Recording) -> None:
         services = recording.services
@@ -307,17 +307,17 @@ class RecordedContext(TaskContext):
 
     @property
     def reported(self) -> tuple[Progress, ...]:
-        """What `progress` told so far."""
+        """Calls of `progress` so far."""
         return tuple(self._recording.progress)
 
     @property
     def emitted(self) -> tuple[Any, ...]:
-        """What `emit` sent so far, as readers get it."""
+        """Chunks of `emit` so far, as readers get them."""
         return tuple(self._recording.output)
 
     @property
     def submitted(self) -> tuple[Submission, ...]:
-        """Child tasks so far; see `Outcome.submitted`."""
+        """Child tasks so far, as in `Outcome.submitted`."""
         return tuple(self._recording.submitted)
 
 
@@ -333,21 +333,21 @@ def make_context(
     answers: ScriptedAnswers = (),
     once: Mapping[str, Any] | None = None,
 ) -> RecordedContext:
-    """Make a context for a function that takes one, or for a handler that is called directly; needs no server.
+    """Make a context without a server, for a function that takes one or a direct call of a handler.
 
     Args:
         agent: name of the agent.
-        attempt: which one it is.
-        session: the conversation that the task belongs to.
+        attempt: number of the attempt.
+        session: session of the task.
         key: its idempotency key.
         tags: labels of the task.
-        state: what `ctx.state` is.
+        state: value of `ctx.state`.
         children: results of child tasks; see `run_skill`.
-        answers: what people answer; see `run_skill`. A question without an answer raises `Asked`.
-        once: results that are kept already; see `run_skill`.
+        answers: answers to `ctx.ask`; see `run_skill`. A question without an answer raises `Asked`.
+        once: stored results of `ctx.once`; see `run_skill`.
 
     Raises:
-        InvalidInput: an option could not even be submitted.
+        InvalidInput: `submit` would refuse an option.
     """
     settings = Settings()
     row = SubmissionValidator(settings, ids=TaskIds(listens=False)).row(

@@ -1,4 +1,4 @@
-"""Child tasks without a server: checked as the real client checks them, kept, and ended as the test says."""
+"""Child tasks without a server: validated like real submits, recorded, and ended as the test scripts them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 Answer: TypeAlias = Callable[[Submission], Any]
 Children: TypeAlias = Mapping[str | NamedSkill, Any] | Answer
 """Results of child tasks: by skill a list (one for each child, in order), one result for all, or a function of the
-submission; or one function for all skills. An exception in place of a result is how the child ends."""
+submission; or one function for all skills. An exception in place of a result sets how the child ends."""
 
 UNSCRIPTED: Final = object()
 
 
 class ScriptedClient(Orchestrator):
-    """Takes the children of one attempt.
+    """Records the children of one attempt and scripts their ends.
 
     Attributes:
-        submitted: those it took: plain names and arguments, and no keys but those that the handler gave.
-        misuse: what is wrong with the test. Raised where it is found, and kept, because a handler may swallow it.
+        submitted: the children with plain names and arguments, and with the keys that the handler set.
+        misuse: error of the test. Raised where it is found, and kept here because a handler may catch it.
     """
 
     def __init__(self, services: Services, children: Children) -> None:
@@ -50,11 +50,11 @@ class ScriptedClient(Orchestrator):
 
     @property
     def services(self) -> Services:
-        """Without a server."""
+        """Services without a server."""
         return self._offline
 
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
-        """Take one child; see `Orchestrator.submit_one`."""
+        """Validate and record one child; see `Orchestrator.submit_one`."""
         row = self._checks.row(task, parent)
         idem, digest = (row.idem, row.digest) if isinstance(row, UnusualRow) else (None, None)
         if idem is not None and idem in self._keyed:
@@ -75,7 +75,11 @@ class ScriptedClient(Orchestrator):
         return handle
 
     def unscripted(self, task: Submission) -> NoReturn:
-        """Say that a result is awaited which nobody has scripted."""
+        """Fail because the handler awaits a child without a scripted result.
+
+        Raises:
+            AssertionError: always.
+        """
         count = sum(other.skill == task.skill for other in self.submitted)
         self.misuse = AssertionError(
             f"no result is scripted for a child of {task.skill!r} that the handler awaits; it has submitted {count} of "
@@ -85,19 +89,19 @@ class ScriptedClient(Orchestrator):
 
 
 class ScriptedHandle(TaskHandle[Any]):
-    """A child that ends as the test says."""
+    """Handle of a child that ends as the test scripts it."""
 
     __slots__ = ("_client", "_late", "_task")
 
     def __init__(self, id_: str, client: ScriptedClient, task: Submission, *, skill: object) -> None:
-        nothing: Any = self  # it looks for its end at itself
+        nothing: Any = self  # It implements its own reply and event sources.
         read = getattr(skill, "read_result", None)
         super().__init__(id_, services=client.services, replies=nothing, following=nothing, read=read)
         self._client, self._task = client, task
         self._late: TimeoutError | None = None
 
     def end(self, answer: object) -> None:
-        """Take the result, or the exception in place of one."""
+        """Set the result, or the exception in place of one."""
         match answer:
             case TimeoutError():
                 self._late = answer
@@ -124,20 +128,20 @@ class ScriptedHandle(TaskHandle[Any]):
         return data
 
     async def cancel(self, reason: str = "") -> CancelStatus:
-        """Ended already, or ends now."""
+        """Cancel the child, unless it has ended."""
         if self.outcome is not None:
             return CancelStatus.ALREADY
         self.outcome = Ended(TaskState.CANCELLED, None, reason)
         return CancelStatus.ENDED
 
-    # Where a handle looks for its end, and for the output of its task.
+    # The sources that a handle reads the end and the output of its task from.
 
     @property
     def last_failure(self) -> None:
-        """No connection, no trouble."""
+        """None, because there is no connection."""
 
     async def wait(self, *_: object) -> NoReturn:
-        """It is asked for its end and has none."""
+        """Raise, because the child has no scripted end."""
         if self._late is not None:
             raise self._late
         self._client.unscripted(self._task)
@@ -145,7 +149,7 @@ class ScriptedHandle(TaskHandle[Any]):
     look = wait
 
     def entries(self, *_: object) -> NoReturn:
-        """Its output is asked for."""
+        """Raise, because a scripted child has no output."""
         raise OrchestratorError(
             "a scripted child has no output; run a whole team for this: orchestrator.workers.testing.Team"
         )
@@ -178,7 +182,7 @@ def _answers(children: Children) -> Answer:
 
 
 def _caught(function: Answer) -> Answer:
-    """A function may raise how the child ends as well as return it; what else it raises is a mistake of the test."""
+    """Wrap a function so that it may raise the end of a child. Other exceptions are errors of the test."""
 
     def answer(task: Submission) -> object:
         try:

@@ -1,7 +1,7 @@
-"""Planned crashes, and the worker that they befall: at the named step it vanishes, as a killed process does.
+"""Plans crashes, and runs the worker that crashes at the planned step, as a killed process does.
 
-From that step on nothing of it reaches Redis. Its handlers are cancelled, for in this process they cannot be killed:
-their `finally` blocks run, and what these ask of Redis is refused.
+After that step the worker sends nothing to Redis. Its handlers are cancelled, because the test's process cannot kill
+them: their `finally` blocks run, and their calls of Redis are refused.
 """
 
 from __future__ import annotations
@@ -32,29 +32,29 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.attempt import Attempt
 
 Step: TypeAlias = Literal["start", "submit", "progress", "emit", "result", "stored"]
-"""Where a worker can vanish.
+"""Step at which a worker can crash.
 
-start: the arguments have been checked, the handler has not begun. submit, progress, emit: Redis has it, the handler
-does not know. result: the handler has returned, nothing is stored. stored: the verdict is stored, the worker does not
-know.
+start: the arguments have been checked, the handler has not begun. submit, progress, emit: Redis has stored it, the
+handler does not know it. result: the handler has returned, nothing is stored. stored: the verdict is stored, the worker
+does not know it.
 """
 
 STEPS: Final[tuple[Step, ...]] = get_args(Step)
 
 Reached: TypeAlias = "Callable[[Step, str], Awaitable[None]]"
-"""Told of a step and the task that takes it; does not return when the worker crashes there."""
+"""Called with a step and the id of its task. It does not return if the worker crashes there."""
 
 
 @dataclass(slots=True, eq=False)
 class Crash:
-    """One planned crash.
+    """One planned crash of a worker.
 
     Attributes:
         skill: skill of the tasks that crash their worker.
         at: step at which the worker crashes.
         nth: which time that the step is reached.
-        seen: how often the step was reached so far.
-        happened: whether the worker has crashed there.
+        seen: number of times that the step was reached.
+        happened: True if the worker has crashed there.
     """
 
     skill: str
@@ -64,21 +64,21 @@ class Crash:
     happened: bool = False
 
     def __str__(self) -> str:
-        """As messages name it."""
+        """Return the name that messages use."""
         return f"crash of {self.skill!r} at {self.at!r}" + (f", time {self.nth}" if self.nth > 1 else "")
 
 
 class CrashPlan:
-    """The crashes of one team."""
+    """Holds the planned crashes of one team."""
 
     def __init__(self) -> None:
         self._planned: list[Crash] = []
 
     def add(self, skill: str, at: Step, nth: int) -> Crash:
-        """Plan one more.
+        """Plan a crash.
 
         Raises:
-            InvalidInput: there is no such step, or `nth` is not 1 or more.
+            InvalidInput: there is no such step, or `nth` is below 1.
         """
         if at not in STEPS:
             raise InvalidInput(f"there is no step {at!r} to crash at; use one of {', '.join(STEPS)}")
@@ -89,22 +89,22 @@ class CrashPlan:
         return crash
 
     def due(self, step: Step, skill: str) -> Crash | None:
-        """Count a step that was reached; the crash that is due there, if any. Of two, one waits for the next time."""
+        """Count a reached step, and return the crash that is due there. A second one waits for the next time."""
         waiting = [crash for crash in self._planned if not crash.happened and (crash.at, crash.skill) == (step, skill)]
         for crash in waiting:
             crash.seen += 1
         return next((crash for crash in waiting if crash.seen >= crash.nth), None)
 
     def not_happened(self) -> list[Crash]:
-        """Those that have not happened."""
+        """Return the crashes that have not happened."""
         return [crash for crash in self._planned if not crash.happened]
 
 
 class KillableWorker(Worker):
-    """A worker that can crash.
+    """Worker that can crash.
 
     Attributes:
-        crash: what it died of.
+        crash: the crash that ended it.
     """
 
     def __init__(
@@ -133,13 +133,13 @@ class KillableWorker(Worker):
             executor.caller = _ProbedCaller(agent, settings=services.settings, began=self._began, reached=self._reached)
 
     async def run(self, *, listen: bool = False) -> None:
-        """Work until told to stop, or until it crashes."""
+        """Run until `stop` or a planned crash."""
         with self._scope:
             await super().run(listen=listen)
 
     @property
     def awaited(self) -> Collection[str]:
-        """The children that its handlers wait for at the moment."""
+        """Ids of the children that its handlers wait for."""
         client = self._parts.client.opened
         return client.awaited if isinstance(client, _ProbedClient) else ()
 
@@ -173,13 +173,13 @@ class KillableWorker(Worker):
             client.services.store.stop_sending()
         self._scope.cancel()
         for attempt in self._in_flight.all():
-            # A thread would be waited for.
+            # Cancellation would wait for a thread.
             if attempt.leave_thread is not None:
                 attempt.leave_thread()
 
 
 class _ProbedCaller(HandlerCaller):
-    """Tells when a handler begins and when it has returned."""
+    """Reports the steps `start` and `result`."""
 
     def __init__(
         self, agent: Agent, *, settings: Settings, began: Callable[[str, str], None], reached: Reached
@@ -198,7 +198,7 @@ class _ProbedCaller(HandlerCaller):
 
 
 class _ProbedEmitter(Emitter):
-    """Tells when progress and output are stored."""
+    """Reports the steps `progress` and `emit`."""
 
     def __init__(self, services: Services, *, reached: Reached) -> None:
         super().__init__(services)
@@ -212,7 +212,7 @@ class _ProbedEmitter(Emitter):
 
 
 class _ProbedChildClient(ChildClient):
-    """Makes the client that tells when a child is stored."""
+    """Makes a client that reports the step `submit`."""
 
     def __init__(self, services: Services, *, reached: Reached) -> None:
         super().__init__(services)
@@ -223,7 +223,7 @@ class _ProbedChildClient(ChildClient):
 
 
 class _ProbedClient(Orchestrator):
-    """Tells when a child is stored."""
+    """Reports the step `submit`."""
 
     def __init__(self, settings: Settings, *, reached: Reached) -> None:
         super().__init__(settings=settings)
@@ -231,7 +231,7 @@ class _ProbedClient(Orchestrator):
 
     @property
     def awaited(self) -> Collection[str]:
-        """The tasks whose ends somebody waits for here."""
+        """Ids of the tasks that callers of this client wait for."""
         return self._replies.awaited
 
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:

@@ -1,4 +1,4 @@
-"""Locks of an attempt that runs without a server: nobody else is there, so whatever is free is got."""
+"""Provides the locks of an attempt that runs without a server, from memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OfflineLocking(Locking):
-    """Locks that only the attempt's own code contends for; they never lapse."""
+    """Locks in memory, for one attempt. They never lapse."""
 
     def __init__(self, settings: Settings) -> None:
         services = offline_services(settings)
@@ -26,7 +26,7 @@ class OfflineLocking(Locking):
         super().__init__(replace(services, store=store), worker="")
         self.renewer = _OfflineLockRenewer()
 
-    async def _owns(self, attempt: Attempt) -> bool:  # noqa: ARG002 - all the same
+    async def _owns(self, attempt: Attempt) -> bool:  # noqa: ARG002 - there is only one attempt
         return True
 
 
@@ -37,7 +37,7 @@ class _OfflineLockRenewer(LockRenewer):
 
 
 class _LockStore(NoStore):
-    """Answers the scripts of locks from memory."""
+    """Runs the lock scripts in memory."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -45,11 +45,11 @@ class _LockStore(NoStore):
         self._fences = itertools.count(1)
 
     def blocking_link(self, block_s: float, *, name: str = "block") -> Any:
-        """A link that never opens: who waits for a lock is woken by nobody, and looks by itself."""
+        """Return a link that never opens, so that waiters of a lock poll."""
         return super(NoStore, self).blocking_link(block_s, name=name)
 
     async def call(self, call: Any, *, retry_for_s: float = 0.0) -> Any:
-        """Run a script of locks; refuse any other."""
+        """Run a lock script in memory; refuse any other script."""
         scope = call.args.get("scope")
         match call.script:
             case "locks/take" | "locks/claim":

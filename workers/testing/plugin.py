@@ -1,4 +1,4 @@
-"""The pytest plugin: a server per test process, teams with a namespace per test. Loads nothing until a test asks."""
+"""Pytest plugin: a server per test process, teams with a namespace per test. Imports are delayed until first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def orc_redis() -> Iterator[str]:
-    """URL of a real Redis of this test process, without persistence, on a unix socket; gone at the end."""
+    """Start a Redis for this test process, without persistence, on a unix socket, and return its URL."""
     from orchestrator.testing.temporary_server import temporary_server
 
     with temporary_server() as url:
@@ -24,11 +24,11 @@ def orc_redis() -> Iterator[str]:
 
 @pytest.fixture
 def orc_team(orc_redis: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Teams]:
-    """Teams on that server, each test's in a namespace of its own.
+    """Start teams on the server of `orc_redis`. The teams of one test share a namespace of its own.
 
-    Use: `async with orc_team(agent) as team:`; see `orchestrator.workers.testing.Team`. Code under test that opens a
-    client of its own reaches it too: `ORC_REDIS__URL` and `ORC_PREFIX` are set. Afterwards the keys are removed, and
-    the test fails if a team was left open or an asyncio task was left behind.
+    Use: `async with orc_team(agent) as team:`; see `orchestrator.workers.testing.Team`. The fixture sets
+    `ORC_REDIS__URL` and `ORC_PREFIX`, so that other clients in the test reach the team too. Afterwards it removes the
+    keys, and fails the test if a team is still open or an asyncio task of the test still runs.
     """
     from orchestrator.workers.testing.teams import Teams
 
@@ -42,7 +42,7 @@ def orc_team(orc_redis: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Teams]
 
 @pytest.fixture
 def orc_context() -> Callable[..., RecordedContext]:
-    """Contexts without a server, for functions that take one.
+    """Make contexts without a server, for functions that take one.
 
     Use: `ctx = orc_context(session="101")`; see `orchestrator.workers.testing.make_context`.
     """

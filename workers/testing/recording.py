@@ -1,4 +1,4 @@
-"""What a handler does through its context, kept in place of being sent."""
+"""Records the calls of a handler's context instead of sending them."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ WORKER: Final = "no-worker"
 
 
 class Recording:
-    """What one attempt did.
+    """Records the actions of one attempt.
 
     Attributes:
-        services: what its parts stand on.
-        progress: in order.
-        output: the emitted chunks, as their readers get them.
-        emitter: where progress and output go.
-        children: where child tasks go.
-        record: what people have answered, and what was done once.
+        services: services without a server.
+        progress: reported progress, in order.
+        output: emitted chunks, as readers get them.
+        emitter: records progress and output.
+        children: records child tasks.
+        record: has the answers to questions and the results of `ctx.once`.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Recording:
         self.record = ScriptedRecord(answers, once or {})
 
     def parts(self, in_flight: InFlight, completer: Completer) -> WorkerParts:
-        """Make the parts of a worker that has no server."""
+        """Make the parts of a worker without a server."""
         return WorkerParts(
             worker=WORKER,
             services=self.services,
@@ -76,11 +76,11 @@ class Recording:
 
     @property
     def submitted(self) -> list[Submission]:
-        """The child tasks."""
+        """Submitted child tasks."""
         return self.children.submitted
 
     def emitted(self, row: EmitRow) -> None:
-        """Take what would be stored."""
+        """Record a row that a real emitter would store."""
         value = decode_json(row.data)
         if row.kind == "progress":
             self.progress.append(Progress(*value))
@@ -97,7 +97,7 @@ class _ScriptedChildClient(ChildClient):
         return self._children
 
     def last_outage_s(self) -> float:
-        return math.inf  # a ServerUnavailable that a test raises is one of the pool's Redis
+        return math.inf  # A ServerUnavailable of the test counts as one of the pool's Redis.
 
 
 class _RecordingEmitter(Emitter):

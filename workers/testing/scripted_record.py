@@ -1,4 +1,4 @@
-"""What a handler asks and does once without a server: answered as the test says, kept for the attempt."""
+"""Answers questions and stores results of `ctx.once` without a server, as the test scripts them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from orchestrator.tasks.questions import encode_value
 from orchestrator.workers.once import RESULT_BYTES, RESULT_DEPTH
 
 ScriptedAnswers: TypeAlias = Mapping[str, Any] | Sequence[Any] | Callable[[str], Any]
-"""Answers to questions: by their text, in their order, or by a function of the text. A `TimeoutError` in place of one:
-nobody has answered in time. A question without an answer ends the attempt."""
+"""Answers to questions: a mapping by text, a list in order, or a function of the text. A `TimeoutError` in place of an
+answer means that the deadline passed. A question without an answer ends the attempt."""
 
 UNANSWERED: Final = object()
 
 
 def check_answers(answers: ScriptedAnswers) -> None:
-    """See that these are answers.
+    """Check that answers are no text, which would count as a list of its letters.
 
     Raises:
-        InvalidInput: they are one text, which would be a list of its letters.
+        InvalidInput: they are a text.
     """
     if isinstance(answers, str):
         raise InvalidInput(f"answers= is a list, a mapping by question, or a function, not {answers!r}")
 
 
 def answer_to(answers: ScriptedAnswers, number: int, question: str) -> Any:
-    """The answer to a question, counted from 1; `UNANSWERED`: there is none."""
+    """Return the answer to a question, counted from 1, or `UNANSWERED`."""
     if isinstance(answers, Mapping):
         return answers.get(question, UNANSWERED)
     if isinstance(answers, Sequence):
@@ -39,10 +39,10 @@ def answer_to(answers: ScriptedAnswers, number: int, question: str) -> Any:
 
 
 class ScriptedRecord:
-    """The record of the task of one attempt.
+    """Record of the task of one attempt.
 
     Attributes:
-        results: what `ctx.once` has kept, JSON by name.
+        results: results of `ctx.once`, JSON by name.
     """
 
     def __init__(self, answers: ScriptedAnswers, once: Mapping[str, Any]) -> None:
@@ -52,11 +52,11 @@ class ScriptedRecord:
 
     @property
     def once(self) -> dict[str, Any]:
-        """What was done once, as JSON gives it back."""
+        """Results of `ctx.once`, decoded from JSON."""
         return {name: decode_json(result) for name, result in self.results.items()}
 
     async def look_up(self, number: int, question: str) -> Question | None:
-        """The question with its answer; None: it has none."""
+        """Return the question with its answer, or None without an answer."""
         answer = answer_to(self._answers, number, question)
         if answer is UNANSWERED:
             return None
@@ -67,11 +67,11 @@ class ScriptedRecord:
         return Question(number, question, now, answered=True, answer=value, answered_by="a test", answered_at=now)
 
     async def load_result(self, name: str) -> bytes | None:
-        """What is kept under this name."""
+        """Return the result of this name, or None."""
         return self.results.get(name)
 
     async def store_result(self, name: str, result: bytes) -> bytes:
-        """Keep it, unless something is kept."""
+        """Store a result unless the name has one, and return the stored one."""
         return self.results.setdefault(name, result)
 
 

@@ -52,21 +52,21 @@ T = TypeVar("T")
 
 TIMEOUT_S: Final = 10.0
 LEAVE_WITHIN_S: Final = 0.2
-"""What was cancelled at the end gets so long to end."""
+"""Time that cancelled asyncio tasks have to end."""
 AT_MOST: Final = 1000
 
 
 class Team:
-    """A whole team in the tasks of this process, on a real Redis; use it in an `async with` block.
+    """Supervisor, workers and a client in the tasks of this process, on a real Redis. Use it in an `async with` block.
 
-    Heartbeats are short, and retries have no back-off unless their skill has a fixed one, so that tests need not wait.
+    Heartbeats are short, and retries have no back-off unless their skill has a fixed one, so that tests do not wait.
 
     Args:
-        agents: what every worker hosts.
-        url: of a Redis that runs; by default one is started for the block, which takes some 20 ms.
-        prefix: namespace of the keys; by default one of its own, whose keys are removed at the end.
-        workers: how many, as if they were processes.
-        settings: changed settings by dotted name, as `{"limits": {"model": "10/s"}, "queue.max_tasks": 3}`.
+        agents: agents that every worker hosts.
+        url: URL of a running Redis; by default the team starts one for the block, which takes some 20 ms.
+        prefix: namespace of the keys; by default a new one, whose keys are removed at the end.
+        workers: number of workers, each of which acts as one process.
+        settings: changed settings by dotted name, such as `{"limits": {"model": "10/s"}, "queue.max_tasks": 3}`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Team:
         self._opened: tuple[TemporaryPool, WorkerPool] | None = None
         self._before = frozenset[asyncio.Task[Any]]()
         self.leaks: tuple[str, ...] = ()
-        """Asyncio tasks that were begun in the block and run on after it, a line each."""
+        """Asyncio tasks that started in the block and still run after it, a line each."""
 
     def __repr__(self) -> str:
         return f"Team({', '.join(repr(agent) for agent in self._agents)})"
@@ -96,7 +96,7 @@ class Team:
         check_event_loop()
         self._before = frozenset(asyncio.all_tasks())
         async with AsyncExitStack() as stack:
-            # Not in a thread: the server ends with the thread that started it.
+            # Not in a thread, because the server ends with the thread that started it.
             url = self._url or stack.enter_context(temporary_server())
             settings = temporary_settings(url, self._prefix, self._changed)
             if self._owns_keys and self._url is not None:
@@ -128,7 +128,7 @@ class Team:
 
     @property
     def is_open(self) -> bool:
-        """Whether it runs."""
+        """True inside the `async with` block."""
         return self._opened is not None
 
     @property
@@ -143,12 +143,12 @@ class Team:
 
     @property
     def orc(self) -> Orchestrator:
-        """A client of the team."""
+        """Client of the team."""
         return self._pool.orc
 
     @property
     def settings(self) -> Settings:
-        """All settings, for code under test that opens a client of its own: `Orchestrator(settings=team.settings)`."""
+        """All settings, for code under test that opens its own client: `Orchestrator(settings=team.settings)`."""
         return self._pool.settings
 
     # ------------------------------------------------------------------------------------------------------ work
@@ -187,20 +187,20 @@ class Team:
         answers: ScriptedAnswers = (),
         **options: Unpack[TaskOptions],
     ) -> Any:
-        """Submit a task, wait for its end, return its result.
+        """Submit a task, wait for its end, and return its result.
 
         Args:
             skill: name of the handler, or the skill itself, which types the result.
             args: its arguments.
             within: seconds or timedelta of real time that this may take.
-            skip_time: move time whenever all that is left waits for it, as `drain` does.
-            answers: what people answer to the questions of this task: a list in their order, a mapping by their text,
-                or a function of it. A `TimeoutError`, or nothing, leaves the question to its deadline.
-            options: those of `Orchestrator.submit`.
+            skip_time: move time whenever all remaining tasks wait for it, as `drain` does.
+            answers: answers to the questions of this task: a list in their order, a mapping by their text, or a
+                function of the text. A `TimeoutError` or a missing answer leaves the question to its deadline.
+            options: options of `Orchestrator.submit`.
 
         Raises:
-            TaskFailed, TaskCancelled, TaskExpired: how it ended otherwise; a note has the last traceback.
-            TimeoutError: it has not ended; the message has what is left to do.
+            TaskFailed, TaskCancelled, TaskExpired: the task ended without a result; a note has the last traceback.
+            TimeoutError: it has not ended; the message lists the remaining tasks.
             AssertionError: it can never start.
         """
         __tracebackhide__ = True
@@ -219,23 +219,23 @@ class Team:
         except TaskFailed as failed:
             for traceback in failed.errors[-1:]:
                 failed.add_note(f"The handler's last traceback:\n{traceback}")
-            # The way through the client says nothing to a reader of the test's own.
+            # Frames of the client do not help the author of the test.
             raise failed.with_traceback(None) from None
 
     async def drain(self, timeout: Duration = TIMEOUT_S, *, skip_time: bool = False, at_most: int = AT_MOST) -> None:
         """Wait until no task is ready, assigned or running.
 
-        What is scheduled, retried later or snoozed stays where it is, unless time is skipped.
+        Scheduled, snoozed and later retried tasks stay, unless `skip_time` is set.
 
         Args:
             timeout: seconds or timedelta of real time that this may take.
-            skip_time: whenever something waits for a time, or for a rate limit, and nothing runs but parents that wait
-                for their children, move time there, until nothing is left at all.
-            at_most: attempts that may be started meanwhile, so that agents which submit without end are found.
+            skip_time: move time whenever a task waits for a time or for a rate limit, and only parents that wait for
+                their children run, until no task is left.
+            at_most: limit of started attempts, which detects agents that submit without end.
 
         Raises:
-            TimeoutError: it took longer; the message has what is left to do.
-            AssertionError: more attempts were started, or what is left can never start.
+            TimeoutError: it took longer; the message lists the remaining tasks.
+            AssertionError: more attempts were started, or the remaining tasks can never start.
         """
         __tracebackhide__ = True
         await self._drain(skip_time=skip_time, at_most=at_most).run(to_seconds("timeout", timeout))
@@ -260,41 +260,41 @@ class Team:
         minutes: float = 0,
         seconds: float = 0,
     ) -> None:
-        """Let time pass for what waits: what is scheduled, retried or snoozed, `start_by`, rate limits.
+        """Move time for waiting tasks: scheduled, retried and snoozed ones, `start_by`, rate limits.
 
-        What is due by then is ready, or expired, when this returns; `drain` lets it run. Not moved: what a handler or
-        a worker measures itself (timeouts, leases), and how long records are kept.
+        When this returns, due tasks are ready or expired; `drain` runs them. It does not move times that a handler or
+        a worker measures itself (timeouts, leases), nor the retention of records.
 
         Args:
             by: `"1h 30min"`, seconds or timedelta.
-            days: on top, as `hours`, `minutes` and `seconds`.
+            days: added to `by`, as are `hours`, `minutes` and `seconds`.
             hours: see `days`.
             minutes: see `days`.
             seconds: see `days`.
 
         Raises:
-            InvalidInput: that is no span of time.
+            InvalidInput: the time span is invalid.
         """
         await self._pool.advance(span_ms(by, days=days, hours=hours, minutes=minutes, seconds=seconds))
 
     def crash(self, skill: str | NamedSkill, at: Step, *, nth: int = 1) -> Crash:
-        """Plan a crash: the worker that runs a task of `skill` vanishes at a step, and is replaced.
+        """Plan a crash: the worker that runs a task of `skill` crashes at a step, and the team replaces it.
 
-        It does not deregister and stores no verdict. As after a kill that its host saw, all it held has a death more
-        and runs again at once. A crash that was not reached by the end of the block fails it.
+        It does not deregister and stores no verdict. As after a kill that its host saw, its tasks have one more death
+        and run again at once. If the crash has not happened by the end of the block, the block fails.
 
         Args:
             skill: name of the handler, or the skill itself.
             at: `start` (the handler has not begun), `submit`, `progress`, `emit` (Redis has it, the handler does not
-                know), `result` (the handler has returned, nothing is stored) or `stored` (the verdict is stored, the
-                worker does not know).
-            nth: which time that the step is reached, counted from now over all tasks of the skill.
+                know it), `result` (the handler has returned, nothing is stored) or `stored` (the verdict is stored, the
+                worker does not know it).
+            nth: number of the occurrence of the step, counted from now over all tasks of the skill.
 
         Returns:
-            The crash; its `happened` tells whether it has happened.
+            The crash; its `happened` becomes true when the worker crashes.
 
         Raises:
-            InvalidInput: no such step.
+            InvalidInput: there is no such step, or `nth` is below 1.
         """
         return self._parts[1].plan.add(skill if isinstance(skill, str) else skill.name, at, nth)
 
@@ -303,12 +303,12 @@ class Team:
     def submitted(
         self, skill: str | NamedSkill | None = None, *, args: Arguments = None, session: str | None = None
     ) -> list[Submitted]:
-        """The tasks that were submitted so far, by whomever, in order; children too.
+        """Return the tasks that were submitted so far, by any client, in order, including children.
 
         Args:
-            skill: only this one's.
-            args: only those whose arguments have these values; others may be there besides.
-            session: only this one's.
+            skill: only tasks of this skill.
+            args: only tasks whose arguments contain these values; a task may have further arguments.
+            session: only tasks of this session.
         """
         return select(self._pool.submitted(), wanted(skill, args, session))
 
@@ -320,19 +320,19 @@ class Team:
         session: str | None = None,
         times: int | None = None,
     ) -> list[Submitted]:
-        """See that such a task was submitted; see `submitted` for the arguments.
+        """Check that such a task was submitted; see `submitted` for the arguments.
 
         Args:
             skill: see `submitted`.
             args: see `submitted`.
             session: see `submitted`.
-            times: exactly so often; by default at least once.
+            times: exact number of tasks; by default at least one.
 
         Returns:
-            Those that fit.
+            The matching tasks.
 
         Raises:
-            AssertionError: with what was submitted instead.
+            AssertionError: no, or not as many, such tasks; the message lists the submitted ones.
         """
         __tracebackhide__ = True
         return check_submitted(self._pool.submitted(), wanted(skill, args, session), times=times)
@@ -340,17 +340,17 @@ class Team:
     def assert_not_submitted(
         self, skill: str | NamedSkill | None = None, *, args: Arguments = None, session: str | None = None
     ) -> None:
-        """See that no such task was submitted; see `submitted` for the arguments.
+        """Check that no such task was submitted; see `submitted` for the arguments.
 
         Raises:
-            AssertionError: with those that were.
+            AssertionError: such a task was submitted; the message lists them.
         """
         __tracebackhide__ = True
         check_not_submitted(self._pool.submitted(), wanted(skill, args, session))
 
 
 async def _answer(handle: TaskHandle[Any], answers: ScriptedAnswers) -> None:
-    """Answer what a task asks just now, if there is an answer."""
+    """Answer the current question of a task, if there is an answer."""
     found = (await handle.status()).detail
     if found.number is None or found.question is None:
         return
@@ -378,11 +378,11 @@ def span_ms(by: str | float | timedelta, **parts: float) -> int:
     """Read a span as milliseconds.
 
     Args:
-        by: as above.
-        parts: days, hours, minutes, seconds on top.
+        by: see `Team.advance`.
+        parts: days, hours, minutes, seconds to add.
 
     Raises:
-        InvalidInput: that is no span, it is negative, or it is nothing at all.
+        InvalidInput: the span is invalid, negative or zero.
     """
     span = _read(by) if isinstance(by, str) else by
     total_ms = to_ms("time to move", span) + to_ms("time to move", timedelta(**parts))

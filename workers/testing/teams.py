@@ -1,4 +1,4 @@
-"""The teams of one test: one namespace for all of them, and a look at what they leave behind."""
+"""Makes the teams of one test in one namespace, and detects what they leave behind."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class Teams:
-    """Makes teams on one server. A second team of a test finds what the first has left, as after a restart.
+    """Makes teams on one server. A second team of a test finds the data of the first, as after a restart.
 
     Args:
-        url: of the server.
+        url: URL of the server.
     """
 
     def __init__(self, url: str) -> None:
@@ -26,17 +26,17 @@ class Teams:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which a client, or a command, reaches the same namespace."""
+        """Environment variables with which a client or a command reaches the same namespace."""
         return {"ORC_REDIS__URL": self._url, "ORC_PREFIX": self._prefix}
 
     def __call__(self, *agents: Agent, workers: int = 1, settings: Mapping[str, object] | None = None) -> Team:
-        """Make a team, to be used in an `async with` block; see `Team` for the arguments."""
+        """Make a team for an `async with` block; see `Team` for the arguments."""
         team = Team(*agents, url=self._url, prefix=self._prefix, workers=workers, settings=settings)
         self._made.append(team)
         return team
 
     def close(self) -> list[str]:
-        """Remove the keys; answers what was left behind, a line each."""
+        """Remove the keys, and return open teams and running asyncio tasks, a line each."""
         remove_keys(temporary_settings(self._url, self._prefix))
         leaks = [f"{team!r} is still open; use `async with`" for team in self._made if team.is_open]
         return leaks + [leak for team in self._made for leak in team.leaks]

@@ -1,4 +1,4 @@
-"""The workers of a team: each place is filled by one worker after another, as a host replaces those that die."""
+"""Runs the workers of a team, and replaces crashed workers as a host does."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class WorkerSlot:
     """One slot of a worker pool.
 
     Attributes:
-        worker: who fills it.
-        ended: set when nobody will any more.
+        worker: the present worker.
+        ended: set when the slot starts no further worker.
     """
 
     def __init__(self, pool: TemporaryPool, agents: Sequence[Agent], *, settings: Settings, plan: CrashPlan) -> None:
@@ -41,18 +41,18 @@ class WorkerSlot:
 
     @property
     def is_registered(self) -> bool:
-        """Whether a worker that lives is registered, or nobody is wanted any more."""
+        """True if a live worker is registered, or if the slot has ended."""
         return self.ended.is_set() or (self._registered and self.worker.crash is None)
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Drain the worker and leave the place empty."""
+        """Drain the worker and end the slot."""
         self._stopped = True
         self.worker.stop()
         if at_once:
             self.worker.stop()
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Run a worker, and another one whenever it crashes; told as started when the first is registered."""
+        """Run a worker, and replace it whenever it crashes. Started once the first worker is registered."""
         first = True
         try:
             while not self._stopped:
@@ -75,13 +75,13 @@ class WorkerSlot:
             self.ended.set()
 
     def _mark_registered(self, task_status: TaskStatus[None] | None) -> None:
-        # Also told when a worker registers anew.
+        # A worker calls this again when it registers again.
         if not self._registered and task_status is not None:
             task_status.started()
         self._registered = True
 
     async def _abandon_tasks(self, crash: Crash, store: KillableStore) -> None:
-        """Do what a host does for a worker that it saw die."""
+        """Requeue the tasks of a crashed worker, as its host does."""
         await self._pool.wait_disconnected(store)
         await anyio.to_thread.run_sync(self._give_back, f"{crash} (planned by a test)")
 
@@ -98,7 +98,7 @@ class WorkerSlot:
 
 
 class WorkerPool:
-    """The workers of one temporary pool."""
+    """Runs the workers of one temporary pool."""
 
     def __init__(self, pool: TemporaryPool) -> None:
         self.plan = CrashPlan()
@@ -107,15 +107,15 @@ class WorkerPool:
 
     @property
     def all_registered(self) -> bool:
-        """Whether no worker is missing that will come."""
+        """True if every slot has a registered worker or has ended."""
         return all(slot.is_registered for slot in self._slots)
 
     def awaited(self) -> set[str]:
-        """The children that handlers wait for at the moment."""
+        """Return the ids of the children that handlers wait for."""
         return {id_ for slot in self._slots if slot.is_registered for id_ in slot.worker.awaited}
 
     async def start_worker(self, agents: Sequence[Agent], *, settings: Settings | None = None) -> WorkerSlot:
-        """Fill one more place with a worker that hosts `agents`; comes back when it is registered.
+        """Add a slot with a worker that hosts `agents`, and return when the worker is registered.
 
         Raises:
             ConfigError: the registry refused an agent.
@@ -126,7 +126,7 @@ class WorkerPool:
         return slot
 
     async def stop_all(self) -> None:
-        """Stop everybody at once; what ran is given back."""
+        """Stop all workers at once; they release their running tasks."""
         with anyio.CancelScope(shield=True):
             for slot in self._slots:
                 slot.stop(at_once=True)

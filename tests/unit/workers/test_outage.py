@@ -47,5 +47,5 @@ def test_what_is_remembered_is_bounded() -> None:
 
 async def test_an_attempt_that_lets_fenced_out_has_no_verdict() -> None:
     """There is nothing to store; the test of a handler says so and does not wait."""
-    with pytest.raises(OrchestratorError, match="let Fenced out"):
+    with pytest.raises(OrchestratorError, match="raised Fenced"):
         await run_skill(fenced)

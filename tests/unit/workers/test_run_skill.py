@@ -272,7 +272,7 @@ async def test_the_context_is_that_of_the_attempt() -> None:
 
 async def test_only_skills_are_run() -> None:
     """A handler that no agent has is refused with a sentence."""
-    with pytest.raises(InvalidInput, match=r"runs a skill, what @agent\.skill made"):
+    with pytest.raises(InvalidInput, match=r"takes a skill, a handler decorated with @agent\.skill"):
         await run_skill(print)  # type: ignore[arg-type]
 
 
