@@ -107,6 +107,7 @@ async def test_a_few_lanes_keep_their_order(redis_server: RedisServer, prefix: s
     assert wrong == []
 
 
+@pytest.mark.slow
 async def test_without_lanes_there_is_no_order(redis_server: RedisServer, prefix: str, attempt_log: AttemptLog) -> None:
     """The twin: what retries and snoozes is overtaken when no lane holds the others back."""
     wrong, _ = await run(redis_server, prefix, attempt_log, lanes=10, tasks=20, named=False, kill_every_s=0.3)

@@ -472,7 +472,7 @@ async def test_control_commands(settings: Settings) -> None:
         await anyio.to_thread.run_sync(steer)
 
 
-@pytest.mark.parametrize("server_is", ["answering", "frozen"])
+@pytest.mark.parametrize("server_is", ["frozen", pytest.param("answering", marks=pytest.mark.slow)])
 def test_a_script_that_forgets_to_close_ends(prefix: str, server_is: str) -> None:
     """The interpreter ends in order and at once, also when another thread still waits and Redis does not answer."""
     with RedisServer() as server:

@@ -250,7 +250,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 async def test_run_is_a_worker_in_this_process(
     team: LocalTeam, redis_server: RedisServer, tmp_path: Path, number: signal.Signals
 ) -> None:
