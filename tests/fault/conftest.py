@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-pytest.register_assert_rewrite("tests.helpers.end_state", "tests.helpers.main_path")
+pytest.register_assert_rewrite("tests.helpers.end_state", "tests.fault.main_path")
 
 from orchestrator.embedded.server_binary import ServerBinary, find_server_binary  # noqa: E402 - after the line above
 from tests.faultkit.servers import find_binary_of_line  # noqa: E402

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
-AGENT = "tests.helpers.asking_agents:scribe"
+AGENT = "tests.fault.asking_agents:scribe"
 
 
 async def asks(handle: TaskHandle[Any], number: int) -> None:

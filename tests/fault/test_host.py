@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from orchestrator.store.keys import PoolKeys
     from tests.helpers.attempt_log import AttemptLog
 
-AGENTS = "tests.helpers.parent_agents:parent"
+AGENTS = "tests.fault.parent_agents:parent"
 
 
 async def test_what_a_worker_started_ends_with_it(

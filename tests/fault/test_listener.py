@@ -202,7 +202,7 @@ async def test_a_frozen_worker_is_listed_and_answers_when_it_thaws(
         direct = stack.enter_context(redis_server.client())
         stack.enter_context(subprocesses.supervisor(settings))
         host = stack.enter_context(
-            subprocesses.host(settings, attempt_log, processes=2, agents="tests.helpers.busy_agents:busy")
+            subprocesses.host(settings, attempt_log, processes=2, agents="tests.fault.busy_agents:busy")
         )
         async with Orchestrator(settings=settings) as orc:
             await wait_for(
@@ -236,7 +236,7 @@ async def test_a_stopped_worker_process_is_not_replaced(
         direct = stack.enter_context(redis_server.client())
         stack.enter_context(subprocesses.supervisor(settings))
         host = stack.enter_context(
-            subprocesses.host(settings, attempt_log, processes=2, agents="tests.helpers.busy_agents:busy")
+            subprocesses.host(settings, attempt_log, processes=2, agents="tests.fault.busy_agents:busy")
         )
 
         def workers() -> dict[str, int]:

@@ -20,8 +20,9 @@ from orchestrator.locks import scripts
 from orchestrator.locks.model import TakeStatus, new_nonce
 from orchestrator.store.keys import PoolKeys, ScopeKeys
 from orchestrator.store.store import Endpoint, SyncStore
+from tests.fault import lock_holder
 from tests.faultkit.proxy import FaultProxy
-from tests.helpers import lock_holder, subprocesses
+from tests.helpers import subprocesses
 from tests.helpers.local_team import local_settings
 from tests.helpers.team import make_settings
 from tests.helpers.waiting import wait_for
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 @contextmanager
 def holder(server: RedisServer, prefix: str, what: str) -> Iterator[subprocess.Popen[str]]:
     """A process that holds a lock."""
-    command = [sys.executable, "-m", "tests.helpers.lock_holder", server.url, prefix, what]
+    command = [sys.executable, "-m", "tests.fault.lock_holder", server.url, prefix, what]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -101,7 +102,7 @@ async def test_killed_worker_frees_its_session(redis_server: RedisServer, prefix
     with ExitStack() as stack:
         stack.enter_context(subprocesses.supervisor(settings))
         stack.enter_context(
-            subprocesses.host(settings, attempt_log, processes=1, agents="tests.helpers.session_agents:agent")
+            subprocesses.host(settings, attempt_log, processes=1, agents="tests.fault.session_agents:agent")
         )
         async with Orchestrator(settings=settings) as orc:
             hanging = await orc.submit("hang", session="s")
@@ -136,7 +137,7 @@ async def test_thawed_attempt_writes_nothing(redis_server: RedisServer, prefix: 
         stack.enter_context(subprocesses.supervisor(settings))
         for _ in range(2):
             stack.enter_context(
-                subprocesses.host(settings, attempt_log, processes=1, agents="tests.helpers.session_agents:agent")
+                subprocesses.host(settings, attempt_log, processes=1, agents="tests.fault.session_agents:agent")
             )
         async with Orchestrator(settings=settings) as orc:
             task = await orc.submit("write", session="s")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fault.main_path import check, run_main_path
 from tests.faultkit.commands import Command, any_work
-from tests.helpers.main_path import check, run_main_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,9 +8,9 @@ import pytest
 
 from orchestrator.store.script_files import all_scripts
 from orchestrator.testing.waiting import wait_for
+from tests.fault.main_path import check, run_main_path
 from tests.faultkit.commands import any_script, script
 from tests.helpers.end_state import find_violations
-from tests.helpers.main_path import check, run_main_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable

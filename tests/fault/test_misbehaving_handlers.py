@@ -50,7 +50,7 @@ async def misbehaving_team(
     with ExitStack() as stack:
         stack.enter_context(subprocesses.supervisor(settings))
         host = stack.enter_context(
-            subprocesses.host(settings, attempt_log, processes=1, agents="tests.helpers.misbehaving_agents:misbehaving")
+            subprocesses.host(settings, attempt_log, processes=1, agents="tests.fault.misbehaving_agents:misbehaving")
         )
         async with Orchestrator(settings=settings) as orc:
             await wait_for(

@@ -11,9 +11,9 @@ import pytest
 from orchestrator import Orchestrator, TaskFailed
 from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for
+from tests.fault.poison_agents import MEMORY_VARIABLE
 from tests.helpers import subprocesses
 from tests.helpers.end_state import find_violations
-from tests.helpers.poison_agents import MEMORY_VARIABLE
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def poison_team(
                 processes=processes,
                 lease_s=10.0,
                 slots=SLOTS,
-                agents="tests.helpers.poison_agents:poison",
+                agents="tests.fault.poison_agents:poison",
             )
         )
         async with Orchestrator(settings=settings) as orc:

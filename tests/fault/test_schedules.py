@@ -25,12 +25,12 @@ from orchestrator.services import open_services
 from orchestrator.testing import scripts as kit
 from orchestrator.testing.waiting import wait_for
 from orchestrator.why import lookup
+from tests.fault.stepping_clock import SteppingClock
 from tests.fault.test_every_step import label, label_of
 from tests.faultkit.proxy import FaultProxy
 from tests.faultkit.servers import RedisServer
 from tests.helpers.forked_actors import ForkedActors
 from tests.helpers.guards import keys_of
-from tests.helpers.stepping_clock import SteppingClock
 from tests.helpers.subprocesses import alive
 from tests.helpers.team import make_settings
 

@@ -11,10 +11,10 @@ import pytest
 
 from orchestrator import Agent
 from orchestrator.testing.waiting import wait_for
+from tests.fault.stepping_clock import SteppingClock
 from tests.faultkit.servers import RedisServer
 from tests.helpers.end_state import counters, find_violations
 from tests.helpers.local_team import local_settings, run_local_team
-from tests.helpers.stepping_clock import SteppingClock
 from tests.helpers.team import Team
 
 if TYPE_CHECKING:

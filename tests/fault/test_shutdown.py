@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.helpers.attempt_log import AttemptLog
 
-SLOW = "tests.helpers.slow_agents"
+SLOW = "tests.fault.slow_agents"
 
 
 @pytest.mark.parametrize("how", ["host", "script"])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.faultkit.servers import RedisServer
     from tests.helpers.attempt_log import AttemptLog
 
-AGENTS = "tests.helpers.busy_agents:busy"
+AGENTS = "tests.fault.busy_agents:busy"
 SKILLS = ("waits", "waits", "blocks", "sleeps")
 WITHIN_S = 3.0
 

@@ -46,7 +46,7 @@ class Shop:
     async def open(self, *, slots: int = 1) -> dict[str, int]:
         """Start a host; its worker with the process id."""
         before = self.workers()
-        agents = "tests.helpers.crashing_agents:crasher"
+        agents = "tests.fault.crashing_agents:crasher"
         host = subprocesses.host(
             self.settings, self._attempt_log, processes=1, lease_s=LEASE_S, slots=slots, agents=agents
         )

@@ -19,12 +19,12 @@ from benchmarks.server import running_server
 from benchmarks.sizes import QUICK
 from benchmarks.traffic_runs import pick_up_waits_ms, round_trips_ms, submit_rate
 from orchestrator.bench.measures import AT_ONCE
-from tests.helpers import list_peer_app
+from tests.integration import list_peer_app
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-APP = "tests.helpers.list_peer_app"
+APP = "tests.integration.list_peer_app"
 SIZES = replace(QUICK, drain_tasks=1_500, round_trips=5, pick_up_s=0.1)
 STAND_IN = Peer(
     name="stand-in",

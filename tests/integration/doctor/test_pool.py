@@ -17,9 +17,9 @@ from orchestrator.doctor.findings import Severity
 from orchestrator.services import open_services
 from orchestrator.tasks.inbox import GROUP
 from orchestrator.testing.waiting import wait_for
-from tests.helpers.doctor_runs import find_problems, run_doctor
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.helpers.pool_scans import scan_pool
+from tests.integration.doctor.doctor_runs import find_problems, run_doctor
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

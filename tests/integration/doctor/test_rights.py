@@ -17,8 +17,8 @@ from orchestrator.services import pool_keys
 from orchestrator.store.script_files import ScriptFile, all_scripts
 from orchestrator.store.store import DATA_FORMAT, Endpoint, Store
 from orchestrator.tasks import queries
-from tests.helpers.doctor_runs import find_problems, run_doctor, run_fix
 from tests.helpers.local_team import local_settings, run_local_team
+from tests.integration.doctor.doctor_runs import find_problems, run_doctor, run_fix
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,8 +21,8 @@ from orchestrator.store.store import Endpoint, Store
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.proxy import FaultProxy
 from tests.faultkit.servers import RedisServer
-from tests.helpers.doctor_runs import find_problems, run_doctor, run_fix
 from tests.helpers.local_team import local_settings
+from tests.integration.doctor.doctor_runs import find_problems, run_doctor, run_fix
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -31,7 +31,7 @@ from orchestrator.workers.demo.models import (
 from orchestrator.workers.demo.report import write_report
 from orchestrator.workers.demo.review import remarks_on, worst_files
 from orchestrator.workers.demo.source import Unreadable, read_source, scan_tree
-from tests.helpers.html_page import Page
+from tests.unit.demo.html_page import Page
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 
 from orchestrator.workers.demo.markup import Markup, el, join
 from orchestrator.workers.demo.text_format import code, count, percent, printable, seconds, shortened
-from tests.helpers.html_page import Page
+from tests.unit.demo.html_page import Page
 
 
 def test_invisible_characters_are_spelled_out() -> None:

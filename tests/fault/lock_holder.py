@@ -1,4 +1,4 @@
-"""A process that holds a lock, to be killed or frozen: `python -m tests.helpers.lock_holder URL PREFIX WHAT`.
+"""A process that holds a lock, to be killed or frozen: `python -m tests.fault.lock_holder URL PREFIX WHAT`.
 
 `keep` holds the named lock `n` and renews it. `write` and `blind` take the execution lock of a task for a moment, wait
 for a line, and then write 10,000 times: guarded by the lock, or not.
