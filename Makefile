@@ -32,6 +32,8 @@ $(LINKS): # they are in git; a source archive has none
 demo: $(STAMP) ## run a team of agents on real input (ARGS=path audits another tree)
 	$(BIN)/orc demo $(ARGS)
 
+# Without stored bytecode each of the many processes that tests start compiles the product again.
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP) ## run the test suite (ARGS="-k name" and the like)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
