@@ -135,7 +135,7 @@ async def test_any_key_may_be_lost_under_load(
     team: LocalTeam, redis_client: redis.Redis, lost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One key of each kind but records is deleted while the team works: every task ends, and nothing is amiss then."""
-    monkeypatch.setattr(reconciler, "WALK_EVERY_S", 0.2)
+    monkeypatch.setattr(reconciler, "SCAN_EVERY_S", 0.2)
     monkeypatch.setattr(reconciler, "QUIET_REST_S", 0.0)
     monkeypatch.setattr(reconciler, "SHARE", 0.5)
     held = anyio.Event()

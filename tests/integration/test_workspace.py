@@ -183,7 +183,7 @@ async def test_refusals_say_what_to_do(ws: Workspace) -> None:
     with pytest.raises(VersionConflict, match="path 'q' holds nothing, not 2"):
         await ws.patch({"p": 1, "q": 2}, if_versions={"q": 2})
     await ws.transition("job", to="open")
-    with pytest.raises(StateConflict, match="'job' is open, expected was held or done") as state:
+    with pytest.raises(StateConflict, match="'job' is open, not held or done") as state:
         await ws.transition("job", to="done", expect=["held", "done"])
     assert state.value.state == "open"
     await ws.transition("job", to="done")

@@ -78,7 +78,7 @@ class TestRegister:
 
     def test_unknown_limit(self, pool: Pool) -> None:
         """A limit that nobody defined is refused in words, and nothing is written; once defined, it is known."""
-        with pool.unchanged(), pytest.raises(ConfigError, match="asks for limit 'model:x', which nobody has defined"):
+        with pool.unchanged(), pytest.raises(ConfigError, match="asks for limit 'model:x', which is not defined"):
             pool.register(team=Team(limits=("model:x",)))
         pool.register("w1", Team(limits=("model:x",), known_limits=(("model:x", Rate(1, 1000)),)))
         pool.register("w2", Team(agent="other", limits=("model:x",)))
