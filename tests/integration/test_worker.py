@@ -17,6 +17,7 @@ from orchestrator.agents import scripts as registry
 from orchestrator.tasks.inbox import read_inbox
 from orchestrator.tasks.model import TaskState
 from orchestrator.tasks.submission import Submission
+from orchestrator.workers.runtime.fetcher import Fetcher
 from tests.faultkit.processes import ActorProcess
 from tests.helpers.local_team import TIMEOUT_S
 from tests.helpers.waiting import wait_for
@@ -92,6 +93,26 @@ async def test_what_does_not_end_in_time_is_given_back_unburnt(team: LocalTeam, 
     await team.work(fresh.agent)
     assert [await handle.result(TIMEOUT_S) for handle in handles] == [1] * 7
     assert [(await handle.info()).errors for handle in handles] == [()] * 7
+
+
+async def test_a_slow_release_of_entries_is_not_a_failed_announcement(
+    team: LocalTeam, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The registry answers and the inbox does not: the log names the step that failed, and the worker."""
+    worker = await team.work(Gate().agent)
+
+    async def no_answer(*_: object, **__: object) -> None:
+        await anyio.sleep_forever()
+
+    monkeypatch.setattr(Fetcher, "_lost_and_expired", no_answer)
+    monkeypatch.setattr("orchestrator.workers.runtime.worker.ANNOUNCE_TIMEOUT_S", 0.3)
+    worker.stop()
+    await wait_for(lambda: "release_failed" in caplog.text, "the release to fail")
+    await team.stop(worker)
+    (line,) = [text for text in caplog.messages if "unread_entries_release_failed" in text]
+    assert "agent='gated'" in line
+    assert f"worker='{worker.id}'" in line
+    assert "drain_announcement_failed" not in caplog.text
 
 
 async def test_given_back_tasks_keep_their_place(team: LocalTeam) -> None:
