@@ -143,7 +143,7 @@ class Orchestrator:
     async def aclose(self) -> None:
         """Close the connections; tasks go on, results stay readable by their ids.
 
-        Whoever still waits in a call of this client gets an `OrchestratorError`.
+        Calls that still wait raise `OrchestratorError`.
         """
         main = self._main
         await self._end()
@@ -175,7 +175,7 @@ class Orchestrator:
 
     @property
     def services(self) -> Services:
-        """What the client stands on; for the command line and tests."""
+        """The connections and settings, for the command line and tests."""
         if self._services is None:
             raise OrchestratorError(
                 "the client is not open; use `async with Orchestrator() as orc:` or `await orc.open()`"
@@ -278,7 +278,7 @@ class Orchestrator:
             case "created":
                 return handle
             case "duplicate":
-                # Our own row, sent twice because an answer was lost, or somebody's earlier task with this key.
+                # This row, sent twice because a reply was lost, or an earlier task with this key.
                 return (
                     handle if answer.detail == handle.id else self._handle(answer.detail, own=False, skill=task.skill)
                 )
@@ -348,7 +348,7 @@ class Orchestrator:
 
     @property
     def agents(self) -> Agents:
-        """What agents say of themselves, and which of them live."""
+        """Published states of agents, and the agents that are alive."""
         services = self._here()
         return Agents(services.store, services.settings)
 
@@ -364,7 +364,7 @@ class Orchestrator:
     def board(self, name: str, *, date: date | None = None) -> Board: ...
 
     def board(self, name: str | None = None, *, date: date | None = None) -> BoardView:
-        """Who is ahead on a day: `await orc.board().top(3)` are the agents of the pool that did the most tasks today.
+        """Return the board of a day: `await orc.board().top(3)` returns the agents with the most tasks today.
 
         Args:
             name: of a board of your own, any text of up to 256 bytes; by default the tasks of the pool's agents that
@@ -382,7 +382,7 @@ class Orchestrator:
         return Board(services.store, keys, date_=date, retry_for_s=retry_for_s)
 
     def workspace(self, session: str) -> WorkspaceView:
-        """What the agents of a session share; reading is free, `edit()` takes a lock first.
+        """Return the shared state of a session. Reads need no lock; `edit()` takes one.
 
         Args:
             session: any text of up to 256 bytes.

@@ -1,4 +1,4 @@
-"""What a submit returns: the way to a task's state and result."""
+"""`TaskHandle`, which reads and steers one task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TaskHandle(Generic[T_co]):
     Attributes:
         id: the task's id.
         outcome: how it ended, once that is known here.
-        before_wait: for worker code: awaited before anybody waits for the end.
+        before_wait: for worker code: awaited before each wait for the end.
     """
 
     __slots__ = ("__weakref__", "_following", "_read", "_replies", "_services", "_told", "before_wait", "id", "outcome")
@@ -70,7 +70,7 @@ class TaskHandle(Generic[T_co]):
     async def result(self, timeout: Duration | None = None, *, as_: type[Any] | None = None) -> Any:
         """Wait for the end of the task and return its result.
 
-        Whoever asks once more after a failure waits again if the task was requeued meanwhile (`retry`).
+        A call after a failure waits again if the task was requeued meanwhile (`retry`).
 
         Args:
             timeout: seconds or timedelta; None waits as long as it takes, also while Redis is away; 0 asks once. The
@@ -81,7 +81,7 @@ class TaskHandle(Generic[T_co]):
             TaskFailed: it became a dead letter.
             TaskCancelled: it was cancelled.
             TaskExpired: it did not start in time, or its record is gone.
-            TimeoutError: it had not ended after `timeout`, or nobody could tell.
+            TimeoutError: it had not ended after `timeout`, or Redis did not answer.
             StoreError: Redis refuses to tell; with a timeout of 0 also that it does not answer.
             InvalidInput: `timeout` is no duration.
         """
@@ -214,7 +214,7 @@ class TaskHandle(Generic[T_co]):
             actor: who answers; the user of this process by default.
 
         Returns:
-            `ANSWERED`, or `ALREADY`: somebody had given the same answer.
+            `ANSWERED`, or `ALREADY`: the question has the same answer.
 
         Raises:
             AnswerRefused: it does not ask that (yet, or any more), or has another answer.
@@ -234,8 +234,8 @@ class TaskHandle(Generic[T_co]):
             reason: kept with the task.
 
         Returns:
-            `REQUEUED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (nobody could work with its
-            record), `UNKNOWN`.
+            `REQUEUED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (its record cannot be
+            decoded), `UNKNOWN`.
         """
         from orchestrator.control.sending import this_actor  # it loads pydantic, which plain clients do without
 

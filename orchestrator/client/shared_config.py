@@ -60,8 +60,8 @@ class ConfigChange:
 class SharedConfig:
     """The published values of a pool: `orc.config`, and `ctx.config` in handlers.
 
-    In a handler `get` and `all` answer from what the worker knows, without asking Redis: it hears of a change at once,
-    and looks with every heartbeat.
+    In a handler `get` and `all` answer from what the worker knows, without asking Redis: it receives each change at
+    once, and polls with every heartbeat.
     """
 
     __slots__ = ("_known", "_services")

@@ -90,7 +90,7 @@ class Orchestrator:
     def close(self) -> None:
         """Close the connections; tasks go on, results stay readable by their ids.
 
-        Whoever still waits in a call of this client gets an `OrchestratorError`.
+        Calls that still wait raise `OrchestratorError`.
         """
 
     def __enter__(self) -> Self: ...
@@ -148,7 +148,7 @@ class Orchestrator:
 
     @property
     def agents(self) -> Agents:
-        """What agents say of themselves, and which of them live."""
+        """Published states of agents, and the agents that are alive."""
 
     @property
     def config(self) -> SharedConfig:
@@ -158,7 +158,7 @@ class Orchestrator:
     def board(self, name: None = None, *, date: date | None = None) -> BoardView: ...
     @overload
     def board(self, name: str, *, date: date | None = None) -> Board:
-        """Who is ahead on a day: `orc.board().top(3)` are the agents of the pool that did the most tasks today.
+        """Return the board of a day: `orc.board().top(3)` returns the agents with the most tasks today.
 
         Args:
             name: of a board of your own, any text of up to 256 bytes; by default the tasks of the pool's agents that
@@ -170,7 +170,7 @@ class Orchestrator:
         """
 
     def workspace(self, session: str) -> WorkspaceView:
-        """What the agents of a session share; reading is free, `edit()` takes a lock first.
+        """Return the shared state of a session. Reads need no lock; `edit()` takes one.
 
         Args:
             session: any text of up to 256 bytes.
@@ -211,7 +211,7 @@ class TaskHandle(Generic[T_co]):
     Attributes:
         id: the task's id.
         outcome: how it ended, once that is known here.
-        before_wait: for worker code: awaited before anybody waits for the end.
+        before_wait: for worker code: awaited before each wait for the end.
     """
 
     @property
@@ -224,7 +224,7 @@ class TaskHandle(Generic[T_co]):
     def result(self, timeout: Duration | None = None, *, as_: type[M]) -> M:
         """Wait for the end of the task and return its result.
 
-        Whoever asks once more after a failure waits again if the task was requeued meanwhile (`retry`).
+        A call after a failure waits again if the task was requeued meanwhile (`retry`).
 
         Args:
             timeout: seconds or timedelta; None waits as long as it takes, also while Redis is away; 0 asks once. The
@@ -235,7 +235,7 @@ class TaskHandle(Generic[T_co]):
             TaskFailed: it became a dead letter.
             TaskCancelled: it was cancelled.
             TaskExpired: it did not start in time, or its record is gone.
-            TimeoutError: it had not ended after `timeout`, or nobody could tell.
+            TimeoutError: it had not ended after `timeout`, or Redis did not answer.
             StoreError: Redis refuses to tell; with a timeout of 0 also that it does not answer.
             InvalidInput: `timeout` is no duration.
         """
@@ -296,7 +296,7 @@ class TaskHandle(Generic[T_co]):
             actor: who answers; the user of this process by default.
 
         Returns:
-            `ANSWERED`, or `ALREADY`: somebody had given the same answer.
+            `ANSWERED`, or `ALREADY`: the question has the same answer.
 
         Raises:
             AnswerRefused: it does not ask that (yet, or any more), or has another answer.
@@ -313,8 +313,8 @@ class TaskHandle(Generic[T_co]):
             reason: kept with the task.
 
         Returns:
-            `REQUEUED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (nobody could work with its
-            record), `UNKNOWN`.
+            `REQUEUED`, `ALREADY` (it has not ended), `REFUSED` (it succeeded), `DAMAGED` (its record cannot be
+            decoded), `UNKNOWN`.
         """
 
 class Admin:
@@ -754,8 +754,8 @@ class Agents:
 class SharedConfig:
     """The published values of a pool: `orc.config`, and `ctx.config` in handlers.
 
-    In a handler `get` and `all` answer from what the worker knows, without asking Redis: it hears of a change at once,
-    and looks with every heartbeat.
+    In a handler `get` and `all` answer from what the worker knows, without asking Redis: it receives each change at
+    once, and polls with every heartbeat.
     """
 
     def get(self, key: str, default: Any = None) -> Any:

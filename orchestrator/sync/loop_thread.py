@@ -1,7 +1,7 @@
 """An event loop in a thread of its own, and calls into it from other threads.
 
-Unlike anyio's portal a call needs one hand-over in place of two, so that an interrupt finds no moment in which the call
-is lost, and one that comes while the loop ends is refused: it would wait for ever.
+A call needs one hand-over where anyio's portal needs two, so that an interrupt cannot lose the call. A call that comes
+while the loop ends is refused, because it would never return.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LoopThread:
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it runs in the process that this one was forked from."""
+        """True in a process that was forked after the thread started."""
         return os.getpid() != self._pid
 
     def stop(self, timeout_s: float | None = None) -> None:
@@ -235,7 +235,7 @@ class _Blocks:
 
 
 class _Batches(Generic[T]):
-    """What an async iterator has given, for a thread that takes all of it at a time."""
+    """Buffers the items of an async iterator for a thread that takes them in batches."""
 
     def __init__(self) -> None:
         self._items: list[T] = []
