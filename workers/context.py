@@ -251,7 +251,7 @@ class TaskContext:
 
         Args:
             done: in any unit, not negative.
-            total: in the same unit; None if unknown.
+            total: total amount in the same unit, or None if it is unknown.
             message: one line, cut to 500 characters.
 
         Raises:

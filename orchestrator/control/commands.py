@@ -28,7 +28,7 @@ class DesiredChange(NamedTuple):
     Attributes:
         slot: field of the hash `desired`, as `stop:agent:editor`.
         mark: second letter of its value: `r` rejects new tasks, `n` interrupts running tasks, `b` does both, `s` ends
-            the process, `-` does none of these; empty: clears the slot, so that its command ends.
+            the process, `-` does none of these; an empty mark clears the slot, so that its command ends.
     """
 
     slot: str
@@ -111,13 +111,13 @@ class Command(BaseModel):
     """Slots of the desired state that the command changes, as a format of itself, and the mark that each gets."""
 
     verb: ClassVar[str] = ""
-    """Words on the command line, as `queues pause`; empty: it has no place there and no method of its own."""
+    """Words on the command line, as `queues pause`, or empty if it has neither a command there nor a method."""
 
     examples: ClassVar[tuple[str, ...]] = ()
     """Arguments on the command line, for its help."""
 
     confirm: ClassVar[str] = ""
-    """What the command line asks for confirmation of; empty: it does not ask."""
+    """The action that the command line asks to confirm, or empty if it does not ask."""
 
     drains: ClassVar[bool] = False
     """Whether running tasks delay its completion; the command line then offers `--wait`."""

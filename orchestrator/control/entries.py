@@ -33,7 +33,7 @@ class ControlEntry:
         command: the command, or None if this version does not know it.
         packed: the envelope as stored.
         signature: as stored.
-        problem: why it is refused; empty: it is accepted.
+        problem: reason of a refusal, or empty if it is accepted.
     """
 
     entry: str

@@ -37,12 +37,12 @@ class ControlRecord:
     Attributes:
         id: of the command; of the entry, when the command is unreadable.
         at: when Redis accepted or refused it.
-        kind: of the command; empty: unreadable.
+        kind: kind of the command, or empty if it cannot be decoded.
         words: the command on one line.
-        actor: of the command; empty: unreadable.
+        actor: actor of the command, or empty if it cannot be decoded.
         reason: of the command.
         state: `active`, `to be done` (a job), `given` (no longer active), `refused`.
-        problem: why it was refused; empty: it was accepted.
+        problem: reason of a refusal, or empty if it was accepted.
         entry: id of its stream entry.
     """
 

@@ -16,8 +16,8 @@ class Signer:
     """Signs with one secret and accepts a second one, so that secrets can be rotated without downtime.
 
     Attributes:
-        secret: signs; empty: commands are neither signed nor checked.
-        previous: accepted too; empty: none.
+        secret: key that signs; if empty, commands are neither signed nor checked.
+        previous: accepted too, or empty if there is none.
         place: root of the pool's keys, so that a signature is valid in one pool only.
     """
 

@@ -23,12 +23,12 @@ class Issued(msgspec.Struct, frozen=True, array_like=True):
         version: of this encoding.
         id: UUIDv7, which also protects against replays.
         command: JSON with `kind` and fields.
-        actor: who issued it.
+        actor: name of the operator or program that issued it.
         reason: text shown in the command record.
         issued_ms: time of issue, by the server's clock.
         not_after_ms: time after which it is refused.
         epoch: epoch of the pool at that time.
-        key: id of the signing secret; empty: not signed.
+        key: id of the signing secret, or empty if it is not signed.
     """
 
     version: int
@@ -54,7 +54,7 @@ class SlotValue(msgspec.Struct, frozen=True):
         mark: effect, see `orchestrator.control.commands.DesiredChange`.
         issued: the command.
         packed: the command as it was signed.
-        signature: hexadecimal; empty: not signed.
+        signature: hexadecimal, or empty if it is not signed.
         ended: no longer active; kept because its signature must be checked.
     """
 

@@ -96,7 +96,7 @@ class _Leased:
 
 
 async def _ask(store: Store, agents: list[AgentInfo], what: str, *group: str) -> list[list[Any] | None]:
-    """Ask XINFO of every agent's inbox; None if there is none."""
+    """Return the XINFO reply for each agent's inbox, or None for an agent without one."""
     replies = await store.pipeline([("XINFO", what, store.keys.inbox(agent.name), *group) for agent in agents])
     return [None if isinstance(reply, StoreError) else reply for reply in replies]
 

@@ -71,7 +71,7 @@ async def _dry_run(store: Store, user: str, commands: Sequence[Sequence[str]]) -
 
 
 async def _queue_and_discard(store: Store, commands: Sequence[Sequence[str]]) -> list[str] | None:
-    """Return the denials of queueing commands in a transaction, which is discarded; None if MULTI is not allowed."""
+    """Return the denials of queueing commands in a discarded transaction, or None if MULTI is not allowed."""
     # Try an empty transaction first, because commands would run if MULTI were refused.
     if any(isinstance(reply, StoreError) for reply in await store.pipeline([("MULTI",), ("DISCARD",)])):
         return None

@@ -171,7 +171,7 @@ class DataDir:
     # -------------------------------------------------------------------------------------------------------- its locks
 
     def join_users(self, *, create: bool, timeout_s: float) -> int | None:
-        """Take users.lock, shared, and return its descriptor; None if there is no such directory.
+        """Lock users.lock, shared, and return its descriptor, or None if there is no such directory.
 
         Waits while a guardian stops its server and holds the lock alone.
 
@@ -205,7 +205,7 @@ class DataDir:
             time.sleep(POLL_S)
 
     def take_guardian_lock(self) -> int | None:
-        """Take guardian.lock for a new guardian; None if one lives."""
+        """Lock guardian.lock for a new guardian, or return None if a guardian holds it."""
         lock_fd = self._take(self.guardian_lock)
         if lock_fd is not None:
             # Under this lock, the record of a killed guardian would look like that of a running server.
@@ -252,7 +252,7 @@ class DataDir:
     # ------------------------------------------------------------------------------------------------------- its record
 
     def read_record(self) -> ServerRecord | None:
-        """Return the guardian's record; None if there is no valid one, as in a copied directory."""
+        """Return the guardian's record, or None if there is no valid one, as in a copied directory."""
         try:
             fields = json.loads(self.record_file.read_bytes())
             record = ServerRecord(

@@ -24,7 +24,7 @@ class CallerRow(NamedTuple):
 
     Attributes:
         op: op id; a second call with the same one changes nothing.
-        lock: suffix of the lock that the change presents; empty: none.
+        lock: suffix of the lock that the change presents, or empty if there is none.
         token: value that the lock must hold.
         agent: agent in whose name the change is made; may be empty.
     """

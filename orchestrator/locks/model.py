@@ -136,7 +136,7 @@ def new_nonce() -> str:
 
 
 def describe(value: str) -> str:
-    """Describe the owner of a lock from the lock's value; empty: no owner."""
+    """Describe the owner of a lock from the lock's value; return an empty text if there is none."""
     if value in {"", NEXT}:
         return ""
     parts = value.split(":", 2)

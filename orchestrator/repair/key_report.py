@@ -43,7 +43,7 @@ class KindReport:
 
     @property
     def bytes(self) -> int | None:
-        """Estimated memory of all keys; None if the server does not tell."""
+        """Estimated memory of all keys, or None if the server does not report it."""
         return round(self.measured_bytes * self.keys / self.measured) if self.measured else None
 
     def note_age(self, submitted_ms: int) -> None:

@@ -253,7 +253,7 @@ class Progress:
 
     Attributes:
         done: amount done, in any unit.
-        total: total amount in the same unit; None if unknown.
+        total: total amount in the same unit, or None if it is unknown.
         message: text for people.
     """
 
@@ -297,8 +297,8 @@ class TaskEvent:
         number: of `output`: counts the chunks of the attempt from 1; of `asked`, `answered` and `unanswered`: the
             number of the question in its task, from 1.
         data: of `output`: the emitted JSON value; of `answered`: the answer; of `asked`: the options, if any.
-        reason: why the task left an attempt or ended without a result; of `asked`: the question; of `answered`: the
-            actor.
+        reason: reason of the end of the attempt, or of an end without a result; of `asked`: the question; of
+            `answered`: the actor.
     """
 
     id: str

@@ -27,7 +27,7 @@ class Option:
         metavar: the value on the command line.
         default: a value that is not sent.
         flag: the option of the command line, by default the name; `--timeout` is how long to wait.
-        envelope: the field of the envelope that has the converted value; None if it goes into the row alone.
+        envelope: the field of the envelope that has the converted value, or None if only the row has it.
         name: as a keyword argument.
         type: as a type checker sees it.
     """

@@ -188,7 +188,7 @@ async def counters(store: Store) -> dict[str, int]:
 
 
 async def envelope_bytes(store: Store, id_: str) -> bytes | None:
-    """Read the packed envelope of a task whose delivery was too large to carry it; None if the task is gone."""
+    """Read the envelope of a task whose delivery was too large for it, or return None if the task is gone."""
     return (await read_record(store, id_, "env")).field("env")
 
 

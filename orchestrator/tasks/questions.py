@@ -102,7 +102,7 @@ def unpack_stored(stored: bytes) -> StoredQuestion:
 def read_question(
     number: int, stored: bytes, answer: bytes | None = None, answered: bytes | None = None
 ) -> Question | None:
-    """Decode a question from the fields `ask:N`, `answer:N` and `answered:N` of a record; None if it is damaged."""
+    """Decode a question from the fields `ask:N`, `answer:N` and `answered:N`, or return None if it is corrupt."""
     asked_ms, _, rest = stored.partition(b" ")
     until_ms, _, packed = rest.partition(b" ")
     answered_ms, _, actor = (answered or b"").partition(b" ")

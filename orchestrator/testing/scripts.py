@@ -28,7 +28,7 @@ class RemainingWork:
         held: tasks in inboxes, assigned or running.
         scheduled: tasks that wait for a time, or for a person with a time limit.
         asking: tasks that wait for a person without a limit.
-        due_ms: time until the next task is due; None if there is none.
+        due_ms: time until the next task is due, or None if none is scheduled.
         starts: assignments since the pool exists.
     """
 

@@ -112,7 +112,7 @@ class Wanted:
     session: str | None
 
     def mismatch(self, task: Submitted) -> str | None:
-        """Return the first difference in words; None if the task matches."""
+        """Return the first difference in words, or None if the task matches."""
         if self.skill is not None and task.skill != self.skill:
             return f"skill is {task.skill!r}, not {self.skill!r}"
         if self.session is not None and task.session != self.session:

@@ -122,7 +122,7 @@ async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, Tas
 
 
 async def export_task(store: Store, id_: str) -> dict[str, Any] | None:
-    """Read everything that is stored of a task; None if it is gone or unreadable.
+    """Read everything that is stored of a task, or return None if it is gone or unreadable.
 
     Arguments and result are `msgspec.Raw`, so that numbers keep their digits.
     """

@@ -68,7 +68,7 @@ class Why:
         reason: of the failure, snooze, death, cancellation or end.
         number: number of its question, from 1.
         question: its question.
-        options: allowed answers, JSON values; empty: any.
+        options: allowed answers as JSON values, or empty for any answer.
     """
 
     cause: Cause

@@ -78,7 +78,7 @@ class Appended(Applied):
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """Value and version of a path, and the `agent` that wrote it; empty: written without an agent."""
+    """Value and version of a path, and the `agent` that wrote it, or empty if none did."""
 
     value: Json
     version: int
@@ -92,7 +92,7 @@ class LogEntry:
     Attributes:
         number: counts the entries from 1, without gaps.
         value: JSON value.
-        agent: agent that appended it; empty: none.
+        agent: agent that appended it, or empty if there is none.
         at: time of the append.
     """
 
@@ -109,7 +109,7 @@ class StateEntry:
     Attributes:
         value: data of the last transition.
         version: rises with each transition.
-        agent: agent that made the last one; empty: none.
+        agent: agent that made the last one, or empty if there is none.
     """
 
     state: str
@@ -175,7 +175,7 @@ class WorkspaceEvent:
         id: id of the event; `events(after=id)` continues after it.
         kind: patch, append, add, remove, transition, publish, join, direct, acknowledge or clear.
         revision: revision after the change. Revisions have no gaps, so a jump means that events were trimmed.
-        agent: agent that made the change; empty: none.
+        agent: agent that made the change, or empty if there is none.
         changes: what changed.
         detail: more, by kind: `first` and `dropped` of an append, `state` and `previous_state` of a transition,
             `target` of a publish, `joined` of a join, `kind` and `id` of a directive.

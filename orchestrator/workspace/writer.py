@@ -46,7 +46,7 @@ class WorkspaceWriter(FencedWriter):
         self._limits = pack_limits(self.settings)
 
     async def change(self, make_call: Callable[[ChangeCall], Call[ChangeReply]], op_id: str | None) -> ChangeReply:
-        """Make a change. The caller handles every status but `fenced` and `full`.
+        """Send a change. The caller handles every status but `fenced` and `full`.
 
         Raises:
             Fenced, LockLost: another owner has the lock.

@@ -37,7 +37,7 @@ class WorkerCommands:
         self._changed = anyio.Event()
 
     def stop_of(self, agent: str, *, skill: str | None = None, session: str | None = None) -> ActiveCommand | None:
-        """Return the stop command that forbids this start, or every start of the agent; None if it may start."""
+        """Return the stop command that forbids this start, or None if it may start."""
         return self.desired.stop_of(agent=agent, skill=skill, session=session)
 
     def notify_changed(self) -> None:

@@ -393,7 +393,7 @@ def _watch(attempt: Attempt) -> TimeLimits | None:
 
 
 def _question(attempt: Attempt, ended: Returned | BaseException | None) -> Verdict | None:
-    """Return the verdict of an attempt that asked a person, however its handler ended; None if it did not ask."""
+    """Return the verdict of an attempt that asked a person, or None if it did not ask."""
     pending = attempt.question
     if pending is None or attempt.stop_cause in {StopCause.CANCELLED, StopCause.LEASE_LOST}:
         return None
