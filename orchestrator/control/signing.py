@@ -17,7 +17,7 @@ class Signer:
 
     Attributes:
         secret: key that signs; if empty, commands are neither signed nor checked.
-        previous: accepted too, or empty if there is none.
+        previous: earlier secret, which is still accepted, or empty.
         place: root of the pool's keys, so that a signature is valid in one pool only.
     """
 

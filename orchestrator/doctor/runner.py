@@ -12,11 +12,11 @@ from orchestrator.doctor import (
     configuration,
     embedded,
     inboxes,
-    leftovers,
     machine,
     pool,
     rights,
     server,
+    stored_tasks,
 )
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity, warning
@@ -59,7 +59,7 @@ _POOL: Final = (
     ("inboxes", inboxes.check_inboxes),
     ("lost-workers", inboxes.check_lost_workers),
     ("leases", inboxes.check_leases),
-    ("lost-tasks", leftovers.check_leftovers),
+    ("lost-tasks", stored_tasks.check_stored_tasks),
 )
 _POOL_READABLE: Final = frozenset({"redis-cluster", "format"})
 """With problems in these, the pool cannot be read."""

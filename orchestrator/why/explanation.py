@@ -88,7 +88,7 @@ def _no_supervisor(found: Findings) -> Why | None:
 
 
 def _stopped(found: Findings) -> Why | None:
-    """A stop or pause of an operator holds it; of its agents, all that could run it."""
+    """Return the stop or pause that holds it, itself or each agent that could run it."""
     for slot in (STOP_ALL, stop_slot("skill", found.skill), pause_slot("queue", found.queue)):
         if slot in found.active:
             return _active_command(found.active[slot], found)
@@ -96,7 +96,7 @@ def _stopped(found: Findings) -> Why | None:
     if sessions:
         return _active_command(sessions[0], found)
     agents = _able(found) or found.agents
-    barred = [
+    blocked = [
         active
         for agent in agents
         if (
@@ -104,7 +104,7 @@ def _stopped(found: Findings) -> Why | None:
             or found.active.get(pause_slot("agent", agent.name))
         )
     ]
-    return _active_command(barred[0], found) if barred and len(barred) == len(agents) else None
+    return _active_command(blocked[0], found) if blocked and len(blocked) == len(agents) else None
 
 
 def _active_command(active: ActiveCommandFacts, found: Findings) -> Why:
@@ -128,7 +128,7 @@ def _active_command(active: ActiveCommandFacts, found: Findings) -> Why:
 
 
 def _lane(found: Findings) -> Why | None:
-    """Another task of its lane has the turn."""
+    """Return the task of its lane that has the turn."""
     lane = found.lane
     if lane is None:
         return None
@@ -151,7 +151,7 @@ def _in_no_queue(found: Findings) -> Why | None:
 
 
 def _no_addressee(found: Findings) -> Why | None:
-    """The agent that it is addressed to has no live worker."""
+    """Return the cause if the agent that it is addressed to has no live worker."""
     if found.addressed is None or found.agents[0].slots:
         return None
     agent = found.agents[0]
@@ -168,7 +168,7 @@ def _no_addressee(found: Findings) -> Why | None:
 
 
 def _no_skill(found: Findings) -> Why | None:
-    """No agent that may run it has the skill in all its live workers."""
+    """Return the cause if no agent that may run it has the skill in all its live workers."""
     if _able(found):
         return None
     for agent in found.agents:
@@ -199,7 +199,7 @@ def _no_skill(found: Findings) -> Why | None:
 
 
 def _undefined_limit(found: Findings) -> Why | None:
-    """Every agent that could run it needs a limit that is not defined."""
+    """Return the cause if every agent that could run it needs an undefined limit."""
     able = _able(found)
     missing = [limit.name for agent in able for limit in agent.limits if limit.rate is None]
     if any(agent.defined for agent in able):
@@ -215,7 +215,7 @@ def _undefined_limit(found: Findings) -> Why | None:
 
 
 def _no_room(found: Findings) -> Why | None:
-    """The inbox of every agent that could run it is full."""
+    """Return the cause if the inbox of every agent that could run it is full."""
     agents = [agent for agent in _able(found) if agent.defined]
     if any(agent.room > 0 for agent in agents):
         return None
@@ -234,7 +234,7 @@ def _no_room(found: Findings) -> Why | None:
 
 
 def _limit(found: Findings) -> Why | None:
-    """Every agent with room waits for a limit; the one that opens first is named."""
+    """Return the limit that opens first if every agent with room waits for one."""
     agents = [agent for agent in _able(found) if agent.defined and agent.room > 0]
     if not all(any(limit.used_up for limit in agent.limits) for agent in agents):
         return None
@@ -422,7 +422,7 @@ def _lost(found: Findings, what: str) -> Why:
 
 
 def _able(found: Findings) -> list[AgentFacts]:
-    """Return the agents that could run it, judged by skills and live workers."""
+    """Return the agents that could run it, by skills and live workers."""
     return [agent for agent in found.agents if agent.skilled and agent.slots]
 
 

@@ -11,7 +11,7 @@ import pytest
 from orchestrator import Agent
 from orchestrator.agents import scripts as registry
 from orchestrator.agents.model import AgentSpec
-from orchestrator.doctor import leftovers
+from orchestrator.doctor import stored_tasks
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
 from orchestrator.services import open_services
@@ -242,7 +242,7 @@ async def test_a_lease_that_ran_out_long_ago(team: LocalTeam, store: Store, sett
     assert "end ghost if it is stuck" in found.fix
 
 
-# ------------------------------------------------------------------------------------------------------------ leftovers
+# --------------------------------------------------------------------------------------------------------- stored tasks
 
 
 async def repair(team: LocalTeam) -> None:
@@ -295,7 +295,7 @@ async def test_a_key_that_would_stay_for_ever(team: LocalTeam, redis_client: red
     assert redis_client.ttl(leaked) > 0
 
 
-async def test_the_look_at_leftovers_ends_with_its_budget(
+async def test_the_check_of_stored_tasks_ends_with_its_budget(
     team: LocalTeam, redis_client: redis.Redis, settings: Settings
 ) -> None:
     """Without time left it stops after the first step, says so, and claims nothing of what it did not see."""
@@ -305,8 +305,8 @@ async def test_the_look_at_leftovers_ends_with_its_budget(
         many.execute()
     store = team.services.store
     context = CheckContext(settings, store, await store.server_info(), {})
-    *_, short = await leftovers.check_leftovers(context, budget_s=0)
-    *_, whole = await leftovers.check_leftovers(context)
+    *_, short = await stored_tasks.check_stored_tasks(context, budget_s=0)
+    *_, whole = await stored_tasks.check_stored_tasks(context)
     assert "keys that 0 s allowed" in short.found
     assert "looked at all 12" in whole.found
 

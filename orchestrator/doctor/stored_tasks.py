@@ -20,7 +20,7 @@ _FIX: Final = "`orc keys check --repair`; a supervisor does the same within ten 
 _BY_HAND: Final = "`orc keys check` lists them; look at them, then delete or rename them"
 
 
-async def check_leftovers(context: CheckContext, *, budget_s: float = SCAN_S) -> list[DoctorFinding]:
+async def check_stored_tasks(context: CheckContext, *, budget_s: float = SCAN_S) -> list[DoctorFinding]:
     """Report misplaced tasks and keys without a lifetime."""
     scan = PoolScan(context.store, KeyLifetimes.of(context.settings), repair=False)
     deadline_s = time.monotonic() + budget_s
