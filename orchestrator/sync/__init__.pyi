@@ -928,7 +928,7 @@ class Workspace(WorkspaceView):
 
     Attributes:
         session: id of the session.
-        agent: agent in whose name changes are made; empty: none.
+        agent: agent that makes the changes, or empty if there is none.
     """
 
     @property
