@@ -40,12 +40,13 @@ test: $(STAMP) ## run the test suite (ARGS="-k name" and the like)
 chaos: $(STAMP) ## random kills, freezes and cuts under load, then judge (ARGS="--minutes 10 --seed 7 --redis 7.0")
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-check: $(STAMP) ## format, lint, types, import contracts
+check: $(STAMP) ## format, lint, types, import contracts, words
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/basedpyright --project tests/typing --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.prose
 
 docs: $(DOCS_STAMP) ## build the manual into build/site
 	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict --quiet $(ARGS)

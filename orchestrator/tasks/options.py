@@ -92,10 +92,17 @@ class RepeatableOptions(TypedDict, total=False):
     agent: Annotated[
         str | None, Option("Send it to this agent; by default any agent with the skill takes it.", check_name, "AGENT")
     ]
-    session: Annotated[str | None, Option("Session that it belongs to.", _check_foreign, "SESSION", envelope="session")]
+    session: Annotated[
+        str | None,
+        Option("Session that it belongs to; at most 256 bytes.", _check_foreign, "SESSION", envelope="session"),
+    ]
     lane: Annotated[
         str | None,
-        Option("Run the tasks of this lane one after another, in submission order.", encode_foreign, "LANE"),
+        Option(
+            "Run the tasks of this lane one after another, in submission order; at most 256 bytes.",
+            encode_foreign,
+            "LANE",
+        ),
     ]
     priority: Annotated[
         str | int,
@@ -123,10 +130,11 @@ class RepeatableOptions(TypedDict, total=False):
     ]
     max_attempts: Annotated[
         int | None,
-        Option("Failures until it is a dead letter.", _check_attempts, "N", envelope="max_attempts"),
+        Option("Failures until it is a dead letter; 1 to 1000.", _check_attempts, "N", envelope="max_attempts"),
     ]
     result_ttl: Annotated[
-        Duration | None, Option("How long to keep the task after its end.", _whole_seconds, "DURATION")
+        Duration | None,
+        Option("How long to keep the task after its end; at least 5 minutes.", _whole_seconds, "DURATION"),
     ]
 
 
@@ -134,12 +142,17 @@ class TaskOptions(RepeatableOptions, total=False):
     """Options of a task, as keyword arguments of a submit."""
 
     delay: Annotated[Duration | None, Option("Do not start before this time has passed.", to_ms, "DURATION")]
-    at: Annotated[datetime | None, Option("Do not start before this time.", instant_ms, "TIME")]
+    at: Annotated[
+        datetime | None,
+        Option("Do not start before this time; the later of `at` and `delay` counts.", instant_ms, "TIME"),
+    ]
     start_by: Annotated[datetime | None, Option("Do not start after this time; the task expires.", instant_ms, "TIME")]
     key: Annotated[
         str | None,
         Option(
-            "Idempotency key: a second submit with the same key and body returns the same task.", encode_foreign, "KEY"
+            "Idempotency key, at most 256 bytes: a second submit with the same key and body returns the same task.",
+            encode_foreign,
+            "KEY",
         ),
     ]
     on_busy: Annotated[
