@@ -1,4 +1,4 @@
-"""Slots of the desired state: fields of the hash `desired`, as `stop:agent:editor`.
+"""Slots of the desired state: fields of the hash `desired`, as `stop:agent:editor`. Unrelated to worker slots.
 
 A slot names the effect of a command and its target. The commands in `control/commands.py` declare theirs as formats.
 """
@@ -44,30 +44,30 @@ def parse_slot(slot: str) -> Slot:
 
 
 def stop_slot(kind: str, name: str) -> str:
-    """Return the field of a stop of an agent, session or skill."""
+    """Return the slot of a stop of an agent, session or skill."""
     return f"stop:{kind}:{name}"
 
 
 def pause_slot(kind: str, name: str) -> str:
-    """Return the field of the pause of an agent or queue."""
+    """Return the slot of the pause of an agent or queue."""
     return f"pause:{kind}:{name}"
 
 
 def drain_slot(kind: str, name: str) -> str:
-    """Return the field of the drain of a queue or worker."""
+    """Return the slot of the drain of a queue or worker."""
     return f"drain:{kind}:{name}"
 
 
 def limit_slot(limit: str) -> str:
-    """Return the field of the rate of a limit."""
+    """Return the slot of the rate of a limit."""
     return f"limit:{limit}"
 
 
 def config_slot(key: str) -> str:
-    """Return the field of a published configuration value."""
+    """Return the slot of a published configuration value."""
     return f"config:{key}"
 
 
 def job_slot(command: str) -> str:
-    """Return the field of a job of the supervisor, by the id of its command."""
+    """Return the slot of a job of the supervisor, by the id of its command."""
     return f"do:{command}"
