@@ -221,7 +221,7 @@ def test_many_threads_share_one_client(orc: Orchestrator, redis_client: redis.Re
 def test_submits_of_many_threads_travel_together(orc: Orchestrator, redis_client: redis.Redis) -> None:
     """They are coalesced as those of many tasks are."""
     counter = CommandCounter(redis_client)
-    redis_client.client_pause(200, all=True)
+    redis_client.client_pause(1000, all=True)  # longer than the threads take to start on a busy machine
     with ThreadPoolExecutor(40) as pool:
         ids = set(pool.map(lambda _: orc.submit("add").id, range(40)))
     assert len(ids) == 40
