@@ -86,7 +86,7 @@ class _Ends:
         self._woken.set()
 
     async def wait(self) -> None:
-        """Wait until there is one, or until none will come any more."""
+        """Wait until a task ends, or until no further task can end."""
         if self._failure is None:
             self._woken = anyio.Event()
             await self._woken.wait()

@@ -135,7 +135,9 @@ class TaskHandle(Generic[T_co]):
             case TaskState.EXPIRED:
                 raise TaskExpired(self.id, f"expired: {outcome.reason}")
             case None:
-                raise TaskExpired(self.id, "is not there (any more): unknown, deleted, or its retention has passed")
+                raise TaskExpired(
+                    self.id, "does not exist: the id is unknown, or the task was deleted, or its retention has passed"
+                )
         raise OrchestratorError(f"task {self.id} ended in the unknown state {outcome.state}")
 
     async def status(self) -> TaskStatus:
@@ -164,7 +166,7 @@ class TaskHandle(Generic[T_co]):
 
         Raises:
             InvalidInput: `after` is no such id.
-            NotFound: no such task (any more); when reading.
+            NotFound: the task does not exist; when reading.
             OrchestratorError: the client is closed; when reading.
         """
         return self._chunks(check_place(after))
@@ -183,7 +185,7 @@ class TaskHandle(Generic[T_co]):
 
         Raises:
             InvalidInput: `after` is no such id.
-            NotFound: no such task (any more); when reading.
+            NotFound: the task does not exist; when reading.
             OrchestratorError: the client is closed; when reading.
         """
         return self._events(check_place(after))
@@ -217,7 +219,7 @@ class TaskHandle(Generic[T_co]):
             `ANSWERED`, or `ALREADY`: the question has the same answer.
 
         Raises:
-            AnswerRefused: it does not ask that (yet, or any more), or has another answer.
+            AnswerRefused: the task does not ask that now, or has another answer.
             InvalidInput: the answer is none of the options, or no JSON value.
             NotFound: no such task, or its retention has passed.
         """

@@ -42,7 +42,7 @@ class ConfigChange:
         id: of the change; `changes(after=id)` goes on behind it.
         key: which one.
         value: what it is from then on; None when it was withdrawn.
-        withdrawn: whether there is none any more.
+        withdrawn: True if an operator withdrew the value.
         actor: who did it.
         reason: why.
         at: when, by the server's clock.

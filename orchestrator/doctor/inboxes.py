@@ -42,7 +42,7 @@ async def check_inboxes(context: CheckContext) -> list[DoctorFinding]:
 
 
 async def check_lost_workers(context: CheckContext) -> list[DoctorFinding]:
-    """Report tasks of workers that are not registered any more."""
+    """Report tasks of workers that are no longer registered."""
     store = context.store
     agents = await registry.agents(store)
     live = {worker.id for worker in await registry.workers(store)}

@@ -83,7 +83,7 @@ class Attachment:
                 ends, because the system kills what is left.
 
         Returns:
-            True if no server runs any more, False if it has other users or the time is over.
+            True if the server has ended, False if it has other users or the time is over.
         """
         if self._users_fd is not None:
             # Close instead of unlock, because forked children share the lock.

@@ -136,9 +136,9 @@ class Lease:
         if self._released:
             raise NotHeld(self.lock, "was released before")
         if self.lost:
-            raise NotHeld(self.lock, f"is not held any more: {self.lost}")
+            raise NotHeld(self.lock, f"is no longer held: {self.lost}")
         if by_clock and time.monotonic() >= self.deadline:
-            raise NotHeld(self.lock, "is not held any more: it had lapsed")
+            raise NotHeld(self.lock, "is no longer held: it had lapsed")
 
     # ------------------------------------------------------------------------- as the right to change shared state
 

@@ -68,7 +68,7 @@ _TABLE: Final = (
     DamageKind(
         "unknown-worker",
         "A worker is counted for an agent and is not registered.",
-        "It is not counted any more; if it lives, it registers again.",
+        "It is no longer counted; if it lives, it registers again.",
     ),
     DamageKind("skill-index", "The index of a skill lists the wrong agents.", "It is rebuilt."),
     DamageKind(

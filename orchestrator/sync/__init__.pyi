@@ -262,7 +262,7 @@ class TaskHandle(Generic[T_co]):
 
         Raises:
             InvalidInput: `after` is no such id.
-            NotFound: no such task (any more); when reading.
+            NotFound: the task does not exist; when reading.
             OrchestratorError: the client is closed; when reading.
         """
 
@@ -274,7 +274,7 @@ class TaskHandle(Generic[T_co]):
 
         Raises:
             InvalidInput: `after` is no such id.
-            NotFound: no such task (any more); when reading.
+            NotFound: the task does not exist; when reading.
             OrchestratorError: the client is closed; when reading.
         """
 
@@ -299,7 +299,7 @@ class TaskHandle(Generic[T_co]):
             `ANSWERED`, or `ALREADY`: the question has the same answer.
 
         Raises:
-            AnswerRefused: it does not ask that (yet, or any more), or has another answer.
+            AnswerRefused: the task does not ask that now, or has another answer.
             InvalidInput: the answer is none of the options, or no JSON value.
             NotFound: no such task, or its retention has passed.
         """

@@ -28,13 +28,13 @@ STRICT_AGING_MS: Final = 10**13
 """Weight of one priority level when nothing ages: more than any time in ms until the year 2286."""
 USUAL_RANK: Final = PRIORITIES["normal"] * STRICT_AGING_MS
 USUAL_TTL_S: Final = 86_400
-"""What a row leaves out; `lua/includes/record.lua` and `lifetime.lua` put it back."""
+"""What a row leaves out; `lua/includes/record.lua` supplies it."""
 
 _CONVERT: Final = {name: option.convert for name, option in TASK_OPTIONS.items()}
 _ENVELOPE_FIELDS: Final = {name: option.envelope for name, option in TASK_OPTIONS.items() if option.envelope}
 
 _KNOWN_MAX: Final = 1000
-"""Names are checked once: a cache, not a leak."""
+"""Number of skills whose titles are cached."""
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -45,7 +45,7 @@ class NamedSkill(Protocol):
 
     @property
     def name(self) -> str:
-        """The skill's name."""
+        """Name of the skill."""
         ...
 
 

@@ -251,7 +251,13 @@ async def test_an_old_grant_is_given_back(settings: Settings) -> None:
         await store.call(known)
         handle = await team.orc.submit("work")
         assert (await store.call(scripts.assign(keys, agent="metered", limit=1))).count == 1
-        await anyio.sleep(1.1)
+        granted_us = (await _grants_us(team, "@metered"))[0]
+
+        async def is_old() -> bool:
+            seconds, micros = await store.execute("TIME")
+            return int(seconds) * 1_000_000 + int(micros) > granted_us + 1_050_000
+
+        await wait_for(is_old, "the grant to be older than a second")
         await team.work(agent)
         await team.start_supervisor()
         assert await handle.result(TIMEOUT_S) == "metered"

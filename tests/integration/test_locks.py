@@ -91,7 +91,7 @@ async def test_unrenewed_lock_lapses(locks: Locks, other: Locks) -> None:
     async with other.hold("n", wait=2) as lease:
         assert lease.fence > mine.fence
         assert not mine.held
-        with pytest.raises(NotHeld, match="not held any more: it had lapsed"):
+        with pytest.raises(NotHeld, match="no longer held: it had lapsed"):
             await mine.extend()
         with pytest.raises(NotHeld, match="had lapsed before it was released"):
             await mine.release()
