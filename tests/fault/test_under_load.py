@@ -151,7 +151,7 @@ async def test_a_server_without_a_file_loses_everything_and_the_team_goes_on(
     """Nothing is persisted: tasks are gone and say so, handlers are stopped, the registry and inboxes come back."""
 
     async def is_gone(lost: TaskHandle[Any]) -> None:
-        with pytest.raises(TaskExpired, match="is not there"):
+        with pytest.raises(TaskExpired, match="does not exist"):
             await lost.result(timeout=20)
 
     with RedisServer() as server:

@@ -191,7 +191,7 @@ async def test_a_handle_is_made_from_an_id_alone(team: LocalTeam) -> None:
 async def test_an_unknown_task_is_told_apart_from_a_wrong_id(orc: Orchestrator) -> None:
     """A well-formed id that nobody knows is expired or not found; anything else is refused at once."""
     unknown = orc.task(new_task_id())
-    with pytest.raises(TaskExpired, match="not there"):
+    with pytest.raises(TaskExpired, match="does not exist: the id is unknown"):
         await unknown.result(TIMEOUT_S)
     with pytest.raises(NotFound, match="does not exist"):
         await unknown.status()
