@@ -31,10 +31,18 @@ _TRY_LATER: Final = {
     "NOREPLICAS": "has too few replicas to accept a write",
     "UNBLOCKED": "changed its role during a blocking read",
 }
+_REPLICA: Final = ("READONLY", "MASTERDOWN")
 _FULL: Final = {
     "OOM": "is out of memory; raise maxmemory or remove data",
     "MISCONF": "cannot write to its disk; free some space, then it accepts writes again",
 }
+
+
+def is_from_replica(error: BaseException) -> bool:
+    """Return whether an error reply shows that the server is a replica, for example a demoted master."""
+    if isinstance(error, redis_errors.ReadOnlyError | redis_errors.MasterDownError):
+        return True
+    return str(error).startswith(_REPLICA)
 
 
 def translate(error: BaseException, *, what: str, sent: bool) -> StoreError:

@@ -1,7 +1,8 @@
 """Connects to Redis: an asyncio link that many callers share, and a blocking link for a thread.
 
 redis-py opens the connection (URL, TLS, login) with its retries off; `Wire` takes over the transport. A link sends each
-command once. docs/internals/adr/0002 has the measurements.
+command once. A link whose server turns out to be a replica closes the connection, and its next command resolves the
+address again. docs/internals/adr/0002 has the measurements.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
 from orchestrator.core.errors import ConfigError
-from orchestrator.store.failures import translate
+from orchestrator.store.failures import is_from_replica, translate
 from orchestrator.store.wire import Wire, pack
 
 if TYPE_CHECKING:
@@ -104,9 +105,11 @@ class Link:
         name: str,
         published: Callable[[str, str], None] | None = None,
         ended: Callable[[], None] | None = None,
+        demoted: Callable[[], None] | None = None,
     ) -> None:
         self._pool = make_pool(url, connect_timeout_s=connect_timeout_s, name=name)
         self._reply_timeout_s, self._published, self._ended = read_timeout_s, published, ended
+        self._demoted = demoted
         self._connection: AsyncConnection | None = None
         self._wire: Wire | None = None
         self._opening = anyio.Lock(fast_acquire=True)
@@ -168,6 +171,8 @@ class Link:
                 # Another caller failed while this one waited: a crowd must not wait for one connection time-out each.
                 raise translate(self._refusal, what=str(what), sent=False) from self._refusal
             self._attempts, self._refusal = self._attempts + 1, None
+            if self._wire is not None:
+                await self._wire.wait_closed()
             await self.close()
             try:
                 connection = await log_in(self._pool)
@@ -177,10 +182,19 @@ class Link:
             transport = transport_of(connection)
             self._connection = connection
             self._wire = Wire(
-                transport, reply_timeout_s=self._reply_timeout_s, published=self._published, ended=self._ended
+                transport,
+                reply_timeout_s=self._reply_timeout_s,
+                published=self._published,
+                ended=self._ended,
+                demoted=self._demoted,
             )
             transport.set_protocol(self._wire)
             return self._wire
+
+    def leave_replica(self) -> None:
+        """Close the connection, because another one to the same address found a replica there."""
+        if self._wire is not None:
+            self._wire.leave(ConnectionError("the server is a replica"))
 
     async def close(self) -> None:
         """Close the connection; a later command opens it again."""
@@ -223,7 +237,7 @@ class Hints:
             published=received,
             ended=ended,
         )
-        self.close = self._link.close
+        self.close, self.leave_replica = self._link.close, self._link.leave_replica
 
     async def subscribe(self, channels: Sequence[str]) -> None:
         """Subscribe to channels.
@@ -261,7 +275,10 @@ def make_sync_pool(url: str, *, connect_timeout_s: float, read_timeout_s: float,
 class SyncLink:
     """One blocking connection, for a thread (the heartbeat) or a process without an event loop (the host)."""
 
-    def __init__(self, url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str) -> None:
+    def __init__(
+        self, url: str, *, connect_timeout_s: float, read_timeout_s: float, name: str, demoted: Callable[[], None]
+    ) -> None:
+        self._demoted = demoted
         self._pool = make_sync_pool(url, connect_timeout_s=connect_timeout_s, read_timeout_s=read_timeout_s, name=name)
 
     def execute(self, *command: Argument) -> Any:
@@ -283,7 +300,7 @@ class SyncLink:
         """
         if not commands:
             return []
-        connection, sent, done = None, False, False
+        connection, sent, done, replica = None, False, False, False
         replies: list[Any] = []
         try:
             connection = self._pool.get_connection()
@@ -293,15 +310,18 @@ class SyncLink:
                 try:
                     replies.append(connection.read_response())
                 except ResponseError as error:
+                    replica = replica or is_from_replica(error)
                     replies.append(translate(error, what=str(command[0]), sent=True))
             done = True
         except (RedisError, OSError) as error:
             raise translate(error, what=str(commands[len(replies)][0]), sent=sent) from error
         finally:
             if connection is not None:
-                if not done:
+                if replica or not done:
                     connection.disconnect()  # type: ignore[no-untyped-call]
                 self._pool.release(connection)
+        if replica:
+            self._demoted()
         return replies
 
     def close(self) -> None:

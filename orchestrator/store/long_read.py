@@ -5,19 +5,19 @@ The thread begins the read, polls `fileno` together with other descriptors, and 
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
 from redis.exceptions import RedisError
 
 from orchestrator.core.errors import ServerUnavailable
-from orchestrator.store.failures import ReplyTooLarge, translate
+from orchestrator.store.failures import ReplyTooLarge, is_from_replica, translate
 from orchestrator.store.links import make_sync_pool
 from orchestrator.store.wire import pack
 
 if TYPE_CHECKING:
-    import socket
-
     from orchestrator.store.calls import Argument
 
 CHUNK_BYTES: Final = 65_536
@@ -103,6 +103,8 @@ class LongRead:
             return None
         self.under_way = False
         if isinstance(reply, hiredis.ReplyError):
+            if is_from_replica(reply):
+                self.close()
             raise translate(reply, what=self._what, sent=True)
         return (reply,)
 
@@ -127,6 +129,12 @@ class LongRead:
             self._read_bytes += len(data)
         self.more = True
         return False
+
+    def leave_replica(self) -> None:
+        """End the connection; a read under way fails, and the next `begin` resolves the address again."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the connection and abandon the read; a later `begin` connects again."""

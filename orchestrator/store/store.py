@@ -10,6 +10,7 @@ import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
+from weakref import WeakSet
 
 import anyio
 
@@ -61,12 +62,24 @@ class Store:
         self._closed = anyio.Event()
         self.last_outage_s = -math.inf
         """Monotonic time of the last call that Redis did not answer or refused because it was full."""
-        self._link = Link(
-            endpoint.url,
-            connect_timeout_s=endpoint.connect_timeout_s,
-            read_timeout_s=endpoint.command_timeout_s,
+        self._links: WeakSet[Link | Hints] = WeakSet()
+        self._link = self._new_link(name, endpoint.command_timeout_s)
+
+    def _new_link(self, name: str, read_timeout_s: float) -> Link:
+        link = Link(
+            self._endpoint.url,
+            connect_timeout_s=self._endpoint.connect_timeout_s,
+            read_timeout_s=read_timeout_s,
             name=name,
+            demoted=self._leave_replica,
         )
+        self._links.add(link)
+        return link
+
+    def _leave_replica(self) -> None:
+        # A link that only reads gets no error from a replica, and a replica without its master stays silent.
+        for link in list(self._links):
+            link.leave_replica()
 
     async def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
         """Run a script.
@@ -144,16 +157,11 @@ class Store:
     def blocking_link(self, block_s: float, *, name: str = "block") -> Link:
         """Return a link for reads that block up to `block_s`."""
         # The margin lets a busy server reply "nothing" before the read times out.
-        return Link(
-            self._endpoint.url,
-            connect_timeout_s=self._endpoint.connect_timeout_s,
-            read_timeout_s=block_s + self._endpoint.command_timeout_s,
-            name=f"{self._name}:{name}",
-        )
+        return self._new_link(f"{self._name}:{name}", block_s + self._endpoint.command_timeout_s)
 
     def hints(self, *, name: str, received: Callable[[str, str], None], ended: Callable[[], None]) -> Hints:
         """Return a connection for subscriptions; see `Hints`."""
-        return Hints(
+        hints = Hints(
             self._endpoint.url,
             connect_timeout_s=self._endpoint.connect_timeout_s,
             reply_timeout_s=self._endpoint.command_timeout_s,
@@ -161,6 +169,8 @@ class Store:
             received=received,
             ended=ended,
         )
+        self._links.add(hints)
+        return hints
 
     async def load_scripts(self) -> None:
         """Load the scripts that the server does not know."""
@@ -263,7 +273,13 @@ class SyncStore:
             connect_timeout_s=endpoint.connect_timeout_s,
             read_timeout_s=endpoint.command_timeout_s,
             name=name,
+            demoted=self._leave_replica,
         )
+        self._long_reads: WeakSet[LongRead] = WeakSet()
+
+    def _leave_replica(self) -> None:
+        for long_read in list(self._long_reads):
+            long_read.leave_replica()
 
     def call(self, call: Call[T], *, retry_for_s: float = 0.0) -> T:
         """Run a script; see `Store.call`."""
@@ -298,12 +314,14 @@ class SyncStore:
 
     def long_read(self, *, name: str, connect_timeout_s: float, max_bytes: int) -> LongRead:
         """Return a dedicated connection for a long read; see `LongRead`."""
-        return LongRead(
+        long_read = LongRead(
             self._endpoint.url,
             connect_timeout_s=connect_timeout_s,
             name=f"{self._name}:{name}",
             max_bytes=max_bytes,
         )
+        self._long_reads.add(long_read)
+        return long_read
 
     def close(self) -> None:
         """Close the connection."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
+
+from orchestrator.store.failures import is_from_replica
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from orchestrator.store.calls import Argument
 
 _NOTHING = object()
+
+REPLICA_PAUSE_S: Final = 0.5
+"""Time for which a new connection to a replica stays open, so that retries during a failover do not connect each."""
 
 
 def pack(command: Sequence[Argument]) -> bytes:
@@ -44,6 +49,8 @@ class Wire(asyncio.Protocol):
         reply_timeout_s: the connection is closed when a reply takes longer.
         published: called with channel and message of each published message (sharded channels).
         ended: called once when the connection has ended.
+        demoted: called when an error reply shows that the server is a replica. The connection then closes as soon as
+            the replies to all commands sent so far have arrived.
     """
 
     def __init__(
@@ -53,10 +60,14 @@ class Wire(asyncio.Protocol):
         reply_timeout_s: float,
         published: Callable[[str, str], None] | None = None,
         ended: Callable[[], None] | None = None,
+        demoted: Callable[[], None] | None = None,
     ) -> None:
         self._transport, self._reply_timeout_s = transport, reply_timeout_s
-        self._published, self._ended = published, ended
+        self._published, self._ended, self._demoted = published, ended, demoted
         self._loop = asyncio.get_running_loop()
+        self._opened_s = self._loop.time()
+        self._closing = False
+        self._closed = asyncio.Event()
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         self._open: deque[_Exchange] = deque()
         self._watchdog: asyncio.TimerHandle | None = None
@@ -65,7 +76,21 @@ class Wire(asyncio.Protocol):
     @property
     def is_closed(self) -> bool:
         """True when the connection is closed; the event loop reports a loss one turn after the transport closes."""
-        return self.lost is not None or self._transport.is_closing()
+        return self.lost is not None or self._closing or self._transport.is_closing()
+
+    async def wait_closed(self) -> None:
+        """Wait until a connection to a replica has delivered its last replies."""
+        if self._closing and not self._transport.is_closing():
+            await self._closed.wait()
+
+    def leave(self, why: Exception) -> None:
+        """Close the connection to a replica, unless it is so new that the address may still lead there."""
+        if self._is_old:
+            self.close(why)
+
+    @property
+    def _is_old(self) -> bool:
+        return self._loop.time() - self._opened_s >= REPLICA_PAUSE_S
 
     def send(self, packed: bytes, expected: int) -> asyncio.Future[list[Any]]:
         """Write packed commands; the future gets their `expected` replies."""
@@ -95,6 +120,8 @@ class Wire(asyncio.Protocol):
                 if self._published is not None and isinstance(reply, list) and reply[0] == b"smessage":
                     self._published(reply[1].decode(), reply[2].decode())
                     continue
+                if type(reply) is hiredis.ReplyError and is_from_replica(reply) and self._is_old:
+                    self._closing = True
                 exchange = self._open[0]
                 exchange.replies.append(reply)
                 if len(exchange.replies) == exchange.expected:
@@ -103,6 +130,10 @@ class Wire(asyncio.Protocol):
                         exchange.future.set_result(exchange.replies)
         except (hiredis.ProtocolError, IndexError) as malformed:
             self.close(ConnectionError(f"the answer is not Redis' protocol: {malformed}"))
+        if self._closing and not self._open:
+            self.close(ConnectionError("the server is a replica"))
+            if self._demoted is not None:
+                self._demoted()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the open exchanges."""
@@ -114,6 +145,7 @@ class Wire(asyncio.Protocol):
             return
         self.lost = why
         self._transport.abort()
+        self._closed.set()
         if self._watchdog is not None:
             self._watchdog.cancel()
             self._watchdog = None

@@ -193,6 +193,11 @@ class FaultProxy:
         return len(self._relays)
 
     @_in_loop
+    def redirect(self, upstream: Upstream) -> None:
+        """Relay new connections to another server, as a name that resolves anew; open connections stay."""
+        self._upstream = _parse_upstream(upstream)
+
+    @_in_loop
     def refuse(self) -> None:
         """Reset each new connection."""
         self._refusing = True

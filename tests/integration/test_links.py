@@ -8,12 +8,16 @@ import anyio
 import pytest
 
 from orchestrator.core.errors import ServerUnavailable
+from orchestrator.core.settings import Settings
+from orchestrator.services import pool_keys
+from orchestrator.store import wire
 from orchestrator.store.links import Hints, Link, transport_of
+from orchestrator.store.store import Endpoint, Store, SyncStore
+from orchestrator.testing.waiting import wait_for
+from tests.faultkit.servers import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from tests.faultkit.servers import RedisServer
+    from collections.abc import Awaitable, Callable, Iterator
 
 LOOPS = pytest.mark.parametrize("uvloop", [False, True], ids=["asyncio", "uvloop"])
 
@@ -99,3 +103,83 @@ def test_a_connection_that_ends_at_the_login_is_no_answer(
         await link.close()
 
     run(work, uvloop=uvloop)
+
+
+@pytest.fixture
+def replica() -> Iterator[RedisServer]:
+    """A server without a master, whose clients connected while it was one."""
+    with RedisServer() as server:
+        yield server
+
+
+def demote(server: RedisServer) -> None:
+    """Make a server a replica of an address where no server listens; its connections stay open."""
+    with server.client() as client:
+        client.replicaof("127.0.0.1", "1")
+
+
+async def reader_blocks(server: RedisServer) -> None:
+    """Wait until a client waits in a blocking read."""
+    with server.client() as client:
+        await wait_for(lambda: client.info("clients")["blocked_clients"] == 1, "a blocked reader")
+
+
+@LOOPS
+def test_a_replica_is_left(replica: RedisServer, monkeypatch: pytest.MonkeyPatch, *, uvloop: bool) -> None:
+    """The refused write closes the connection after the last reply, and those that only read with it."""
+    monkeypatch.setattr(wire, "REPLICA_PAUSE_S", 0.0)
+
+    async def work() -> None:
+        store = Store(Endpoint(replica.url), pool_keys(Settings()))
+        reader, refusals = store.blocking_link(30), []
+        first, read_by = await store.execute("CLIENT", "ID"), await reader.execute("CLIENT", "ID")
+        demote(replica)
+        read = await reader.begin("XREAD", "BLOCK", 0, "STREAMS", "none", "0")
+
+        async def write() -> None:
+            with pytest.raises(ServerUnavailable, match="takes no writes") as refusal:
+                await store.execute("SET", "key", "value")
+            refusals.append(refusal.value.outcome_unknown)
+
+        await reader_blocks(replica)
+        assert not read.done()
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(write)
+        assert refusals == [False, False, False]
+        assert await store.execute("CLIENT", "ID") != first
+        with pytest.raises(ConnectionError):
+            await read
+        assert await reader.execute("CLIENT", "ID") != read_by
+        await reader.close()
+        await store.close()
+
+    run(work, uvloop=uvloop)
+
+
+async def test_a_new_connection_to_a_replica_stays(replica: RedisServer) -> None:
+    """The retries of many callers do not open a connection each while the address still leads to the replica."""
+    demote(replica)
+    store = Store(Endpoint(replica.url), pool_keys(Settings()))
+    first = await store.execute("CLIENT", "ID")
+    for _ in range(3):
+        with pytest.raises(ServerUnavailable, match="takes no writes"):
+            await store.execute("SET", "key", "value")
+    assert await store.execute("CLIENT", "ID") == first
+    await store.close()
+
+
+def test_a_thread_leaves_a_replica(replica: RedisServer) -> None:
+    """The blocking link does so too, and a long read of the same thread ends."""
+    store = SyncStore(Endpoint(replica.url), pool_keys(Settings()), name="test")
+    first = store.execute("CLIENT", "ID")
+    long_read = store.long_read(name="long", connect_timeout_s=5, max_bytes=1000)
+    demote(replica)
+    long_read.begin("XREAD", "BLOCK", 0, "STREAMS", "none", "0")
+    with pytest.raises(ServerUnavailable, match="takes no writes"):
+        store.execute("SET", "key", "value")
+    assert store.execute("CLIENT", "ID") != first
+    with pytest.raises(ServerUnavailable, match="closed the connection"):
+        long_read.take()
+    long_read.close()
+    store.close()
