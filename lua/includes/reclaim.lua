@@ -22,8 +22,9 @@ local function co_running(ids, from, index)
 end
 
 -- Judges an entry that is taken from a worker; the caller removes the entry (protocol rule 8). Returns the task if it
--- continues, else nil: it ended here, or the entry was of no attempt. `died` of the task tells whether this was a
--- death, `recent` counts deaths since the last operator retry, `forgiven` the failures before it.
+-- continues, else nil: it ended here, or the entry was of no attempt. The argument `died` says that the worker may have
+-- begun the task. `died` of the task tells whether this was a death, `recent` counts deaths since the last operator
+-- retry, `forgiven` the failures before it.
 local function reclaim_task(pool, ending, agent, entry, id, died, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
@@ -31,6 +32,11 @@ local function reclaim_task(pool, ending, agent, entry, id, died, max_deaths, de
   local held_agent, held_entry, score
   if found.at then held_agent, held_entry, score = string.match(found.at, '^(%S+) (%S+) (%S+)$') end
   if found.state ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
+  -- The task has started in time; later attempts have no deadline.
+  if died and found.by then
+    redis.call('HDEL', task_key, 'by')
+    found.by = false
+  end
   -- A task that died before records its begin. Without one it was waiting and did not kill the worker.
   if died and found.deaths and found.begun ~= found.gen then died = false end
   local task = {gen = found.gen, queue = found.queue or skill_queue(found.env), score = score, idem = found.idem, by = found.by,

@@ -720,6 +720,8 @@ class Model:
 
     def _take_back(self, task: Task, *, died: bool) -> bool:
         task.deaths += died
+        if died:
+            task.by = 0
         if task.cancel:
             self._end(task, "cancelled", counted=died)
         elif died and self._recent(task) >= MAX_DEATHS:

@@ -118,16 +118,18 @@ def test_deaths(pool: Pool) -> None:
     assert pool.replies() == [(task_id, "d")]
 
 
-def test_expired(pool: Pool) -> None:
-    """What may not start any more ends; what still may is indexed by its `start_by` again."""
+def test_a_task_that_a_worker_read_does_not_expire(pool: Pool) -> None:
+    """A task that began in time runs again when its worker dies, before or after its `start_by`."""
     pool.register()
     now = pool.now_ms
-    late, fine = pool.put(row(start_by_ms=now + 10, reply="c1"), row(start_by_ms=now + 50))
+    before, after = pool.put(row(start_by_ms=now + 50), row(start_by_ms=now + 10))
     pool.deliver()
     pool.sleep(10)
     pool.abandon("w1")
-    assert (pool.state(late), pool.state(fine)) == ("expired", "ready")
-    assert pool.members(f"{pool.keys.root}:expiring") == [fine]
+    assert sorted(pool.queue()) == sorted([before, after])
+    assert pool.members(f"{pool.keys.root}:expiring") == []
+    pool.sleep(100)
+    assert {one.task_id for one in pool.deliver("w2")} == {before, after}
 
 
 def test_removes_what_is_no_attempt(pool: Pool) -> None:

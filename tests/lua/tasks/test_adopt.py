@@ -271,8 +271,8 @@ class TestDeaths:
         assert pool.state(lost.task_id) == "dead"
 
 
-def test_expired(pool: Pool) -> None:
-    """What may not start any more ends when it is taken back."""
+def test_unread_task_expires(pool: Pool) -> None:
+    """A task whose read was lost expires when its `start_by` has passed."""
     pool.register()
     pool.put(row(start_by_ms=pool.now_ms + 10, reply="c1"))
     delivery = pool.one()
@@ -282,15 +282,18 @@ def test_expired(pool: Pool) -> None:
     assert pool.replies() == [(delivery.task_id, "e")]
 
 
-def test_still_has_to_start_in_time(pool: Pool) -> None:
-    """A task that goes back to its queue is indexed by its `start_by` again."""
-    pool.register(team=Team(rate=Rate(1, 60_000_000)))
-    (task_id,) = pool.put(row(start_by_ms=pool.now_ms + 100_000))
-    pool.one()
+def test_a_task_that_a_worker_read_does_not_expire(pool: Pool) -> None:
+    """A task that began in time continues after its `start_by` when its lease runs out."""
+    pool.register()
+    pool.put(row(start_by_ms=pool.now_ms + 1000))
+    first = pool.one()
     pool.look()
     pool.age(LEASE_MS + 1)
-    assert pool.adopt("w2") == []
-    assert pool.members(f"{pool.keys.root}:expiring") == [task_id]
+    pool.sleep(1000)
+    pool.look()
+    (again,) = pool.adopt("w2")
+    assert (again.task_id, again.attempt, again.deaths) == (first.task_id, 2, 1)
+    assert "by" not in pool.task(first.task_id)
 
 
 class TestLimits:

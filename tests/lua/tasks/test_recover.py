@@ -158,6 +158,16 @@ def test_unread_entries_past_their_start_by_end(pool: Pool) -> None:
     assert pool.inbox_length() == 1
 
 
+def test_unread_entries_must_still_start_in_time(pool: Pool) -> None:
+    """A task that goes back unread is indexed by its `start_by` again."""
+    pool.register()
+    (task_id,) = pool.put(row(start_by_ms=pool.now_ms + 100_000))
+    pool.assign()
+    pool.deregister()
+    assert pool.recover() == (1, False)
+    assert pool.members(f"{pool.keys.root}:expiring") == [task_id]
+
+
 def test_entries_of_no_attempt_are_removed(pool: Pool) -> None:
     """An entry whose task is gone is taken out, and nothing else happens."""
     pool.register()
