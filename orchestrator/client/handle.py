@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
@@ -10,6 +9,7 @@ import anyio
 
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import OrchestratorError, TaskCancelled, TaskExpired, TaskFailed
+from orchestrator.core.ids import new_token
 from orchestrator.core.payload import decode_json
 from orchestrator.tasks import queries, scripts
 from orchestrator.tasks.model import CancelStatus, RequeueStatus, TaskState
@@ -245,7 +245,7 @@ class TaskHandle(Generic[T_co]):
         call = scripts.retry(
             self._services.keys,
             ids=[self.id],
-            token=os.urandom(8).hex(),
+            token=new_token(),
             said=f"{actor}: {reason}" if reason else actor,
             max_wait_s=round(self._services.settings.queue.max_wait_s),
         )

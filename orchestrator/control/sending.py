@@ -15,7 +15,7 @@ from orchestrator.control.scripts import AppendStatus
 from orchestrator.control.signing import signer_of
 from orchestrator.core.command_record import VERSION, Issued, pack_issued
 from orchestrator.core.errors import CommandRefused, InvalidInput, StoreError
-from orchestrator.core.ids import new_task_id
+from orchestrator.core.ids import new_task_id, new_token
 from orchestrator.core.rates import parse_rate
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ async def send(
         changes=[scripts.ChangeRow.of(slot, mark, rate) for slot, mark in command.changes],
         job=command.job,
         per_minute=settings.control.per_minute,
-        token=os.urandom(8).hex(),
+        token=new_token(),
     )
     answer = await store.call(call, retry_for_s=retry_for_s)
     if answer.status is not AppendStatus.ACCEPTED:

@@ -89,6 +89,11 @@ def new_task_id() -> str:
     return _task_ids.next()
 
 
+def new_token() -> str:
+    """Return 8 random bytes as hex, to identify one request."""
+    return os.urandom(8).hex()
+
+
 def new_worker_id(host: str | None = None) -> str:
     """Return the name of one run of a worker process: host, process id and a random part.
 

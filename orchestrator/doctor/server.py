@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import ServerRefused, ServerUnavailable
 from orchestrator.doctor.findings import ok, problem, warning
+from orchestrator.store.server_info import OLDEST
 
 if TYPE_CHECKING:
     from orchestrator.doctor.context import CheckContext
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 ROUND_TRIPS: Final = 9
 SLOW_S: Final = 0.05
-OLDEST: Final = (7, 0)
 RECOMMENDED: Final = (8, 2)
 
 

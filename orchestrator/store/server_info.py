@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+OLDEST: Final = (7, 0)
+"""Major and minor version of the oldest supported server."""
 SECTIONS: Final = ("server", "clients", "memory", "persistence", "stats", "replication", "cluster")
 
 

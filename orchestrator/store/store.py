@@ -20,7 +20,7 @@ from orchestrator.store.links import Hints, Link, SyncLink
 from orchestrator.store.long_read import LongRead
 from orchestrator.store.retry import repeat, repeat_sync
 from orchestrator.store.script_files import all_scripts
-from orchestrator.store.server_info import SECTIONS, read_info
+from orchestrator.store.server_info import OLDEST, SECTIONS, read_info
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -222,7 +222,7 @@ class Store:
             ConfigError: the server is older than 7.0, or may evict keys.
         """
         info = await self.server_info()
-        if info.line < (7, 0):
+        if info.line < OLDEST:
             raise ConfigError(f"Redis {info.version} is too old; 7.0 or newer is needed")
         if info.eviction not in {"noeviction", "?"} and not allow_eviction:
             raise ConfigError(

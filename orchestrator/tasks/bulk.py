@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.core.ids import new_token
 from orchestrator.tasks import scripts
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ async def retry(
 ) -> dict[str, tuple[RequeueStatus, TaskState | None]]:
     """Requeue ended tasks; `said` has actor and reason. Arguments, result and errors as for `cancel`."""
     done: dict[str, tuple[RequeueStatus, TaskState | None]] = {}
-    token = os.urandom(8).hex()
+    token = new_token()
     for chunk in _chunks(ids):
         call = scripts.retry(store.keys, ids=chunk, token=token, said=said, max_wait_s=max_wait_s)
         answers = await store.call(call, retry_for_s=retry_for_s)

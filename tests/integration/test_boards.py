@@ -58,6 +58,15 @@ async def test_a_board_of_ones_own(team: LocalTeam) -> None:
     assert await team.orc.board("other").top() == await team.orc.board().top() == []
 
 
+async def test_ten_by_default(team: LocalTeam) -> None:
+    """Without a number the ten highest counts are returned; a larger number returns more."""
+    board = team.orc.board("many")
+    for count in range(1, 13):
+        await board.add(f"m{count}", count)
+    assert [row.count for row in await board.top()] == list(range(12, 2, -1))
+    assert [row.place for row in await board.top(1000)] == list(range(1, 13))
+
+
 @pytest.mark.parametrize("wrong", [{"by": 0}, {"by": True}, {"by": 10**10}, {"member": ""}, {"op_id": "\n"}])
 async def test_refused_by_validation(team: LocalTeam, wrong: dict[str, Any]) -> None:
     """What cannot be counted is refused before anything is sent."""

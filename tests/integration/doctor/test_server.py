@@ -12,7 +12,7 @@ import redis
 
 from orchestrator.doctor import machine, server
 from orchestrator.doctor.context import CheckContext
-from orchestrator.doctor.findings import Severity
+from orchestrator.doctor.findings import DoctorFinding, Severity
 from orchestrator.doctor.runner import run_server_checks
 from orchestrator.embedded.server_binary import ServerBinary, find_server_binary
 from orchestrator.services import pool_keys
@@ -202,14 +202,18 @@ def _bus_port(client: redis.Redis) -> str:
 
 async def test_an_old_server(context: CheckContext) -> None:
     """One before 7.0 is a problem; one before 8.2 works, and hears of the newer one."""
-    old = CheckContext(context.settings, context.store, read_info("redis_version:6.2.14\n"), {})
-    (found,) = await server.check_version(old)
-    assert (found.severity, found.fix) == (Severity.PROBLEM, "install Redis 7.0 or newer, best 8.2")
-    (found,) = await server.check_version(
-        CheckContext(context.settings, context.store, read_info("redis_version:7.0.15"), {})
-    )
-    assert found.severity is Severity.OK
-    assert "8.2" in found.found
+
+    async def check(version: str) -> DoctorFinding:
+        info = read_info(f"redis_version:{version}\n")
+        (found,) = await server.check_version(CheckContext(context.settings, context.store, info, {}))
+        return found
+
+    for version in ("2.8.24", "6.2.14"):
+        found = await check(version)
+        assert (found.severity, found.fix) == (Severity.PROBLEM, "install Redis 7.0 or newer, best 8.2")
+    for version, advised in (("7.0.0", True), ("8.0.4", True), ("8.2.0", False), ("10.0.0", False)):
+        found = await check(version)
+        assert (found.severity, "8.2 or newer" in found.found) == (Severity.OK, advised)
 
 
 @pytest.fixture

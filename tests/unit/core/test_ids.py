@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
 import threading
 import time
 import uuid
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -13,7 +16,12 @@ from hypothesis import strategies as st
 
 from orchestrator.core import ids
 from orchestrator.core.errors import InvalidInput
+from orchestrator.locks.model import new_nonce
+from orchestrator.store.scoped import OpIds
 from tests.helpers.cases import each_case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TEXT = st.text(st.characters(codec="utf-8"), min_size=1, max_size=64)
 
@@ -105,6 +113,47 @@ def test_worker_ids_are_names(host: str | None) -> None:
     first, second = ids.new_worker_id(host), ids.new_worker_id(host)
     assert ids.check_name("worker", first) == first
     assert first != second
+
+
+@pytest.fixture
+def stopped_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every clock of this process stands still."""
+    for name in ("time", "monotonic", "perf_counter"):
+        now_ns = getattr(time, f"{name}_ns")()
+        monkeypatch.setattr(time, name, lambda now_ns=now_ns: now_ns / 1e9)
+        monkeypatch.setattr(time, f"{name}_ns", lambda now_ns=now_ns: now_ns)
+
+
+RANDOM: dict[str, Callable[[], str]] = {
+    "nonce of a lock": new_nonce,
+    "token of a request": ids.new_token,
+    "op id": lambda: OpIds().take(None),
+    "maker of task ids": lambda: ids.TaskIds(listens=True).node,
+    "worker id": lambda: ids.new_worker_id("host").rpartition(":")[2],
+}
+
+
+@each_case("make", RANDOM.values(), ids=RANDOM)
+def test_identifying_texts_are_random(make: Callable[[], str], *, stopped_clock: None) -> None:
+    """They differ while every clock stands still and `random` repeats itself, and each character takes many values."""
+    made = []
+    for _ in range(500):
+        random.seed(1)
+        made.append(make())
+    assert len(set(made)) == 500
+    # The first digit of a node has a bit that is set, and the last character of an op id is a number.
+    varied = [len(set(column)) for column in zip(*(text[:8] for text in made), strict=True)]
+    assert varied[0] >= 8
+    assert min(varied[1:]) == 16 or min(varied[1:]) > 50
+
+
+def test_a_text_made_from_a_clock_is_found(*, stopped_clock: None) -> None:
+    """A twin: what a clock or `random` makes repeats itself there, also behind a digest."""
+    made = set()
+    for _ in range(2):
+        random.seed(1)
+        made.add((time.time_ns(), time.monotonic(), hashlib.sha256(b"%f" % time.time()).digest(), random.random()))
+    assert len(made) == 1
 
 
 @each_case("name", ["a", "A9", "summarize", "model:gpt-4.1@eu", "0x_y", "a" * 128])

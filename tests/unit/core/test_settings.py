@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import traceback
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, TypeAlias
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from orchestrator import Orchestrator
 from orchestrator.core import settings as module
 from orchestrator.core.errors import ConfigError
 from orchestrator.core.settings import LoadedSettings, RedisSettings, Settings, leaves, load_settings, load_with_places
+from orchestrator.store.links import check_url
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -265,6 +268,16 @@ def test_prefixes_have_three_safe_parts(load: Load, prefix: str) -> None:
     """Anything that could reach into another namespace is refused."""
     with pytest.raises(ConfigError, match="must be three parts app:env:tenant"):
         load(options={"prefix": prefix})
+
+
+@pytest.mark.parametrize("scheme", ["redis+sentinel", "redis+cluster"])
+def test_urls_of_sentinel_and_cluster_are_refused_by_name(load: Load, scheme: str) -> None:
+    """The sentence says that this kind of address is not supported; a client that gets one as an argument says so."""
+    url = f"{scheme}://:secret@one:26379,two:26379/mymaster"
+    for refuse in (lambda: load(options={"redis.url": url}), lambda: Orchestrator(url), lambda: check_url(url)):
+        with pytest.raises(ConfigError, match=rf"{re.escape(scheme)}:// is not supported yet; (give|use) ") as refused:
+            refuse()
+        assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("url", ["localhost", "http://x", "redis://", "redis:/x", "://"])
