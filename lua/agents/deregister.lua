@@ -1,10 +1,15 @@
 #!lua flags=allow-oom
--- Removes a worker from the registry.
+-- Removes a worker that has ended from the registry, with the active command for it.
 -- status: ok
 -- repeat: returns ok
 local pool   = KEYS[1]  -- key: root of the pool's slot
 local worker = ARGV[1]  -- str: worker
+--@include key: has_type
 --@include registry: forget_worker
 
 forget_worker(pool, worker)
+redis.call('UNLINK', pool .. ':silent:' .. worker)
+if has_type({}, pool .. ':desired', 'hash') then
+  redis.call('HDEL', pool .. ':desired', 'drain:worker:' .. worker, 'verified:drain:worker:' .. worker)
+end
 return {'ok'}

@@ -1,18 +1,22 @@
 #!lua flags=allow-oom
--- Removes workers without a heartbeat for `alive_s`, and agents without a worker for an hour.
+-- Removes workers without a heartbeat for `alive_s`, and agents without a worker for an hour. Such a worker may be frozen
+-- or cut off and return, so the active command for it stays as long as `silent:W`.
 -- returns: the removed workers
 -- repeat: returns none of them
 local pool    = KEYS[1]             -- key: root of the pool's slot
 local alive_s = tonumber(ARGV[1])   -- int: a worker is alive for this long after a heartbeat
 local limit   = tonumber(ARGV[2])   -- int: at most this many of each
 local now_arg = ARGV[3]             -- time: test override, microseconds
---@include time: now_us, integer
+--@include time: day_s, now_us, integer
 --@include registry: forget_worker
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local oldest = '(' .. integer(now_ms - alive_s * 1000)
 local silent = redis.call('ZRANGE', pool .. ':workers', '-inf', oldest, 'BYSCORE', 'LIMIT', 0, limit)
-for i = 1, #silent do forget_worker(pool, silent[i]) end
+for i = 1, #silent do
+  forget_worker(pool, silent[i])
+  redis.call('SET', pool .. ':silent:' .. silent[i], integer(now_ms), 'EX', 7 * day_s)
+end
 local unused = redis.call('ZRANGE', pool .. ':agents', '-inf', integer(now_ms - 3600000), 'BYSCORE', 'LIMIT', 0, limit)
 for i = 1, #unused do
   local agent = unused[i]

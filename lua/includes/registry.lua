@@ -1,5 +1,4 @@
 -- The registry of workers and agents.
---@include key: has_type
 --@include notify: notify_supervisor
 
 -- Derives what an agent offers from its live workers: the sum of slots, the skills that all of them have, so that a
@@ -68,7 +67,4 @@ local function forget_worker(pool, worker)
   end
   redis.call('ZREM', workers_key, worker)
   redis.call('DEL', worker_key)
-  if has_type({}, pool .. ':desired', 'hash') then
-    redis.call('HDEL', pool .. ':desired', 'drain:worker:' .. worker, 'verified:drain:worker:' .. worker)
-  end
 end

@@ -145,12 +145,18 @@ async def _latest_commands(
 
 
 async def _gone_workers(store: Store, signer: Signer, reply: list[bytes]) -> list[str]:
-    """Return the slots of commands for workers that have exited; worker ids are not reused."""
+    """Return the slots of commands for workers that have exited; worker ids are not reused.
+
+    A worker that only sends no heartbeats may be frozen or cut off, and must find its command when it returns.
+    """
     slots = [one for one in read_desired(reply, signer).active.values() if one.slot.startswith(_WORKER_SLOT)]
     if not slots:
         return []
-    keys = [store.keys.worker(_worker_of(one)) for one in slots]
-    time, *known = await _replies(store, [("TIME",), *[("EXISTS", key) for key in keys]])
+    keys, workers = store.keys, [_worker_of(one) for one in slots]
+    listed = [("ZSCORE", keys.workers, worker) for worker in workers]
+    stored = [("EXISTS", keys.worker(worker), keys.silent(worker)) for worker in workers]
+    time, *found = await _replies(store, [("TIME",), *listed, *stored])
+    known = [score is not None or there for score, there in zip(found[: len(slots)], found[len(slots) :], strict=True)]
     return [
         one.slot
         for one, there in zip(slots, known, strict=True)

@@ -120,6 +120,7 @@ POOL_KEYS: Final = (
         "urgent messages for a worker: k kind, t task, g generation",
         "a minute after the last note; capped at about 1000 entries",
     ),
+    KeyKind("silent:W", "string", "ms at which a worker without heartbeats left the registry", "7 days"),
     KeyKind("skills:S", "zset", "live agents with the skill", "empty = gone", permanent=True),
     KeyKind("dead", "zset", "dead letters by time in ms", "`results.dead_ttl_s`"),
     KeyKind(
@@ -330,6 +331,10 @@ class PoolKeys:
     def worker(self, worker: str) -> str:
         """Key of a worker's record."""
         return f"{self.root}:worker:{worker}"
+
+    def silent(self, worker: str) -> str:
+        """Key that tells when a worker left the registry because it sent no heartbeat."""
+        return f"{self.root}:silent:{worker}"
 
     def notes(self, worker: str) -> str:
         """Key of the stream of urgent messages for a worker."""

@@ -241,6 +241,18 @@ class TestExpire:
             assert pool.expire(alive_s=ALIVE_S) == []
         assert not pool.heartbeat("w1")
 
+    def test_keeps_the_command_for_a_silent_worker(self, pool: Pool) -> None:
+        """Only a worker that has ended loses the command for it, also when it had left the registry before."""
+        command = "drain:worker:w1"
+        pool.register("w1")
+        pool.execute("HSET", pool.keys.desired, command, "1-", f"verified:{command}", "1-")
+        pool.sleep(ALIVE_S * 1000 + 1)
+        assert pool.expire(alive_s=ALIVE_S) == ["w1"]
+        assert pool.execute("HLEN", pool.keys.desired) == 2
+        assert 6 * 86_400 < pool.ttl_s(pool.keys.silent("w1")) <= 7 * 86_400
+        pool.deregister("w1")
+        assert pool.execute("EXISTS", pool.keys.desired, pool.keys.silent("w1")) == 0
+
     def test_bounded(self, pool: Pool) -> None:
         """One call forgets at most `limit`."""
         for i in range(5):
@@ -256,7 +268,7 @@ class TestExpire:
         assert pool.members(pool.keys.agents) == ["ed"]
         pool.sleep(1)
         pool.expire()
-        assert [name for name in pool.names() if "doorbell" not in name] == []
+        assert [name for name in pool.names() if "doorbell" not in name] == [pool.keys.silent("w1")]
 
     def test_unused_agent_with_entries_stays(self, pool: Pool) -> None:
         """An inbox that still holds tasks is not thrown away."""
