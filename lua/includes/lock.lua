@@ -18,6 +18,25 @@ local function next_fence(scope, now)
   return integer(number)
 end
 
+-- Gives a lock to its new owner. A free lock is taken by SET NX.
+local function put_value(lock_key, present, value, ttl_ms)
+  if present then
+    redis.call('SET', lock_key, value, 'PX', ttl_ms)
+  else
+    redis.call('SET', lock_key, value, 'PX', ttl_ms, 'NX')
+  end
+end
+
+-- Returns the fence of the attempt that was the last to take an execution lock; nil if that attempt released it. One hash
+-- per scope holds the highest generation of each task, behind it the fence while the attempt holds `exec:TASK`, and in
+-- `live` the fence of the holder of `exec`.
+local function live_fence(scope, lock)
+  local fence_key = scope .. ':exec:fence'
+  if lock == 'exec' then return redis.call('HGET', fence_key, 'live') end
+  local held = redis.call('HGET', fence_key, string.sub(lock, 6))
+  return held and string.match(held, ' (%d+)$')
+end
+
 -- Returns the nonce of a lock's value: the second part in a named lock, the last in an execution lock.
 local function nonce_of(value)
   return string.match(value, '^%d+:(%x+):') or string.match(value, ':(%x+)$')
@@ -64,8 +83,13 @@ end
 local function unlock(scope, lock, now_ms)
   local lock_key = scope .. ':' .. lock
   if string.sub(lock, 1, 4) == 'exec' then
-    local fence_key, awaited_key = lock_key .. ':fence', lock_key .. ':awaited'
-    redis.call('HDEL', fence_key, 'live')
+    local fence_key, awaited_key, task = scope .. ':exec:fence', lock_key .. ':awaited', string.sub(lock, 6)
+    if task == '' then
+      redis.call('HDEL', fence_key, 'live')
+    else
+      local held = redis.call('HGET', fence_key, task)
+      if held then redis.call('HSET', fence_key, task, string.match(held, '^%d+')) end
+    end
     redis.call('DEL', awaited_key)
   end
   pass_lock(scope, lock, now_ms)

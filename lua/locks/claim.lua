@@ -15,12 +15,12 @@ local wait_ms    = tonumber(ARGV[6])  -- int: the caller waits this long if the 
 local woken      = ARGV[7]            -- str: 1 = the caller has the token of the wake list
 local now_arg    = ARGV[8]            -- time: test override, microseconds
 --@include time: day_s, now_us
---@include lock: next_fence, list_lock, wait_for
+--@include lock: next_fence, list_lock, wait_for, put_value
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local lock_key = scope .. ':' .. lock
-local fence_key, awaited_key = lock_key .. ':fence', lock_key .. ':awaited'
+local fence_key, awaited_key = scope .. ':exec:fence', lock_key .. ':awaited'
 local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
 local holder = redis.call('GET', lock_key)
 local highest = redis.call('HGET', fence_key, task)
@@ -33,7 +33,7 @@ if of_task == task and of_generation == generation and of_nonce == nonce then
   list_lock(scope, lock, now_ms, ttl_ms)
   return {'taken', holder}
 end
-if highest and tonumber(highest) > tonumber(generation) then return {'fenced', holder or ''} end
+if highest and tonumber(string.match(highest, '^%d+')) > tonumber(generation) then return {'fenced', holder or ''} end
 if of_task == task then
   if tonumber(of_generation) >= tonumber(generation) then return {'fenced', holder} end
 elseif holder and not (holder == 'next' and woken == '1') then
@@ -43,20 +43,27 @@ elseif holder and not (holder == 'next' and woken == '1') then
 end
 local fence = next_fence(scope, now)
 local value = fence .. ':' .. task .. ':' .. generation .. ':' .. nonce
-redis.call('SET', lock_key, value, 'PX', ttl_ms)
-redis.call('HSET', fence_key, 'live', fence, task, generation)
+put_value(lock_key, holder, value, ttl_ms)
+if lock == 'exec' then
+  redis.call('HSET', fence_key, 'live', fence, task, generation)
+else
+  redis.call('HSET', fence_key, task, generation .. ' ' .. fence)
+end
 redis.call('PEXPIRE', fence_key, 1000 * day_s)
 list_lock(scope, lock, now_ms, ttl_ms)
 if waited then
   redis.call('ZREM', waiters_key, nonce)
   redis.call('DEL', wake_key, awaited_key)
 end
--- A session that lives long sees many tasks: generations older than a day are dropped, a few at a time. An attempt that
--- old still fails when it checks that it owns its task.
+-- A session sees many tasks: beyond 100, a few of those that hold no lock are dropped with each grant. A stale attempt
+-- that the hash has forgotten gets the lock, and fails when it checks that it owns its task (protocol rule 18).
 if redis.call('HLEN', fence_key) > 100 then
   local some = redis.call('HRANDFIELD', fence_key, 4, 'WITHVALUES')
   for i = 1, #some, 2 do
-    if some[i] ~= task and tonumber(some[i + 1]) < now_ms - 1000 * day_s then redis.call('HDEL', fence_key, some[i]) end
+    local name, highest_of, live = some[i], string.match(some[i + 1], '^(%d+)( ?)')
+    if name ~= task and name ~= 'live' and (live == '' or tonumber(highest_of) < now_ms - 1000 * day_s) then
+      redis.call('HDEL', fence_key, name)
+    end
   end
 end
 return {'taken', value}

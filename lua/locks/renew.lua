@@ -6,18 +6,18 @@ local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock value ttl_ms
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include time: day_s, now_us
---@include lock: list_lock
+--@include lock: list_lock, live_fence, put_value
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}
 for i = 1, #rows do
   local lock, value, ttl_ms = rows[i].lock, rows[i].value, rows[i].ttl_ms
   local lock_key = scope .. ':' .. lock
-  local fence_key = lock_key .. ':fence'
+  local fence_key = scope .. ':exec:fence'
   local execution = string.sub(lock, 1, 4) == 'exec'
   local present = redis.call('GET', lock_key)
-  if not present and execution and redis.call('HGET', fence_key, 'live') == string.match(value, '^%d+') then
-    redis.call('SET', lock_key, value)
+  if not present and execution and live_fence(scope, lock) == string.match(value, '^%d+') then
+    put_value(lock_key, present, value, ttl_ms)
     present = value
   end
   if present == value then

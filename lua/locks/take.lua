@@ -12,7 +12,7 @@ local wait_ms = tonumber(ARGV[5])  -- int: the caller waits this long if the loc
 local woken   = ARGV[6]            -- str: 1 = the caller has the token of the wake list
 local now_arg = ARGV[7]            -- time: test override, microseconds
 --@include time: now_us
---@include lock: next_fence, nonce_of, list_lock, wait_for
+--@include lock: next_fence, nonce_of, list_lock, wait_for, put_value
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -31,7 +31,7 @@ if holder and not (holder == 'next' and woken == '1') then
   return {'held', holder, redis.call('PTTL', lock_key)}
 end
 local value = next_fence(scope, now) .. ':' .. nonce .. ':' .. owner
-redis.call('SET', lock_key, value, 'PX', ttl_ms)
+put_value(lock_key, holder, value, ttl_ms)
 list_lock(scope, lock, now_ms, ttl_ms)
 if waited then
   redis.call('ZREM', waiters_key, nonce)

@@ -184,12 +184,16 @@ SCOPE_KEYS: Final = (
     ),
     KeyKind("lock:N:wake", "list", "one token for the client that has blocked the longest", "5 s"),
     KeyKind("exec", "string", "exclusive execution of the scope: fence:task:generation:nonce", "agent's lease"),
-    KeyKind("exec:fence", "hash", "highest generation per task; `live`: fence of the current owner", _DAY),
+    KeyKind(
+        "exec:fence",
+        "hash",
+        "per task highest generation, and the fence while it holds `exec:ID`; `live`: fence of the owner of `exec`",
+        _DAY + "; about 100 tasks that hold no lock",
+    ),
     KeyKind("exec:awaited", "set", "tasks that the holder waits for", "as long as the lock is held; at most a day"),
     KeyKind("exec:waiters", "zset", "as `lock:N:waiters`", "as `lock:N:waiters`"),
     KeyKind("exec:wake", "list", "as `lock:N:wake`", "5 s"),
     KeyKind("exec:ID", "string", "the attempt of a task that may change the scope: as `exec`", "agent's lease"),
-    KeyKind("exec:ID:fence", "hash", "as `exec:fence`, of one task", _DAY),
     KeyKind("fence", "string", "highest fence issued: at least the server's time in us", "30 days, sliding"),
     KeyKind("locks", "zset", "locks by expiry in ms", _DAY),
     KeyKind(

@@ -253,7 +253,7 @@ def test_lock_suffixes() -> None:
     whole = set(re.findall(r"\bscope \.\. ':([^']+)'", text))
     of_locks = set(re.findall(r"\block_key \.\. ':(\w+)'", text))
     assert whole | {f"exec:{name}" for name in of_locks} <= known
-    assert {"fence", "locks"} == whole
+    assert {"exec:fence", "fence", "locks"} == whole
     assert {suffix.rpartition(":")[2] for suffix in known if suffix.startswith("lock:N:")} <= of_locks
 
 

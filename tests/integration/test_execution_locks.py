@@ -240,7 +240,7 @@ async def test_lapsed_lock_that_nobody_had_goes_on(team: LocalTeam, redis_client
         proof = await right.proof()
         redis_client.delete(proof.keys.key(proof.lock))
         if others:
-            redis_client.hset(proof.keys.key(f"{proof.lock}:fence"), "live", "7")
+            redis_client.hset(proof.keys.key("exec:fence"), ctx.task_id, "7 7")
             with pytest.raises(Fenced):
                 await right.reacquire(proof, "")
             return False

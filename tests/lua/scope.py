@@ -26,6 +26,7 @@ class Scope:
 
     def __init__(self, url: str, prefix: str, kind: str = "session", id_: str = "s 1") -> None:
         self.keys = ScopeKeys(prefix, kind, id_)
+        self.url = url
         self.store = SyncStore(Endpoint(url), PoolKeys(prefix, "p"), name="test")
         self.link = self.store._link
         self.now_us = START_US

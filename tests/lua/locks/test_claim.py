@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
+import redis
 
 from orchestrator.locks import scripts
 from orchestrator.locks.model import LockProof, execution_of, new_nonce
 from tests.lua.keyspace import without_lifetime
 from tests.lua.scope import AWAITED, FENCED, HELD, TAKEN, TTL_MS, Scope, task_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.both_servers
 
@@ -138,21 +144,73 @@ def test_dead_attempts_are_freed(scope: Scope) -> None:
     assert scope.claim("exec", task_id(), "1").status == TAKEN
 
 
-def test_generations_of_a_long_session_are_forgotten(scope: Scope) -> None:
-    """What a session keeps of its tasks stays bounded: those that a day has passed over go, a few at a time."""
+def kept_of_tasks(scope: Scope) -> int:
+    """How many fields the scope keeps of its tasks."""
+    return int(scope.store.execute("HLEN", scope.keys.key("exec:fence")))
+
+
+@pytest.mark.parametrize("mode", ["exec", "exec:TASK"])
+def test_what_tasks_leave_is_bounded(scope: Scope, mode: str) -> None:
+    """However many tasks lock a scope, they leave one hash of about a hundred fields, and no key each."""
+    for _ in range(400):
+        task, nonce = task_id(), new_nonce()
+        scope.claim(mode.replace("TASK", task), task, str(scope.now_us // 1000), nonce)
+        scope.drop(mode.replace("TASK", task), nonce)
+    assert 90 <= kept_of_tasks(scope) <= 110
+    assert {name.rpartition("}:")[2] for name in scope.names()} == {"fence", "exec:fence"}
+
+
+def test_what_a_holder_needs_is_not_forgotten(scope: Scope) -> None:
+    """A lock that lapsed comes back to its attempt, however many tasks have locked the scope meanwhile."""
+    holder = task_id()
+    held = scope.claim(f"exec:{holder}", holder, str(scope.now_us // 1000))
+    scope.lapse(f"exec:{holder}")
+    for _ in range(400):
+        task, nonce = task_id(), new_nonce()
+        scope.claim(f"exec:{task}", task, str(scope.now_us // 1000), nonce)
+        scope.drop(f"exec:{task}", nonce)
+    assert scope.renew(f"exec:{holder}", held.value) == (True, held.value)
+    assert 0 < scope.left_ms(f"exec:{holder}") <= TTL_MS
+
+
+def test_holders_that_died_are_forgotten(scope: Scope) -> None:
+    """Twin: attempts that never released their locks are forgotten a day later, a few at a time."""
     for _ in range(250):
-        nonce = new_nonce()
-        scope.claim("exec", task_id(), str(scope.now_us // 1000), nonce)
-        scope.drop("exec", nonce)
-    full = scope.store.execute("HLEN", scope.keys.key("exec:fence"))
+        task = task_id()
+        scope.claim(f"exec:{task}", task, str(scope.now_us // 1000))
+    assert kept_of_tasks(scope) == 250
     scope.sleep(90_000_000)
     for _ in range(150):
-        nonce = new_nonce()
-        scope.claim("exec", task_id(), str(scope.now_us // 1000), nonce)
-        scope.drop("exec", nonce)
-    left = scope.store.execute("HLEN", scope.keys.key("exec:fence"))
-    assert full >= 250
-    assert left < 200
+        task, nonce = task_id(), new_nonce()
+        scope.claim(f"exec:{task}", task, str(scope.now_us // 1000), nonce)
+        scope.drop(f"exec:{task}", nonce)
+    assert kept_of_tasks(scope) < 130
+
+
+@pytest.mark.parametrize("lock", ["exec", "exec:TASK", "lock:n"])
+def test_free_lock_is_taken_by_set_nx(scope: Scope, lock: str) -> None:
+    """A free lock is taken by SET PX NX, also by a renewal that finds it lapsed; a take-over is a SET without NX."""
+    task = task_id()
+    lock = lock.replace("TASK", task)
+    with redis.Redis.from_url(scope.url) as client, client.monitor() as monitor:
+        commands = monitor.listen()
+        taken = scope.take(lock) if lock == "lock:n" else scope.claim(lock, task)
+        assert next_set(commands, scope.keys.key(lock))[2:] == [taken.value, "PX", str(TTL_MS), "NX"]
+        if lock != "lock:n":
+            scope.lapse(lock)
+            assert scope.renew(lock, taken.value)[0]
+            assert next_set(commands, scope.keys.key(lock))[2:] == [taken.value, "PX", str(TTL_MS), "NX"]
+            over = scope.claim(lock, task, "11")
+            assert next_set(commands, scope.keys.key(lock))[2:] == [over.value, "PX", str(TTL_MS)]
+
+
+def next_set(commands: Iterator[dict[str, Any]], key: str) -> list[str]:
+    """The next SET of a key that the server reports."""
+    for seen in commands:
+        words = str(seen["command"]).split()
+        if words[:2] == ["SET", key]:
+            return words
+    raise AssertionError("the monitor ended")
 
 
 def test_everything_goes_away(scope: Scope) -> None:

@@ -58,7 +58,8 @@ class Machine(RuleBasedStateMachine):
         """Who has a lock: an owner, or NEXT."""
         self.waiting: dict[str, set[str]] = {lock: set() for lock in LOCKS}
         self.tokens: Counter[str] = Counter()
-        self.highest: dict[tuple[str, str], int] = {}
+        self.highest: dict[str, int] = {}
+        """Of each task, by whichever execution lock it had."""
         self.live: dict[str, Owner | None] = {}
         """The last grant of an execution lock, unless it was given up."""
         self.fence = 0
@@ -120,7 +121,10 @@ class Machine(RuleBasedStateMachine):
                 fence = int(answer.value.split(":")[0])
                 assert fence > self.fence
                 self.fence, self.holder[lock] = fence, owner
-                self.highest[lock, owner.task] = owner.generation
+                if lock != NAMED:
+                    self.highest[owner.task] = owner.generation
+                if lock == "exec":
+                    self.live[f"exec:{owner.task}"] = None
                 self.live[lock] = owner
                 self.waiting[lock].discard(owner.nonce)
                 self.tokens[lock] = 0
@@ -135,7 +139,7 @@ class Machine(RuleBasedStateMachine):
         if holder is owner:
             return TAKEN
         if owner.lock != NAMED:
-            if self.highest.get((owner.lock, owner.task), 0) > owner.generation:
+            if self.highest.get(owner.task, 0) > owner.generation:
                 return FENCED
             if isinstance(holder, Owner) and holder.task == owner.task:
                 return FENCED if holder.generation >= owner.generation else TAKEN
@@ -193,6 +197,11 @@ class Machine(RuleBasedStateMachine):
         owner = self.holder[lock]
         assert isinstance(owner, Owner)
         self.scope.lapse(lock)
+        if self.live[lock] is not owner:
+            # A later attempt of its task has had the other lock.
+            assert not self.scope.renew(lock, owner.value)[0]
+            del self.holder[lock]
+            return
         assert self.scope.renew(lock, owner.value) == (True, owner.value)
         fired["again"] += 1
 
