@@ -83,7 +83,6 @@ class GroupCommit(Generic[Row, Answer]):
     async def wait_for_room(self) -> None:
         """Wait while too many bytes are queued, as in an outage."""
         while self._waiting_bytes >= self._max_waiting_bytes and not self._closed:
-            self._room = anyio.Event()
             await self._room.wait()
 
     async def run(self) -> None:
@@ -105,7 +104,7 @@ class GroupCommit(Generic[Row, Answer]):
         self._closed = True
         while self._waiting:
             self._fail(self._take(), self._unsent())
-        self._room.set()
+        self._announce_room()
 
     async def _send_waiting(self) -> None:
         batch = self._take()
@@ -138,8 +137,13 @@ class GroupCommit(Generic[Row, Answer]):
                 batch.append((row, answer))
                 total += size
         if self._waiting_bytes < self._max_waiting_bytes:
-            self._room.set()
+            self._announce_room()
         return batch
+
+    def _announce_room(self) -> None:
+        # All waiters share the event, so a waiter must not replace it.
+        self._room.set()
+        self._room = anyio.Event()
 
     @staticmethod
     def _fail(batch: Sequence[tuple[Row, asyncio.Future[Answer] | None]], failure: Exception) -> None:

@@ -16,6 +16,7 @@ from orchestrator.core.errors import ServerUnavailable
 from orchestrator.core.ids import new_worker_id
 from orchestrator.services import open_services
 from orchestrator.store.script_files import all_scripts
+from orchestrator.workers.runtime.emitter import WAITING_BYTES
 from orchestrator.workers.runtime.worker import Worker
 from tests.faultkit.commands import script
 from tests.faultkit.proxy import ThreadedProxy
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tests.helpers.local_team import LocalTeam
 
 CHUNKS = 150
+MIB = 1_048_576
 TIMEOUT_S = 20.0
 EMIT = script(all_scripts()["tasks/emit"].sha)
 
@@ -187,6 +189,29 @@ async def test_an_outage_is_waited_for_and_then_told(team: LocalTeam, proxy: Fau
                     again[1].set()
         assert told.is_set()
     assert seen == [(1, "before"), (2, "after a short one"), (4, "after it")]
+
+
+async def test_a_pause_that_fills_the_emitter(team: LocalTeam, proxy: FaultProxy) -> None:
+    """More bytes wait than the emitter takes while the line is silent; when it carries again, every handler goes on."""
+    agent, begun, silent = Agent("loud", lease=60, concurrency=WAITING_BYTES // MIB + 8), list[str](), anyio.Event()
+
+    @agent.skill
+    async def shout(ctx: TaskContext) -> None:
+        begun.append(ctx.task_id)
+        await silent.wait()
+        await ctx.emit("x" * (MIB - 2))
+
+    async with working_behind(proxy, team.settings, agent, output__max_chunk_bytes=MIB):
+        handles = [await team.orc.submit("shout") for _ in range(agent.concurrency)]
+        await wait_for(lambda: len(begun) == agent.concurrency, "all handlers")
+        await anyio.to_thread.run_sync(proxy.blackhole)
+        silent.set()
+        await anyio.wait_all_tasks_blocked()
+        assert not any([(await handle.status()).state.final for handle in handles])
+        await anyio.to_thread.run_sync(proxy.heal)
+        with anyio.fail_after(TIMEOUT_S):
+            for handle in handles:
+                await handle.result()
 
 
 async def test_redis_is_killed_and_restarted(prefix: str) -> None:

@@ -90,6 +90,36 @@ async def test_rows_wait_for_room() -> None:
         group.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("end", ["sent", "closed"])
+async def test_all_who_wait_for_room_go_on(end: str) -> None:
+    """Room wakes every waiter, in the order of their calls, and each one looks again; so does the end of the owner."""
+    server, added = _Server(), list[int]()
+    commits: GroupCommit[str, str] = GroupCommit("worker", server.send, size=len, max_waiting_bytes=4)
+
+    async def wait_and_add(number: int) -> None:
+        await commits.wait_for_room()
+        added.append(number)
+        if end == "sent":
+            commits.put("cccc")
+
+    with anyio.move_on_after(2):
+        async with anyio.create_task_group() as callers, anyio.create_task_group() as group:
+            group.start_soon(commits.run)
+            commits.put("aa")
+            await anyio.wait_all_tasks_blocked()
+            commits.put("bbbb")
+            for number in range(5):
+                callers.start_soon(wait_and_add, number)
+            await anyio.wait_all_tasks_blocked()
+            assert not added
+            if end == "sent":
+                server.gate.set()
+                await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
+    assert added == list(range(5))
+    assert server.calls == ([["aa"], ["bbbb"], *[["cccc"]] * 5] if end == "sent" else [["aa"]])
+
+
 async def test_a_failure_reaches_the_rows_of_its_call_alone() -> None:
     """Callers of a refused call get its failure; the next call is sent."""
     server, failed = _Server(), list[str]()
