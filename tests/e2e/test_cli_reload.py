@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.faultkit.processes import ActorProcess
+    from tests.faultkit.servers import RedisServer
 
 pytestmark = [pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc"), pytest.mark.timeout(120)]
 
@@ -98,6 +100,21 @@ def test_edits(terminal: Terminal) -> None:
 
         up.kill()
         wait_until(lambda: not terminal.processes(), lambda: f"an end of {terminal.processes()}", TIMEOUT_S)
+
+
+def test_sources_with_long_paths(terminal: Terminal, redis_server: RedisServer, prefix: str) -> None:
+    """Workers start also when the paths of the sources are longer together than a pipe holds (64 KiB on Linux)."""
+    folder = terminal.folder.joinpath(*["x" * 200] * 15)
+    folder.mkdir(parents=True)
+    names = [f"part{number}" for number in range(24)]
+    for name in names:
+        (folder / f"{name}.py").touch()
+    assert sum(len(os.fsencode(folder / f"{name}.py")) for name in names) > 65_536
+    imports = f"import sys\nsys.path.append({str(folder)!r})\nimport {', '.join(names)}\n"
+    (terminal.folder / "my_agents.py").write_text(imports + AGENTS)
+    arguments = ("worker", "run", "my_agents:agent", "--reload", "--url", redis_server.url, "--prefix", prefix)
+    with terminal.start(*arguments) as worker:
+        wait_started(worker, 1)
 
 
 @pytest.mark.slow

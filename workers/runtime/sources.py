@@ -37,7 +37,8 @@ def main(targets: Sequence[str]) -> int:
         code, failed_in = refused.exit_code, set(_files_of(refused.__cause__))
     sys.stderr.flush()
     paths = source_files(targets) | {path for path in failed_in if _is_users(path)}
-    os.write(report_fd, b"".join(os.fsencode(path) + b"\0" for path in sorted(paths)))
+    with os.fdopen(report_fd, "wb") as report:
+        report.write(b"".join(os.fsencode(path) + b"\0" for path in sorted(paths)))
     return code
 
 

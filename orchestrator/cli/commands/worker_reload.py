@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -99,20 +100,26 @@ class Reloader:
         """Import the source in a temporary process until it stops changing, and return True if the import succeeded."""
         while True:
             self._changed.clear()
-            with subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                self._import_command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                process_group=0,
-                preexec_fn=child_of_this_process(),  # noqa: PLW1509 - the watch's thread holds nothing of Python's
-            ) as importing:
+            # The process writes to a file: a pipe that nothing reads would block it at 64 KiB.
+            with (
+                tempfile.TemporaryFile() as report,
+                subprocess.Popen(  # noqa: S603 - our own interpreter and module
+                    self._import_command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=report,
+                    process_group=0,
+                    preexec_fn=child_of_this_process(),  # noqa: PLW1509 - the watch's thread holds nothing of Python's
+                ) as importing,
+            ):
                 try:
                     while importing.poll() is None and not self._changed:
                         self._poll()
                 finally:
                     importing.kill()
-                assert importing.stdout is not None
-                files = [Path(os.fsdecode(path)) for path in importing.stdout.read().split(b"\0") if path]
+                importing.wait()
+                report.seek(0)
+                # Each path ends with a NUL, so what follows the last one is a path that was not written to its end.
+                files = [Path(os.fsdecode(path)) for path in report.read().split(b"\0")[:-1]]
             fine = importing.returncode == 0
             if importing.returncode not in {0, CONFIGURATION} and not self._changed:
                 say(f"error: the import of the agents ended with exit code {importing.returncode}")
