@@ -45,7 +45,7 @@ def main() -> int:
     figures: list[Figure] = []
     failures: list[Failure] = []
     sizes = QUICK if options.quick else FULL
-    with running_server(folder, unix_socket=options.unix_socket) as server, server.connect() as meter:
+    with running_server(folder, options.server, unix_socket=options.unix_socket) as server, server.connect() as meter:
         bench = Bench(server, meter, sizes, folder, ours=not options.raw_only, peers=peers)
         for name in options.only or BY_DEFAULT:
             say(name)
@@ -99,6 +99,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--raw-only", action="store_true", help="measure the raw loop alone, to judge the machine")
     parser.add_argument(
         "--unix-socket", action="store_true", help="reach Redis over a unix socket instead of loopback TCP"
+    )
+    parser.add_argument(
+        "--server",
+        type=Path,
+        metavar="PATH",
+        help="redis-server program to measure with; default: the newest installed",
     )
     parser.add_argument("--write-docs", action="store_true", help="put the figures into docs/internals/performance.md")
     return parser.parse_args()

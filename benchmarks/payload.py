@@ -5,6 +5,7 @@ On request, handlers also append their start to a file that all processes share.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import time
@@ -13,21 +14,24 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 STARTS_FILE_VARIABLE = "BENCH_STARTS_FILE"
 ATTEMPTS_FILE_VARIABLE = "BENCH_ATTEMPTS_FILE"
 RESULT = {"ok": True, "words": 120}
 _START = struct.Struct("<q")
-_ATTEMPT = struct.Struct("<qq")
+_ATTEMPT = struct.Struct("<qqqq")
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One start of a handler, on the monotonic clock."""
+    """One attempt of a numbered task, on the monotonic clock; `ended_ns` is 0 unless the handler ended."""
 
+    number: int
     pid: int
     started_ns: int
+    ended_ns: int = 0
 
 
 def arguments(number: int) -> dict[str, Any]:
@@ -52,14 +56,21 @@ def read_waits_ms(path: Path) -> list[float]:
     return [waited_ns / 1e6 for (waited_ns,) in _START.iter_unpack(_whole_records(path, _START))]
 
 
-def note_attempt() -> None:
-    """Append the process and the time of an attempt."""
-    os.write(_opened(ATTEMPTS_FILE_VARIABLE), _ATTEMPT.pack(os.getpid(), time.monotonic_ns()))
+@contextlib.contextmanager
+def noted_attempt(number: int) -> Iterator[None]:
+    """Append number, process and time of an attempt when it starts, and again when it ends."""
+    file, pid, started_ns = _opened(ATTEMPTS_FILE_VARIABLE), os.getpid(), time.monotonic_ns()
+    os.write(file, _ATTEMPT.pack(number, pid, started_ns, 0))
+    yield
+    os.write(file, _ATTEMPT.pack(number, pid, started_ns, time.monotonic_ns()))
 
 
 def read_attempts(path: Path) -> list[Attempt]:
-    """Return all attempts so far, in order."""
-    return [Attempt(pid, started_ns) for pid, started_ns in _ATTEMPT.iter_unpack(_whole_records(path, _ATTEMPT))]
+    """Return all attempts so far, in the order of their starts."""
+    found: dict[tuple[int, int, int], Attempt] = {}
+    for record in _ATTEMPT.iter_unpack(_whole_records(path, _ATTEMPT)):
+        found[record[:3]] = Attempt(*record)
+    return list(found.values())
 
 
 @cache

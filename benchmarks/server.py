@@ -1,4 +1,4 @@
-"""Starts the Redis that is measured: the newest installed server, without persistence."""
+"""Starts the Redis that is measured, without persistence."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def running_server(folder: Path, *, unix_socket: bool) -> Iterator[Server]:
-    """Run a server with its data in `folder` until the block ends."""
+def running_server(folder: Path, program: Path | None = None, *, unix_socket: bool) -> Iterator[Server]:
+    """Run a server with its data in `folder` until the block ends; default program: the newest installed."""
     port = 0 if unix_socket else _free_port()
     socket_path = folder / "redis.sock"
     url = f"unix://{socket_path}" if unix_socket else f"redis://127.0.0.1:{port}/0"
     # The settings of the embedded server, without persistence.
-    command = [str(find_server_binary().path), str(_SETTINGS), "--appendonly", "no", "--dir", str(folder)]
+    command = [str(find_server_binary(program).path), str(_SETTINGS), "--appendonly", "no", "--dir", str(folder)]
     command += ["--unixsocket", str(socket_path)] if unix_socket else ["--port", str(port), "--bind", "127.0.0.1"]
     with (folder / "redis.log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:

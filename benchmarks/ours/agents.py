@@ -1,12 +1,14 @@
-"""Agents of the measured tasks: free, with a rate limit that never binds, and two with long attempts."""
+"""Agents of the measured tasks: free, with a rate limit that never binds, and those whose workers are killed."""
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import Any
 
 import anyio
 
-from benchmarks.payload import RESULT, note_attempt, note_start
+from benchmarks.payload import RESULT, note_start, noted_attempt
 from orchestrator import Agent, TaskContext
 
 CONCURRENCY = 100
@@ -14,6 +16,8 @@ CONCURRENCY = 100
 free = Agent("bench", concurrency=CONCURRENCY)
 held = Agent("bench-held", concurrency=1)
 crowd = Agent("bench-crowd", concurrency=CONCURRENCY)
+fifty = Agent("bench-fifty", concurrency=50)
+ten = Agent("bench-ten", concurrency=10)
 limited = Agent("bench-limited", concurrency=CONCURRENCY, rate="1000000/s")
 
 
@@ -34,13 +38,21 @@ async def answer_limited(number: int, url: str, style: str, sent_ns: int) -> dic
 @held.skill
 async def hold(ctx: TaskContext, number: int, url: str, style: str, sent_ns: int) -> int:  # noqa: ARG001
     """Keep the first attempt long enough for a kill; end the next one at once."""
-    note_attempt()
-    if ctx.attempt == 1:
-        await anyio.sleep(60)
-    return ctx.attempt
+    with noted_attempt(number):
+        if ctx.attempt == 1:
+            await anyio.sleep(60)
+        return ctx.attempt
 
 
-@crowd.skill
-async def hold_beside_others(ctx: TaskContext, number: int, url: str, style: str, sent_ns: int) -> int:
-    """Do the same, a hundred at a time in one process."""
-    return await hold(ctx, number, url, style, sent_ns)
+async def work(number: int, seconds: float, kill_after_s: float | None = None) -> int:
+    """Take the same time in every attempt; kill the own process before that if asked to."""
+    with noted_attempt(number):
+        if kill_after_s is not None:
+            await anyio.sleep(kill_after_s)
+            os.kill(os.getpid(), signal.SIGKILL)
+        await anyio.sleep(seconds)
+        return number
+
+
+for _agent in (crowd, fifty, ten):
+    _agent.skill(work)

@@ -33,7 +33,9 @@ class AgentUnderTest:
 
 FREE = AgentUnderTest("free", "bench", "answer")
 HELD = AgentUnderTest("held", "bench-held", "hold")
-CROWD = AgentUnderTest("crowd", "bench-crowd", "hold_beside_others")
+CROWD = AgentUnderTest("crowd", "bench-crowd", "work")
+FIFTY = AgentUnderTest("fifty", "bench-fifty", "work")
+TEN = AgentUnderTest("ten", "bench-ten", "work")
 LIMITED = AgentUnderTest("limited", "bench-limited", "answer_limited")
 
 
@@ -46,13 +48,6 @@ class OurWorkers:
     stack: contextlib.ExitStack
     bench: Bench
     env: Mapping[str, str]
-    arguments: list[str]
-
-    def join(self) -> None:
-        """Start another host; returns before it is ready."""
-        self.helpers.append(
-            self.stack.enter_context(running("workers-late", self.arguments, folder=self.bench.folder, env=self.env))
-        )
 
     def start(self) -> None:
         """Start the supervisor."""
@@ -95,8 +90,12 @@ class OurTeam:
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[LocalDriver]:
         """Connect."""
-        async with Orchestrator(self.bench.server.url, pool=_POOL, prefix=_PREFIX) as orc:
+        async with self.orchestrator() as orc:
             yield LocalDriver(_client(orc, self.agent.skill))
+
+    def orchestrator(self) -> Orchestrator:
+        """Return a client of the pool, for traffic of another shape."""
+        return Orchestrator(self.bench.server.url, pool=_POOL, prefix=_PREFIX)
 
     @contextlib.contextmanager
     def worker_processes(self, processes: int, *, hosts: int = 1) -> Iterator[OurWorkers]:
@@ -110,7 +109,7 @@ class OurTeam:
             )
             expected = processes * hosts
             wait_until(lambda: self.registered() == expected, what=f"{expected} registered workers", children=started)
-            yield OurWorkers(started, [], stack, self.bench, env, arguments)
+            yield OurWorkers(started, [], stack, self.bench, env)
 
     def remaining(self) -> int:
         """Count the tasks in queue, inbox and schedule; a finished task is in none."""
@@ -134,7 +133,7 @@ class LanedTeam(OurTeam):
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[LocalDriver]:
         """Connect."""
-        async with Orchestrator(self.bench.server.url, pool=_POOL, prefix=_PREFIX) as orc:
+        async with self.orchestrator() as orc:
             yield LocalDriver(_client(orc, self.agent.skill, self.lanes))
 
     def remaining(self) -> int:
