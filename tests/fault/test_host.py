@@ -143,3 +143,23 @@ async def test_a_host_asks_until_it_is_answered(prefix: str, agent: Agent) -> No
                 await anyio.sleep(0.05)
             with server.client() as direct:
                 assert direct.hget(keys.task(handle.id), "deaths") == b"1"
+
+
+async def test_a_lost_limit_does_not_end_the_host(
+    redis_server: RedisServer, redis_client: redis.Redis, prefix: str, attempt_log: AttemptLog
+) -> None:
+    """A replacement that the registry refuses is started again until the limit is defined."""
+    settings = make_settings(redis_server.url, prefix)
+    keys = pool_keys(settings)
+    redis_client.hset(keys.limits, "shared", "100 1000000")
+    agents = "tests.fault.limited_agents:crawler"
+    with subprocesses.host(settings, attempt_log, processes=1, agents=agents) as host:
+        (pid,) = await wait_for(
+            lambda: list(subprocesses.workers_of(redis_client, keys, "crawler").values()), "a worker"
+        )
+        redis_client.delete(keys.limits)
+        os.kill(pid, signal.SIGKILL)
+        await wait_for(lambda: "exit status 78" in host.output, lambda: host.describe("a refused replacement"))
+        redis_client.hset(keys.limits, "shared", "100 1000000")
+        await wait_for(lambda: subprocesses.workers_of(redis_client, keys, "crawler"), "another worker")
+        assert host.returncode is None

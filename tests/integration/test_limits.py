@@ -263,3 +263,28 @@ async def test_an_old_grant_is_given_back(settings: Settings) -> None:
         assert await handle.result(TIMEOUT_S) == "metered"
         assert (await counters(store))["given_back"] == 1
         assert len(await _grants_us(team, "@metered")) == len(starts_us) == 1
+
+
+@pytest.mark.parametrize("settings", [{"limits": {"shared": "1000/s"}, "worker__heartbeat_s": 0.1}], indirect=True)
+@pytest.mark.parametrize("lost", ["limits", "everything", "limits and the inbox"])
+async def test_a_lost_limit_ends_no_worker(team: LocalTeam, caplog: pytest.LogCaptureFixture, lost: str) -> None:
+    """The other agents of the process work on; the limited one works again when the limit is defined, after one error."""
+    agents = [make_agent(team, "metered", [], limits=["shared"]), make_agent(team, "free", [])]
+    definer = await team.work(make_agent(team, "definer", [], limits=["shared"]))
+    worker = await team.work(*agents, limits={}, worker__heartbeat_s=0.1)
+    await team.stop(definer)
+    store, keys = team.services.store, team.services.keys
+    gone = {
+        "limits": [keys.limits],
+        "everything": [key.decode() for key in await store.execute("KEYS", f"{keys.root}*")],
+        "limits and the inbox": [keys.limits, keys.inbox("metered")],
+    }[lost]
+    assert await store.execute("DEL", *gone) == len(gone)
+    await wait_for(lambda: "registration_refused" in caplog.text, "the refusal")
+    assert await (await team.orc.submit("work", agent="free")).result(TIMEOUT_S) == "free"
+    waiting = await team.orc.submit("work", agent="metered")
+    await team.work(make_agent(team, "definer", [], limits=["shared"]))
+    assert await waiting.result(TIMEOUT_S) == "metered"
+    assert caplog.text.count("registration_refused") == 1
+    await store.execute("DEL", keys.limits)
+    await team.stop(worker)

@@ -38,7 +38,7 @@ class Fetcher:
     """Fetches tasks for the slots of one agent."""
 
     def __init__(
-        self, agent: Agent, parts: WorkerParts, slots: Slots, *, register: Callable[[], Awaitable[None]]
+        self, agent: Agent, parts: WorkerParts, slots: Slots, *, register: Callable[[], Awaitable[object]]
     ) -> None:
         self._agent, self._parts, self._slots, self._register = agent, parts, slots, register
         self._services, self._in_flight, self._completer = parts.services, parts.in_flight, parts.completer
@@ -68,10 +68,7 @@ class Fetcher:
         pause_s = self._pauses.next_s()
         if isinstance(failure, GroupMissing):
             _log.warning("inbox_missing", agent=self._agent.name)
-            try:
-                await self._register()
-            except StoreError as refused:
-                _log.warning("registration_failed", agent=self._agent.name, error=str(refused))
+            await self._register()
         else:
             _log.warning("fetch_failed", agent=self._agent.name, error=str(failure))
         await anyio.sleep(pause_s)

@@ -199,7 +199,8 @@ class Host:
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         if silent_s > self._stuck_after_s:
             cause = f"stuck: its event loop had not turned for {silent_s:.0f} s"
-        if code in MUST_NOT_RESTART:
+        # Settings and agents are those of the first workers, so a replacement meets lost data, which may be restored.
+        if code in MUST_NOT_RESTART and child.failures == 0:
             self._status = self._status or code
             if not self._signals:
                 self._stop_children(signal.SIGTERM)

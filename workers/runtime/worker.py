@@ -10,13 +10,14 @@ import os
 import signal
 import socket
 from contextlib import AsyncExitStack, nullcontext
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 import anyio
 
 from orchestrator.agents import scripts as registry
-from orchestrator.core.errors import StoreError
+from orchestrator.core.errors import ConfigError, StoreError
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import bind_context, get_logger, set_level
 from orchestrator.core.rates import parse_rate
@@ -92,12 +93,16 @@ class Worker:
         self._starting = anyio.CancelScope()
         self._stop, self._stop_now = anyio.Event(), anyio.Event()
         self._forgotten = anyio.Event()
+        self._refused: set[str] = set()
+        """Agents that the registry has refused since the start."""
         self._throughputs = {
             agent.name: Throughput(limited=agent.limited, changed=self._backlog_changed) for agent in agents
         }
         self._executors = {agent.name: Executor(agent, parts, self._throughputs[agent.name]) for agent in agents}
         self._fetchers = {
-            agent.name: Fetcher(agent, parts, self._executors[agent.name].slots, register=self._register)
+            agent.name: Fetcher(
+                agent, parts, self._executors[agent.name].slots, register=partial(self._register_again, agent)
+            )
             for agent in agents
         }
         self._heartbeat = Heartbeat(
@@ -174,7 +179,7 @@ class Worker:
         async with anyio.create_task_group() as whole:
             whole.start_soon(self._parts.completer.run)
             whole.start_soon(self._parts.emitter.run)
-            whole.start_soon(self._register_again)
+            whole.start_soon(self._register_when_forgotten)
             for executor in self._executors.values():
                 whole.start_soon(executor.slots.run)
             await self._fetch_until_stopped()
@@ -272,18 +277,28 @@ class Worker:
     def _register_soon(self) -> None:
         self._forgotten.set()
 
-    async def _register_again(self) -> None:
+    async def _register_when_forgotten(self) -> None:
         while True:
             await self._forgotten.wait()
             self._forgotten = anyio.Event()
-            for agent in self._agents:
-                try:
-                    await self._register_agent(agent)
-                except StoreError as failure:
-                    _log.warning("registration_failed", agent=agent.name, error=str(failure))
-                    break
-            else:
+            if all([await self._register_again(agent) for agent in self._agents]):
                 _log.info("worker_reregistered")
+
+    async def _register_again(self, agent: Agent) -> bool:
+        """Register an agent after the start of the worker; a failure stops neither the worker nor its other agents."""
+        try:
+            await self._register_agent(agent)
+        except ConfigError as refusal:
+            # Redis has lost a limit. The next heartbeat finds that it is unknown, and the worker tries again.
+            if agent.name not in self._refused:
+                _log.error("registration_refused", agent=agent.name, error=str(refusal))
+            self._refused.add(agent.name)
+            return False
+        except StoreError as failure:
+            _log.warning("registration_failed", agent=agent.name, error=str(failure))
+            return False
+        self._refused.discard(agent.name)
+        return True
 
     # -------------------------------------------------------------------------------------------------- drain
 
@@ -306,10 +321,8 @@ class Worker:
     async def _announce_drain(self) -> None:
         deadline_s = anyio.current_time() + ANNOUNCE_TIMEOUT_S
         with anyio.CancelScope(deadline=deadline_s) as limit:
-            try:
-                await self._register()
-            except StoreError as failure:
-                _log.warning("drain_announcement_failed", error=str(failure))
+            for agent in self._agents:
+                await self._register_again(agent)
         if limit.cancelled_caught:
             _log.warning("drain_announcement_failed", error=_NO_ANSWER)
         async with anyio.create_task_group() as group:
