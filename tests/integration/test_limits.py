@@ -268,7 +268,7 @@ async def test_an_old_grant_is_given_back(settings: Settings) -> None:
 @pytest.mark.parametrize("settings", [{"limits": {"shared": "1000/s"}, "worker__heartbeat_s": 0.1}], indirect=True)
 @pytest.mark.parametrize("lost", ["limits", "everything", "limits and the inbox"])
 async def test_a_lost_limit_ends_no_worker(team: LocalTeam, caplog: pytest.LogCaptureFixture, lost: str) -> None:
-    """The other agents of the process work on; the limited one works again when the limit is defined, after one error."""
+    """The other agents of the process work on; the limited one logs one error and works again later."""
     agents = [make_agent(team, "metered", [], limits=["shared"]), make_agent(team, "free", [])]
     definer = await team.work(make_agent(team, "definer", [], limits=["shared"]))
     worker = await team.work(*agents, limits={}, worker__heartbeat_s=0.1)
