@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import LockLost as LockLost
     from orchestrator.core.errors import NotFound as NotFound
     from orchestrator.core.errors import NotHeld as NotHeld
+    from orchestrator.core.errors import Occupied as Occupied
     from orchestrator.core.errors import OrchestratorError as OrchestratorError
     from orchestrator.core.errors import QuestionChanged as QuestionChanged
     from orchestrator.core.errors import QueueFull as QueueFull

@@ -1,25 +1,23 @@
 #!lua
 -- Changes fields of an agent's state: all rows or none.
 -- modes: set | bump (adds the value to a whole number; a missing field counts as 0)
--- returns: ok, per row the new number of a bump or '' | duplicate, the same | fenced value | full |
+-- returns: ok, per row the new number of a bump or '' | duplicate, the same | fenced value | occupied value ms | full |
 --          number field (a bump of a field that is no whole number below 2^53)
 -- repeat: returns duplicate and the first call's result
 local scope  = KEYS[1]                      -- key: root of the agent's slot
-local caller = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local caller = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent exclusive
 local rows   = cmsgpack.unpack(ARGV[2])     -- rows: field mode value
 local most   = tonumber(ARGV[3])            -- int: fields that an agent may have
 --@include time: day_s, integer
---@include lock: fenced_by
+--@include lock: refuse_change
 --@include dedup: earlier_reply, store_reply
 
 local largest = 9007199254740991
 local state_key = scope .. ':state'
 local reply = earlier_reply(scope, caller.op)
 if reply then return reply end
-if caller.lock ~= '' then
-  local owner = fenced_by(scope, caller.lock, caller.token)
-  if owner then return {'fenced', owner} end
-end
+local refused = refuse_change(scope, caller)
+if refused then return refused end
 local fields, written, numbers, new = {}, {}, {}, 0
 for i = 1, #rows do fields[i] = rows[i].field end
 local stored = redis.call('HMGET', state_key, unpack(fields))

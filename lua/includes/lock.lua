@@ -1,6 +1,11 @@
 -- Locks of a scope.
 --@include time: day_s, integer
 
+-- Returns whether a released lock is kept for a waiter.
+local function is_reserved(value)
+  return value == 'next'
+end
+
 -- Returns nil when a lock holds this value, else the lock's value ('': free). A script that changes shared state calls
 -- it before its first write, and writes only on nil.
 local function fenced_by(scope, lock, value)
@@ -8,6 +13,31 @@ local function fenced_by(scope, lock, value)
   local present = redis.call('GET', lock_key)
   if present == value then return nil end
   return present or ''
+end
+
+-- Returns the holder of the scope's exclusive lock: nil when it is free, or kept for a waiter.
+local function exclusive_holder(scope)
+  local exclusive_key = scope .. ':exec'
+  local holder = redis.call('GET', exclusive_key)
+  if holder and not is_reserved(holder) then return holder end
+end
+
+-- Returns nil when the caller may change the scope, else the reply: `fenced` and the value of its lock, or `occupied`,
+-- the value of the exclusive lock and the ms that it has left. Scripts call it before their first write. A change that
+-- finds no holder ends the right of one whose lock lapsed to take the lock again, because it no longer excluded changes.
+--@row caller: op lock token agent exclusive
+local function refuse_change(scope, caller)
+  if caller.lock ~= '' then
+    local owner = fenced_by(scope, caller.lock, caller.token)
+    if owner then return {'fenced', owner} end
+    if caller.lock == 'exec' then return nil end
+  end
+  local holder = exclusive_holder(scope)
+  if not holder then
+    redis.call('HDEL', scope .. ':exec:fence', 'live')
+  elseif holder ~= caller.exclusive then
+    return {'occupied', holder, redis.call('PTTL', scope .. ':exec')}
+  end
 end
 
 -- Returns the next fence number of a scope, higher than all before, even when the counter was lost.

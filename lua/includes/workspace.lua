@@ -1,6 +1,6 @@
 -- Changes of a session's workspace.
 --@include time: now_us, integer
---@include lock: fenced_by
+--@include lock: fenced_by, refuse_change
 --@include dedup: earlier_reply, store_reply
 
 -- Splits the value of a path: version (0: none), writer, JSON text.
@@ -72,9 +72,10 @@ local function add_event(scope, ws, changes)
 end
 
 -- Begins a change of a session's workspace. Returns its state, or nil and the reply: `duplicate` and the first call's
--- result, or `fenced` and the lock's value. Reads all keys that will be written, `suffixes` and those whose lifetime is
--- due, so that a key of another type fails here (protocol rule 26).
---@row caller: op lock token agent
+-- result, or why the caller may not make it (`refuse_change`). Presence and directives are messages, which an exclusive
+-- lock does not hold up. Reads all keys that will be written, `suffixes` and those whose lifetime is due, so that a key
+-- of another type fails here (protocol rule 26).
+--@row caller: op lock token agent exclusive
 --@row limits: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local function open_workspace(scope, kind, caller, limits, suffixes, override)
   local ws = {
@@ -89,8 +90,14 @@ local function open_workspace(scope, kind, caller, limits, suffixes, override)
   local meta_key, parts_key = scope .. ':meta', scope .. ':ws:parts'
   local meta = redis.call('HMGET', meta_key,
     'rev', 'born', 'fresh', 'dies', 'items', 'bytes', 'floor', 'top', 'tail', 'noted', 'places')
-  local owner = fenced_by(scope, caller.lock, caller.token)
-  if owner then return nil, {'fenced', owner} end
+  local refused
+  if kind == 'join' or kind == 'direct' or kind == 'acknowledge' then
+    local owner = fenced_by(scope, caller.lock, caller.token)
+    refused = owner and {'fenced', owner}
+  else
+    refused = refuse_change(scope, caller)
+  end
+  if refused then return nil, refused end
 
   ws.rev, ws.born = tonumber(meta.rev or 0), tonumber(meta.born or ws.now_ms)
   ws.items, ws.bytes = tonumber(meta.items or 0), tonumber(meta.bytes or 0)

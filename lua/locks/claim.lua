@@ -15,7 +15,7 @@ local wait_ms    = tonumber(ARGV[6])  -- int: the caller waits this long if the 
 local woken      = ARGV[7]            -- str: 1 = the caller has the token of the wake list
 local now_arg    = ARGV[8]            -- time: test override, microseconds
 --@include time: day_s, now_us
---@include lock: next_fence, list_lock, wait_for, put_value
+--@include lock: is_reserved, next_fence, list_lock, wait_for, put_value
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -36,7 +36,7 @@ end
 if highest and tonumber(string.match(highest, '^%d+')) > tonumber(generation) then return {'fenced', holder or ''} end
 if of_task == task then
   if tonumber(of_generation) >= tonumber(generation) then return {'fenced', holder} end
-elseif holder and not (holder == 'next' and woken == '1') then
+elseif holder and not (is_reserved(holder) and woken == '1') then
   if redis.call('SISMEMBER', awaited_key, task) == 1 then return {'awaited', holder} end
   if wait_ms > 0 then wait_for(lock_key, nonce, now_ms, wait_ms) end
   return {'held', holder, redis.call('PTTL', lock_key)}

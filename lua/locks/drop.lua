@@ -6,7 +6,7 @@ local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock nonce
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include time: now_us
---@include lock: nonce_of, pass_lock, unlock
+--@include lock: is_reserved, nonce_of, pass_lock, unlock
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}
@@ -21,7 +21,7 @@ for i = 1, #rows do
     answers[i] = 'released'
   else
     -- The leaving waiter may hold the token; another waiter gets it.
-    if waited and (not holder or holder == 'next') then pass_lock(scope, lock, now_ms) end
+    if waited and (not holder or is_reserved(holder)) then pass_lock(scope, lock, now_ms) end
     answers[i] = 'not_held'
   end
 end

@@ -12,7 +12,7 @@ local wait_ms = tonumber(ARGV[5])  -- int: the caller waits this long if the loc
 local woken   = ARGV[6]            -- str: 1 = the caller has the token of the wake list
 local now_arg = ARGV[7]            -- time: test override, microseconds
 --@include time: now_us
---@include lock: next_fence, nonce_of, list_lock, wait_for, put_value
+--@include lock: is_reserved, next_fence, nonce_of, list_lock, wait_for, put_value
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -26,7 +26,7 @@ if holder and nonce_of(holder) == nonce then
   list_lock(scope, lock, now_ms, ttl_ms)
   return {'taken', holder}
 end
-if holder and not (holder == 'next' and woken == '1') then
+if holder and not (is_reserved(holder) and woken == '1') then
   if wait_ms > 0 then wait_for(lock_key, nonce, now_ms, wait_ms) end
   return {'held', holder, redis.call('PTTL', lock_key)}
 end

@@ -1,9 +1,10 @@
 #!lua
 -- Appends items to a log of a session; drops the oldest items beyond the cap.
--- returns: ok revision, number of the last item, dropped items | duplicate, the same | fenced value | full what
+-- returns: ok revision, number of the last item, dropped items | duplicate, the same | fenced value |
+--          occupied value ms | full what
 -- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]                      -- key: root of the session's slot
-local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent exclusive
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local name    = ARGV[3]                      -- str: name of the log, encoded
 local rows    = cmsgpack.unpack(ARGV[4])     -- rows: text

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- Empties a session's workspace: document, states, logs, sets, scratches, directory and directives. Keeps events;
 -- versions continue, so that no reader mistakes new values for old ones.
--- returns: ok revision | duplicate, the same | fenced value
+-- returns: ok revision | duplicate, the same | fenced value | occupied value ms
 -- repeat: returns duplicate
 local scope   = KEYS[1]                      -- key: root of the session's slot
-local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent exclusive
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local now_arg = ARGV[3]                      -- time: test override, microseconds
 --@include workspace: open_workspace, close_workspace

@@ -3,7 +3,7 @@
 -- returns: ok revision | duplicate, the same | fenced value | full what
 -- repeat: returns duplicate
 local scope    = KEYS[1]                      -- key: root of the session's slot
-local caller   = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local caller   = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent exclusive
 local limits   = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local member   = ARGV[3]                      -- str: the agent
 local text     = ARGV[4]                      -- str: its entry, JSON

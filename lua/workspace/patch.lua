@@ -4,11 +4,11 @@
 -- conditions: any | is (the stored version is this one; 0: the path is empty) | newer (this becomes the version, and
 -- must be higher than the stored one)
 -- returns: ok revision, per row its version and the new number of an incr | duplicate, the same | fenced value |
---          conflict path version revision | full what | number path (an incr of a value that is no whole number below
+--          occupied value ms | conflict path version revision | full what | number path (an incr of a value that is no whole number below
 --          2^53)
 -- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]                      -- key: root of the session's slot
-local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent exclusive
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local rows    = cmsgpack.unpack(ARGV[3])     -- rows: path mode value condition number
 local owner   = ARGV[4]                      -- str: the agent that owns the scratch; empty: the shared document

@@ -1,10 +1,10 @@
 #!lua
 -- Moves an entry of an agent's scratch into the shared document, or to the end of a log.
 -- targets: path | log
--- returns: ok revision, version | duplicate, the same | fenced value | missing | full what
+-- returns: ok revision, version | duplicate, the same | fenced value | occupied value ms | missing | full what
 -- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]                      -- key: root of the session's slot
-local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent exclusive
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local owner   = ARGV[3]                      -- str: the agent that owns the scratch
 local entry   = ARGV[4]                      -- str: key in the scratch

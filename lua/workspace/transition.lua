@@ -1,11 +1,11 @@
 #!lua
 -- Moves one entry of a session's state machines to another state.
 -- expects: any | absent (the entry must not exist) | one (its state must be among `rows`)
--- returns: ok revision, version | duplicate, the same | fenced value | state current version (another state than
---          expected; '': no such entry) | full what
+-- returns: ok revision, version | duplicate, the same | fenced value | occupied value ms | state current version (another
+--          state than expected; '': no such entry) | full what
 -- repeat: returns duplicate and the first call's result
 local scope   = KEYS[1]                      -- key: root of the session's slot
-local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent
+local caller  = cmsgpack.unpack(ARGV[1])[1]  -- row: op lock token agent exclusive
 local limits  = cmsgpack.unpack(ARGV[2])[1]  -- row: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local id      = ARGV[3]                      -- str: the entry
 local to      = ARGV[4]                      -- str: the new state

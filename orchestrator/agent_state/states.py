@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from orchestrator.core.settings import Settings
     from orchestrator.locks.model import WriteGuard
+    from orchestrator.locks.waiter import LockWaiter
     from orchestrator.store.calls import Argument
     from orchestrator.store.store import Store
 
@@ -41,14 +42,15 @@ def agent_scope(store: Store, settings: Settings, agent: str) -> ScopedStore:
 class Agents:
     """Reads and changes the states of all agents, and lists the active ones: `orc.agents`.
 
-    Changes made here take no lock; the last of two concurrent changes wins. All pools of one prefix share the states.
-    A state expires seven days after its last change.
+    Changes made here take no lock; the last of two concurrent changes wins. They wait while a task with `lock="agent"`
+    holds the agent, and then raise `Occupied`. All pools of one prefix share the states. A state expires seven days
+    after its last change.
     """
 
-    __slots__ = ("_settings", "_store")
+    __slots__ = ("_settings", "_store", "_waiter")
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self._store, self._settings = store, settings
+    def __init__(self, store: Store, settings: Settings, waiter: LockWaiter) -> None:
+        self._store, self._settings, self._waiter = store, settings, waiter
 
     async def state(self, agent: str, *fields: str) -> dict[str, Any]:
         """Return these fields of an agent's state, or all fields. Missing fields are left out.
@@ -79,9 +81,10 @@ class Agents:
 
         Raises:
             InvalidInput: an invalid name or value, or too many fields; nothing was changed.
+            Occupied: a task holds the agent alone; nothing was changed.
             StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
         """
-        await _Writer(self._scope(agent)).set(fields, op_id)
+        await _Writer(self._scope(agent), waiter=self._waiter).set(fields, op_id)
 
     async def bump(self, agent: str, field: str, by: int = 1, *, op_id: str | None = None) -> int:
         """Add to a field that holds a whole number, and return the sum. Concurrent calls all count.
@@ -93,9 +96,9 @@ class Agents:
             op_id: as in `set_state`; a repeat returns the first result.
 
         Raises:
-            InvalidInput, StoreError: as `set_state`; also when the field holds another value.
+            InvalidInput, Occupied, StoreError: as `set_state`; also when the field holds another value.
         """
-        return await _Writer(self._scope(agent)).bump(field, by, op_id)
+        return await _Writer(self._scope(agent), waiter=self._waiter).bump(field, by, op_id)
 
     async def active(self, within: Duration = 30) -> dict[str, datetime]:
         """Return the time of the last heartbeat of each active agent of this pool, the latest first.
@@ -137,20 +140,21 @@ class AgentState:
 
     __slots__ = ("_writer", "agent")
 
-    def __init__(self, scope: ScopedStore, guard: WriteGuard) -> None:
+    def __init__(self, scope: ScopedStore, guard: WriteGuard, waiter: LockWaiter) -> None:
         self.agent: str = scope.keys.id
-        self._writer = _Writer(scope, guard)
+        self._writer = _Writer(scope, guard, waiter=waiter)
 
     async def get(self, *fields: str) -> dict[str, Any]:
         """Return these fields, or all fields. Missing fields are left out."""
         scope = self._writer.scope
-        return await Agents(scope.store, scope.settings).state(self.agent, *fields)
+        return await Agents(scope.store, scope.settings, self._writer.waiter).state(self.agent, *fields)
 
     async def set(self, fields: Mapping[str, Any], *, op_id: str | None = None) -> None:
         """Write fields; see `Agents.set_state`.
 
         Raises:
             Fenced: the attempt no longer owns its task; nothing was changed.
+            Occupied: another task holds the agent alone; nothing was changed.
         """
         await self._writer.set(fields, op_id)
 
@@ -158,7 +162,7 @@ class AgentState:
         """Add `by` to a field that holds a whole number; see `Agents.bump`.
 
         Raises:
-            Fenced: as `set`.
+            Fenced, Occupied: as `set`.
         """
         return await self._writer.bump(field, by, op_id)
 
@@ -166,8 +170,8 @@ class AgentState:
 class _Writer(FencedWriter):
     """Changes fields of one agent's state."""
 
-    def __init__(self, scope: ScopedStore, guard: WriteGuard | None = None) -> None:
-        super().__init__(scope, guard, max_value_bytes=MAX_VALUE_BYTES)
+    def __init__(self, scope: ScopedStore, guard: WriteGuard | None = None, *, waiter: LockWaiter) -> None:
+        super().__init__(scope, guard, waiter=waiter, max_value_bytes=MAX_VALUE_BYTES)
 
     async def set(self, fields: Mapping[str, Any], op_id: str | None) -> None:
         if not 1 <= len(fields) <= MAX_FIELDS:

@@ -350,7 +350,7 @@ class Orchestrator:
     def agents(self) -> Agents:
         """Published states of agents, and the agents that are alive."""
         services = self._here()
-        return Agents(services.store, services.settings)
+        return Agents(services.store, services.settings, self._waiter)
 
     @property
     def config(self) -> SharedConfig:

@@ -12,6 +12,7 @@ OrchestratorError
 ├── Fenced                         this attempt no longer owns its task (exit 1)
 ├── LockError                      a lock was not acquired, or not kept
 │   ├── LockBusy                   another owner holds it (exit 75)
+│   │   └── Occupied               a task or an editor holds the session or agent alone (exit 75)
 │   ├── LockLost                   it was lost before the end of its block (exit 1)
 │   └── NotHeld                    it is not held, or no longer (exit 1)
 ├── AskExpired (TimeoutError)      a question was not answered in time (exit 1)
@@ -154,6 +155,27 @@ class LockBusy(LockError):
         super().__init__(lock, f"{by}, {left_ms} ms left unless renewed{waited}; try again, or wait longer")
         self.holder = holder
         self.left_ms = left_ms
+
+
+class Occupied(LockBusy):
+    """An exclusive owner held the session or the agent until the caller's waiting time was over; nothing was changed.
+
+    Attributes:
+        scope: `session:S` or `agent:A`.
+        deadlock: True if the owner waits for the caller's task, so that no wait can help.
+    """
+
+    def __init__(self, scope: str, holder: str, left_ms: int, waited_s: float = 0.0, *, deadlock: bool = False) -> None:
+        super().__init__(scope, holder, left_ms, waited_s)
+        if deadlock:
+            advice = "which waits for this task: a deadlock; let the parent not wait, or use another session or lock="
+        else:
+            waited = f"; waited {waited_s:.1f} s" if waited_s else ""
+            advice = f"{left_ms} ms left unless renewed{waited}; try again later, or wait longer"
+        kind, _, name = scope.partition(":")
+        self.args = (f"{kind} {name!r} is held alone by {holder or 'the next waiter'}, {advice}; nothing was changed",)
+        self.scope = scope
+        self.deadlock = deadlock
 
 
 class LockLost(LockError):

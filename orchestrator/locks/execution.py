@@ -18,7 +18,7 @@ from orchestrator.locks import scripts
 from orchestrator.locks.model import LockProof, TakeReply, TakeStatus, describe, new_nonce
 from orchestrator.locks.renewal import RenewedLock
 from orchestrator.locks.waiter import RELEASE_TIMEOUT_S
-from orchestrator.store.keys import ScopeKeys
+from orchestrator.store.keys import EXECUTION, ScopeKeys
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -94,6 +94,17 @@ class ExecutionLock:
     def held(self) -> LockProof | None:
         """The proof of a lock that was taken and not lost."""
         return None if self._fenced is not None else self._proof
+
+    @property
+    def task(self) -> str:
+        """The task of the attempt."""
+        return self._owner.task
+
+    @property
+    def exclusive_value(self) -> str:
+        """Value of the scope's exclusive lock while this is it, and held; else empty."""
+        held = self.held
+        return held.value if held is not None and held.lock == EXECUTION else ""
 
     @property
     def fenced(self) -> bool:
@@ -249,7 +260,8 @@ class ExecutionLocks:
     @property
     def agent(self) -> ExecutionLock:
         """The lock for the agent's state."""
-        return self._of("agent", self._owner.agent, ScopeKeys.execution(self._owner.task))
+        lock = ScopeKeys.execution(None if self._mode == "agent" else self._owner.task)
+        return self._of("agent", self._owner.agent, lock)
 
     @property
     def exclusive(self) -> bool:
@@ -290,7 +302,7 @@ class ExecutionLocks:
         if self._owner.session is not None and (self._mode == "session" or again):
             await self.session.wait()
         if self._mode == "agent":
-            await self._of("agent", self._owner.agent, ScopeKeys.execution()).wait()
+            await self.agent.wait()
 
     async def note_awaited(self, tasks: Sequence[str]) -> None:
         """Record the tasks that the handler waits for, so that they do not wait for its exclusive locks."""

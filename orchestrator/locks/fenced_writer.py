@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
-from orchestrator.core.errors import InvalidInput, OrchestratorError
+from orchestrator.core.errors import InvalidInput, Occupied, OrchestratorError
 from orchestrator.core.ids import check_name
 from orchestrator.core.payload import encode_json
+from orchestrator.locks import scripts
+from orchestrator.locks.model import PROFILES, TakeReply, TakeStatus, describe, new_nonce, scope_name
+from orchestrator.store.keys import EXECUTION
 from orchestrator.store.scoped import OpIds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orchestrator.locks.model import LockProof, WriteGuard
+    from orchestrator.locks.waiter import LockWaiter
     from orchestrator.store.calls import Call
     from orchestrator.store.scoped import ScopedStore
 
+WRITE_WAIT_S: Final = PROFILES["memory"].wait
+"""Time that a change waits while another owner holds its scope alone."""
 _TRIES: Final = 3
+_NEVER_MS: Final = 10**9
 
 
 class CallerRow(NamedTuple):
@@ -27,12 +35,14 @@ class CallerRow(NamedTuple):
         lock: suffix of the lock that the change presents, or empty if there is none.
         token: value that the lock must hold.
         agent: agent in whose name the change is made; may be empty.
+        exclusive: value of the scope's exclusive lock if the caller holds that too; empty otherwise.
     """
 
     op: str
     lock: str
     token: str
     agent: str
+    exclusive: str = ""
 
 
 class WriteReply(Protocol):
@@ -40,11 +50,17 @@ class WriteReply(Protocol):
 
     @property
     def status(self) -> str:
-        """`fenced`: the lock does not hold the caller's token, and nothing was changed."""
+        """Outcome; nothing was changed if it is one of these two.
+
+        `fenced`: the lock does not hold the caller's token. `occupied`: another owner holds the scope's exclusive lock.
+        """
 
     @property
     def rest(self) -> tuple[Any, ...]:
-        """For `fenced`: the bytes that the lock holds instead, empty when it has lapsed."""
+        """For `fenced`: the bytes that the lock holds instead, empty when it has lapsed.
+
+        For `occupied`: the bytes of the exclusive lock, and the ms that it has left.
+        """
 
 
 R = TypeVar("R", bound=WriteReply)
@@ -53,39 +69,90 @@ R = TypeVar("R", bound=WriteReply)
 class FencedWriter:
     """Sends the changes of one handle to one scope.
 
+    A change waits while another owner holds the scope's exclusive lock: a task with `lock="session"` or `"agent"`, or
+    an exclusive editor.
+
     Attributes:
         scope: scope whose state is changed.
         agent: agent in whose name; may be empty.
+        waiter: waits for locks.
+        wait_s: time that a change waits.
     """
 
-    __slots__ = ("_guard", "_max_value_bytes", "_op_ids", "agent", "scope")
+    __slots__ = ("_enclosing", "_guard", "_max_value_bytes", "_op_ids", "agent", "scope", "wait_s", "waiter")
 
     def __init__(
-        self, scope: ScopedStore, guard: WriteGuard | None = None, *, agent: str = "", max_value_bytes: int
+        self,
+        scope: ScopedStore,
+        guard: WriteGuard | None = None,
+        *,
+        waiter: LockWaiter,
+        enclosing: WriteGuard | None = None,
+        agent: str = "",
+        wait_s: float = WRITE_WAIT_S,
+        max_value_bytes: int,
     ) -> None:
         self.scope, self.agent = scope, check_name("agent", agent) if agent else ""
-        self._guard, self._max_value_bytes = guard, max_value_bytes
+        self.waiter, self.wait_s = waiter, wait_s
+        self._guard, self._enclosing, self._max_value_bytes = guard, enclosing or guard, max_value_bytes
         self._op_ids = OpIds()
 
     async def send(self, make_call: Callable[[CallerRow], Call[R]], op_id: str | None) -> R:
-        """Send a change. The caller handles every status but `fenced`.
+        """Send a change. The caller handles every status but `fenced` and `occupied`.
 
         Raises:
             Fenced, LockLost: another owner has the lock.
+            Occupied: another owner holds the scope alone.
             InvalidInput: the lock belongs to another scope.
             StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
         """
-        op, guard = self._op_ids.take(op_id), self._guard
+        op = self._op_ids.take(op_id)
+        reply = await self._send(make_call, op)
+        return reply if reply.status != "occupied" else await self._send_when_free(make_call, op, reply)
+
+    async def _send(self, make_call: Callable[[CallerRow], Call[R]], op: str) -> R:
+        guard, exclusive = self._guard, self._enclosing.exclusive_value if self._enclosing is not None else ""
         if guard is None:
-            return await self.scope.call(make_call(CallerRow(op, "", "", self.agent)))
+            return await self.scope.call(make_call(CallerRow(op, "", "", self.agent, exclusive)))
         proof = await guard.proof()
         for _ in range(_TRIES):
             self._check_scope(proof)
-            reply = await self.scope.call(make_call(CallerRow(op, proof.lock, proof.value, self.agent)))
+            reply = await self.scope.call(make_call(CallerRow(op, proof.lock, proof.value, self.agent, exclusive)))
             if reply.status != "fenced":
                 return reply
             proof = await guard.reacquire(proof, reply.rest[0].decode())
         raise OrchestratorError(f"the lock of {self._scope_text} lapsed {_TRIES} times in a row; nothing was changed")
+
+    async def _send_when_free(self, make_call: Callable[[CallerRow], Call[R]], op: str, reply: R) -> R:
+        """Wait for the exclusive lock of the scope in order of arrival, and send a change again."""
+        keys, nonce, began_s = self.scope.keys, new_nonce(), time.monotonic()
+        task = self._enclosing.task if self._enclosing is not None else ""
+
+        def make_enter_call(wait_ms: int, *, woken: bool) -> Call[TakeReply]:  # noqa: ARG001 - it takes nothing
+            return scripts.enter(keys, task=task, nonce=nonce, wait_ms=wait_ms)
+
+        refused = TakeReply(TakeStatus.HELD, reply.rest[0].decode(), reply.rest[1])
+        try:
+            while (left_s := began_s + self.wait_s - time.monotonic()) > 0:
+                got = await self.waiter.get(
+                    keys, EXECUTION, nonce=nonce, ttl_ms=_NEVER_MS, wait_s=left_s, make_call=make_enter_call
+                )
+                if got.reply.status is not TakeStatus.FREE:
+                    refused = got.reply
+                    break
+                reply = await self._send(make_call, op)
+                if reply.status != "occupied":
+                    return reply
+                refused = TakeReply(TakeStatus.HELD, reply.rest[0].decode(), reply.rest[1])
+        finally:
+            await self.waiter.release(keys, EXECUTION, nonce)
+        raise Occupied(
+            scope_name(keys),
+            describe(refused.value),
+            refused.left_ms,
+            time.monotonic() - began_s,
+            deadlock=refused.status is TakeStatus.AWAITED,
+        )
 
     def _check_scope(self, proof: LockProof) -> None:
         if proof.keys != self.scope.keys:

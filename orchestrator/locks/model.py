@@ -25,6 +25,8 @@ class TakeStatus(StrEnum):
 
     TAKEN = "taken"
     HELD = "held"
+    FREE = "free"
+    """No exclusive owner holds the scope."""
     AWAITED = "awaited"
     """The holder waits for the task that asks for the lock."""
     FENCED = "fenced"
@@ -66,7 +68,20 @@ class LockProof:
 
 
 class WriteGuard(Protocol):
-    """Right to change the state of one scope; an attempt has it, or the holder of a named lock."""
+    """Right to change the state of one scope; an attempt has it, or the holder of a named lock.
+
+    Attributes:
+        task: the task that changes; empty for other callers.
+        exclusive_value: value of the scope's exclusive lock while the caller holds it; empty otherwise.
+    """
+
+    @property
+    def task(self) -> str:
+        """The task that changes."""
+
+    @property
+    def exclusive_value(self) -> str:
+        """Value of the exclusive lock."""
 
     async def proof(self) -> LockProof:
         """Return the proof that a change presents. May take the lock at the first use.

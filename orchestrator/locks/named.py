@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from orchestrator.core.durations import Duration, to_seconds
-from orchestrator.core.errors import InvalidInput, LockBusy, LockLost, NotHeld
+from orchestrator.core.errors import InvalidInput, LockBusy, LockLost, NotHeld, Occupied
 from orchestrator.locks import scripts
 from orchestrator.locks.model import (
     PROFILES,
@@ -22,6 +22,7 @@ from orchestrator.locks.model import (
     scope_name,
 )
 from orchestrator.locks.renewal import RenewedLock
+from orchestrator.store.keys import EXECUTION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -142,6 +143,16 @@ class Lease:
 
     # ------------------------------------------------------------------------- as the right to change shared state
 
+    @property
+    def task(self) -> str:
+        """Empty: a lease belongs to no task; see `locks.model.WriteGuard`."""
+        return ""
+
+    @property
+    def exclusive_value(self) -> str:
+        """Value of the scope's exclusive lock while this is it, and held; else empty."""
+        return self._proof.value if self._proof.lock == EXECUTION and self.held else ""
+
     async def proof(self) -> LockProof:
         """Return the proof that changes of shared state present; see `locks.model.WriteGuard`.
 
@@ -175,6 +186,11 @@ class Locks:
     def scope(self) -> str:
         """`session:S`, `agent:A` or `pool`."""
         return scope_name(self._keys)
+
+    @property
+    def waiter(self) -> LockWaiter:
+        """Waits for the locks of this process."""
+        return self._waiter
 
     def within(self, scope: str) -> Locks:
         """Return the locks of another scope, for the same owner.
@@ -212,7 +228,30 @@ class Locks:
             ServerUnavailable: no reply.
         """
         ttl_s, wait_s = _times(ttl, wait, profile)
-        lease, proof = await self._acquire(name, ttl_s, wait_s)
+        async with self._hold(self._keys.lock(name), name, ttl_s, wait_s) as lease:
+            yield lease
+
+    @asynccontextmanager
+    async def hold_scope(self, *, ttl: Duration | None = None, wait: Duration | None = None) -> AsyncIterator[Lease]:
+        """Hold the whole session or agent during a block, as a task with `lock="session"` or `"agent"` does.
+
+        Redis refuses every change of its state that does not present this lease.
+
+        Args:
+            ttl: see `hold`.
+            wait: see `hold`.
+
+        Raises:
+            Occupied: another owner has it.
+            LockLost, InvalidInput, ServerUnavailable: see `hold`.
+        """
+        ttl_s, wait_s = _times(ttl, wait, "memory")
+        async with self._hold(EXECUTION, EXECUTION, ttl_s, wait_s) as lease:
+            yield lease
+
+    @asynccontextmanager
+    async def _hold(self, lock: str, name: str, ttl_s: float, wait_s: float) -> AsyncIterator[Lease]:
+        lease, proof = await self._acquire(lock, name, ttl_s, wait_s)
         with anyio.CancelScope() as body:
 
             def lost(present: str | None) -> None:
@@ -252,7 +291,7 @@ class Locks:
         """
         ttl_s, _ = _times(ttl, None, profile)
         try:
-            lease, _ = await self._acquire(name, ttl_s, 0.0)
+            lease, _ = await self._acquire(self._keys.lock(name), name, ttl_s, 0.0)
         except LockBusy:
             return None
         return lease
@@ -279,8 +318,8 @@ class Locks:
         """
         return (await self._store.call(scripts.drop(self._keys, rows=[(lock.at, lock.nonce)])))[0]
 
-    async def _acquire(self, name: str, ttl_s: float, wait_s: float) -> tuple[Lease, LockProof]:
-        lock, nonce, ttl_ms = self._keys.lock(name), new_nonce(), round(ttl_s * 1000)
+    async def _acquire(self, lock: str, name: str, ttl_s: float, wait_s: float) -> tuple[Lease, LockProof]:
+        nonce, ttl_ms = new_nonce(), round(ttl_s * 1000)
 
         def make_call(wait_ms: int, *, woken: bool) -> Call[TakeReply]:
             return scripts.take(
@@ -293,7 +332,10 @@ class Locks:
         )
         if got.reply.status is not TakeStatus.TAKEN:
             waited_s = time.monotonic() - began_s if wait_s else 0.0
-            raise LockBusy(name, describe(got.reply.value), got.reply.left_ms, waited_s)
+            holder, left_ms = describe(got.reply.value), got.reply.left_ms
+            if lock == EXECUTION:
+                raise Occupied(self.scope, holder, left_ms, waited_s)
+            raise LockBusy(name, holder, left_ms, waited_s)
         proof = LockProof(self._keys, lock, got.reply.value)
         lease = Lease(name, proof, nonce, ttl_s=ttl_s, sent_s=got.sent_s, store=self._store, waiter=self._waiter)
         return lease, proof

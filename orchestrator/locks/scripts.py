@@ -65,6 +65,12 @@ def claim(
     return Call("locks/claim", args, _taken)
 
 
+def enter(keys: ScopeKeys, *, task: str, nonce: str, wait_ms: int, now_us: str = "") -> Call[TakeReply]:
+    """Ask whether the exclusive lock of a scope admits changes of other owners, or register as a waiter."""
+    args: Arguments = {"scope": keys.root, "task": task, "nonce": nonce, "wait_ms": wait_ms, "now_arg": now_us}
+    return Call("locks/enter", args, _taken)
+
+
 def renew(keys: ScopeKeys, *, rows: Sequence[tuple[str, str, int]], now_us: str = "") -> Call[list[tuple[bool, str]]]:
     """Restart the lifetime of locks, given as (lock, value, ttl in ms).
 

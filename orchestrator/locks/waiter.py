@@ -74,6 +74,8 @@ class LockWaiter:
     ) -> TakeResult:
         """Take a lock, and wait for it up to `wait_s`. A cancelled caller leaves neither lock nor waiter behind.
 
+        A caller that only asks for a free lock (`scripts.enter`) calls `release` after its change.
+
         Args:
             keys: the scope.
             lock: suffix of the lock's key.
@@ -90,7 +92,7 @@ class LockWaiter:
         except BaseException:
             await self.release(keys, lock, nonce)
             raise
-        if got.reply.status is not TakeStatus.TAKEN and wait_s:
+        if got.reply.status not in {TakeStatus.TAKEN, TakeStatus.FREE} and wait_s:
             await self.release(keys, lock, nonce)
         return got
 

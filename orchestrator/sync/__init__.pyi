@@ -669,6 +669,10 @@ class Lease:
             NotHeld: the lock had lapsed, so the guarded work may have overlapped with another owner's.
         """
 
+    @property
+    def task(self) -> str:
+        """Empty: a lease belongs to no task; see `locks.model.WriteGuard`."""
+
 class Limits:
     """Rate limits by name, shared by all programs with the same prefix."""
 
@@ -701,8 +705,9 @@ class Limits:
 class Agents:
     """Reads and changes the states of all agents, and lists the active ones: `orc.agents`.
 
-    Changes made here take no lock; the last of two concurrent changes wins. All pools of one prefix share the states.
-    A state expires seven days after its last change.
+    Changes made here take no lock; the last of two concurrent changes wins. They wait while a task with `lock="agent"`
+    holds the agent, and then raise `Occupied`. All pools of one prefix share the states. A state expires seven days
+    after its last change.
     """
 
     def state(self, agent: str, *fields: str) -> dict[str, Any]:
@@ -725,6 +730,7 @@ class Agents:
 
         Raises:
             InvalidInput: an invalid name or value, or too many fields; nothing was changed.
+            Occupied: a task holds the agent alone; nothing was changed.
             StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
         """
 
@@ -738,7 +744,7 @@ class Agents:
             op_id: as in `set_state`; a repeat returns the first result.
 
         Raises:
-            InvalidInput, StoreError: as `set_state`; also when the field holds another value.
+            InvalidInput, Occupied, StoreError: as `set_state`; also when the field holds another value.
         """
 
     def active(self, within: Duration = 30) -> dict[str, datetime]:
@@ -896,25 +902,38 @@ class WorkspaceView:
     def export(self) -> dict[str, Json]:
         """Return everything that is shared as one JSON value, with versions, authors and the agents in the session."""
 
-    def under(self, lock: Lease, *, agent: str = "") -> Workspace:
+    def under(self, lock: Lease, *, agent: str = "", wait: Duration = ...) -> Workspace:
         """Return a workspace whose changes present a lock that the caller holds.
 
         Args:
             lock: a lease of this session, as `ctx.locks.hold(...)` returns; after its loss every change is refused.
             agent: agent in whose name the changes are made.
-        """
-
-    def edit(self, *, agent: str = "", ttl: Duration = 30.0) -> AbstractContextManager[Workspace]:
-        """Change the workspace from outside a task: `with orc.workspace("101").edit() as ws:`.
-
-        Takes a lock of its own, renews and releases it. The lock excludes no other writer, because each change is
-        atomic.
-
-        Args:
-            agent: agent in whose name the changes are made; by default none.
-            ttl: seconds or timedelta until the lock lapses if this process dies.
+            wait: seconds or timedelta that a change waits while another owner holds the session alone.
 
         Raises:
+            InvalidInput: `wait` is not a duration.
+        """
+
+    def edit(
+        self, name: str = "", *, exclusive: bool = False, agent: str = "", ttl: Duration = 30.0, wait: Duration = ...
+    ) -> AbstractContextManager[Workspace]:
+        """Change the workspace from outside a task: `with orc.workspace("101").edit("dashboard") as ws:`.
+
+        Editors of one name take turns: the next one waits, and Redis refuses the changes of one that froze and lost its
+        turn. Editors of different names, and tasks, change the workspace at the same time; each change is atomic. With
+        `exclusive` the editor takes the session, as a task with `lock="session"` does.
+
+        Args:
+            name: name of the editor, by default that of the agent.
+            exclusive: make every other change of the session wait until the block ends.
+            agent: agent in whose name the changes are made; by default none.
+            ttl: seconds or timedelta until the lock lapses if this process dies.
+            wait: seconds or timedelta to wait for the editor of the same name, and in each change for the end of
+                another exclusive owner.
+
+        Raises:
+            LockBusy: another editor of this name has not ended in time.
+            Occupied: another owner holds the session alone; in the block, every change may raise it.
             LockLost: the lock was not renewed in time; the block was cancelled.
             StoreError: Redis did not reply.
         """
@@ -922,9 +941,11 @@ class WorkspaceView:
 class Workspace(WorkspaceView):
     """Reads and changes what a session shares.
 
-    Every change raises `Fenced` (`LockLost` for a named lock) when another owner has its lock, `WorkspaceFull` at a
-    cap, and `StoreError` when Redis did not do it; nothing is changed then. `op_id` names a change: a call with the
-    same id within `workspace.dedup_s` changes nothing and returns the first result, with `duplicate`.
+    Every change waits while another owner holds the session alone, and then raises `Occupied`; `join`, `leave`,
+    `direct` and `acknowledge` do not wait. It raises `Fenced` (`LockLost` for a named lock) when another owner has its
+    lock, `WorkspaceFull` at a cap, and `StoreError` when Redis did not do it; nothing is changed then. `op_id` names a
+    change: a call with the same id within `workspace.dedup_s` changes nothing and returns the first result, with
+    `duplicate`.
 
     Attributes:
         session: id of the session.

@@ -5,7 +5,6 @@ Handles own no connection. Every change is one script: one round trip, atomic, a
 
 from __future__ import annotations
 
-import secrets
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.durations import Duration, to_ms, to_seconds
 from orchestrator.core.errors import InvalidInput, NotFound, StateConflict
 from orchestrator.core.ids import check_name, check_text, encode_foreign
+from orchestrator.locks.fenced_writer import WRITE_WAIT_S
 from orchestrator.store.following import BEGINNING, END, follow_stream
 from orchestrator.store.keys import CHANGES, DOCUMENT
 from orchestrator.workspace import queries, scripts
@@ -51,10 +51,11 @@ class WorkspaceView:
         session: id of the session.
     """
 
-    __slots__ = ("_locks", "_scope", "session")
+    __slots__ = ("_enclosing", "_locks", "_scope", "session")
 
-    def __init__(self, scope: ScopedStore, *, locks: Locks | None = None) -> None:
+    def __init__(self, scope: ScopedStore, *, locks: Locks) -> None:
         self._scope, self._locks = scope, locks
+        self._enclosing: WriteGuard | None = None
         self.session: str = scope.keys.id
 
     def __repr__(self) -> str:
@@ -160,45 +161,69 @@ class WorkspaceView:
 
     # ----------------------------------------------------------------------------------------------------- change
 
-    def under(self, lock: WriteGuard, *, agent: str = "") -> Workspace:
+    def under(self, lock: WriteGuard, *, agent: str = "", wait: Duration = WRITE_WAIT_S) -> Workspace:
         """Return a workspace whose changes present a lock that the caller holds.
 
         Args:
             lock: a lease of this session, as `ctx.locks.hold(...)` returns; after its loss every change is refused.
             agent: agent in whose name the changes are made.
-        """
-        return Workspace(self._scope, guard=lock, agent=agent, locks=self._locks)
-
-    @asynccontextmanager
-    async def edit(self, *, agent: str = "", ttl: Duration = 30.0) -> AsyncIterator[Workspace]:
-        """Change the workspace from outside a task: `async with orc.workspace("101").edit() as ws:`.
-
-        Takes a lock of its own, renews and releases it. The lock excludes no other writer, because each change is
-        atomic.
-
-        Args:
-            agent: agent in whose name the changes are made; by default none.
-            ttl: seconds or timedelta until the lock lapses if this process dies.
+            wait: seconds or timedelta that a change waits while another owner holds the session alone.
 
         Raises:
+            InvalidInput: `wait` is not a duration.
+        """
+        wait_s = to_seconds("wait", wait)
+        return Workspace(
+            self._scope, guard=lock, agent=agent, locks=self._locks, wait_s=wait_s, enclosing=self._enclosing
+        )
+
+    @asynccontextmanager
+    async def edit(
+        self,
+        name: str = "",
+        *,
+        exclusive: bool = False,
+        agent: str = "",
+        ttl: Duration = 30.0,
+        wait: Duration = WRITE_WAIT_S,
+    ) -> AsyncIterator[Workspace]:
+        """Change the workspace from outside a task: `async with orc.workspace("101").edit("dashboard") as ws:`.
+
+        Editors of one name take turns: the next one waits, and Redis refuses the changes of one that froze and lost its
+        turn. Editors of different names, and tasks, change the workspace at the same time; each change is atomic. With
+        `exclusive` the editor takes the session, as a task with `lock="session"` does.
+
+        Args:
+            name: name of the editor, by default that of the agent.
+            exclusive: make every other change of the session wait until the block ends.
+            agent: agent in whose name the changes are made; by default none.
+            ttl: seconds or timedelta until the lock lapses if this process dies.
+            wait: seconds or timedelta to wait for the editor of the same name, and in each change for the end of
+                another exclusive owner.
+
+        Raises:
+            LockBusy: another editor of this name has not ended in time.
+            Occupied: another owner holds the session alone; in the block, every change may raise it.
             LockLost: the lock was not renewed in time; the block was cancelled.
             StoreError: Redis did not reply.
         """
-        if self._locks is None:
-            raise InvalidInput(
-                "this workspace cannot take a lock; open it with orc.workspace(), or pass a lock to `under`"
-            )
-        # A random name, so that editors do not wait for each other.
-        async with self._locks.hold(f"edit:{secrets.token_urlsafe(9)}", ttl=ttl) as lease:
-            yield self.under(lease, agent=agent)
+        if exclusive:
+            taken = self._locks.hold_scope(ttl=ttl, wait=wait)
+        else:
+            who = name or agent
+            taken = self._locks.hold(f"edit:{who}" if who else "edit", ttl=ttl, wait=wait)
+        async with taken as lease:
+            yield self.under(lease, agent=agent, wait=wait)
 
 
 class Workspace(WorkspaceView):
     """Reads and changes what a session shares.
 
-    Every change raises `Fenced` (`LockLost` for a named lock) when another owner has its lock, `WorkspaceFull` at a
-    cap, and `StoreError` when Redis did not do it; nothing is changed then. `op_id` names a change: a call with the
-    same id within `workspace.dedup_s` changes nothing and returns the first result, with `duplicate`.
+    Every change waits while another owner holds the session alone, and then raises `Occupied`; `join`, `leave`,
+    `direct` and `acknowledge` do not wait. It raises `Fenced` (`LockLost` for a named lock) when another owner has its
+    lock, `WorkspaceFull` at a cap, and `StoreError` when Redis did not do it; nothing is changed then. `op_id` names a
+    change: a call with the same id within `workspace.dedup_s` changes nothing and returns the first result, with
+    `duplicate`.
 
     Attributes:
         session: id of the session.
@@ -207,9 +232,22 @@ class Workspace(WorkspaceView):
 
     __slots__ = ("_writer", "agent")
 
-    def __init__(self, scope: ScopedStore, *, guard: WriteGuard, agent: str, locks: Locks | None = None) -> None:
+    def __init__(
+        self,
+        scope: ScopedStore,
+        *,
+        guard: WriteGuard,
+        agent: str,
+        locks: Locks,
+        wait_s: float = WRITE_WAIT_S,
+        enclosing: WriteGuard | None = None,
+    ) -> None:
         super().__init__(scope, locks=locks)
-        self._writer = WorkspaceWriter(scope, guard, agent=agent)
+        # What holds the session alone may also change it under another lock.
+        self._enclosing = enclosing or guard
+        self._writer = WorkspaceWriter(
+            scope, guard, waiter=locks.waiter, enclosing=self._enclosing, agent=agent, wait_s=wait_s
+        )
         self.agent: str = agent
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.errors import InvalidInput, WorkspaceFull
-from orchestrator.locks.fenced_writer import FencedWriter
+from orchestrator.locks.fenced_writer import WRITE_WAIT_S, FencedWriter
 from orchestrator.store.keys import ScopeKeys
 from orchestrator.store.scoped import ScopedStore
 from orchestrator.workspace.scripts import ChangeCall, pack_limits
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from orchestrator.core.settings import Settings
     from orchestrator.locks.model import WriteGuard
+    from orchestrator.locks.waiter import LockWaiter
     from orchestrator.store.calls import Call
     from orchestrator.store.store import Store
     from orchestrator.workspace.scripts import ChangeReply
@@ -40,16 +41,29 @@ class WorkspaceWriter(FencedWriter):
 
     __slots__ = ("_limits", "settings")
 
-    def __init__(self, scope: ScopedStore, guard: WriteGuard, *, agent: str) -> None:
+    def __init__(
+        self,
+        scope: ScopedStore,
+        guard: WriteGuard,
+        *,
+        waiter: LockWaiter,
+        enclosing: WriteGuard | None = None,
+        agent: str,
+        wait_s: float = WRITE_WAIT_S,
+    ) -> None:
         self.settings = scope.settings.workspace
-        super().__init__(scope, guard, agent=agent, max_value_bytes=self.settings.max_value_bytes)
+        super().__init__(
+            scope, guard, waiter=waiter, enclosing=enclosing, agent=agent, wait_s=wait_s,
+            max_value_bytes=self.settings.max_value_bytes,
+        )  # fmt: skip
         self._limits = pack_limits(self.settings)
 
     async def change(self, make_call: Callable[[ChangeCall], Call[ChangeReply]], op_id: str | None) -> ChangeReply:
-        """Send a change. The caller handles every status but `fenced` and `full`.
+        """Send a change. The caller handles every status but `fenced`, `occupied` and `full`.
 
         Raises:
             Fenced, LockLost: another owner has the lock.
+            Occupied: another owner holds the session alone.
             WorkspaceFull: a cap was reached.
             StoreError: Redis did not do it; a repeat with the same `op_id` is made once.
         """

@@ -253,7 +253,7 @@ def test_lock_suffixes() -> None:
     whole = set(re.findall(r"\bscope \.\. ':([^']+)'", text))
     of_locks = set(re.findall(r"\block_key \.\. ':(\w+)'", text))
     assert whole | {f"exec:{name}" for name in of_locks} <= known
-    assert {"exec:fence", "fence", "locks"} == whole
+    assert {"exec", "exec:fence", "fence", "locks"} == whole
     assert {suffix.rpartition(":")[2] for suffix in known if suffix.startswith("lock:N:")} <= of_locks
 
 
@@ -262,7 +262,8 @@ def test_workspace_suffixes() -> None:
     others = ("exec", "lock", "fence", "window", "day", "state")
     known = {f":{_stem(kind.suffix)}" for kind in SCOPE_KEYS if not kind.suffix.startswith(others)}
     text = "\n".join(script.text for script in all_scripts().values() if script.name.startswith("workspace/"))
-    built = set(re.findall(r"\bscope \.\. '(:[^']+)'", text)) - {":agent:"}
+    # What excludes changes is a lock.
+    built = set(re.findall(r"\bscope \.\. '(:[^']+)'", text)) - {":agent:", ":exec", ":exec:fence"}
     built |= {":agent:*:kv"} if ".. ':kv'" in text else set()
     assert built == known
 

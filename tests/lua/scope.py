@@ -105,3 +105,4 @@ def task_id() -> str:
 
 
 TAKEN, HELD, AWAITED, FENCED = TakeStatus.TAKEN, TakeStatus.HELD, TakeStatus.AWAITED, TakeStatus.FENCED
+FREE = TakeStatus.FREE

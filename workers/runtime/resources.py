@@ -122,7 +122,7 @@ class Resources:
         """The state of the agent, changed under the attempt's execution lock."""
         services = self._parts.services
         scope = agent_scope(services.store, services.settings, self._attempt.delivery.agent)
-        return AgentState(scope, self.locks.execution.agent)
+        return AgentState(scope, self.locks.execution.agent, self.locks.named.waiter)
 
     @property
     def config(self) -> SharedConfig:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import traceback
 from collections import OrderedDict
+from random import randint
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from orchestrator.core.errors import AskExpired, ServerFull, ServerUnavailable
+from orchestrator.core.errors import AskExpired, Occupied, ServerFull, ServerUnavailable
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Delivery, Envelope, Verdict, VerdictKind
 from orchestrator.workers.signals import Asked, Reject, Retry, Snooze
@@ -23,6 +24,9 @@ REASON_CHARS: Final = 500
 
 OUTAGE_BACKOFF_STEP: Final = 3
 """A task that met an outage waits as long as after this many failures."""
+
+OCCUPIED_DELAY_MS: Final = (1000, 3000)
+"""Range of the random delay of a task whose change met an exclusive owner."""
 
 MAX_OUTAGE_RETRIES: Final = 10
 """How often one worker exempts a task because Redis did not answer. A full Redis always exempts."""
@@ -116,6 +120,10 @@ def failed(
     if isinstance(failure, ValidationFailed):
         return rejected(str(failure))
     reason = describe(failure)
+    if isinstance(failure, Occupied):
+        if failure.deadlock:
+            return rejected(str(failure))
+        return Verdict(VerdictKind.SNOOZE, delay_ms=randint(*OCCUPIED_DELAY_MS), reason=one_line(str(failure)))
     if isinstance(failure, AskExpired):
         # Another attempt would end the same way, because the deadline has passed.
         return Verdict(VerdictKind.DEAD, traceback_of(raised), reason=reason)

@@ -123,6 +123,22 @@ def test_the_lock_that_is_shown(agent: Agent) -> None:
     assert agent.change(put("by", "anybody")).status == "ok"
 
 
+def test_occupied(agent: Agent) -> None:
+    """While a task holds the agent alone, nothing else changes its state, under a lock or without; the holder does."""
+    task, other = task_id(), task_id()
+    held = agent.claim("exec", task).value
+    lock = agent.claim(f"exec:{other}", other).value
+    before = agent.snapshot()
+    for shown in (("", ""), (f"exec:{other}", lock)):
+        status, (value, left_ms) = agent.change(put("by", "other"), shown=shown)
+        assert (status, value) == ("occupied", held.encode())
+        assert 0 < int(left_ms) <= 60_000
+    assert agent.snapshot() == before
+    assert agent.change(put("by", "holder"), shown=("exec", held)).status == "ok"
+    agent.lapse("exec")
+    assert agent.change(put("by", "other")).status == "ok"
+
+
 _field = st.sampled_from(["a", "b", "c"])
 _number = st.integers(-MOST, MOST)
 _row = st.one_of(

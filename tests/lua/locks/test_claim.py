@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 
+from orchestrator.core.settings import WorkspaceSettings
 from orchestrator.locks import scripts
+from orchestrator.locks.fenced_writer import CallerRow
 from orchestrator.locks.model import LockProof, execution_of, new_nonce
+from orchestrator.workspace.scripts import ChangeCall, clear, pack_limits
 from tests.lua.keyspace import without_lifetime
-from tests.lua.scope import AWAITED, FENCED, HELD, TAKEN, TTL_MS, Scope, task_id
+from tests.lua.scope import AWAITED, FENCED, FREE, HELD, TAKEN, TTL_MS, Scope, task_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,6 +91,18 @@ def test_lapsed_lock_that_somebody_had_is_lost(scope: Scope) -> None:
     assert scope.renew("exec", taken.value) == (False, "")
 
 
+def test_lapsed_lock_that_excluded_nothing_is_lost(scope: Scope) -> None:
+    """Another owner changed the scope after the lock lapsed: its holder had the scope no longer alone, and is told."""
+    holder, other = task_id(), task_id()
+    taken = scope.claim("exec", holder)
+    caller = CallerRow("op", f"exec:{other}", scope.claim(f"exec:{other}", other).value, "ed")
+    limits = pack_limits(WorkspaceSettings())
+    assert scope.call(clear(ChangeCall(scope.keys, caller, limits))).status == "occupied"
+    scope.lapse("exec")
+    assert scope.call(clear(ChangeCall(scope.keys, caller, limits))).status == "ok"
+    assert scope.renew("exec", taken.value) == (False, "")
+
+
 def test_released_lock_is_not_taken_again(scope: Scope) -> None:
     """A renewal that arrives after the release brings nothing back."""
     task, nonce = task_id(), new_nonce()
@@ -129,6 +144,35 @@ def test_awaited_child_is_refused(scope: Scope) -> None:
     scope.drop("exec", nonce)
     assert scope.claim("exec", child).status == TAKEN
     assert not scope.call(scripts.await_for(proof, tasks=[child]))
+
+
+def test_changes_wait_in_line(scope: Scope) -> None:
+    """A change that finds the scope taken waits in the line of its lock; when it leaves, it passes the turn on."""
+    holder, change, later = new_nonce(), new_nonce(), new_nonce()
+    taken = scope.claim("exec", task_id(), nonce=holder)
+    asked = scope.call(scripts.enter(scope.keys, task="", nonce=change, wait_ms=1000))
+    assert (asked.status, asked.value) == (HELD, taken.value)
+    other = task_id()
+    assert scope.claim("exec", other, nonce=later, wait_ms=1000).status == HELD
+    scope.drop("exec", holder)
+    assert scope.token("exec")
+    assert scope.call(scripts.enter(scope.keys, task="", nonce=change, wait_ms=1000)).status == FREE
+    assert scope.claim("exec", task_id()).status == HELD
+    assert not scope.token("exec")
+    scope.drop("exec", change)
+    assert scope.token("exec")
+    assert scope.claim("exec", other, nonce=later, woken=True).status == TAKEN
+
+
+def test_change_of_an_awaited_task_is_refused(scope: Scope) -> None:
+    """A task that the holder waits for would wait for ever to change the scope: it is told so."""
+    parent, child = task_id(), task_id()
+    taken = scope.claim("exec", parent)
+    assert scope.call(scripts.enter(scope.keys, task=child, nonce=new_nonce(), wait_ms=0)).status == HELD
+    scope.call(scripts.await_for(LockProof(scope.keys, "exec", taken.value), tasks=[child]))
+    refused = scope.call(scripts.enter(scope.keys, task=child, nonce=new_nonce(), wait_ms=1000))
+    assert (refused.status, refused.value) == (AWAITED, taken.value)
+    assert scope.peek("exec")[0].waiting == 0
 
 
 def test_dead_attempts_are_freed(scope: Scope) -> None:

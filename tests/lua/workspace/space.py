@@ -36,6 +36,7 @@ class Writer:
     agent: str = "ada"
     lock: str = LOCK
     value: str = VALUE
+    exclusive: str = ""
 
 
 class Space:
@@ -82,7 +83,7 @@ class Space:
     def change(self, op: str | None = None, who: Writer = Writer()) -> scripts.ChangeCall:
         """The head of a change."""
         op = f"auto{next(self._ops)}" if op is None else op
-        caller = CallerRow(op, who.lock, who.value, who.agent)
+        caller = CallerRow(op, who.lock, who.value, who.agent, who.exclusive)
         return scripts.ChangeCall(self.keys, caller, scripts.pack_limits(self.settings))
 
     def run(

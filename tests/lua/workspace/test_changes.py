@@ -125,6 +125,40 @@ def test_fenced(lived_in: Space, change: Callable[..., ChangeReply], who: Writer
     assert (answer.status, answer.rest) == ("fenced", (present,))
 
 
+MESSAGES = ("join", "leave", "direct", "acknowledge")
+OTHER = "2:t9:8:ef"
+
+
+@each_change
+def test_occupied(lived_in: Space, change: Callable[..., ChangeReply]) -> None:
+    """While another owner holds the session alone, changes are refused and name it; messages between agents are not."""
+    lived_in.execute("SET", lived_in.keys.key("exec"), OTHER, "PX", 60_000)
+    if change in [CHANGES[name] for name in MESSAGES]:
+        assert change(lived_in).status == "ok"
+        return
+    with lived_in.unchanged():
+        answer = change(lived_in)
+    assert (answer.status, answer.rest[0]) == ("occupied", OTHER.encode())
+    assert 0 < answer.rest[1] <= 60_000
+    assert change(lived_in, who=Writer(lock="exec", value=OTHER)).status == "ok"
+
+
+@each_change
+@each_case("reserved", [OTHER, "next"], ids=["own", "reserved"], fresh="lived_in")
+def test_not_occupied(lived_in: Space, change: Callable[..., ChangeReply], reserved: str) -> None:
+    """Twin: who holds the session alone changes it under another lock too; a lock on its way excludes none."""
+    lived_in.execute("SET", lived_in.keys.key("exec"), reserved, "PX", 60_000)
+    assert change(lived_in, who=Writer(exclusive=OTHER)).status == "ok"
+
+
+@each_change
+def test_duplicate_while_occupied(lived_in: Space, change: Callable[..., ChangeReply]) -> None:
+    """A repeat of a change that was made is told so, whoever holds the session by now."""
+    first = change(lived_in, op="mine")
+    lived_in.execute("SET", lived_in.keys.key("exec"), OTHER, "PX", 60_000)
+    assert change(lived_in, op="mine").rest == first.rest
+
+
 @each_change
 def test_one_event(lived_in: Space, change: Callable[..., ChangeReply]) -> None:
     """Each shared change tells one event with the next revision; a scratch tells none."""
