@@ -23,7 +23,7 @@ from orchestrator.testing.waiting import wait_until
 from tests.faultkit.processes import ActorProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
 _START_TIMEOUT_S: Final = 20.0
@@ -169,6 +169,20 @@ class RedisServer:
                 return bool(client.ping())
         except redis.RedisError:
             return False
+
+
+@contextlib.contextmanager
+def cluster_server(binary: ServerBinary | None = None) -> Iterator[RedisServer]:
+    """Run one server in cluster mode that has all slots: it refuses a command with keys of two slots."""
+    # The bus of the cluster needs a port, although no other node connects to it.
+    options = {"cluster-enabled": "yes", "cluster-port": str(_free_port())}
+    with RedisServer(binary, options=options) as server, server.client() as client:
+        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+        wait_until(
+            lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True),
+            "a whole cluster",
+        )
+        yield server
 
 
 def _free_port() -> int:

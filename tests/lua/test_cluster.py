@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import socket
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
+from orchestrator.agent_state import scripts as agent_state_scripts
+from orchestrator.agent_state.scripts import FieldRow
 from orchestrator.agents.model import AgentSpec
+from orchestrator.boards import scripts as board_scripts
 from orchestrator.core.errors import InvalidInput, ServerRefused
 from orchestrator.core.ids import check_name, decode_foreign, encode_foreign
+from orchestrator.limits import scripts as limit_scripts
+from orchestrator.locks.fenced_writer import CallerRow
 from orchestrator.store.calls import Call
 from orchestrator.store.keys import POOL_KEYS, PoolKeys
 from orchestrator.store.script_files import all_scripts
-from orchestrator.testing.waiting import wait_until
-from tests.faultkit.servers import RedisServer
+from tests.faultkit.servers import cluster_server
 from tests.helpers.cases import each_case
 from tests.lua.pool import Pool, row
 from tests.lua.scenario import every_script, play
+from tests.lua.scope import Scope, task_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.faultkit.servers import RedisServer
+
+T = TypeVar("T")
 
 HOSTILE = [
     *[
@@ -46,16 +55,7 @@ HOSTILE = [
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisServer]:
     """One server that is a whole cluster."""
-    # The cluster's own bus needs a port, though nobody connects to it.
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        bus = str(probe.getsockname()[1])
-    with RedisServer(options={"cluster-enabled": "yes", "cluster-port": bus}) as server, server.client() as client:
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        wait_until(
-            lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True),
-            "a whole cluster",
-        )
+    with cluster_server() as server:
         yield server
 
 
@@ -78,6 +78,75 @@ def test_every_script_stays_in_one_slot(cluster_pool: Pool) -> None:
     """The whole life of tasks, in all scripts: no undeclared slot is touched, every key hashes to the pool's slot."""
     assert play(cluster_pool) == every_script()
     assert slots_of(cluster_pool) == {cluster_pool.execute("CLUSTER", "KEYSLOT", cluster_pool.keys.root)}
+
+
+class OneScope(Scope):
+    """A scope that knows which of its scripts have run."""
+
+    ran: frozenset[str] = frozenset()
+
+    def call(self, call: Call[T]) -> T:
+        """Run a call and note its script."""
+        self.ran |= {call.script}
+        return super().call(call)
+
+
+def use_agent_state(scope: OneScope) -> None:
+    """Write and add with a lock, and once more with the same op id."""
+    task = task_id()
+    value = scope.claim(f"exec:{task}", task).value
+    rows = [FieldRow("status", "set", b'"busy"'), FieldRow("done", "bump", b"1")]
+    for status in ("ok", "duplicate"):
+        caller = CallerRow("op", f"exec:{task}", value, agent="ed")
+        assert scope.call(agent_state_scripts.change(scope.keys, caller=caller, rows=rows, most=9)).status == status
+
+
+def use_boards(scope: OneScope) -> None:
+    """Count on two days."""
+    for op in ("a", "b"):
+        assert scope.call(board_scripts.add(scope.keys, op=op, member="ed", by=1, most=9)).status == "counted"
+        scope.sleep(86_400_000)
+
+
+def use_limits(scope: OneScope) -> None:
+    """Fill two windows of one name."""
+    for window_us in (1_000_000, 60_000_000):
+        for op, status in (("a", "allowed"), ("a", "duplicate"), ("b", "refused")):
+            call = limit_scripts.check(scope.keys, op=op, most=1, window_us=window_us, cost=1)
+            assert scope.call(call).status == status
+
+
+OTHER_SCOPES = {
+    "agent_state": ("agent", use_agent_state),
+    "boards": ("board", use_boards),
+    "limits": ("limit", use_limits),
+}
+
+
+@each_case("folder", OTHER_SCOPES)
+def test_scripts_of_other_scopes_stay_in_one_slot(cluster: RedisServer, folder: str) -> None:
+    """Each script of a folder runs, and every key that it writes hashes to the slot of its scope."""
+    kind, use = OTHER_SCOPES[folder]
+    id_ = "ed" if kind == "agent" else "}:{pool:q} ä"
+    scope = OneScope(cluster.url, f"{folder}:c:t", kind, id_)
+    use(scope)
+    assert {name for name in scope.ran if not name.startswith("locks/")} == {
+        name for name in all_scripts() if name.startswith(f"{folder}/")
+    }
+    slot = scope.store.execute("CLUSTER", "KEYSLOT", scope.keys.root)
+    assert scope.names()
+    assert {scope.store.execute("CLUSTER", "KEYSLOT", name) for name in scope.names()} == {slot}
+    for name in scope.names():
+        scope.store.execute("UNLINK", name)
+    scope.close()
+
+
+def test_no_folder_is_left_out() -> None:
+    """Every script runs in cluster mode: those of pools and of `OTHER_SCOPES` here, the others in their own folders."""
+    own_tests = {"locks": "locks/test_slots.py", "workspace": "workspace/test_keys.py"}
+    assert all((Path(__file__).parent / test).exists() for test in own_tests.values())
+    folders = {name.partition("/")[0] for name in all_scripts().keys() - every_script()}
+    assert folders == OTHER_SCOPES.keys() | own_tests.keys()
 
 
 def test_pools_have_slots_of_their_own(cluster: RedisServer) -> None:

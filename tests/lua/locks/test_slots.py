@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,14 +10,14 @@ from orchestrator.core.errors import ServerRefused
 from orchestrator.locks import scripts
 from orchestrator.locks.model import LockProof, new_nonce
 from orchestrator.store.script_files import all_scripts
-from orchestrator.testing.waiting import wait_until
-from tests.faultkit.servers import RedisServer
+from tests.faultkit.servers import cluster_server
 from tests.lua.scope import Scope, task_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from orchestrator.store.calls import Call
+    from tests.faultkit.servers import RedisServer
 
 
 def play(scope: Scope) -> set[str]:
@@ -50,15 +49,7 @@ def play(scope: Scope) -> set[str]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RedisServer]:
     """One server that is a whole cluster."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        bus = str(probe.getsockname()[1])
-    with RedisServer(options={"cluster-enabled": "yes", "cluster-port": bus}) as server, server.client() as client:
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        wait_until(
-            lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True),
-            "a whole cluster",
-        )
+    with cluster_server() as server:
         yield server
 
 

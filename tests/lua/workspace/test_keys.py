@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +10,8 @@ import pytest
 from orchestrator.embedded.server_binary import find_server_binary
 from orchestrator.store.keys import SCOPE_KEYS
 from orchestrator.store.script_files import all_scripts
-from orchestrator.testing.waiting import wait_until
 from orchestrator.workspace import scripts
-from tests.faultkit.servers import RedisServer, find_binary_of_line
+from tests.faultkit.servers import cluster_server, find_binary_of_line
 from tests.lua.workspace.space import Space
 
 if TYPE_CHECKING:
@@ -22,6 +20,7 @@ if TYPE_CHECKING:
     import redis
 
     from orchestrator.store.calls import Argument
+    from tests.faultkit.servers import RedisServer
 
 
 def use(space: Space) -> set[str]:
@@ -81,16 +80,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[RedisServer]:
     binary = find_server_binary() if request.param == "newest" else find_binary_of_line("7.")
     if binary is None:
         pytest.skip("needs a redis-server 7.x on the PATH")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        bus = str(probe.getsockname()[1])
-    options = {"cluster-enabled": "yes", "cluster-port": bus}
-    with RedisServer(binary, options=options) as server, server.client() as client:
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-        wait_until(
-            lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO", NEVER_DECODE=True),
-            "a whole cluster",
-        )
+    with cluster_server(binary) as server:
         yield server
 
 
