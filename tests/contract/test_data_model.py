@@ -1,8 +1,16 @@
-"""The table of keys says which keys are permanent. Fields of records: tests/lua/test_records.py."""
+"""The table of keys, and the page that maps names of other grammars to it. Fields: tests/lua/test_records.py."""
 
 from __future__ import annotations
 
-from orchestrator.store.keys import POOL_KEYS, PoolKeys, is_permanent
+import re
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.errors import InvalidInput
+from orchestrator.store.keys import POOL_KEYS, SCOPE_KEYS, SCOPES, PoolKeys, ScopeKeys, is_permanent
+
+PAGE = (Path(__file__).parents[2] / "docs/internals/data-model.md").read_text(encoding="utf-8")
 
 
 def test_permanent() -> None:
@@ -10,3 +18,46 @@ def test_permanent() -> None:
     for kind in POOL_KEYS:
         parts = [part if not part.isupper() or part == "TOTAL" else "some:name" for part in kind.suffix.split(":")]
         assert is_permanent(f"{PoolKeys('a:b:c', 'p').root}:{':'.join(parts)}") == kind.permanent, kind.suffix
+
+
+def test_names_of_the_sources() -> None:
+    """Each name that a source document gives to a key stands beside a key of the tables, or is not built."""
+    section = PAGE.partition("## Names in the source documents\n")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| `([^`]+)` \| (.+?) \|", section, re.MULTILINE))
+    assert set(rows) == {
+        "{session:S}:workspace",
+        "{session:S}:agent:A:memory",
+        "{session:S}:directory:agents",
+        "agent:A:state",
+        "agent:A:status",
+        "agent:completions:daily",
+        "config:updated",
+        "lock:K",
+        "lock:agent-execution:A",
+        "ratelimit:tasks:A:1min",
+        "ratelimit:api:IP:1min",
+        "memory:session-S",
+        "app:env:tenant:session:S:mem",
+        "agent:A:stm:E",
+        "agent:A:im:E",
+    }
+    pool, scopes = ({kind.suffix for kind in kinds} for kinds in (POOL_KEYS, SCOPE_KEYS))
+    for name, ours in rows.items():
+        keys = re.findall(r"`\{(\w+):[\w:]+\}:([\w:]+)`", ours)
+        assert keys or ours == "not built", name
+        for scope, suffix in keys:
+            assert scope in {"pool", *SCOPES}, name
+            windows = re.sub(r"^window:\d+$", "window:MS", suffix)
+            assert windows in (pool if scope == "pool" else scopes), name
+
+
+def test_one_grammar() -> None:
+    """Every key is prefix, kind and id of its scope between braces, and a suffix; there is no other kind of scope."""
+    grammar = re.compile(r"app:env:tenant:\{([a-z]+):[A-Za-z0-9._%-]+\}:[^{}]+")
+    made = {ScopeKeys("app:env:tenant", kind, "a b}").key(row.suffix) for kind in SCOPES for row in SCOPE_KEYS}
+    made |= {f"{PoolKeys('app:env:tenant', 'p').stem}{row.suffix}" for row in POOL_KEYS}
+    assert {match[1] for key in made if (match := grammar.fullmatch(key))} == {"pool", *SCOPES}
+    assert [key for key in made if not grammar.fullmatch(key)] == []
+    for kind in ("user", "domain", "global", "pool", ""):
+        with pytest.raises(InvalidInput, match="no kind of scope"):
+            ScopeKeys("app:env:tenant", kind, "x")

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from orchestrator import Agent, InvalidInput, Submission, TaskContext
+from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S
 
 if TYPE_CHECKING:
+    import redis
+
     from tests.helpers.local_team import LocalTeam
 
 
@@ -43,6 +47,19 @@ async def test_profiles(team: LocalTeam, profile: str, count: int) -> None:
     decisions = [await team.orc.limits.check("editor", profile=profile) for _ in range(count + 1)]
     assert [one.allowed for one in decisions] == [True] * count + [False]
     assert (await team.orc.limits.check("other", profile=profile)).used == 1
+
+
+async def test_names_of_keys(team: LocalTeam, redis_client: redis.Redis) -> None:
+    """A key names what is limited, for whom, and over how long."""
+    await team.orc.limits.check("ada", profile="tasks")
+    await team.orc.limits.check("10.0.0.7", profile="api")
+    await team.orc.limits.check("weather", 3, timedelta(hours=1))
+    prefix = team.settings.prefix
+    assert {name.removeprefix(f"{prefix}:") for name in keys_of(redis_client, prefix) if "{limit:" in name} == {
+        "{limit:tasks%3Aada}:window:60000",
+        "{limit:api%3A10.0.0.7}:window:60000",
+        "{limit:weather}:window:3600000",
+    }
 
 
 async def test_counts_once(team: LocalTeam) -> None:

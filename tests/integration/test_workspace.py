@@ -106,6 +106,35 @@ async def test_scratch_and_publish(team: LocalTeam) -> None:
     assert (await team.orc.workspace("s").get("text"))["text"].value == "…"
 
 
+async def test_a_scratch_is_its_agents_alone(team: LocalTeam) -> None:
+    """Agents of one session write one path each for themselves, and one that they share; no other scratch is found."""
+    names, written = ("ada", "bob"), list[str]()
+    for name in names:
+        agent = Agent(name)
+
+        async def write(ctx: TaskContext) -> dict[str, Any]:
+            await ctx.scratch.set("note", ctx.agent)
+            await ctx.workspace.append("seen", ctx.agent)
+            written.append(ctx.agent)
+            await wait_for(lambda: len(written) >= len(names), "both agents have written")
+            shared = await ctx.workspace.snapshot()
+            return {
+                "mine": {path: found.value for path, found in (await ctx.scratch.get()).items()},
+                "paths": sorted(shared.paths),
+                "seen": [entry.value for entry in shared.logs["seen"]],
+            }
+
+        agent.skill(name=f"write-{name}")(write)
+        await team.work(agent)
+    handles = [await team.orc.submit(f"write-{name}", session="S") for name in names]
+    ada, bob = [await handle.result(TIMEOUT_S) for handle in handles]
+    assert (ada["mine"], bob["mine"]) == ({"note": "ada"}, {"note": "bob"})
+    assert ada["paths"] == bob["paths"] == []
+    assert ada["seen"] == bob["seen"] == written
+    other = await team.orc.submit("write-ada", session="another")
+    assert (await other.result(TIMEOUT_S))["seen"] == ["ada"]
+
+
 async def test_fenced_attempt(team: LocalTeam, redis_client: redis.Redis) -> None:
     """An attempt whose lock a later generation has taken is refused with the present owner, and changes nothing."""
     agent, raised = Agent("old"), []

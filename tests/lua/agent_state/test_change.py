@@ -72,6 +72,18 @@ def test_fields(agent: Agent) -> None:
     assert WEEK_MS - 10_000 < agent.left_ms("state") <= WEEK_MS
 
 
+def test_one_hash(agent: Agent) -> None:
+    """Five fields, the status among them, are fields of one hash: each is read and written without the others."""
+    names = ("status", "task", "done", "failed", "model")
+    agent.change(*[put(name, name) for name in names])
+    assert {name.rpartition("}:")[2] for name in agent.names()} == {"state", "ops"}
+    state = agent.keys.key("state")
+    assert agent.store.execute("TYPE", state) == b"hash"
+    assert sorted(agent.store.execute("HKEYS", state)) == sorted(name.encode() for name in names)
+    agent.change(put("status", "idle"))
+    assert agent.store.execute("HMGET", state, "status", "model") == [b'"idle"', b'"model"']
+
+
 def test_bytes_stay(agent: Agent) -> None:
     """A value is kept byte for byte."""
     for value in (b"\xff\x00\n", b"1.0", b"[]", b"9007199254740993"):

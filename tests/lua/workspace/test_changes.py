@@ -258,10 +258,12 @@ def test_a_delete_of_nothing(space: Space) -> None:
 
 
 def test_scratches_are_private(space: Space) -> None:
-    """Agents have scratches of their own beside the document."""
-    for owner in ("", "ada", "bob"):
-        assert space.patch(("p", "set", b"1"), owner=owner).rest == (1, b"")
-    assert space.hash("agent:ada:kv") == space.hash("agent:bob:kv") == space.hash("ws:doc")
+    """Agents have scratches of their own beside the document, and so has each session."""
+    owners = {"": "ws:doc", "ada": "agent:ada:kv", "bob": "agent:bob:kv"}
+    for number, owner in enumerate(owners):
+        assert space.patch(("p", "set", b"%d" % number), owner=owner).rest == (1, b"")
+    for number, part in enumerate(owners.values()):
+        assert space.hash(part) == {"p": f"1 ada {number}"}
 
 
 def test_scratches_remember_apart(space: Space) -> None:
