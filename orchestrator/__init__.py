@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from orchestrator.core.errors import InvalidInput as InvalidInput
     from orchestrator.core.errors import KeyConflict as KeyConflict
     from orchestrator.core.errors import LaneBusy as LaneBusy
+    from orchestrator.core.errors import LeaseLapsed as LeaseLapsed
     from orchestrator.core.errors import LockBusy as LockBusy
     from orchestrator.core.errors import LockError as LockError
     from orchestrator.core.errors import LockLost as LockLost

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, Unpack, overload
 
-from anyio import lowlevel
+from anyio import CancelScope, lowlevel
 
 from orchestrator.core.durations import to_seconds
+from orchestrator.core.errors import LeaseLapsed
 from orchestrator.core.log import get_logger
 from orchestrator.tasks.model import Progress
 from orchestrator.tasks.submission import Parent, Submission
 from orchestrator.workers.asking import NO_DEFAULT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from datetime import datetime
 
     from orchestrator.agent_state.states import AgentState
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LONGEST_TIMER_S: Final = 3600.0
 _log = get_logger("agent")
 
 
@@ -73,6 +77,10 @@ class AttemptResources(Protocol):
     cancel_seen: bool
     timer: AttemptTimer | None
     locks_in_use: AttemptLocks | None
+
+    @property
+    def lease_left_s(self) -> float:
+        """Seconds until the lease lapses by the clock of this process; 0 if it has lapsed or is lost."""
 
     @property
     def output(self) -> Output:
@@ -164,6 +172,46 @@ class TaskContext:
             self._resources.cancel_seen = True
             return True
         return False
+
+    @property
+    def lease_lost(self) -> bool:
+        """True while another worker may run the task: the lease has lapsed by the worker's own clock, or is lost.
+
+        A worker that is cut off from Redis reads it without asking Redis. In an outage of Redis that ends before
+        another worker takes the task, it becomes False again. Works in threads too.
+        """
+        return self._resources.lease_left_s == 0
+
+    @asynccontextmanager
+    async def while_leased(self) -> AsyncIterator[None]:
+        """Run a block only while the lease lasts: `async with ctx.while_leased():`.
+
+        The block is cancelled when the lease lapses by the worker's own clock, before another worker can adopt the
+        task. Use it around effects outside of Redis that must not overlap with those of the next attempt.
+
+        Raises:
+            LeaseLapsed: the lease has lapsed. If the handler lets it pass, the task returns to its queue, no attempt
+                counted, unless another worker has it.
+        """
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+        with CancelScope() as body:
+
+            def check() -> None:
+                nonlocal timer
+                if left_s := self._resources.lease_left_s:
+                    timer = loop.call_later(min(left_s, _LONGEST_TIMER_S), check)
+                else:
+                    body.cancel()
+
+            check()
+            try:
+                yield
+            finally:
+                if timer is not None:
+                    timer.cancel()
+        if body.cancelled_caught:
+            raise LeaseLapsed(self.task_id)
 
     @property
     def log(self) -> Any:

@@ -10,6 +10,7 @@ OrchestratorError
 │   ├── ServerRefused              refused for good: permissions, a wrong type, a bug (exit 1)
 │   └── FormatMismatch             another version wrote the data (exit 78)
 ├── Fenced                         this attempt no longer owns its task (exit 1)
+├── LeaseLapsed                    this attempt's lease has lapsed by the clock of its worker (exit 1)
 ├── LockError                      a lock was not acquired, or not kept
 │   ├── LockBusy                   another owner holds it (exit 75)
 │   │   └── Occupied               a task or an editor holds the session or agent alone (exit 75)
@@ -125,6 +126,14 @@ class Fenced(OrchestratorError):
         super().__init__(f"this attempt no longer owns task {task_id}; its changes have no effect{by_now}")
         self.task_id = task_id
         self.owner = owner
+
+
+class LeaseLapsed(OrchestratorError):
+    """The lease of an attempt lapsed by the clock of its worker; another worker may run the task by now."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"the lease of task {task_id} has lapsed, because Redis confirmed no renewal in time")
+        self.task_id = task_id
 
 
 class LockError(OrchestratorError):

@@ -47,7 +47,8 @@ class StopCause(Enum):
 class Attempt(msgspec.Struct, eq=False):
     """One inbox entry that this worker holds, from its delivery until its verdict is stored.
 
-    The event loop writes it. The heartbeat thread reads it, and calls `mark_cancelled` and `mark_lease_lost`.
+    The event loop writes it. The heartbeat thread reads it, sets `leased_until_s`, and calls `mark_cancelled` and
+    `mark_lease_lost`.
 
     Attributes:
         grace_s: time for a cancelled handler to end, before the worker abandons it.
@@ -63,6 +64,7 @@ class Attempt(msgspec.Struct, eq=False):
         lock_owner: the new owner of its execution lock, for LOCK_LOST.
         limit_s: the limit that it exceeded, for TIMEOUT and SILENCE.
         leave_thread: makes the slot stop waiting for a handler that runs in a thread.
+        leased_until_s: monotonic time at which its lease lapses, counted from before the last call that renewed it.
         admit_next: lets the next task that crashed a worker start; see `CrashIsolation`.
     """
 
@@ -82,6 +84,7 @@ class Attempt(msgspec.Struct, eq=False):
     stop_reason: str = ""
     lock_owner: str = ""
     limit_s: float = 0.0
+    leased_until_s: float = math.inf
     leave_thread: Callable[[], None] | None = None
     admit_next: Callable[[], None] | None = None
     _abandon: Callable[[Attempt], None] | None = None

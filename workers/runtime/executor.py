@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from orchestrator.core.backoff import Backoff
-from orchestrator.core.errors import Fenced, InvalidInput, StoreError
+from orchestrator.core.errors import Fenced, InvalidInput, LeaseLapsed, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.locks.execution import ExecutionLockBusy, ExecutionLockDeadlock
 from orchestrator.tasks import scripts
@@ -337,6 +337,8 @@ class Executor:
             # Another attempt owns the task: there is nothing to store.
             self._in_flight.drop(delivery)
             return None
+        if isinstance(cause, LeaseLapsed) and cause.task_id == delivery.task_id:
+            return Verdict(VerdictKind.REQUEUE, reason=one_line(str(cause)))
         had_outage = self._parts.client.last_outage_s() >= attempt.started_s
         return failed(
             failure,

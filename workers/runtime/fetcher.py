@@ -118,10 +118,10 @@ class Fetcher:
             block_ms=max(1, int(block_s * 1000)),
         )
         if deliveries:
-            deliveries = await self._still_ours(deliveries, age_s=time.monotonic() - asked_s)
+            deliveries, leased_s = await self._still_ours(deliveries, asked_s)
             if deliveries and self._agent.limited:
                 deliveries = await self._fresh(deliveries)
-            self._start(deliveries)
+            self._start(deliveries, leased_s)
         self._reply_lost = False
 
     async def _adopt(self, free: int) -> None:
@@ -133,7 +133,7 @@ class Fetcher:
         self._adopted_s = self._checked_s = time.monotonic()
         if deliveries:
             _log.info("entries_adopted", agent=self._agent.name, count=len(deliveries))
-            self._start(await self._still_ours(deliveries, age_s=self._adopted_s - asked_s))
+            self._start(*await self._still_ours(deliveries, asked_s))
         self._reply_lost = False
 
     async def _lost_and_expired(self, limit: int, *, retry_for_s: float = 0.0) -> list[Delivery]:
@@ -153,20 +153,27 @@ class Fetcher:
         )
         return await self._services.store.call(call, retry_for_s=retry_for_s)
 
-    def _start(self, deliveries: list[Delivery]) -> None:
+    def _start(self, deliveries: list[Delivery], leased_s: float) -> None:
         for delivery in deliveries:
             attempt = self._in_flight.add(delivery)
             if attempt is not None:
+                attempt.leased_until_s = leased_s + self._lease_s
                 self._slots.start(attempt)
 
-    async def _still_ours(self, deliveries: list[Delivery], *, age_s: float) -> list[Delivery]:
-        """Drop entries of a late reply that another worker has adopted (protocol rule 13)."""
-        if age_s <= self._lease_s / 2:
-            return deliveries
+    async def _still_ours(self, deliveries: list[Delivery], asked_s: float) -> tuple[list[Delivery], float]:
+        """Drop entries of a late reply that another worker has adopted (protocol rule 13).
+
+        Returns:
+            The entries of this worker, and the time from which their leases count.
+        """
+        now_s = time.monotonic()
+        if now_s - asked_s <= self._lease_s / 2:
+            return deliveries, asked_s
         rows = [(one.entry, one.task_id, one.generation) for one in deliveries]
         call = scripts.renew(self._services.keys, worker=self._parts.worker, agent=self._agent.name, rows=rows)
         _, statuses = await self._services.store.call(call)
-        return [one for one, status in zip(deliveries, statuses, strict=True) if status is not LeaseStatus.LOST]
+        kept = [one for one, status in zip(deliveries, statuses, strict=True) if status is not LeaseStatus.LOST]
+        return kept, now_s
 
     async def _fresh(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Return limited entries whose rate-limit grant is too old (protocol rule 14)."""

@@ -195,7 +195,7 @@ class Heartbeat:
         # Before the leases: no lock may outlive the lease of its attempt (protocol rule 18).
         self._keep_locks(store, early_s=math.inf)
         for agent in self._agents:
-            self._renew(store, agent.name)
+            self._renew(store, agent.name, agent.lease_ms / 1000)
         # After the leases: only an attempt that still owns its task may take back a lapsed lock.
         self._keep_locks(store, lapsed=True)
         backlogs = [(agent.name, self._throughputs[agent.name].backlog) for agent in self._agents]
@@ -209,7 +209,7 @@ class Heartbeat:
         self._reachable = True
         self._pauses.reset()
 
-    def _renew(self, store: SyncStore, agent: str) -> None:
+    def _renew(self, store: SyncStore, agent: str, lease_s: float) -> None:
         in_flight = self._parts.in_flight
         attempts = in_flight.of(agent)
         if not attempts and not self._surplus.get(agent):
@@ -217,8 +217,11 @@ class Heartbeat:
             return
         rows = [(one.delivery.entry, one.delivery.task_id, one.delivery.generation) for one in attempts]
         call = scripts.renew(self._parts.services.keys, worker=self._parts.worker, agent=agent, rows=rows)
+        sent_s = time.monotonic()
         pending, statuses = store.call(call)
         for attempt, status in zip(attempts, statuses, strict=True):
+            if status is not LeaseStatus.LOST:
+                attempt.leased_until_s = sent_s + lease_s
             if status is LeaseStatus.LOST and in_flight.get(agent, attempt.delivery.entry) is attempt:
                 attempt.mark_lease_lost()
                 self._loop.call_soon_threadsafe(attempt.stop, StopCause.LEASE_LOST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from orchestrator.locks.attempt import AttemptLocks
@@ -36,7 +37,7 @@ class Locking:
         delivery, session, keys = attempt.delivery, attempt.envelope.session, self._services.keys
 
         async def owns() -> bool:
-            return await self._owns(attempt)
+            return await self._owns(attempt, lease_ms)
 
         owner = LockOwner(
             task=delivery.task_id,
@@ -62,16 +63,18 @@ class Locking:
         )
         return AttemptLocks(execution, named)
 
-    async def _owns(self, attempt: Attempt) -> bool:
+    async def _owns(self, attempt: Attempt, lease_ms: int) -> bool:
         """Ask Redis whether the attempt still owns its task (protocol rule 18)."""
         delivery = attempt.delivery
         rows = [(delivery.entry, delivery.task_id, delivery.generation)]
         call = scripts.renew(self._services.keys, worker=self._worker, agent=delivery.agent, rows=rows)
         retry_for_s = self._services.settings.redis.command_timeout_s
+        sent_s = time.monotonic()
         _, (status,) = await self._services.store.call(call, retry_for_s=retry_for_s)
         if status is LeaseStatus.LOST:
             attempt.stop(StopCause.LEASE_LOST)
             return False
+        attempt.leased_until_s = max(attempt.leased_until_s, sent_s + lease_ms / 1000)
         if status is LeaseStatus.CANCELLED:
             attempt.stop(StopCause.CANCELLED)
         return True

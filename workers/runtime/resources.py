@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -51,6 +52,12 @@ class Resources:
         self._attempt, self._parts = attempt, parts
         self._lock_mode: LockMode = lock_mode
         self._lease_ms = lease_ms
+
+    @property
+    def lease_left_s(self) -> float:
+        """Seconds until the lease lapses by the clock of this process; 0 if it has lapsed or is lost."""
+        attempt = self._attempt
+        return max(0.0, attempt.leased_until_s - time.monotonic()) if attempt.owns_task else 0.0
 
     async def client(self) -> Orchestrator:
         """Open the client that submits child tasks."""

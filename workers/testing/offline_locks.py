@@ -26,7 +26,7 @@ class OfflineLocking(Locking):
         super().__init__(replace(services, store=store), worker="")
         self.renewer = _OfflineLockRenewer()
 
-    async def _owns(self, attempt: Attempt) -> bool:  # noqa: ARG002 - there is only one attempt
+    async def _owns(self, attempt: Attempt, lease_ms: int) -> bool:  # noqa: ARG002 - there is only one attempt
         return True
 
 
