@@ -32,15 +32,10 @@ local function note(row, code)
   if may_repair then repaired = repaired + 1 end
 end
 
--- Returns whether the keys that `recount_agent` writes for an agent have their types.
-local function countable(agent)
-  return has_type(types, pool .. ':parked:' .. agent, 'zset') and has_type(types, pool .. ':queue:agent:' .. agent, 'zset')
-end
-
 local function check_agent(row, agent)
   local agent_key = pool .. ':agent:' .. agent
   local members_key = agent_key .. ':workers'
-  if not has_type(types, agent_key, 'hash') or not has_type(types, members_key, 'hash') or not countable(agent) then return end
+  if not has_type(types, agent_key, 'hash') or not has_type(types, members_key, 'hash') then return end
   if types[agent_key] == 'none' and types[members_key] == 'none' then return end
   local workers, rows_of = redis.call('HKEYS', members_key), redis.call('HVALS', members_key)
   local gone = {}

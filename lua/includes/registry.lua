@@ -1,5 +1,6 @@
 -- The registry of workers and agents.
 --@include notify: notify_supervisor
+--@include parked: start_unparking
 
 -- Derives what an agent offers from its live workers: the sum of slots, the skills that all of them have, so that a
 -- rolling upgrade assigns no task to a worker without its skill, and the smallest backlog.
@@ -32,14 +33,7 @@ local function recount_agent(pool, agent)
       if not now_has[skill] then redis.call('ZREM', pool .. ':skills:' .. skill, agent) end
     end
     for i = 1, #names do redis.call('ZADD', pool .. ':skills:' .. names[i], 0, agent) end
-    -- Tasks that are addressed to this agent and parked are queued again, in their order.
-    local parked_key, queue = pool .. ':parked:' .. agent, 'agent:' .. agent
-    if live > 0 and redis.call('EXISTS', parked_key) == 1 then
-      local queue_key = pool .. ':queue:' .. queue
-      redis.call('ZUNIONSTORE', queue_key, 2, queue_key, parked_key, 'AGGREGATE', 'MIN')
-      redis.call('SADD', pool .. ':queues', queue)
-      redis.call('UNLINK', parked_key)
-    end
+    if live > 0 then start_unparking(pool, agent) end
   end
   notify_supervisor(pool, 'agents')
 end

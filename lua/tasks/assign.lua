@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Moves the best ready tasks of an agent's queues into its inbox: as many as its workers' free slots, its limits,
--- `limit` and 1 MiB of envelopes allow. A task that is assigned has taken its slots of the limits.
--- returns: assigned, left (1: tasks and room remain: call again), next_free_us (0: no limit holds tasks back), now_us
+-- `limit` and 1 MiB of envelopes allow. A task that is assigned has taken its slots of the limits. After the agent got a
+-- skill, each call also returns up to 500 parked tasks to its queue.
+-- returns: assigned, left (1: tasks and room, or tasks to unpark, remain: call again), next_free_us (0: no limit holds tasks back), now_us
 -- repeat: assigns further tasks
 local pool    = KEYS[1]             -- key: root of the pool's slot
 local agent   = ARGV[1]             -- str: agent
@@ -12,6 +13,7 @@ local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include output: append_event
 --@include desired: is_active, agent_blocked, any_session_stopped, stopped_scope
 --@include queue: remove_from_queue
+--@include parked: unpark
 --@include limit: limit_room, take_slots
 --@include ending: start_endings, end_task, flush_endings
 
@@ -19,7 +21,7 @@ local inline_bytes, call_bytes = 16384, 1048576
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
-local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limits')
+local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limits', 'unpark')
 local slots = tonumber(spec.slots or 0)
 if slots == 0 then return {0, 0, 0, now} end
 local backlog, limits = tonumber(spec.backlog), spec.limits
@@ -32,6 +34,7 @@ for skill in string.gmatch(spec.skills, '%S+') do
   queues[#queues + 1] = 'skill:' .. skill
   skilled[skill] = true
 end
+local unparking = spec.unpark and unpark(pool, agent, skilled, spec.unpark, 500) and 1 or 0
 
 local room = slots * (1 + backlog) - redis.call('XLEN', inbox_key)
 -- A marked agent notifies supervisors when its entries fall below its slots plus half the backlog (protocol rule 6).
@@ -51,11 +54,11 @@ for i = 1, #queues do
     filled[#filled + 1] = queue
   end
 end
-if #filled == 0 then return {0, 0, 0, now} end
+if #filled == 0 then return {0, unparking, 0, now} end
 if want <= 0 then
   -- Only a full inbox is marked, because a limit reopens by time.
   if room <= 0 then redis.call('HSET', agent_key, 'mark', ring_below) end
-  return {0, 0, next_free, now}
+  return {0, unparking, next_free, now}
 end
 local each = want
 if #filled > 1 then each = math.max(1, math.min(want, math.floor(1000 / #filled))) end
@@ -181,9 +184,9 @@ if #expiring > 0 then redis.call('ZREM', pool .. ':expiring', unpack(expiring)) 
 if assigned > 0 then ending.counts.assigned = assigned end
 flush_endings(pool, ending)
 
-if not remain then return {assigned, 0, 0, now} end
+if not remain then return {assigned, unparking, 0, now} end
 if assigned >= room then
   redis.call('HSET', agent_key, 'mark', ring_below)
-  return {assigned, 0, 0, now}
+  return {assigned, unparking, 0, now}
 end
 return {assigned, 1, 0, now}

@@ -11,6 +11,7 @@ local max_tasks   = tonumber(ARGV[2])         -- int: cap of one queue
 local max_wait_s  = tonumber(ARGV[3])         -- int: lifetime of a task that waits
 local now_arg     = ARGV[4]                   -- time: test override, microseconds
 --@include time: now_us, integer
+--@include key: percent_encode
 --@include envelope: skill_queue, session_of
 --@include record: read_task, has_ended, lifetime, rank_of
 --@include desired: is_active
@@ -31,6 +32,7 @@ for i = 1, #rows do task_keys[i] = task_prefix .. rows[i].id end
 local any_known = redis.call('EXISTS', unpack(task_keys)) > 0
 
 local any_active, refusing = redis.call('EXISTS', pool .. ':desired') == 1, {}
+local any_held = any_active and redis.call('EXISTS', pool .. ':held') == 1
 
 -- Returns the slot of the first active command that refuses a new task, a stop or a drain of its queue; or nil.
 local function refused_by(queue, skill, envelope)
@@ -59,6 +61,28 @@ local function length_of(place)
     if agent then lengths[place] = lengths[place] + redis.call('ZCARD', pool .. ':parked:' .. agent) end
   end
   return lengths[place]
+end
+
+-- Returns how many tasks the stop of a scope holds back.
+local function held_by(scope)
+  local place = 'held:' .. scope
+  lengths[place] = lengths[place] or redis.call('ZCARD', pool .. ':' .. place)
+  return lengths[place]
+end
+
+-- Returns what leaves no room for a task in a queue, or nil: the queue, or the slot of a stop that holds tasks of the
+-- same session or skill back. They would stand in the queue without the stop (protocol rule 7).
+local function full_place(queue, skill, envelope)
+  local length = length_of(queue)
+  if length >= max_tasks then return queue end
+  if not any_held then return nil end
+  -- Tasks of a skill's own queue, whose rows name no skill, stay there while their skill is stopped.
+  if skill and length + held_by('skill:' .. skill) >= max_tasks then return 'stop:skill:' .. skill end
+  local session = session_of(envelope)
+  if session and length + held_by('session:' .. percent_encode(session)) >= max_tasks then
+    return 'stop:session:' .. session
+  end
+  return nil
 end
 
 -- Returns the live task of a lane, or nil. A member that was lost without an end is marked as `stale` and blocks no
@@ -139,13 +163,18 @@ local function judge(i, row)
     local place = 'lane:' .. lane
     if length_of(place) > 0 then
       waits_in = place
-    elseif length_of(queue) < max_tasks then
+    elseif not full_place(queue, row.skill, row.envelope) then
       lengths[place] = 1
     end
   end
-  local length = length_of(waits_in)
-  if length >= max_tasks then return 'full', waits_in end
-  lengths[waits_in] = length + 1
+  local full
+  if waits_in == queue then
+    full = full_place(queue, row.skill, row.envelope)
+  elseif length_of(waits_in) >= max_tasks then
+    full = waits_in
+  end
+  if full then return 'full', full end
+  lengths[waits_in] = length_of(waits_in) + 1
   seen_ids[id] = true
   if idem then seen_keys[idem] = id .. ' ' .. digest end
   accepted[#accepted + 1] = i

@@ -272,12 +272,27 @@ class KeyConflict(SubmitRefused):
 
 
 class QueueFull(SubmitRefused):
-    """A queue has reached its limit; the task was not stored."""
+    """A queue has reached its limit; the task was not stored.
+
+    Attributes:
+        queue: the queue, `lane:NAME`, `scheduled`, or the slot of a stop, as `stop:session:101`, if the tasks that it
+            holds back reach the limit together with the queue.
+        cap: the limit.
+    """
 
     def __init__(self, queue: str, cap: int) -> None:
-        super().__init__(
-            f"queue {queue} holds its maximum of {cap} tasks; submit again later, add workers, or raise queue.max_tasks"
-        )
+        slot = parse_slot(queue)
+        if slot.verb == "stop":
+            text = (
+                f"the queue and the tasks that the stop of {slot.scope} holds back reach the maximum of {cap} tasks; "
+                "submit again after `orc start`, or raise queue.max_tasks"
+            )
+        else:
+            text = (
+                f"queue {queue} holds its maximum of {cap} tasks; submit again later, add workers, or raise "
+                "queue.max_tasks"
+            )
+        super().__init__(text)
         self.queue = queue
         self.cap = cap
 

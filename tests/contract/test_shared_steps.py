@@ -32,7 +32,7 @@ SOURCES |= {
         (
             "notes a non-empty queue",
             r"'SADD', (list_key|pool \.\. ':queues')",
-            {"queue.put_ready", "registry.recount_agent", "tasks/repair.lua"},
+            {"queue.put_ready", "tasks/repair.lua"},
         ),
         ("takes an entry out", r"'(XACKDEL|XACK|XDEL)', inbox_key", {"inbox.remove_entries"}),
         ("gives the turn of a lane on", r"'ZREM', lane_key", {"lane.pass_lane"}),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import pytest
 
-from orchestrator import Agent, TaskCancelled, TaskContext
+from orchestrator import Agent, QueueFull, TaskCancelled, TaskContext
 from orchestrator.control.commands import CancelTasks, Start, Stop, encode_command
 from orchestrator.control.signing import Signer
 from orchestrator.core.command_record import VERSION, Issued, SlotValue, pack_issued, pack_slot_value
@@ -86,6 +87,29 @@ async def test_a_stop_lets_run_what_runs(team: LocalTeam, scope: dict[str, Any])
     start = await team.orc.admin.start(**scope, reason="over", actor="ann")
     assert await waiting.result(TIMEOUT_S) == 1
     await says(team, start.id, worker.id, "done")
+
+
+@pytest.mark.parametrize("settings", [{"queue__max_tasks": 20}], indirect=True)
+async def test_a_stopped_session_cannot_exceed_the_cap_of_its_queue(team: LocalTeam) -> None:
+    """Its tasks are held back and count; another session submits and runs, and this one again after the stop."""
+    editor = Editor()
+    editor.gate.set()
+    await team.work(editor.agent)
+    await team.orc.admin.stop(session="101", actor="ann")
+    accepted = []
+    for count in (10, 20):
+        accepted += [await team.orc.submit("work", session="101") for _ in range(10)]
+        await wait_for(partial(_held, team, count), "the supervisor to hold the tasks back")
+    with pytest.raises(QueueFull, match=r"the stop of session:101 holds back reach the maximum of 20 tasks"):
+        await team.orc.submit("work", session="101")
+    assert await (await team.orc.submit("work", session="102")).result(TIMEOUT_S) == 1
+    await team.orc.admin.start(session="101", actor="ann")
+    assert [await handle.result(TIMEOUT_S) for handle in accepted] == [1] * 20
+    assert await (await team.orc.submit("work", session="101")).result(TIMEOUT_S) == 1
+
+
+async def _held(team: LocalTeam, count: int) -> bool:
+    return bool(await team.services.store.execute("ZCARD", team.services.keys.held("session:101")) == count)
 
 
 @each_scope

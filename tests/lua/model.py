@@ -140,6 +140,7 @@ class Agent:
     grace: int = 0
     swept: int = 0
     rest: bool = False
+    unparking: bool = False
 
     @property
     def queues(self) -> list[str]:
@@ -322,6 +323,10 @@ class Model:
         """lua/tasks/assign.lua."""
         agent = self.agents[name]
         self.turns.clear()
+        if agent.unparking:
+            agent.unparking = False
+            for task in self.parked(name):
+                task.parked = task.row.skill not in agent.skills
         filled = [queue for queue in agent.queues if self.queue(queue)]
         if not agent.slots or not filled:
             return Assigned(0, left=False, wait_us=0)
@@ -678,10 +683,9 @@ class Model:
         task.due = due
 
     def change_skills(self, name: str, skills: frozenset[str]) -> None:
-        """All workers of an agent leave and come back with other skills: what was parked gets another look."""
+        """All workers of an agent leave and come back with other skills: `assign` examines what was parked."""
         self.agents[name].skills = skills
-        for task in self.parked(name):
-            task.parked = False
+        self.agents[name].unparking = True
 
     # Shared steps -----------------------------------------------------------------------------------------------------
 

@@ -219,6 +219,26 @@ def test_held_task_is_cancelled(pool: Pool) -> None:
     assert pool.execute("EXISTS", pool.keys.suspended_scopes) == 0
 
 
+def test_held_tasks_count(pool: Pool) -> None:
+    """Tasks that a stop holds back count against the cap, for tasks of the stopped session or skill only."""
+    pool.register(team=Team(skills=frozenset({"sum", "other"})))
+    order(pool, "stop", session=STRANGE)
+    order(pool, "stop", skill="sum")
+    statuses = []
+    for turn in range(4):
+        in_session = [of_session(STRANGE, queue="skill:other", lane=f"{turn}-{n}") for n in range(2)]
+        statuses += pool.submit(*in_session, row(queue="agent:ed", skill="sum"), max_tasks=3)
+        assert given(pool) == []
+    created, full = ("created", ""), ("full", f"stop:session:{STRANGE}")
+    assert statuses[:6] == [created, created, created, created, full, created]
+    assert statuses[6:] == [full, full, created, full, full, ("full", "stop:skill:sum")]
+    assert pool.submit(of_session("mine", queue="skill:other"), row(), max_tasks=1) == [created, created]
+    order(pool, "start", session=STRANGE)
+    assert release(pool, f"session:{encode_foreign('session', STRANGE)}") == (3, False)
+    assert pool.submit(of_session(STRANGE, queue="skill:other"), max_tasks=4) == [("full", "skill:other")]
+    assert pool.submit(of_session(STRANGE, queue="skill:other"), max_tasks=5) == [created]
+
+
 def test_leaving_costs_the_same_beside_many_stops(pool: Pool) -> None:
     """However many sessions are stopped: a task that leaves its queue is looked for where it can be."""
     pool.register()

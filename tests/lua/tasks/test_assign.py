@@ -217,10 +217,21 @@ def test_parks_what_the_agent_lacks(pool: Pool) -> None:
     pool.notifications()
     pool.register(team=Team(skills=frozenset({"a", "b"})))
     assert pool.notifications() == ["agents"]
-    assert pool.queue("agent:ed") == [parked.id]
-    assert pool.execute("EXISTS", f"{pool.keys.root}:parked:ed") == 0
-    assert pool.execute("SMEMBERS", pool.keys.queues) == [b"agent:ed"]
     assert {delivery.task_id for delivery in pool.deliver()} == {parked.id, fine.id}
+    assert pool.execute("EXISTS", f"{pool.keys.root}:parked:ed") == 0
+    assert "unpark" not in pool.agent()
+
+
+def park(pool: Pool, skill: str, count: int) -> list[str]:
+    """Park tasks of an agent that has only the skill `a`."""
+    pool.register(team=Team(skills=frozenset({"a"})), slots=1)
+    ids: list[str] = []
+    while len(ids) < count:
+        ids += pool.put(*[row(queue="agent:ed", skill=skill) for _ in range(min(500, count - len(ids)))])
+    while pool.assign().left:
+        pass
+    assert pool.queue("agent:ed") == []
+    return ids
 
 
 def test_all_parked_come_back(pool: Pool) -> None:
@@ -235,6 +246,48 @@ def test_all_parked_come_back(pool: Pool) -> None:
     while pool.assign().left:
         pass
     assert [delivery.task_id for delivery in pool.read(limit=2000)] == first + parked
+
+
+def test_parked_tasks_come_back_in_bounded_steps(pool: Pool) -> None:
+    """A registration moves no parked task; each `assign` examines 500, also for a full agent, until none is left."""
+    parked_key = f"{pool.keys.root}:parked:ed"
+    lacking = park(pool, "c", 300)
+    having = park(pool, "b", 900)
+    before = pool.commands()
+    pool.register(team=Team(skills=frozenset({"a"})), slots=1)
+    usual = pool.commands() - before
+    before = pool.commands()
+    pool.register(team=Team(skills=frozenset({"a", "b"})), slots=1)
+    assert pool.commands() - before < usual + 10
+    assert pool.execute("ZCARD", parked_key) == 1200
+    returned = []
+    for left in (True, True, False):
+        assert pool.assign().left is left
+        returned.append(1200 - pool.execute("ZCARD", parked_key))
+    assert returned == [200, 700, 900]
+    assert pool.members(parked_key) == lacking
+    assert [one.task_id for one in pool.read()] == having[:1]
+    assert pool.queue("agent:ed") == having[1:]
+    assert pool.execute("SMEMBERS", pool.keys.queues) == [b"agent:ed"]
+
+
+def test_parked_tasks_are_found_although_others_leave_meanwhile(pool: Pool) -> None:
+    """The search begins anew when the task that it continues behind is gone, or when the skills change again."""
+    parked_key = f"{pool.keys.root}:parked:ed"
+    lacking = park(pool, "c", 500)
+    having = park(pool, "b", 600)
+    pool.register(team=Team(skills=frozenset({"a", "b"})), slots=1)
+    assert pool.assign().left
+    assert pool.execute("ZCARD", parked_key) == 1100
+    pool.cancel(lacking[-1])
+    assert pool.assign().left
+    assert pool.execute("ZCARD", parked_key) == 1098
+    pool.register(team=Team(skills=frozenset({"a", "b", "c"})), slots=1)
+    while pool.assign().left:
+        pass
+    assert pool.execute("EXISTS", parked_key) == 0
+    assert [one.task_id for one in pool.read()] == having[:1]
+    assert pool.queue("agent:ed") == [*lacking[:-1], *having[1:]]
 
 
 class TestMark:
