@@ -25,6 +25,8 @@ from tests.helpers.subprocesses import alive
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import redis
 
     from orchestrator.core.settings import Settings
@@ -50,6 +52,27 @@ async def test_what_a_worker_started_ends_with_it(
             other, child = await (await orc.submit("spawn")).result(timeout=15)
             assert other != worker
             os.kill(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("death", ["killed", pytest.param("frozen", marks=pytest.mark.slow)])
+async def test_what_a_handler_process_started_ends_with_the_worker(
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog, tmp_path: Path, death: str
+) -> None:
+    """The process of a handler has a group of its own; the host kills it and the handler's programs with the worker."""
+    timings = {"stuck_after_s": 1.0, "heartbeat_s": 0.2} if death == "frozen" else {}
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0, **timings)
+    with ExitStack() as stack:
+        stack.enter_context(subprocesses.supervisor(settings))
+        stack.enter_context(subprocesses.host(settings, attempt_log, processes=1, agents=AGENTS))
+        async with Orchestrator(settings=settings) as orc:
+            file = tmp_path / "pids"
+            await orc.submit("spawn_apart", {"pid_file": str(file)})
+            await wait_for(file.exists, "the program", 20)
+            worker, process, program = map(int, file.read_text().split())
+            groups = [os.getpgid(pid) for pid in (worker, process, program)]
+            assert groups == [worker, process, process]
+            os.kill(worker, signal.SIGKILL if death == "killed" else signal.SIGSTOP)
+            await wait_for(lambda: not any(map(alive, (process, program))), "process and program to be killed", 20)
 
 
 @pytest.mark.slow

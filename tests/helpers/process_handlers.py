@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import subprocess
@@ -81,6 +82,20 @@ def hold(marker: str) -> None:
     """Say who runs it, then sleep."""
     Path(marker).write_text(str(os.getpid()))
     time.sleep(60)
+
+
+@cruncher.skill(process=True, max_attempts=1)
+def run_program(pid_file: str, then: str = "wait") -> list[int]:
+    """Start a program that outlives a plain kill of this process; leave the ids of both, then end in some way."""
+    program = subprocess.Popen(["sleep", "600"])
+    pids = [os.getpid(), program.pid]
+    Path(pid_file).with_suffix(".part").write_text(json.dumps(pids))
+    Path(pid_file).with_suffix(".part").rename(pid_file)
+    if then == "wait":
+        program.wait()
+    elif then == "crash":
+        os._exit(3)
+    return pids
 
 
 class Unreadable(Exception):

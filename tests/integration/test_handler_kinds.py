@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 import threading
 import time
@@ -19,7 +20,8 @@ from orchestrator.core.settings import Settings
 from orchestrator.tasks.model import TaskState
 from orchestrator.workers.runtime.calling import HandlerCaller
 from tests.helpers.local_team import TIMEOUT_S
-from tests.helpers.process_handlers import Point, cruncher, swap
+from tests.helpers.process_handlers import Point, cruncher, run_program, swap
+from tests.helpers.subprocesses import alive
 from tests.helpers.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -290,14 +292,44 @@ async def test_a_process_that_takes_too_long_is_killed(team: LocalTeam, tmp_path
     await team.work(cruncher)
     with pytest.raises(TaskFailed, match="longer than its timeout"):
         await (await team.orc.submit("spin")).result(PROCESS_TIMEOUT_S)
-    marker = tmp_path / "pid"
-    handle = await team.orc.submit("hold", {"marker": str(marker)})
-    await wait_for(lambda: marker.exists() and marker.read_text() != "", "the start", PROCESS_TIMEOUT_S)
+    handle = await team.orc.submit(run_program, {"pid_file": str(tmp_path / "pids")})
+    pids = await started(tmp_path / "pids")
+    assert all(map(alive, pids))
     await handle.cancel("enough")
     with pytest.raises(TaskCancelled, match="enough"):
         await handle.result(TIMEOUT_S)
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(marker.read_text()), 0)
+    assert not alive(pids[0])
+    await gone(pids)
+
+
+async def test_what_a_handler_started_ends_with_its_process(team: LocalTeam, tmp_path: Path) -> None:
+    """The programs of a handler are killed with its process; those of one that returned live as long as the process."""
+    worker = await team.work(cruncher)
+    await (await team.orc.submit("where")).result(PROCESS_TIMEOUT_S)  # the import counts against the timeout
+    for end, timeout_s in (("wait", 0.5), ("crash", None), ("return", None)):
+        file = tmp_path / end
+        handle = await team.orc.submit(run_program, {"pid_file": str(file), "then": end}, timeout=timeout_s)
+        pids = await started(file)
+        if end == "return":
+            assert await handle.result(PROCESS_TIMEOUT_S) == pids
+            assert all(map(alive, pids))
+            await team.stop(worker)
+        else:
+            with pytest.raises(TaskFailed):
+                await handle.result(PROCESS_TIMEOUT_S)
+        await gone(pids)
+
+
+async def started(file: Path) -> list[int]:
+    """Wait for the program of a handler, and answer the ids of the handler's process and of the program."""
+    await wait_for(file.exists, "the program", PROCESS_TIMEOUT_S)
+    pids: list[int] = json.loads(await anyio.Path(file).read_text())
+    return pids
+
+
+async def gone(pids: list[int]) -> None:
+    """Wait until none of these processes runs."""
+    await wait_for(lambda: not any(map(alive, pids)), "the end of process and program")
 
 
 ENDS = {

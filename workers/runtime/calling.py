@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from orchestrator.workers.agent import Agent, Middleware
     from orchestrator.workers.context import TaskContext
     from orchestrator.workers.runtime.attempt import Attempt
+    from orchestrator.workers.runtime.process_groups import ProcessGroups
     from orchestrator.workers.skill import Skill
 
 
@@ -39,13 +40,13 @@ class HandlerCaller:
         ConfigError: a `process=True` handler cannot be imported by name.
     """
 
-    def __init__(self, agent: Agent, *, settings: Settings) -> None:
+    def __init__(self, agent: Agent, *, settings: Settings, groups: ProcessGroups | None = None) -> None:
         for skill in agent.skills.values():
             if skill.kind is HandlerKind.PROCESS:
                 check_found_by_name(skill)
         self._middleware: Sequence[Middleware] = agent.middleware
         self._threads = anyio.CapacityLimiter(agent.concurrency)
-        self._processes = HandlerProcesses(settings)
+        self._processes = HandlerProcesses(settings, groups)
 
     def call(self, attempt: Attempt) -> Awaitable[Any]:
         """Call the handler of a prepared attempt.

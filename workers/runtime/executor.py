@@ -85,7 +85,7 @@ class Executor:
     def __init__(self, agent: Agent, parts: WorkerParts, throughput: Throughput) -> None:
         settings = parts.services.settings
         self.slots = Slots(agent.concurrency, attempt=self._run)
-        self.caller = HandlerCaller(agent, settings=settings)
+        self.caller = HandlerCaller(agent, settings=settings, groups=parts.groups)
         self.state: Any = None
         self._agent, self._parts, self._throughput = agent, parts, throughput
         self._in_flight, self._completer, self._commands = parts.in_flight, parts.completer, parts.commands

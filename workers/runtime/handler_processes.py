@@ -2,7 +2,8 @@
 
 A call that finds no idle process starts one, which then serves later calls. A process that dies costs only the attempt
 that it ran. The worker kills the process of a cancelled attempt, because nothing else stops code that holds the
-interpreter lock. Arguments and results travel as JSON, failures as text; nothing is pickled.
+interpreter lock. Each process leads a process group, which ends with it: the programs that a handler started too.
+Arguments and results travel as JSON, failures as text; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -31,8 +33,11 @@ from orchestrator.workers.runtime.handler_process import (
     read_frame,
     write_frame,
 )
+from orchestrator.workers.runtime.process_groups import ProcessGroups
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from orchestrator.core.settings import Settings
     from orchestrator.workers.skill import Skill
 
@@ -60,8 +65,8 @@ class _Process:
 class HandlerProcesses:
     """The processes of one agent in one worker, at most one per slot because each call is an attempt."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, groups: ProcessGroups | None = None) -> None:
+        self._settings, self._groups = settings, groups or ProcessGroups()
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
 
@@ -90,7 +95,7 @@ class HandlerProcesses:
             if alive:
                 self._idle.append(process)
             else:
-                await _kill(process)
+                await self._end(process)
         if answer.kind != "returned":
             raise_failure(answer)
         return answer.data
@@ -122,7 +127,7 @@ class HandlerProcesses:
             if process.child.returncode is None:
                 self._busy.add(process)
                 return process
-            process.writer.close()
+            await self._end(process)
         with anyio.CancelScope(shield=True):  # an interrupted start would leak a process; it takes milliseconds
             process = await self._start()
         self._busy.add(process)
@@ -135,11 +140,12 @@ class HandlerProcesses:
                 child = await asyncio.create_subprocess_exec(
                     sys.executable, "-P", "-c", _START, str(theirs.fileno()), json.dumps(sys.path),
                     stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
-                    preexec_fn=end_with_parent(),  # it only calls prctl, which needs no lock
+                    preexec_fn=_lead_group(),  # it only makes system calls, which need no lock
                 )  # fmt: skip
             except BaseException:
                 ours.close()
                 raise
+        self._groups.add(child.pid)
         reader, writer = await asyncio.open_connection(sock=ours, limit=2**20)
         main = getattr(sys.modules["__main__"], "__file__", None)
         logging = self._settings.logging
@@ -155,9 +161,16 @@ class HandlerProcesses:
             for process in self._idle:
                 await process.child.wait()
         for process in (*self._idle, *self._busy):
-            await _kill(process)
+            await self._end(process)
         self._idle.clear()
         self._busy.clear()
+
+    async def _end(self, process: _Process) -> None:
+        """Kill a process and what its handlers started; it may have ended by itself."""
+        with anyio.CancelScope(shield=True):
+            process.writer.close()
+            self._groups.kill(process.child.pid)
+            await process.child.wait()
 
 
 def check_found_by_name(skill: Skill[Any, Any]) -> None:
@@ -179,12 +192,15 @@ def check_found_by_name(skill: Skill[Any, Any]) -> None:
         )
 
 
-async def _kill(process: _Process) -> None:
-    with anyio.CancelScope(shield=True):
-        process.writer.close()
-        if process.child.returncode is None:
-            process.child.kill()
-            await process.child.wait()
+def _lead_group() -> Callable[[], None]:
+    """Return the function that the process runs before exec: it leads a group and ends with the worker."""
+    end = end_with_parent()
+
+    def prepare() -> None:
+        os.setpgid(0, 0)
+        end()
+
+    return prepare
 
 
 def _ending(code: int) -> str:

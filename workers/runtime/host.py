@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from orchestrator.core.backoff import Backoff
@@ -23,6 +24,7 @@ from orchestrator.core.parent_process import end_with_parent
 from orchestrator.services import pool_keys, reach_server
 from orchestrator.workers.runtime.dead_worker import abandon_entries
 from orchestrator.workers.runtime.fetcher import POLLS_PER_LEASE
+from orchestrator.workers.runtime.process_groups import ProcessGroups, kill_group
 from orchestrator.workers.runtime.verdicts import describe
 from orchestrator.workers.runtime.watchdog import LoopWatchdog
 from orchestrator.workers.runtime.worker import run_worker
@@ -55,6 +57,7 @@ class WorkerProcess:
     started_s: float
     failures: int
     watchdog: LoopWatchdog
+    groups: ProcessGroups
 
 
 @dataclass(slots=True)
@@ -132,12 +135,13 @@ class Host:
         worker = new_worker_id()
         _flush()
         request_end = end_with_parent(signal.SIGTERM)
-        watchdog = LoopWatchdog(self._stuck_after_s)
+        watchdog, groups = LoopWatchdog(self._stuck_after_s), ProcessGroups()
         pid = os.fork()
         if pid == 0:
             bind_context(worker=worker)
-            _become_worker(request_end, lambda: run_loop(run_worker_as, self._settings, self._agents, worker, watchdog))
-        self._children[pid] = WorkerProcess(pid, worker, time.monotonic(), failures, watchdog)
+            run = partial(run_worker, worker=worker, watchdog=watchdog, groups=groups)
+            _become_worker(request_end, lambda: run_loop(run, self._settings, self._agents))
+        self._children[pid] = WorkerProcess(pid, worker, time.monotonic(), failures, watchdog, groups)
 
     def _fork_due(self) -> None:
         now_s = time.monotonic()
@@ -186,6 +190,8 @@ class Host:
             if child is not None:
                 silent_s, retired = child.watchdog.silent_s(), child.watchdog.retired
                 child.watchdog.close()
+                child.groups.kill_all()
+                child.groups.close()
                 self._handle_end(child, os.waitstatus_to_exitcode(raw_status), silent_s=silent_s, retired=retired)
 
     def _handle_end(self, child: WorkerProcess, code: int, *, silent_s: float, retired: bool) -> None:
@@ -205,7 +211,7 @@ class Host:
             if not self._signals:
                 self._stop_children(signal.SIGTERM)
             return
-        self._kill_group(child.pid)
+        kill_group(child.pid)
         self._dead_workers.append(DeadWorker(child.worker, cause, due_s=0.0))
         if self._signals and code in {-signal.SIGTERM, -signal.SIGINT}:
             return  # stopped before it handled signals, or after its work had ended
@@ -219,13 +225,6 @@ class Host:
         # The first replacement starts at once, because most deaths do not repeat.
         delay_s = 0.0 if failures == 1 else self._backoff.delay_s(failures)
         self._due.append((time.monotonic() + delay_s, failures))
-
-    @staticmethod
-    def _kill_group(pid: int) -> None:
-        try:
-            os.killpg(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return
 
     def _abandon_due(self) -> None:
         for dead in list(self._dead_workers):
@@ -263,11 +262,6 @@ def _open_store(settings: Settings) -> SyncStore:
 
     with reach_server(settings) as where:
         return SyncStore(where, pool_keys(settings), name="host")
-
-
-async def run_worker_as(settings: Settings, agents: Sequence[Agent], worker: str, watchdog: LoopWatchdog) -> None:
-    """Run a worker under the id that its host chose; a coroutine function for `run_loop`."""
-    await run_worker(settings, agents, worker=worker, watchdog=watchdog)
 
 
 def _become_worker(request_end: Callable[[], None], work: Callable[[], None]) -> NoReturn:

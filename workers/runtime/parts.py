@@ -14,6 +14,7 @@ from orchestrator.workers.runtime.crash_isolation import CrashIsolation
 from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.in_flight import InFlight
 from orchestrator.workers.runtime.locking import Locking
+from orchestrator.workers.runtime.process_groups import ProcessGroups
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -57,6 +58,7 @@ class WorkerParts:
     Attributes:
         worker: its id.
         client: submits child tasks.
+        groups: of the processes that run handlers; the host kills them when the worker is dead.
     """
 
     worker: str
@@ -68,9 +70,10 @@ class WorkerParts:
     commands: WorkerCommands
     crash_isolation: CrashIsolation
     client: ChildClient
+    groups: ProcessGroups
 
 
-def make_parts(services: Services, *, worker: str) -> WorkerParts:
+def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None = None) -> WorkerParts:
     """Return the services of a worker, without a call to Redis."""
     in_flight = InFlight(grace_s=services.settings.worker.grace_s)
     return WorkerParts(
@@ -83,4 +86,5 @@ def make_parts(services: Services, *, worker: str) -> WorkerParts:
         commands=WorkerCommands(),
         crash_isolation=CrashIsolation(),
         client=ChildClient(services),
+        groups=groups or ProcessGroups(),
     )

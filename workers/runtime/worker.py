@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.workers.agent import Agent
     from orchestrator.workers.runtime.parts import WorkerParts
+    from orchestrator.workers.runtime.process_groups import ProcessGroups
     from orchestrator.workers.runtime.watchdog import LoopWatchdog
 
 FLUSH_TIMEOUT_S: Final = 5.0
@@ -52,7 +53,12 @@ _log = get_logger(__name__)
 
 
 async def run_worker(
-    settings: Settings, agents: Sequence[Agent], *, worker: str | None = None, watchdog: LoopWatchdog | None = None
+    settings: Settings,
+    agents: Sequence[Agent],
+    *,
+    worker: str | None = None,
+    watchdog: LoopWatchdog | None = None,
+    groups: ProcessGroups | None = None,
 ) -> None:
     """Run a worker until SIGTERM or SIGINT.
 
@@ -61,13 +67,16 @@ async def run_worker(
         agents: the agents that it hosts.
         worker: its id; a new one by default.
         watchdog: records the turns of the event loop for the host.
+        groups: records the process groups of handlers for the host.
 
     Raises:
         ConfigError: the registry refused an agent.
         StoreError: Redis did not answer at the start.
     """
     async with open_services(settings, name="worker") as services:
-        await Worker(services, agents, worker=worker or new_worker_id(), watchdog=watchdog).run()
+        id_ = worker or new_worker_id()
+        parts = make_parts(services, worker=id_, groups=groups)
+        await Worker(services, agents, worker=id_, watchdog=watchdog, parts=parts).run()
 
 
 class Worker:

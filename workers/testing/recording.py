@@ -12,6 +12,7 @@ from orchestrator.workers.runtime.active_commands import WorkerCommands
 from orchestrator.workers.runtime.crash_isolation import CrashIsolation
 from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.parts import ChildClient, WorkerParts
+from orchestrator.workers.runtime.process_groups import ProcessGroups
 from orchestrator.workers.testing.children import ScriptedClient
 from orchestrator.workers.testing.offline_locks import OfflineLocking
 from orchestrator.workers.testing.scripted_record import ScriptedRecord
@@ -72,6 +73,7 @@ class Recording:
             commands=WorkerCommands(),
             crash_isolation=CrashIsolation(),
             client=_ScriptedChildClient(self.services, self.children),
+            groups=ProcessGroups(),
         )
 
     @property
