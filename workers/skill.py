@@ -58,7 +58,7 @@ class SkillOptions:
         timeout_s: limit of one attempt; None for no limit.
         silence_s: longest time between signs of life; None for no limit.
         max_attempts: failures after which the task becomes a dead letter.
-        max_deaths: worker deaths after which the task becomes a dead letter.
+        max_deaths: deaths of workers in which it was the only suspect, after which the task becomes a dead letter.
         backoff: `exponential` (full jitter), or a fixed number of seconds.
         lock: the scope that an attempt locks.
     """

@@ -8,9 +8,9 @@ local function skill_queue(envelope)
   return 'skill:' .. string.sub(envelope, 3, 2 + size - 160)
 end
 
--- Returns the session of an envelope, or nil. It follows skill, arguments and priority. The arguments are skipped by
--- their length, because the decoder does not know the binary type.
-local function session_of(envelope)
+-- Returns where the options of an envelope begin, behind skill and arguments, or nil: a plain task has none. The
+-- arguments are skipped by their length, because the decoder does not know the binary type.
+local function options_at(envelope)
   -- MessagePack: one byte opens the array, then a text of at most 31 bytes, or of more with a byte for its length.
   local size, at = string.byte(envelope, 2) or 160, 3
   if size == 217 then size, at = string.byte(envelope, 3), 4 else size = size - 160 end
@@ -20,8 +20,22 @@ local function session_of(envelope)
   elseif kind == 197 then at = at + 3 + a * 256 + b
   elseif kind == 198 then at = at + 5 + ((a * 256 + b) * 256 + c) * 256 + d
   else return nil end
-  -- What is usual ends after the arguments.
   if at > #envelope then return nil end
+  return at
+end
+
+-- Returns the session of an envelope, or nil. It follows the priority.
+local function session_of(envelope)
+  local at = options_at(envelope)
+  if not at then return nil end
   local _, _, session = cmsgpack.unpack_limit(envelope, 2, at - 1)
   return session or nil
+end
+
+-- Returns how many parents a task has above it, the last option of its envelope.
+local function depth_of(envelope)
+  local at = options_at(envelope)
+  if not at then return 0 end
+  local values = {cmsgpack.unpack_limit(envelope, 8, at - 1)}
+  return tonumber(values[9]) or 0
 end

@@ -1,6 +1,31 @@
 -- Inboxes: the streams that the workers of an agent read.
 --@include key: has_type
 --@include notify: notify_supervisor
+--@include record: forgiven_failures
+--@include output: append_event
+
+-- Adds an attempt to an agent's inbox and assigns its task. `task` has fails, deaths, requeued and out as the record has
+-- them. Returns the bytes of the envelope in the entry; the worker reads a larger one from the record.
+local function put_entry(pool, agent, id, score, generation, envelope, task)
+  local inbox_key = pool .. ':inbox:' .. agent
+  if #envelope > 16384 then envelope = '' end
+  local deaths = tonumber(task.deaths or 0)
+  local attempt = tonumber(task.fails or 0) + deaths + 1
+  local entry
+  if attempt == 1 then
+    entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'e', envelope)
+  elseif task.requeued then
+    local fails = forgiven_failures(task.requeued)
+    -- Last, so that older workers, which do not know the field, read the rest.
+    entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope,
+      'f', fails)
+  else
+    entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope)
+  end
+  redis.call('HSET', pool .. ':task:' .. id, 'state', 'assigned', 'at', agent .. ' ' .. entry .. ' ' .. score)
+  if task.out then append_event(pool, id, generation, attempt, 'assigned', agent) end
+  return #envelope
+end
 
 -- Returns the task of an inbox entry; '' when the entry is gone.
 local function task_of_entry(inbox_key, entry)

@@ -13,6 +13,12 @@ local function notify_worker(pool, worker, kind, id, generation)
   redis.call('EXPIRE', notes_key, 60)
 end
 
+-- Tells the workers of an agent that suspects wait. Of many workers only some are told; the rest ask at intervals.
+local function notify_of_suspects(pool, agent)
+  local workers = redis.call('HKEYS', pool .. ':agent:' .. agent .. ':workers')
+  for i = 1, math.min(#workers, 100) do notify_worker(pool, workers[i], 'suspects', '', '') end
+end
+
 -- Publishes that a task's output stream has grown. Followers also poll, so that a user without the right to publish
 -- loses time and the script does not fail halfway.
 local function publish_hint(out_key, entry)

@@ -35,9 +35,25 @@ local function enqueue(ready, queue, score, id)
   scored[#scored + 1] = id
 end
 
--- Removes one ready task from its queue, from the parked tasks of its agent, or from the tasks that a stop holds back.
+-- Adds tasks of one queue to its suspects, which wait until a worker process has room for them (protocol rule 8):
+-- `scored` is a flat list score, id, score, id ...
+local function put_suspects(pool, queue, scored)
+  redis.call('ZADD', pool .. ':suspects:' .. queue, unpack(scored))
+  redis.call('SADD', pool .. ':suspects', queue)
+end
+
+-- Removes tasks from the suspects of one queue and updates the index of queues with suspects.
+local function remove_suspects(pool, queue, ids)
+  local suspects_key = pool .. ':suspects:' .. queue
+  redis.call('ZREM', suspects_key, unpack(ids))
+  if redis.call('EXISTS', suspects_key) == 0 then redis.call('SREM', pool .. ':suspects', queue) end
+end
+
+-- Removes one ready task from its queue, from the suspects of the queue, from the parked tasks of its agent, or from the
+-- tasks that a stop holds back.
 local function leave_queue(pool, queue, id)
   remove_from_queue(pool, queue, {id})
+  if redis.call('EXISTS', pool .. ':suspects') == 1 then remove_suspects(pool, queue, {id}) end
   local agent = string.match(queue, '^agent:(.*)$')
   if agent then redis.call('ZREM', pool .. ':parked:' .. agent, id) end
   if redis.call('EXISTS', pool .. ':held') == 0 then return end

@@ -1,6 +1,7 @@
 -- Takes tasks from workers that died or lost them.
 --@include time: integer
---@include envelope: skill_queue
+--@include envelope: skill_queue, depth_of
+--@include inbox: task_of_entry
 --@include record: read_task, lifetime, keep_alive, forgiven_failures
 --@include output: append_event
 --@include queue: enqueue
@@ -21,38 +22,126 @@ local function co_running(ids, from, index)
   return text
 end
 
+-- Counts the attempts that may have crashed a worker, in the inboxes of all its agents: `fresh` ones of tasks that never
+-- died, `prior` ones of tasks that died before, and among these the `limited` ones, which share a process with few
+-- suspects. Of limited ones also the greatest depth, and how many have it: a task waits for deeper ones, so the deepest
+-- ones are the first suspects. The worker's record keeps the counts, because the caller removes the entries one inbox
+-- at a time.
+local function count_crew(pool, agent, worker, now_ms)
+  local worker_key = pool .. ':worker:' .. worker
+  local stored = redis.call('HGET', worker_key, 'crew')
+  if stored then
+    local ms, fresh, prior, limited, deepest, at_deepest = string.match(stored, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    -- A worker that was only silent may live on and die again with other tasks.
+    if ms and now_ms - tonumber(ms) < 60000 then
+      return {tonumber(fresh), tonumber(prior), tonumber(limited), tonumber(deepest), tonumber(at_deepest)}
+    end
+  end
+  --@row crew: fresh prior limited deepest at_deepest
+  local crew = {0, 0, 0, 0, 0}
+  local agents, facts = {agent}, redis.call('HKEYS', worker_key)
+  for i = 1, #facts do
+    local other = string.match(facts[i], '^agent:(.*)$')
+    if other and other ~= agent then agents[#agents + 1] = other end
+  end
+  for i = 1, #agents do
+    local inbox_key = pool .. ':inbox:' .. agents[i]
+    local grouped = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0
+    --@rows pending: entry
+    local pending = grouped and redis.call('XPENDING', inbox_key, 'workers', '-', '+', 1000, worker) or {}
+    for j = 1, #pending do
+      local id = task_of_entry(inbox_key, pending[j].entry)
+      local task = read_task(pool .. ':task:' .. id, 'state', 'gen', 'deaths', 'begun', 'group', 'env')
+      if task.state ~= 'assigned' then
+        -- An entry of no attempt.
+      elseif not task.deaths then
+        crew.fresh = crew.fresh + 1
+      elseif task.begun == task.gen and not task.group then
+        crew.prior = crew.prior + 1
+      elseif task.begun == task.gen then
+        crew.limited = crew.limited + 1
+        local depth = depth_of(task.env)
+        if depth == crew.deepest then
+          crew.at_deepest = crew.at_deepest + 1
+        elseif depth > crew.deepest then
+          crew.deepest, crew.at_deepest = depth, 1
+        end
+      end
+    end
+  end
+  if #facts > 0 then
+    redis.call('HSET', worker_key, 'crew', integer(now_ms) .. ' ' .. crew.fresh .. ' ' .. crew.prior .. ' ' ..
+      crew.limited .. ' ' .. crew.deepest .. ' ' .. crew.at_deepest)
+  end
+  return crew
+end
+
+-- Judges what a death tells about a task (protocol rule 8). Returns how often it died as the only suspect, and with how
+-- many suspects of its depth it may share a process from now on: nil for any number, 0 to run alone.
+-- `witnessed`: its host saw the worker die; else its lease ran out, most likely together with its whole host.
+local function judge_death(task, group, depth, crew, witnessed, allowed)
+  --@row crew: fresh prior limited deepest at_deepest
+  local blamed, suspects, narrow = task.blamed, 0, true
+  if group then
+    suspects = crew.limited
+    if crew.at_deepest == 1 and depth == crew.deepest then suspects = 1 end
+  elseif task.recent > 1 then
+    suspects = crew.limited + crew.prior
+    -- The second loss of a whole host limits no task; a task that crashes hosts is found from the third on.
+    narrow = witnessed or task.recent > 2
+  else
+    -- Beside tasks that died before, a first death tells nothing.
+    suspects = crew.limited + crew.prior > 0 and 0 or crew.fresh
+    narrow = witnessed and suspects == 2
+  end
+  if suspects == 1 then
+    -- The death that ends the task is one that it died alone: a task that never died may have run beside it.
+    local alone = group == 0 or crew.fresh + crew.prior + crew.limited == 1
+    blamed = alone and blamed + 1 or math.min(blamed + 1, allowed - 1)
+    if blamed >= allowed - 1 then return blamed, 0 end
+    return blamed, task.recent > 1 and 1 or group
+  end
+  if not narrow or suspects == 0 then return blamed, group end
+  return blamed, math.min(group or suspects, math.max(1, math.floor(suspects / 4)))
+end
+
 -- Judges an entry that is taken from a worker; the caller removes the entry (protocol rule 8). Returns the task if it
--- continues, else nil: it ended here, or the entry was of no attempt. The argument `died` says that the worker may have
--- begun the task. `died` of the task tells whether this was a death, `recent` counts deaths since the last operator
--- retry, `forgiven` the failures before it.
-local function reclaim_task(pool, ending, agent, entry, id, died, max_deaths, dead_ttl_s, evidence)
+-- continues, else nil: it ended here, or the entry was of no attempt. `crew` has the counts of the worker, nil if it did
+-- not die. `died` of the task tells whether this was a death, `recent` counts deaths since the last operator retry.
+local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'env', 'skill', 'out', 'begun', 'requeued', 'lane')
+    'cancel', 'env', 'skill', 'out', 'begun', 'requeued', 'lane', 'blamed', 'group')
   local held_agent, held_entry, score
   if found.at then held_agent, held_entry, score = string.match(found.at, '^(%S+) (%S+) (%S+)$') end
   if found.state ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
   -- The task has started in time; later attempts have no deadline.
-  if died and found.by then
+  if crew and found.by then
     redis.call('HDEL', task_key, 'by')
     found.by = false
   end
   -- A task that died before records its begin. Without one it was waiting and did not kill the worker.
-  if died and found.deaths and found.begun ~= found.gen then died = false end
+  local died = crew ~= nil and not (found.deaths and found.begun ~= found.gen)
+  local fails_forgiven, deaths_forgiven = forgiven_failures(found.requeued)
   local task = {gen = found.gen, queue = found.queue or skill_queue(found.env), score = score, idem = found.idem, by = found.by,
     fails = tonumber(found.fails or 0), deaths = tonumber(found.deaths or 0), env = found.env, skill = found.skill,
-    out = found.out, died = died, lane = found.lane}
-  local fails_forgiven, deaths_forgiven = forgiven_failures(found.requeued)
-  if died then
-    task.deaths = task.deaths + 1
-    redis.call('HSET', task_key, 'deaths', task.deaths, 'death:' .. task.deaths, evidence)
-  end
-  task.forgiven, task.recent = fails_forgiven, task.deaths - deaths_forgiven
+    out = found.out, died = died, lane = found.lane, forgiven = fails_forgiven, blamed = tonumber(found.blamed or 0),
+    group = tonumber(found.group)}
+  task.recent = task.deaths - deaths_forgiven
   local now_ms = math.floor(ending.now / 1000)
   local skill = found.skill or string.match(task.queue, '^skill:(.*)$')
+  local allowed = max_deaths[skill] or 3
+  if died then
+    task.deaths, task.recent = task.deaths + 1, task.recent + 1
+    task.blamed, task.group = judge_death(task, task.group, depth_of(found.env), crew, witnessed, allowed)
+    redis.call('HSET', task_key, 'deaths', task.deaths, 'death:' .. task.deaths, evidence)
+    if task.blamed > 0 then redis.call('HSET', task_key, 'blamed', task.blamed) end
+    if task.group then redis.call('HSET', task_key, 'group', task.group) end
+    redis.call('HDEL', task_key, 'alone')
+  end
   if found.cancel then
     end_task(pool, ending, id, task, 'cancelled', lifetime(found.ttl), {'reason', found.cancel})
-  elseif died and task.recent >= (max_deaths[skill] or 3) then
+  elseif died and task.blamed >= allowed then
     end_task(pool, ending, id, task, 'dead', lifetime(found.ttl, dead_ttl_s), {'reason', 'deaths'})
     index_dead(pool, id, now_ms, dead_ttl_s)
   elseif task.by and tonumber(task.by) <= now_ms then
@@ -67,16 +156,16 @@ local function reclaim_task(pool, ending, agent, entry, id, died, max_deaths, de
   return nil
 end
 
--- Requeues a task that was taken from a worker at its original place. From its second death on delays it by 1 s, 2 s, 4
--- s ... 5 min with full jitter, so that it does not kill worker after worker. `why` goes to followers, unless the task
--- died.
+-- Requeues a task that was taken from a worker at its original place. From its second death as the only suspect on delays
+-- it by 1 s, 2 s, 4 s ... 5 min with full jitter, so that it does not kill worker after worker. `why` goes to followers,
+-- unless the task died.
 local function requeue_task(pool, waiting, id, task, generation, now, why)
   local state, due = 'ready', nil
-  if task.died and task.recent >= 2 then
+  if task.died and task.blamed >= 2 then
     state = 'scheduled'
     -- The clock's last digits are random enough; the spread separates tasks that died together.
     waiting.spread = waiting.spread + 618
-    local delay = math.min(300000, 1000 * 2 ^ (task.recent - 2)) * ((now + waiting.spread) % 1000) / 1000
+    local delay = math.min(300000, 1000 * 2 ^ (task.blamed - 2)) * ((now + waiting.spread) % 1000) / 1000
     due = integer(math.floor(now / 1000 + delay))
     local scheduled = waiting.scheduled
     scheduled[#scheduled + 1] = due

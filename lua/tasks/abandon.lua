@@ -16,7 +16,7 @@ local now_arg    = ARGV[7]                   -- time: test override, microsecond
 --@include limit: return_slots
 --@include inbox: task_of_entry, remove_entries
 --@include ending: start_endings, flush_endings
---@include reclaim: co_running, reclaim_task, requeue_task
+--@include reclaim: co_running, count_crew, reclaim_task, requeue_task
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -35,11 +35,12 @@ for i = 1, #pending do
   leave[i] = entry
   ids[i] = task_of_entry(inbox_key, entry)
 end
+local crew = count_crew(pool, agent, worker, now_ms)
 for i = 1, #pending do
   local entry, id = pending[i].entry, ids[i]
   if id ~= '' then
     local evidence = integer(now_ms) .. ' ' .. worker .. ' ' .. reason .. co_running(ids, nil, i)
-    local task = reclaim_task(pool, ending, agent, entry, id, true, deaths_allowed, dead_ttl_s, evidence)
+    local task = reclaim_task(pool, ending, agent, entry, id, crew, true, deaths_allowed, dead_ttl_s, evidence)
     if task then
       if not task.died then return_slots(pool, agent, id, task.gen) end
       requeue_task(pool, waiting, id, task, integer(next_generation(task.gen, now_ms)), now, 'its worker died before it began')

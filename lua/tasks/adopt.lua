@@ -3,7 +3,8 @@
 -- connection lost. Each claimed entry gets a new generation, so that its former holder can change nothing. Renews the
 -- entries that the caller holds. Returns at most 1 MiB of envelopes.
 -- returns: looked (1: the inbox was searched, 0: searched a moment ago, or a grace period runs),
---          then per delivery: entry id generation attempt deaths `forgiven` envelope
+--          suspects (1: tasks of the pool wait for room beside few suspects: see `take_suspects`),
+--          then per delivery: entry id generation attempt deaths `forgiven` group (-1: none) depth envelope
 -- repeat: returns the claimed entries as lost ones, because the caller does not list them as held
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local worker     = ARGV[1]                   -- str: consumer that adopts
@@ -23,13 +24,14 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include limit: limit_room, take_slots, return_slots
 --@include inbox: task_of_entry, remove_entries
 --@include ending: start_endings, flush_endings
---@include reclaim: co_running, reclaim_task, requeue_task
+--@include envelope: depth_of
+--@include reclaim: co_running, count_crew, reclaim_task, requeue_task
 
 local inline_bytes, call_bytes = 16384, 1048576
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
-if redis.call('EXISTS', inbox_key) == 0 then return {0} end
+if redis.call('EXISTS', inbox_key) == 0 then return {0, 0} end
 local ending, waiting = start_endings(now), start_waiting()
 local deaths_allowed = {}
 for i = 1, #max_deaths do deaths_allowed[max_deaths[i].skill] = max_deaths[i].deaths end
@@ -87,7 +89,8 @@ if may_take then
   end
 end
 
-local answers, bytes, leave = {may_take and 1 or 0}, 0, {}
+local answers, bytes, leave = {may_take and 1 or 0, redis.call('EXISTS', pool .. ':suspects')}, 0, {}
+local crews = {}
 
 local ids, from = {}, {}
 for i = 1, #candidates do
@@ -98,7 +101,9 @@ end
 local function consider(i)
   local entry, died, id = candidates[i].entry, candidates[i].died, ids[i]
   local evidence = integer(now_ms) .. ' ' .. from[i] .. ' lease ran out' .. (died and co_running(ids, from, i) or '')
-  local task = id ~= '' and reclaim_task(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
+  if died and not crews[from[i]] then crews[from[i]] = count_crew(pool, agent, from[i], now_ms) end
+  local crew = died and crews[from[i]] or nil
+  local task = id ~= '' and reclaim_task(pool, ending, agent, entry, id, crew, false, deaths_allowed, dead_ttl_s, evidence)
   if not task then
     leave[#leave + 1] = entry
     return
@@ -111,8 +116,8 @@ local function consider(i)
     leave[#leave + 1] = entry
     return
   end
-  if (died and task.recent >= 2) or (limits ~= '' and limit_room(pool, limits, now, 1) < 1) then
-    requeue_task(pool, waiting, id, task, generation, now, 'waits for a rate limit')
+  if (died and task.group) or (limits ~= '' and limit_room(pool, limits, now, 1) < 1) then
+    requeue_task(pool, waiting, id, task, generation, now, task.group and 'waits for room' or 'waits for a rate limit')
     leave[#leave + 1] = entry
     return
   end
@@ -126,7 +131,8 @@ local function consider(i)
   local n = #answers
   answers[n + 1], answers[n + 2], answers[n + 3] = entry, id, generation
   answers[n + 4], answers[n + 5] = task.fails + task.deaths + 1, task.deaths
-  answers[n + 6], answers[n + 7] = task.forgiven, envelope
+  answers[n + 6], answers[n + 7], answers[n + 8] = task.forgiven, task.group or -1, depth_of(task.env)
+  answers[n + 9] = envelope
 end
 
 for i = 1, #candidates do

@@ -9,15 +9,16 @@ local agent   = ARGV[1]             -- str: agent
 local limit   = tonumber(ARGV[2])   -- int: at most this many (500)
 local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include time: now_us, integer
---@include record: read_task, lifetime, forgiven_failures
---@include output: append_event
+--@include record: read_task, lifetime
 --@include desired: is_active, agent_blocked, any_session_stopped, stopped_scope
---@include queue: remove_from_queue
+--@include queue: remove_from_queue, put_suspects
+--@include inbox: put_entry
+--@include notify: notify_of_suspects
 --@include parked: unpark
 --@include limit: limit_room, take_slots
 --@include ending: start_endings, end_task, flush_endings
 
-local inline_bytes, call_bytes = 16384, 1048576
+local call_bytes = 1048576
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
@@ -37,6 +38,14 @@ end
 local unparking = spec.unpark and unpark(pool, agent, skilled, spec.unpark, 500) and 1 or 0
 
 local room = slots * (1 + backlog) - redis.call('XLEN', inbox_key)
+if redis.call('EXISTS', pool .. ':suspects') == 1 then
+  -- Keeps a slot free for each worker that may take a suspect, and no entry unread that would be read before it.
+  local suspects = 0
+  for i = 1, #queues do suspects = suspects + redis.call('ZCARD', pool .. ':suspects:' .. queues[i]) end
+  if suspects > 0 then
+    room = room - slots * backlog - math.min(suspects, redis.call('HLEN', agent_key .. ':workers'))
+  end
+end
 -- A marked agent notifies supervisors when its entries fall below its slots plus half the backlog (protocol rule 6).
 local ring_below = integer(math.ceil(slots * (1 + backlog / 2)))
 local want, next_free = math.min(room, limit), 0
@@ -97,9 +106,10 @@ local function read(task_key)
     if found.lane then return found, {lane = found.lane} end
   end
   local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
-    'out', 'requeued', 'lane')
+    'out', 'requeued', 'lane', 'group')
   return found, {fails = found.fails, deaths = found.deaths, by = found.by, ttl = found.ttl, idem = found.idem,
-    skill = found.skill, out = found.out, requeued = found.requeued, lane = found.lane}
+    skill = found.skill, out = found.out, requeued = found.requeued, lane = found.lane,
+    group = found.group}
 end
 
 local held = {}
@@ -119,7 +129,7 @@ end
 
 local ending = start_endings(now)
 local removed, grants, expiring = {}, {}, {}
-local parked = {}
+local parked, suspects = {}, {}
 local assigned, bytes = 0, 0
 -- Of several queues only `each` heads are known, so that no more may be assigned before the next read.
 for i = 1, math.min(#heads / 2, each) do
@@ -139,28 +149,21 @@ for i = 1, math.min(#heads / 2, each) do
     parked[#parked + 1] = id
   elseif any_active and hold_back(id, score, task.skill, found.env) then
     -- The task waits with the others of its stop, so that it does not block the queue.
-  else
-    local generation, envelope = found.gen, found.env
-    if #envelope > inline_bytes then envelope = '' end
-    local deaths = tonumber(task.deaths or 0)
-    local attempt = tonumber(task.fails or 0) + deaths + 1
-    local entry
-    if attempt == 1 then
-      entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'e', envelope)
-    elseif task.requeued then
-      local fails = forgiven_failures(task.requeued)
-      -- Last, so that older workers, which do not know the field, read the rest.
-      entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope,
-        'f', fails)
-    else
-      entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope)
+  elseif task.group then
+    -- Workers with room for it take it (`take_suspects`).
+    local scored = suspects[queue]
+    if not scored then
+      scored = {}
+      suspects[queue] = scored
     end
-    redis.call('HSET', task_key, 'state', 'assigned', 'at', agent .. ' ' .. entry .. ' ' .. score)
-    if task.out then append_event(pool, id, generation, attempt, 'assigned', agent) end
-    if limits ~= '' then grants[#grants + 1] = id .. ':' .. generation end
+    scored[#scored + 1] = score
+    scored[#scored + 1] = id
+    if task.group == '0' then redis.call('HSETNX', task_key, 'alone', integer(now_ms)) end
+  else
+    bytes = bytes + put_entry(pool, agent, id, score, found.gen, found.env, task)
+    if limits ~= '' then grants[#grants + 1] = id .. ':' .. found.gen end
     if task.by then expiring[#expiring + 1] = id end
     assigned = assigned + 1
-    bytes = bytes + #envelope
   end
   local gone = removed[queue]
   if not gone then
@@ -174,6 +177,8 @@ for scope, scored in pairs(held) do
   redis.call('ZADD', pool .. ':held:' .. scope, unpack(scored))
   redis.call('SADD', pool .. ':held', scope)
 end
+for queue, scored in pairs(suspects) do put_suspects(pool, queue, scored) end
+if next(suspects) then notify_of_suspects(pool, agent) end
 if #parked > 0 then redis.call('ZADD', pool .. ':parked:' .. agent, unpack(parked)) end
 local remain = false
 for i = 1, #filled do

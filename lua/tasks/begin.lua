@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Records that attempts begin. Workers call it only for tasks that have died before: such a task waits until it may run
--- alone, and a worker that dies meanwhile counts no death for it (protocol rule 8).
+-- Records that attempts begin. Workers call it only for tasks that have died before: a worker that dies earlier counts no
+-- death for such a task (protocol rule 8).
 -- status, per row: kept | lost (the attempt lost its task and must not begin; nothing changed)
 -- repeat: records the same
 local pool = KEYS[1]                   -- key: root of the pool's slot

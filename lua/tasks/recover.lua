@@ -19,7 +19,7 @@ local now_arg    = ARGV[7]             -- time: test override, microseconds
 --@include limit: return_slots
 --@include inbox: task_of_entry, remove_entries
 --@include ending: start_endings, flush_endings
---@include reclaim: co_running, reclaim_task, requeue_task
+--@include reclaim: co_running, count_crew, reclaim_task, requeue_task
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -48,8 +48,8 @@ redis.call('EXPIRE', agent_key, day_s, 'NX')
 local ending, waiting = start_endings(now), start_waiting()
 local leave, given_back, left = {}, 0, 0
 
-local function give_back(entry, id, died, evidence)
-  local task = reclaim_task(pool, ending, agent, entry, id, died, deaths_allowed, dead_ttl_s, evidence)
+local function give_back(entry, id, crew, evidence)
+  local task = reclaim_task(pool, ending, agent, entry, id, crew, false, deaths_allowed, dead_ttl_s, evidence)
   leave[#leave + 1] = entry
   if not task then return end
   if not task.died then return_slots(pool, agent, id, task.gen) end
@@ -62,14 +62,15 @@ if now_ms >= grace then
   --@rows overdue: entry worker
   local overdue = redis.call('XPENDING', inbox_key, 'workers', 'IDLE', overdue_ms, '-', '+', limit)
   if #overdue == limit then left = 1 end
-  local ids, from = {}, {}
+  local ids, from, crews = {}, {}, {}
   for i = 1, #overdue do
     ids[i] = task_of_entry(inbox_key, overdue[i].entry)
     from[i] = overdue[i].worker
   end
   for i = 1, #overdue do
     local evidence = integer(now_ms) .. ' ' .. from[i] .. ' lease ran out' .. co_running(ids, from, i)
-    give_back(overdue[i].entry, ids[i], true, evidence)
+    crews[from[i]] = crews[from[i]] or count_crew(pool, agent, from[i], now_ms)
+    give_back(overdue[i].entry, ids[i], crews[from[i]], evidence)
   end
 end
 
@@ -86,7 +87,7 @@ if slots == 0 or full then
     local queue = known.queue or (known.env and skill_queue(known.env)) or ''
     local skill = string.match(queue, '^skill:(.*)$')
     local elsewhere = skill and redis.call('ZCARD', pool .. ':skills:' .. skill) > 1
-    if slots == 0 or late or (waited_ms > 1000 and elsewhere) then give_back(entry, id, false, '') end
+    if slots == 0 or late or (waited_ms > 1000 and elsewhere) then give_back(entry, id, nil, '') end
   end
 end
 

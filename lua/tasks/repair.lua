@@ -2,8 +2,8 @@
 -- Checks that tasks are indexed where their records say, and nowhere else; with `repair` corrects the indexes, because
 -- the record decides. Judges up to 500 rows, fewer when records are large.
 -- rows: id and '' (the record) | id and an index that lists it (queue:…, scheduled, asking, expiring, parked:…, held:…,
---       lane:…, dead) | id and `out` (its output stream) | '' and idem:… (an idempotency key) | '' and queue:… or
---       held:… (whether it is listed) | '' and lane:…, or id and `lane` (whether a task has the turn of this lane, or
+--       suspects:…, lane:…, dead) | id and `out` (its output stream) | '' and idem:… (an idempotency key) | '' and queue:…,
+--       held:… or suspects:… (whether it is listed) | '' and lane:…, or id and `lane` (whether a task has the turn of this lane, or
 --       of the task's lane; sent after all tasks were judged)
 -- codes: lost-ready lost-scheduled lost-asking lost-entry lost-deadline lost-lane lost-letter (an index misses a task)
 --        | lost-turn (no task of a lane has the turn) | out-of-turn (another task of the lane has the turn)
@@ -24,7 +24,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include envelope: skill_queue
 --@include record: read_task, lifetime, rank_of, next_generation, corrupt_field
 --@include desired: suspended_scopes
---@include queue: remove_from_queue, enqueue, leave_queue, start_waiting, flush_waiting
+--@include queue: remove_from_queue, remove_suspects, enqueue, leave_queue, start_waiting, flush_waiting
 --@include inbox: is_reachable, remove_entries
 --@include ending: waiting_client, start_endings, end_task, flush_endings, index_dead
 --@include reclaim: reclaim_task, requeue_task
@@ -37,7 +37,7 @@ local now_ms = math.floor(now / 1000)
 local ending, waiting = start_endings(now), start_waiting()
 local types, inboxes, tasks, leave, misplaced, lanes = {}, {}, {}, {}, {}, {}
 local answers, bytes, repaired, cleaned = {0}, 0, 0, 0
-local held_key = pool .. ':held'
+local held_key, suspects_key = pool .. ':held', pool .. ':suspects'
 local queues_key, scheduled_key, asking_key, expiring_key, dead_key =
   pool .. ':queues', pool .. ':scheduled', pool .. ':asking', pool .. ':expiring', pool .. ':dead'
 local waits = {ready = true, waiting = true, scheduled = true, awaiting_input = true}
@@ -155,8 +155,8 @@ local function check_waiting(row, id, task)
   elseif task.state == 'ready' then
     local queue_key = pool .. ':queue:' .. task.queue
     local addressed = string.match(task.queue, '^agent:(.*)$')
-    if not score_in(queue_key, id) and not (addressed and score_in(pool .. ':parked:' .. addressed, id))
-      and not is_held(id, task) then
+    if not score_in(queue_key, id) and not score_in(pool .. ':suspects:' .. task.queue, id)
+      and not (addressed and score_in(pool .. ':parked:' .. addressed, id)) and not is_held(id, task) then
       local done = can_repair(id, task) and has_type(types, queue_key, 'zset')
       if done then
         -- The original place, if the task was assigned before.
@@ -210,7 +210,7 @@ local function check_assigned(row, id, task)
     leave[agent] = leave[agent] or {}
     table.insert(leave[agent], entry)
   end
-  local taken = reclaim_task(pool, ending, agent, entry, id, false, {}, dead_ttl_s, '')
+  local taken = reclaim_task(pool, ending, agent, entry, id, nil, false, {}, dead_ttl_s, '')
   if taken then
     requeue_task(pool, waiting, id, taken, integer(next_generation(taken.gen, now_ms)), now, 'its inbox entry was lost')
     task.state = 'ready'
@@ -304,6 +304,8 @@ local function belongs(id, task, place)
   if task.state ~= 'ready' then return false end
   local parked = string.match(place, '^parked:(.*)$')
   if parked then return task.queue == 'agent:' .. parked and not score_in(pool .. ':queue:agent:' .. parked, id) end
+  local suspects = string.match(place, '^suspects:(.*)$')
+  if suspects then return task.queue == suspects and not score_in(pool .. ':queue:' .. suspects, id) end
   if string.match(place, '^held:') then return not score_in(pool .. ':queue:' .. task.queue, id) end
   return place == 'queue:' .. task.queue
 end
@@ -364,7 +366,7 @@ local function check_key(row, idem)
   end
 end
 
--- Checks that `queues` lists a queue, or `held` the scope of a stop, exactly when it holds tasks.
+-- Checks that `queues` or `suspects` lists a queue, or `held` the scope of a stop, exactly when it holds tasks.
 local function check_listed(row, list_key, prefix, queue)
   local queue_key = pool .. prefix .. queue
   if not has_type(types, list_key, 'set') then return end
@@ -385,12 +387,15 @@ for i = 1, #rows do
   local id, place = rows[i].id, rows[i].place
   local idem, queue = string.match(place, '^idem:(.*)$'), string.match(place, '^queue:(.*)$')
   local lane, scope = string.match(place, '^lane:(.*)$'), string.match(place, '^held:(.*)$')
+  local suspects = string.match(place, '^suspects:(.*)$')
   if idem then
     check_key(i, idem)
   elseif id == '' and queue then
     check_listed(i, queues_key, ':queue:', queue)
   elseif id == '' and scope then
     check_listed(i, held_key, ':held:', scope)
+  elseif id == '' and suspects then
+    check_listed(i, suspects_key, ':suspects:', suspects)
   elseif id == '' and lane then
     lanes[i] = lane
   elseif place == 'lane' then
@@ -408,8 +413,14 @@ end
 -- Adds to the new places before it removes from the old ones, so that an interrupted script loses no task.
 flush_waiting(pool, waiting)
 for place, ids in pairs(misplaced) do
-  local queue = string.match(place, '^queue:(.*)$')
-  if queue then remove_from_queue(pool, queue, ids) else redis.call('ZREM', pool .. ':' .. place, unpack(ids)) end
+  local queue, suspects = string.match(place, '^queue:(.*)$'), string.match(place, '^suspects:(.*)$')
+  if queue then
+    remove_from_queue(pool, queue, ids)
+  elseif suspects then
+    remove_suspects(pool, suspects, ids)
+  else
+    redis.call('ZREM', pool .. ':' .. place, unpack(ids))
+  end
 end
 for agent, entries in pairs(leave) do remove_entries(pool, agent, entries) end
 for i = 1, #rows do

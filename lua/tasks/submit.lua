@@ -56,7 +56,7 @@ local function length_of(place)
   if not lengths[place] then
     local key = pool .. ':queue:' .. place
     if place == 'scheduled' or string.sub(place, 1, 5) == 'lane:' then key = pool .. ':' .. place end
-    lengths[place] = redis.call('ZCARD', key)
+    lengths[place] = redis.call('ZCARD', key) + redis.call('ZCARD', pool .. ':suspects:' .. place)
     local agent = string.match(place, '^agent:(.*)$')
     if agent then lengths[place] = lengths[place] + redis.call('ZCARD', pool .. ':parked:' .. agent) end
   end

@@ -5,7 +5,7 @@
 --   now_us, leader,
 --   task: state gen at cancel reason fails deaths left death ended skill queue progress forgiven_fails forgiven_deaths,
 --   place: scheduled: due_ms, envelope of a retry | awaiting_input: due_ms, number, question
---          | ready: rank in its queue, parked (1), held by a stop (1)
+--          | ready: rank in its queue, parked (1), held by a stop (1), -1 or, of a suspect, its group (0: alone)
 --          | waiting: rank in its lane, the task that has the turn, its state, lane
 --          | assigned: in the inbox (1), worker, idle_ms, seen_ms, host, pid, registered (1),
 --   agents, each: name seen_ms slots backlog lease_ms grace_ms skilled (1) workers inbox terms limits offers,
@@ -111,11 +111,13 @@ end
 if state == 'ready' then
   local rank = redis.call('ZRANK', pool .. ':queue:' .. queue, id)
   local addressed = string.match(queue, '^agent:(.*)$')
-  --@row place: rank parked held
+  --@row place: rank parked held group
   place.rank = rank
   place.parked = addressed and redis.call('ZSCORE', pool .. ':parked:' .. addressed, id) and 1 or 0
   local scope = any_active and stopped_scope(pool, true, skill, env)
   place.held = scope and redis.call('ZSCORE', pool .. ':held:' .. scope, id) and 1 or 0
+  local suspected = redis.call('ZSCORE', pool .. ':suspects:' .. queue, id)
+  place.group = suspected and tonumber(redis.call('HGET', task_key, 'group') or 1) or -1
   look_for_agents(rank or 0)
 elseif state == 'waiting' then
   local lane_key = pool .. ':lane:' .. task.lane

@@ -30,9 +30,21 @@ ENTRIES_AT_ONCE: Final = 50
 
 _DAY_S: Final = 86_400
 _INDEXES: Final = frozenset(
-    {"queue:agent:A", "queue:skill:S", "scheduled", "asking", "expiring", "parked:A", "held:SCOPE", "lane:KEY", "dead"}
+    {
+        *(
+            "queue:agent:A",
+            "queue:skill:S",
+            "suspects:QUEUE",
+            "scheduled",
+            "asking",
+            "expiring",
+            "parked:A",
+            "held:SCOPE",
+        ),
+        *("lane:KEY", "dead"),
+    }
 )
-_LISTED: Final = frozenset({"queue:agent:A", "queue:skill:S", "held:SCOPE"})
+_LISTED: Final = frozenset({"queue:agent:A", "queue:skill:S", "suspects:QUEUE", "held:SCOPE"})
 _WITH_TASK: Final = {"task:ID": "", "out:ID": "out"}
 
 

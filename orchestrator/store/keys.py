@@ -61,6 +61,14 @@ POOL_KEYS: Final = (
         "empty = gone",
         permanent=True,
     ),
+    KeyKind("suspects", "set", "names of the queues that have suspects", "empty = gone", permanent=True),
+    KeyKind(
+        "suspects:QUEUE",
+        "zset",
+        "ready tasks that died more than once and wait for a worker process with room; same score as the queue",
+        "empty = gone",
+        permanent=True,
+    ),
     KeyKind(
         "inbox:A",
         "stream, group `workers`",
@@ -397,6 +405,15 @@ class PoolKeys:
     def suspended_scopes(self) -> str:
         """Key of the set of stops that hold ready tasks."""
         return f"{self.root}:held"
+
+    @property
+    def suspected_queues(self) -> str:
+        """Key of the set of queues that have suspects."""
+        return f"{self.root}:suspects"
+
+    def suspects(self, queue: str) -> str:
+        """Key of the suspects of a queue."""
+        return f"{self.root}:suspects:{queue}"
 
     def held(self, scope: str) -> str:
         """Key of the ready tasks of a stopped session or skill."""

@@ -97,6 +97,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
         deaths: attempts whose worker died.
         forgiven_failures: failures from before it was requeued; not counted.
         envelope: packed `Envelope`; empty when it is too large for the inbox and must be read from the record.
+        group: with how many suspects it may share a process, itself included; 0: it runs alone; None: no limit.
+        depth: number of parents above it; known if `group` is.
     """
 
     agent: str
@@ -107,6 +109,8 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     deaths: int
     envelope: bytes
     forgiven_failures: int = 0
+    group: int | None = None
+    depth: int = 0
 
     @property
     def failures(self) -> int:

@@ -64,10 +64,12 @@ async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
     agents = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1)]
     stops = [name.decode() for name in await store.execute("SMEMBERS", store.keys.suspended_scopes)]
+    suspected = [name.decode() for name in await store.execute("SMEMBERS", store.keys.suspected_queues)]
     last = limit - 1
     replies = await store.pipeline(
         [("ZRANGE", store.keys.scheduled, 0, last), ("ZRANGE", store.keys.asking, 0, last)]
         + [("ZRANGE", store.keys.queue(queue), 0, last) for queue in queues]
+        + [("ZRANGE", store.keys.suspects(queue), 0, last) for queue in suspected]
         + [("ZRANGE", store.keys.parked(agent), 0, last) for agent in agents]
         + [("ZRANGE", store.keys.held(scope), 0, last) for scope in stops]
         + [("XRANGE", store.keys.inbox(agent), "-", "+", "COUNT", limit) for agent in agents]
@@ -77,7 +79,7 @@ async def waiting(store: Store, limit: int) -> list[tuple[str, TaskState]]:
     lists = iter([] if isinstance(reply, StoreError) else reply for reply in replies)
     scheduled = [(id_.decode(), TaskState.SCHEDULED) for id_ in next(lists)]
     asking = [(id_.decode(), TaskState.AWAITING_INPUT) for id_ in next(lists)]
-    ready = [(id_.decode(), TaskState.READY) for _ in [*queues, *agents, *stops] for id_ in next(lists)]
+    ready = [(id_.decode(), TaskState.READY) for _ in [*queues, *suspected, *agents, *stops] for id_ in next(lists)]
     entries = [(entry, fields[1].decode()) for _ in agents for entry, fields in next(lists)]
     read = {pending[0] for _ in agents for pending in next(lists)}
     running = await _running(store, [id_ for entry, id_ in entries if entry in read])
@@ -167,16 +169,18 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
 
 
 async def queue_lengths(store: Store) -> dict[str, int]:
-    """Count the tasks in each queue that is not empty, in `scheduled` and in `awaiting_input`."""
-    queues = sorted(name.decode() for name in await store.execute("SMEMBERS", store.keys.queues))
-    places = [*[store.keys.queue(queue) for queue in queues], store.keys.scheduled, store.keys.asking]
-    counts = await store.pipeline([("ZCARD", place) for place in places])
-    return dict(zip([*queues, "scheduled", "awaiting_input"], counts, strict=True))
+    """Count the tasks in each queue that is not empty, with its suspects, in `scheduled` and in `awaiting_input`."""
+    keys = store.keys
+    queues = sorted(name.decode() for name in await store.execute("SUNION", keys.queues, keys.suspected_queues))
+    places = [keys.scheduled, keys.asking, *map(keys.queue, queues), *map(keys.suspects, queues)]
+    scheduled, asking, *counts = await store.pipeline([("ZCARD", place) for place in places])
+    ready = [sum(both) for both in zip(counts[: len(queues)], counts[len(queues) :], strict=True)]
+    return {**dict(zip(queues, ready, strict=True)), "scheduled": scheduled, "awaiting_input": asking}
 
 
 async def any_ready(store: Store) -> bool:
     """Return whether any queue holds a task."""
-    return bool(await store.execute("EXISTS", store.keys.queues))
+    return bool(await store.execute("EXISTS", store.keys.queues, store.keys.suspected_queues))
 
 
 async def counters(store: Store) -> dict[str, int]:

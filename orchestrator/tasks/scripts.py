@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from orchestrator.store.calls import Arguments, Call, opaque, pack_rows
+from orchestrator.tasks.inbox import parse_entries
 from orchestrator.tasks.model import (
     AnswerStatus,
     Assigned,
@@ -334,6 +335,13 @@ def renew(
     return Call("tasks/renew", args, parse)
 
 
+class Adopted(NamedTuple):
+    """Reply of `adopt`; `suspects` tells whether suspects wait in the pool."""
+
+    suspects: bool
+    deliveries: list[Delivery]
+
+
 def adopt(
     keys: PoolKeys,
     *,
@@ -346,15 +354,22 @@ def adopt(
     max_deaths: Mapping[str, int],
     dead_ttl_s: int,
     now_us: str = "",
-) -> Call[list[Delivery]]:
+) -> Call[Adopted]:
     """Claim entries of one inbox whose lease has expired; with `own` also those that this worker lost on its way."""
 
-    def parse(reply: list[Any]) -> list[Delivery]:
-        fields = reply[1:]
-        return [
-            Delivery(agent, entry.decode(), task_id.decode(), generation.decode(), attempt, deaths, envelope, forgiven)
-            for entry, task_id, generation, attempt, deaths, forgiven, envelope in zip(*[iter(fields)] * 7, strict=True)
-        ]
+    def parse(reply: list[Any]) -> Adopted:
+        rows = zip(*[iter(reply[2:])] * 9, strict=True)
+        return Adopted(
+            bool(reply[1]),
+            [
+                Delivery(
+                    agent,
+                    *(entry.decode(), task_id.decode(), generation.decode(), attempt, deaths, envelope, forgiven),
+                    *(None if group < 0 else group, depth),
+                )
+                for entry, task_id, generation, attempt, deaths, forgiven, group, depth, envelope in rows
+            ],
+        )
 
     args: Arguments = {
         "pool": keys.root,
@@ -369,6 +384,54 @@ def adopt(
         "now_arg": now_us,
     }
     return Call("tasks/adopt", args, parse)
+
+
+class Taken(NamedTuple):
+    """Reply of `take_suspects`; `left` tells whether suspects of the agent wait."""
+
+    left: bool
+    deliveries: list[Delivery]
+
+
+def take_suspects(
+    keys: PoolKeys,
+    *,
+    worker: str,
+    agent: str,
+    limit: int,
+    running: Iterable[tuple[int, int]],
+    idle: bool,
+    now_us: str = "",
+) -> Call[Taken]:
+    """Assign suspects to a worker whose process has room for them.
+
+    Args:
+        keys: of the pool.
+        worker: that takes them.
+        agent: whose suspects.
+        limit: at most this many.
+        running: depth and group of each suspect that the process runs.
+        idle: whether the process runs nothing, so that a task may run alone in it.
+        now_us: replaces the server's clock in tests.
+    """
+
+    def parse(reply: list[Any]) -> Taken:
+        groups = zip(reply[2::2], reply[3::2], strict=True)
+        read = zip(parse_entries(agent, reply[1]), groups, strict=True)
+        return Taken(
+            bool(reply[0]), [msgspec.structs.replace(one, group=group, depth=depth) for one, (group, depth) in read]
+        )
+
+    args: Arguments = {
+        "pool": keys.root,
+        "worker": worker,
+        "agent": agent,
+        "limit": limit,
+        "running": pack_rows(list(running)),
+        "idle": "1" if idle else "0",
+        "now_arg": now_us,
+    }
+    return Call("tasks/take_suspects", args, parse)
 
 
 def abandon(

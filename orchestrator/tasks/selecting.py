@@ -205,7 +205,9 @@ async def _places(store: Store, agents: Sequence[str], states: frozenset[TaskSta
         queues = [queue] if queue else sorted(name.decode() for name in await store.execute("SMEMBERS", keys.queues))
         scopes = sorted(scope.decode() for scope in await store.execute("SMEMBERS", keys.suspended_scopes))
         addressed = [agent for name in queues if (agent := QueueName.parse(name).agent)]
+        suspected = [name.decode() for name in await store.execute("SMEMBERS", keys.suspected_queues)]
         places += [keys.queue(name) for name in queues]
+        places += [keys.suspects(name) for name in sorted(suspected) if queue in {None, name}]
         places += [keys.parked(name) for name in dict.fromkeys([*agents, *addressed])]
         places += [keys.held(scope) for scope in scopes]
     return places

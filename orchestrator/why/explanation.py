@@ -147,7 +147,8 @@ def _lane(found: Findings) -> Why | None:
 
 
 def _in_no_queue(found: Findings) -> Why | None:
-    return None if found.parked or found.held or found.rank is not None else _lost(found, "stands in no queue")
+    in_place = found.parked or found.held or found.group is not None or found.rank is not None
+    return None if in_place else _lost(found, "stands in no queue")
 
 
 def _no_addressee(found: Findings) -> Why | None:
@@ -211,6 +212,27 @@ def _undefined_limit(found: Findings) -> Why | None:
         agent=able[0].name,
         queue=found.queue,
         limit=missing[0],
+    )
+
+
+def _suspected(found: Findings) -> Why | None:
+    """Return the cause if it may have crashed workers and waits for a worker process with room for it."""
+    if found.group is None:
+        return None
+    deaths = found.deaths - found.forgiven_deaths
+    if found.group == 0:
+        room = "a worker process that runs nothing else"
+    elif found.group == 1:
+        room = "a worker process that runs no other suspect"
+    else:
+        room = f"a worker process with fewer than {found.group} suspects"
+    return Why(
+        cause=Cause.SUSPECTED,
+        text=f"{_count(deaths, 'worker')} died with it, so it may be what crashes them; it waits for {room}",
+        deaths=deaths,
+        max_deaths=found.max_deaths,
+        queue=found.queue,
+        reason=found.death.partition(" ")[2] or None,
     )
 
 
@@ -279,6 +301,7 @@ _OBSTACLES: Final[Sequence[Callable[[Findings], Why | None]]] = (
     _no_addressee,
     _no_skill,
     _undefined_limit,
+    _suspected,
     _no_room,
     _limit,
     _its_turn,

@@ -168,6 +168,8 @@ class Findings:
         question: the open question.
         lane: where it waits for its turn, or None if it has the turn or no lane.
         held: whether a stop holds it outside its queue.
+        group: with how many suspects it may share a process, 0 for a task that must run alone; None if it does not wait
+            for a process with room.
         active: the stops and pauses that apply to it, by slot.
     """
 
@@ -200,6 +202,7 @@ class Findings:
     worker: WorkerFacts | None = None
     agents: tuple[AgentFacts, ...] = ()
     held: bool = False
+    group: int | None = None
     active: Mapping[str, ActiveCommandFacts] = field(default_factory=dict)
 
     @property
@@ -236,6 +239,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
             facts = {"due_ms": _number(place[0]), "own_attempts": _own_attempts(place[1])}
         case b"ready":
             facts = {"rank": place[0], "parked": bool(place[1]), "held": bool(place[2])}
+            facts["group"] = place[3] if place[3] >= 0 else None
         case b"waiting":
             facts = {"lane": _lane(place)}
         case b"awaiting_input":

@@ -108,6 +108,7 @@ async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, Tas
     others = {"scheduled": store.keys.scheduled, "awaiting_input": store.keys.asking}
     keys = [others.get(queue) or store.keys.queue(queue) for queue in queues]
     firsts = await store.pipeline([("ZRANGE", key, 0, 0) for key in keys])
+    suspects = await store.pipeline([("ZRANGE", store.keys.suspects(queue), 0, 0) for queue in queues])
     found: dict[str, tuple[str, TaskStatus]] = {}
 
     async def read(queue: str, id_: str) -> None:
@@ -115,8 +116,9 @@ async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, Tas
             found[queue] = id_, await status(store, id_)
 
     async with anyio.create_task_group() as reads:
-        for queue, first in zip(queues, firsts, strict=True):
-            if isinstance(first, list) and first:
+        for queue, *found_in in zip(queues, firsts, suspects, strict=True):
+            first = next((ids for ids in found_in if isinstance(ids, list) and ids), None)
+            if first:
                 reads.start_soon(read, queue, first[0].decode())
     return found
 

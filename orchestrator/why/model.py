@@ -30,6 +30,7 @@ class Cause(StrEnum):
     SKILL_PARTIAL = "skill_partial"
     NO_AGENT = "no_agent"
     LIMIT_UNDEFINED = "limit_undefined"
+    SUSPECTED = "suspected"
     NO_ROOM = "no_room"
     LIMIT = "limit"
     TURN = "turn"
@@ -64,7 +65,8 @@ class Why:
         workers: up to ten live workers that lack its skill.
         attempt: current attempt, 1 for the first.
         attempts_left: failures until it is a dead letter, if its agent is known.
-        deaths: workers that died with it; with `max_deaths` of them it is a dead letter.
+        deaths: workers that died with it; RECOVERING counts only those of which it was the only suspect, and with
+            `max_deaths` of these it is a dead letter.
         reason: of the failure, snooze, death, cancellation or end.
         number: number of its question, from 1.
         question: its question.

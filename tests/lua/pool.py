@@ -315,8 +315,24 @@ class Pool:
                 dead_ttl_s=DEAD_TTL_S,
             )
         )
-        self._begin_those_with_deaths(found if begin else [])
-        return found
+        self._begin_those_with_deaths(found.deliveries if begin else [])
+        return found.deliveries
+
+    def take_suspects(
+        self,
+        worker: str = "w1",
+        *running: tuple[int, int],
+        agent: str = "ed",
+        limit: int = 100,
+        idle: bool = False,
+        begin: bool = True,
+    ) -> list[Delivery]:
+        """Run take_suspects; what it takes begins at once, unless `begin` is False."""
+        taken = self.call(
+            task_scripts.take_suspects(self.keys, worker=worker, agent=agent, limit=limit, running=running, idle=idle)
+        ).deliveries
+        self._begin_those_with_deaths(taken if begin else [])
+        return taken
 
     def _begin_those_with_deaths(self, deliveries: list[Delivery]) -> None:
         if died := [one for one in deliveries if one.deaths]:

@@ -65,7 +65,7 @@ class Attempt(msgspec.Struct, eq=False):
         limit_s: the limit that it exceeded, for TIMEOUT and SILENCE.
         leave_thread: makes the slot stop waiting for a handler that runs in a thread.
         leased_until_s: monotonic time at which its lease lapses, counted from before the last call that renewed it.
-        admit_next: lets the next task that crashed a worker start; see `CrashIsolation`.
+        leave_group: gives the room of a suspect to the next one; see `Suspects`.
     """
 
     delivery: Delivery
@@ -86,7 +86,7 @@ class Attempt(msgspec.Struct, eq=False):
     limit_s: float = 0.0
     leased_until_s: float = math.inf
     leave_thread: Callable[[], None] | None = None
-    admit_next: Callable[[], None] | None = None
+    leave_group: Callable[[], None] | None = None
     _abandon: Callable[[Attempt], None] | None = None
     _handler_cancelled: bool = False
     _lease_lost: bool = False
@@ -137,7 +137,7 @@ class Attempt(msgspec.Struct, eq=False):
         if self.running and not self.abandoned and self._abandon is not None:
             self.abandoned = True
             self._abandon(self)
-            for release in (self.leave_thread, self.admit_next):
+            for release in (self.leave_thread, self.leave_group):
                 if release is not None:
                     release()
 
@@ -146,7 +146,7 @@ class Attempt(msgspec.Struct, eq=False):
 
         A reference cycle would wait for the garbage collector, which doubles the processor time of a short task.
         """
-        self.context = self.resources = self.scope = self.leave_thread = self.admit_next = self._abandon = None
+        self.context = self.resources = self.scope = self.leave_thread = self.leave_group = self._abandon = None
         self.values = _UNPREPARED
 
     # ------------------------------------------------------------------------------------------------------ stopping

@@ -34,7 +34,10 @@ _log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A note for this worker; `kind` is `cancel`: end the attempt with this generation."""
+    """A note for this worker.
+
+    Its `kind` is `cancel`: end the attempt with this generation, or `suspects`: some wait for a process with room.
+    """
 
     kind: str
     task_id: str

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _RELEASED = Verdict(VerdictKind.RELEASED, reason="the worker stopped it before it started")
 _REQUEUED = Verdict(VerdictKind.REQUEUE, reason="the worker shut down")
+_NO_ROOM = Verdict(VerdictKind.RELEASED, reason="its worker process has no room for it beside other suspects")
 _CANCELLED = Verdict(VerdictKind.CANCELLED, reason="cancelled while it ran")
 LOCKED_AGAIN_MS: Final = (1000, 3000)
 """Range of the random delay before an attempt retries a busy execution lock."""
@@ -94,13 +95,17 @@ class Executor:
         self._max_bytes = settings.results.max_bytes
 
     def _run(self, attempt: Attempt) -> Coroutine[Any, Any, None]:
-        return self._attempt(attempt) if attempt.delivery.deaths == 0 else self._attempt_isolated(attempt)
+        if attempt.delivery.deaths == 0 and not self._parts.suspects.closed_s:
+            return self._attempt(attempt)
+        return self._attempt_suspect(attempt)
 
-    async def _attempt_isolated(self, attempt: Attempt) -> None:
-        """Run an attempt of a task that crashed a worker before."""
-        async with self._parts.crash_isolation.hold(await self._depth(attempt.delivery)) as admit_next:
-            attempt.admit_next = admit_next
-            if attempt.stop_requested or await self._announce(attempt):
+    async def _attempt_suspect(self, attempt: Attempt) -> None:
+        """Run an attempt of a task that died before, or any attempt while a task runs alone in this process."""
+        with self._parts.suspects.admit(attempt) as admitted:
+            if not admitted:
+                await anyio.sleep(BLOCKED_PAUSE_S)
+                self._completer.put(attempt.delivery, _NO_ROOM)
+            elif attempt.stop_requested or attempt.delivery.deaths == 0 or await self._announce(attempt):
                 await self._attempt(attempt)
 
     async def _announce(self, attempt: Attempt) -> bool:
@@ -117,13 +122,6 @@ class Executor:
             self._in_flight.drop(delivery)
             return False
         return True
-
-    async def _depth(self, delivery: Delivery) -> int:
-        try:
-            packed = delivery.envelope or await envelope_bytes(self._parts.services.store, delivery.task_id)
-            return 0 if packed is None else decode_envelope(packed).depth
-        except (StoreError, msgspec.DecodeError):
-            return 0  # the attempt reports it
 
     async def _attempt(self, attempt: Attempt) -> None:
         packed = attempt.delivery.envelope

@@ -35,7 +35,12 @@ _log = get_logger(__name__)
 
 
 class Fetcher:
-    """Fetches tasks for the slots of one agent."""
+    """Fetches tasks for the slots of one agent.
+
+    Attributes:
+        poll_every_s: longest time between two checks of the inbox.
+        on_suspects: called when suspects wait in the pool.
+    """
 
     def __init__(
         self, agent: Agent, parts: WorkerParts, slots: Slots, *, register: Callable[[], Awaitable[object]]
@@ -43,7 +48,8 @@ class Fetcher:
         self._agent, self._parts, self._slots, self._register = agent, parts, slots, register
         self._services, self._in_flight, self._completer = parts.services, parts.in_flight, parts.completer
         self._lease_s = agent.lease_ms / 1000
-        self._poll_every_s = self._lease_s / POLLS_PER_LEASE
+        self.poll_every_s = self._lease_s / POLLS_PER_LEASE
+        self.on_suspects: Callable[[], None] = lambda: None
         self._adopted_s = 0.0
         """Time of the last check that could adopt entries."""
         self._checked_s = 0.0
@@ -51,7 +57,7 @@ class Fetcher:
         self._reply_lost = False
         self._pauses = Pauses()
         self._server_ahead_ms = 0.0
-        self._link = parts.services.store.blocking_link(self._poll_every_s, name=f"inbox:{agent.name}")
+        self._link = parts.services.store.blocking_link(self.poll_every_s, name=f"inbox:{agent.name}")
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -79,7 +85,9 @@ class Fetcher:
             await self._wait_while_full()
         elif self._stopped():
             await self._wait_while_stopped(free)
-        elif self._reply_lost or time.monotonic() - self._adopted_s >= self._poll_every_s:
+        elif self._parts.suspects.closed_s > 0:
+            await self._wait_while_closed()
+        elif self._reply_lost or time.monotonic() - self._adopted_s >= self.poll_every_s:
             await self._adopt(free)
         else:
             await self._read(free)
@@ -88,7 +96,7 @@ class Fetcher:
     async def _wait_while_full(self) -> None:
         # A busy worker checks the inbox too. If all workers are busy and none did, the gap would look like an outage
         # and delay adoption. `_adopted_s` stays, so that the next free slot adopts expired entries at once.
-        with anyio.move_on_after(max(0.0, self._checked_s + self._poll_every_s - time.monotonic())):
+        with anyio.move_on_after(max(0.0, self._checked_s + self.poll_every_s - time.monotonic())):
             await self._slots.wait_free()
             return
         await self._lost_and_expired(0)
@@ -100,13 +108,22 @@ class Fetcher:
     async def _wait_while_stopped(self, free: int) -> None:
         # It goes on checking, for the reason above, and because the script requeues lost and expired entries of a
         # stopped agent instead of handing them out.
-        with anyio.move_on_after(max(0.0, self._adopted_s + self._poll_every_s - time.monotonic())):
+        with anyio.move_on_after(max(0.0, self._adopted_s + self.poll_every_s - time.monotonic())):
             await self._parts.commands.until(lambda: not self._stopped())
             return
         await self._adopt(free)
 
+    async def _wait_while_closed(self) -> None:
+        # A task runs alone in this process: others wait for other processes.
+        until_s = min(self._checked_s + self.poll_every_s - time.monotonic(), self._parts.suspects.closed_s)
+        with anyio.move_on_after(max(0.0, until_s)):
+            await self._parts.suspects.wait_left()
+            return
+        await self._lost_and_expired(0)
+        self._checked_s = time.monotonic()
+
     async def _read(self, free: int) -> None:
-        block_s = max(0.001, self._poll_every_s - (time.monotonic() - self._adopted_s))
+        block_s = max(0.001, self.poll_every_s - (time.monotonic() - self._adopted_s))
         asked_s = time.monotonic()
         self._reply_lost = True
         deliveries = await read_inbox(
@@ -133,7 +150,7 @@ class Fetcher:
         self._adopted_s = self._checked_s = time.monotonic()
         if deliveries:
             _log.info("entries_adopted", agent=self._agent.name, count=len(deliveries))
-            self._start(*await self._still_ours(deliveries, asked_s))
+            await self.start(deliveries, asked_s=asked_s)
         self._reply_lost = False
 
     async def _lost_and_expired(self, limit: int, *, retry_for_s: float = 0.0) -> list[Delivery]:
@@ -151,14 +168,30 @@ class Fetcher:
             max_deaths={name: skill.options.max_deaths for name, skill in self._agent.skills.items()},
             dead_ttl_s=round(self._services.settings.results.dead_ttl_s),
         )
-        return await self._services.store.call(call, retry_for_s=retry_for_s)
+        adopted = await self._services.store.call(call, retry_for_s=retry_for_s)
+        if adopted.suspects:
+            self.on_suspects()
+        return adopted.deliveries
+
+    async def start(self, deliveries: list[Delivery], *, asked_s: float) -> None:
+        """Start entries that a call returned which was sent at `asked_s`, by the monotonic clock.
+
+        Raises:
+            StoreError: the reply came late, and Redis did not say whether the entries are still this worker's.
+        """
+        self._start(*await self._still_ours(deliveries, asked_s))
 
     def _start(self, deliveries: list[Delivery], leased_s: float) -> None:
         for delivery in deliveries:
             attempt = self._in_flight.add(delivery)
-            if attempt is not None:
-                attempt.leased_until_s = leased_s + self._lease_s
+            if attempt is None:
+                continue
+            attempt.leased_until_s = leased_s + self._lease_s
+            if self._slots.free > 0:
                 self._slots.start(attempt)
+            else:
+                # A suspect took the slot while the read was under way.
+                self._completer.put(delivery, Verdict(VerdictKind.RELEASED, reason="its worker has no free slot"))
 
     async def _still_ours(self, deliveries: list[Delivery], asked_s: float) -> tuple[list[Delivery], float]:
         """Drop entries of a late reply that another worker has adopted (protocol rule 13).
@@ -167,7 +200,7 @@ class Fetcher:
             The entries of this worker, and the time from which their leases count.
         """
         now_s = time.monotonic()
-        if now_s - asked_s <= self._lease_s / 2:
+        if not deliveries or now_s - asked_s <= self._lease_s / 2:
             return deliveries, asked_s
         rows = [(one.entry, one.task_id, one.generation) for one in deliveries]
         call = scripts.renew(self._services.keys, worker=self._parts.worker, agent=self._agent.name, rows=rows)

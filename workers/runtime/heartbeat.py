@@ -46,11 +46,13 @@ class HeartbeatCallbacks:
         forgotten: the registry has no record of this worker.
         entries_lost: Redis delivered entries of this agent that never arrived.
         commands_changed: the desired state has changed.
+        suspects_wait: suspects of an agent wait for a worker process with room.
     """
 
     forgotten: Callable[[], None]
     entries_lost: Callable[[str], None]
     commands_changed: Callable[[], None]
+    suspects_wait: Callable[[], None]
 
 
 class Heartbeat:
@@ -94,6 +96,7 @@ class Heartbeat:
             parts,
             loop=self._loop,
             on_changed=callbacks.commands_changed,
+            on_suspects=callbacks.suspects_wait,
             wake=self._waker.wake,
             connect_timeout_s=self._answer_within_s / 2,
             retry_cap_s=self._every_s,

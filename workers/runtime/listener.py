@@ -35,6 +35,7 @@ class CommandListener:
         parts: of the worker.
         loop: its event loop.
         on_changed: called in the event loop when the desired state has changed.
+        on_suspects: called in the event loop when suspects wait.
         wake: ends the wait of the heartbeat thread; safe from any thread.
         connect_timeout_s: limit for a connection.
         retry_cap_s: longest pause before it connects again.
@@ -46,11 +47,13 @@ class CommandListener:
         *,
         loop: asyncio.AbstractEventLoop,
         on_changed: Callable[[], None],
+        on_suspects: Callable[[], None],
         wake: Callable[[], None],
         connect_timeout_s: float,
         retry_cap_s: float,
     ) -> None:
-        self._parts, self._loop, self._on_changed, self._wake = parts, loop, on_changed, wake
+        self._parts, self._loop, self._wake = parts, loop, wake
+        self._on_changed, self._on_suspects = on_changed, on_suspects
         self._connect_timeout_s, self._retry_cap_s = connect_timeout_s, retry_cap_s
         self._signer = signer_of(parts.services.settings, place=parts.services.keys.root)
         self._receipts = CommandReceipts(
@@ -157,6 +160,9 @@ class CommandListener:
         )
 
     def _handle_note(self, note: Note) -> None:
+        if note.kind == "suspects":
+            with contextlib.suppress(RuntimeError):  # the loop has closed
+                self._loop.call_soon_threadsafe(self._on_suspects)
         if note.kind != "cancel":
             return
         in_flight = self._parts.in_flight

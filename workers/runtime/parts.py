@@ -10,11 +10,11 @@ import anyio
 from orchestrator.client.client import Orchestrator
 from orchestrator.workers.runtime.active_commands import WorkerCommands
 from orchestrator.workers.runtime.completer import Completer
-from orchestrator.workers.runtime.crash_isolation import CrashIsolation
 from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.in_flight import InFlight
 from orchestrator.workers.runtime.locking import Locking
 from orchestrator.workers.runtime.process_groups import ProcessGroups
+from orchestrator.workers.runtime.suspects import Suspects
 
 if TYPE_CHECKING:
     from orchestrator.services import Services
@@ -68,7 +68,7 @@ class WorkerParts:
     emitter: Emitter
     locking: Locking
     commands: WorkerCommands
-    crash_isolation: CrashIsolation
+    suspects: Suspects
     client: ChildClient
     groups: ProcessGroups
 
@@ -84,7 +84,7 @@ def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None 
         emitter=Emitter(services),
         locking=Locking(services, worker=worker),
         commands=WorkerCommands(),
-        crash_isolation=CrashIsolation(),
+        suspects=Suspects(in_flight),
         client=ChildClient(services),
         groups=groups or ProcessGroups(),
     )

@@ -28,6 +28,7 @@ from orchestrator.workers.runtime.executor import Executor
 from orchestrator.workers.runtime.fetcher import Fetcher
 from orchestrator.workers.runtime.heartbeat import Heartbeat, HeartbeatCallbacks
 from orchestrator.workers.runtime.parts import make_parts
+from orchestrator.workers.runtime.suspect_taker import SuspectTaker
 from orchestrator.workers.runtime.throughput import Throughput
 
 if TYPE_CHECKING:
@@ -114,6 +115,10 @@ class Worker:
             )
             for agent in agents
         }
+        self._takers = [
+            SuspectTaker(agent, parts, self._executors[agent.name].slots, self._fetchers[agent.name])
+            for agent in agents
+        ]
         self._heartbeat = Heartbeat(
             parts,
             agents,
@@ -123,6 +128,7 @@ class Worker:
                 forgotten=self._register_soon,
                 entries_lost=lambda agent: self._fetchers[agent].check_for_lost(),
                 commands_changed=self._apply_commands,
+                suspects_wait=self._take_suspects,
             ),
             watchdog=watchdog,
         )
@@ -208,6 +214,8 @@ class Worker:
             async with anyio.create_task_group() as fetchers:
                 for fetcher in self._fetchers.values():
                     fetchers.start_soon(fetcher.run)
+                for taker in self._takers:
+                    fetchers.start_soon(taker.run)
                 await self._commands.until(lambda: self._stop.is_set() or self._is_drained())
                 fetchers.cancel_scope.cancel()
 
@@ -223,6 +231,10 @@ class Worker:
         async for _ in received:
             _log.info("worker_stop_requested", running=len(self._in_flight), immediately=self._stop.is_set())
             self.stop()
+
+    def _take_suspects(self) -> None:
+        for taker in self._takers:
+            taker.tell()
 
     # -------------------------------------------------------------------------------------------------- commands
 

@@ -9,10 +9,10 @@ from orchestrator.core.payload import decode_json
 from orchestrator.tasks.model import EmitStatus, Progress
 from orchestrator.testing.offline import offline_services
 from orchestrator.workers.runtime.active_commands import WorkerCommands
-from orchestrator.workers.runtime.crash_isolation import CrashIsolation
 from orchestrator.workers.runtime.emitter import Emitter
 from orchestrator.workers.runtime.parts import ChildClient, WorkerParts
 from orchestrator.workers.runtime.process_groups import ProcessGroups
+from orchestrator.workers.runtime.suspects import Suspects
 from orchestrator.workers.testing.children import ScriptedClient
 from orchestrator.workers.testing.offline_locks import OfflineLocking
 from orchestrator.workers.testing.scripted_record import ScriptedRecord
@@ -71,7 +71,7 @@ class Recording:
             emitter=self.emitter,
             locking=OfflineLocking(self.services.settings),
             commands=WorkerCommands(),
-            crash_isolation=CrashIsolation(),
+            suspects=Suspects(in_flight),
             client=_ScriptedChildClient(self.services, self.children),
             groups=ProcessGroups(),
         )

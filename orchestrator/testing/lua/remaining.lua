@@ -8,6 +8,8 @@ local pool = KEYS[1]  -- key: root of the pool's slot
 local ready, held = 0, 0
 local queues = redis.call('SMEMBERS', pool .. ':queues')
 for i = 1, #queues do ready = ready + redis.call('ZCARD', pool .. ':queue:' .. queues[i]) end
+local suspected = redis.call('SMEMBERS', pool .. ':suspects')
+for i = 1, #suspected do ready = ready + redis.call('ZCARD', pool .. ':suspects:' .. suspected[i]) end
 local scopes = redis.call('SMEMBERS', pool .. ':held')
 for i = 1, #scopes do ready = ready + redis.call('ZCARD', pool .. ':held:' .. scopes[i]) end
 local agents = redis.call('ZRANGE', pool .. ':agents', 0, -1)
