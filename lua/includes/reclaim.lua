@@ -78,21 +78,17 @@ end
 
 -- Judges what a death tells about a task (protocol rule 8). Returns how often it died as the only suspect, and with how
 -- many suspects of its depth it may share a process from now on: nil for any number, 0 to run alone.
--- `witnessed`: its host saw the worker die; else its lease ran out, most likely together with its whole host.
-local function judge_death(task, group, depth, crew, witnessed, allowed)
+local function judge_death(task, depth, crew, allowed)
   --@row crew: fresh prior limited deepest at_deepest
-  local blamed, suspects, narrow = task.blamed, 0, true
+  local blamed, group, suspects = task.blamed, task.group, 0
   if group then
     suspects = crew.limited
     if crew.at_deepest == 1 and depth == crew.deepest then suspects = 1 end
   elseif task.recent > 1 then
     suspects = crew.limited + crew.prior
-    -- The second loss of a whole host limits no task; a task that crashes hosts is found from the third on.
-    narrow = witnessed or task.recent > 2
-  else
+  elseif crew.limited + crew.prior == 0 then
     -- Beside tasks that died before, a first death tells nothing.
-    suspects = crew.limited + crew.prior > 0 and 0 or crew.fresh
-    narrow = witnessed and suspects == 2
+    suspects = crew.fresh
   end
   if suspects == 1 then
     -- The death that ends the task is one that it died alone: a task that never died may have run beside it.
@@ -101,13 +97,15 @@ local function judge_death(task, group, depth, crew, witnessed, allowed)
     if blamed >= allowed - 1 then return blamed, 0 end
     return blamed, task.recent > 1 and 1 or group
   end
-  if not narrow or suspects == 0 then return blamed, group end
+  -- A first death limits nothing, unless two died: no further round could tell them apart.
+  if suspects == 0 or (task.recent == 1 and suspects > 2) then return blamed, group end
   return blamed, math.min(group or suspects, math.max(1, math.floor(suspects / 4)))
 end
 
 -- Judges an entry that is taken from a worker; the caller removes the entry (protocol rule 8). Returns the task if it
 -- continues, else nil: it ended here, or the entry was of no attempt. `crew` has the counts of the worker, nil if it did
--- not die. `died` of the task tells whether this was a death, `recent` counts deaths since the last operator retry.
+-- not die. `witnessed`: its host saw the worker die; else its lease ran out, most likely together with its whole host.
+-- `died` of the task tells whether this was a death, `recent` counts deaths since the last operator retry.
 local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
@@ -133,7 +131,11 @@ local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max
   local allowed = max_deaths[skill] or 3
   if died then
     task.deaths, task.recent = task.deaths + 1, task.recent + 1
-    task.blamed, task.group = judge_death(task, task.group, depth_of(found.env), crew, witnessed, allowed)
+    -- The loss of a host tells nothing about a task, unless the task has lost another host just before.
+    local last = not witnessed and task.recent > 1 and redis.call('HGET', task_key, 'death:' .. task.deaths - 1)
+    if witnessed or string.find(last or '', ' lease ran out', 1, true) then
+      task.blamed, task.group = judge_death(task, depth_of(found.env), crew, allowed)
+    end
     redis.call('HSET', task_key, 'deaths', task.deaths, 'death:' .. task.deaths, evidence)
     if task.blamed > 0 then redis.call('HSET', task_key, 'blamed', task.blamed) end
     if task.group then redis.call('HSET', task_key, 'group', task.group) end

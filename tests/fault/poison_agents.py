@@ -37,6 +37,7 @@ async def good(ctx: TaskContext, seconds: float) -> str:
     """Take a while."""
     attempt_log.write(Note(ctx.task_id, ctx._delivery.generation, ctx.attempt, os.getpid(), "begun"))
     await anyio.sleep(seconds)
+    attempt_log.write(Note(ctx.task_id, ctx._delivery.generation, ctx.attempt, os.getpid(), "ended"))
     return "good"
 
 

@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.tasks.model import VerdictKind
@@ -177,6 +177,8 @@ def test_only_poisons_become_dead_letters(redis_server: RedisServer, prefix: str
 
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
     @given(case=cases())
+    # A host is lost while a task that crashes nothing runs alone.
+    @example(case=Case(3, (1, 1), (1,) * 5, frozenset({0, 2}), arrivals=1, losses=(7,)))
     def search(case: Case) -> None:
         pool = Pool(redis_server.url, f"{prefix}{next(numbers)}")
         simulation = Simulation(pool, case)
