@@ -57,7 +57,8 @@ class Attempt(msgspec.Struct, eq=False):
         context: None if neither the handler nor a middleware takes it.
         resources: of its context and locks; None before and after the handler, and without both.
         scope: cancel scope of the slot that runs it.
-        running: whether its handler runs.
+        running: whether its handler runs; True also while a process for it starts.
+        begun: whether code of the user has begun, so that it is stopped as a handler is.
         abandoned: whether it ended while its handler goes on.
         stop_cause: None while nothing stops it.
         stop_reason: one line about the stop command.
@@ -79,6 +80,7 @@ class Attempt(msgspec.Struct, eq=False):
     resources: AttemptResources | None = None
     scope: anyio.CancelScope | None = None
     running: bool = False
+    begun: bool = False
     abandoned: bool = False
     stop_cause: StopCause | None = None
     stop_reason: str = ""
@@ -123,6 +125,11 @@ class Attempt(msgspec.Struct, eq=False):
 
     # ------------------------------------------------------------------------------------------------- the handler
 
+    def begin(self) -> bool:
+        """Mark that code of the user begins now; returns False if it must not, because the attempt is being stopped."""
+        self.begun = not self.stop_requested
+        return self.begun
+
     def start(self, abandon: Callable[[Attempt], None]) -> None:
         """Mark the handler as running.
 
@@ -152,7 +159,10 @@ class Attempt(msgspec.Struct, eq=False):
     # ------------------------------------------------------------------------------------------------------ stopping
 
     def stop(self, cause: StopCause) -> None:
-        """Cancel the handler. The first cause stays, except that LEASE_LOST replaces all, and CANCELLED a COMMAND."""
+        """Cancel the handler, or the wait for its start.
+
+        The first cause stays, except that LEASE_LOST replaces all, and CANCELLED a COMMAND.
+        """
         if (
             self.stop_cause is None
             or cause is StopCause.LEASE_LOST
@@ -160,7 +170,11 @@ class Attempt(msgspec.Struct, eq=False):
         ):
             self.stop_cause = cause
         self.mark_cancelled()
-        if not self.running or self.scope is None:
+        if self.scope is None:
+            return
+        if not self.running:
+            if not self.begun:
+                self.scope.cancel()
             return
         if cause is StopCause.LEASE_LOST:
             task = self.delivery

@@ -63,7 +63,7 @@ class HandlerCaller:
         elif skill.kind is HandlerKind.THREAD:
             run = partial(self._in_thread, attempt)
         else:
-            run = partial(self._in_process, skill, attempt.envelope.args)
+            run = partial(self._in_process, attempt)
         if not self._middleware:
             return run()
         assert attempt.context is not None
@@ -79,8 +79,14 @@ class HandlerCaller:
         # A plain `def` that decorates an `async def` returns a coroutine.
         return await value if inspect.isawaitable(value) else value
 
-    async def _in_process(self, skill: Skill[Any, Any], args: bytes) -> Any:
-        data = await self._processes.run(skill, args)
+    def begins_later(self, skill: Skill[Any, Any]) -> bool:
+        """Return whether the user's code begins only when a process has imported the handler."""
+        return skill.kind is HandlerKind.PROCESS and not self._middleware
+
+    async def _in_process(self, attempt: Attempt) -> Any:
+        skill = attempt.skill
+        may_begin = attempt.begin if self.begins_later(skill) else None
+        data = await self._processes.run(skill, attempt.envelope.args, may_begin=may_begin)
         # A middleware gets the value; without one, the worker stores the bytes.
         return skill.read_result(data) if self._middleware else Serialised(data)
 

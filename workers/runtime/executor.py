@@ -85,7 +85,7 @@ class Executor:
 
     def __init__(self, agent: Agent, parts: WorkerParts, throughput: Throughput) -> None:
         settings = parts.services.settings
-        self.slots = Slots(agent.concurrency, attempt=self._run)
+        self.slots = Slots(agent.concurrency, attempt=self._run, unbegun=self._give_back)
         self.caller = HandlerCaller(agent, settings=settings, groups=parts.groups)
         self.state: Any = None
         self._agent, self._parts, self._throughput = agent, parts, throughput
@@ -107,6 +107,13 @@ class Executor:
                 self._completer.put(attempt.delivery, _NO_ROOM)
             elif attempt.stop_requested or attempt.delivery.deaths == 0 or await self._announce(attempt):
                 await self._attempt(attempt)
+
+    def _give_back(self, attempt: Attempt) -> None:
+        attempt.release_handler()
+        if attempt.stop_cause is StopCause.LEASE_LOST:
+            self._in_flight.drop(attempt.delivery)
+        else:
+            self._completer.put(attempt.delivery, _RELEASED)
 
     async def _announce(self, attempt: Attempt) -> bool:
         """Record that the task starts now, so that a crash counts as a death of this task, not of those that wait."""
@@ -164,7 +171,7 @@ class Executor:
 
     def _prepare(self, attempt: Attempt, packed: bytes) -> Next | Verdict:
         """Set what the attempt runs: envelope, skill, arguments and context."""
-        if attempt.stop_requested:
+        if attempt.stop_requested or self._in_flight.closed:
             return _RELEASED
         try:
             envelope = decode_envelope(packed)
@@ -195,6 +202,8 @@ class Executor:
             return False
         envelope = attempt.envelope
         stop = self._commands.stop_of(attempt.delivery.agent, skill=envelope.skill, session=envelope.session)
+        # The heartbeat thread knows a drain before the event loop closes the worker to further starts.
+        stop = stop or self._commands.desired.drain_of(self._parts.worker)
         if stop is None:
             return False
         attempt.stop_reason = one_line(stopped_by(stop))
@@ -235,7 +244,7 @@ class Executor:
             await locks.drop()
             raise
         else:
-            if attempt.stop_requested:
+            if attempt.stop_requested or self._in_flight.closed:
                 step = _RELEASED
             elif self._is_blocked(attempt):
                 step = Next.BLOCKED
@@ -249,6 +258,8 @@ class Executor:
     async def _perform(self, attempt: Attempt) -> Verdict | None:
         """Run the handler and return its verdict, or None if the attempt was lost or ended without its handler."""
         attempt.start(self._abandon)
+        if not self.caller.begins_later(attempt.skill):
+            attempt.begin()
         limits = _watch(attempt)
         try:
             ended = await self._call(attempt)
@@ -351,7 +362,7 @@ class Executor:
         """Return the verdict of an attempt that the worker stopped; only after a time limit does `raised` count."""
         match attempt.stop_cause:
             case StopCause.DRAIN:
-                return _REQUEUED
+                return _REQUEUED if attempt.begun else _RELEASED
             case StopCause.COMMAND:
                 return Verdict(VerdictKind.REQUEUE, reason=one_line(attempt.stop_reason))
             case StopCause.CANCELLED:

@@ -53,10 +53,14 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
     max_bytes: int
 
 
-class HandlerReply(msgspec.Struct, frozen=True, array_like=True):
-    """The result of a call as JSON, or the text of what it raised."""
+class Begin(msgspec.Struct, frozen=True, array_like=True):
+    """The permission to call the handler, after the process has replied that it is ready."""
 
-    kind: Literal["returned", "invalid", "retry", "snooze", "reject", "raised"]
+
+class HandlerReply(msgspec.Struct, frozen=True, array_like=True):
+    """The result of a call as JSON, or the text of what it raised; `ready` says that the handler can be called."""
+
+    kind: Literal["ready", "returned", "invalid", "retry", "snooze", "reject", "raised"]
     data: bytes = b""
     text: str = ""
     delay_ms: int | None = None
@@ -123,8 +127,18 @@ def serve(number: int) -> None:
             return
         configure_logging(level=hello.level, format=hello.format)
         while (request := _receive(frames, Request)) is not None:
-            data = msgspec.msgpack.encode(_answer(request, hello.main))
-            connection.sendall(len(data).to_bytes(_HEAD, "big") + data)
+            call = _prepare(request, hello.main)
+            if not isinstance(call, HandlerReply):
+                _send(connection, HandlerReply("ready"))
+                if _receive(frames, Begin) is None:
+                    return
+                call = call()
+            _send(connection, call)
+
+
+def _send(connection: socket.socket, reply: HandlerReply) -> None:
+    data = msgspec.msgpack.encode(reply)
+    connection.sendall(len(data).to_bytes(_HEAD, "big") + data)
 
 
 def _receive(frames: BinaryIO, kind: type[M]) -> M | None:
@@ -134,7 +148,8 @@ def _receive(frames: BinaryIO, kind: type[M]) -> M | None:
     return msgspec.msgpack.decode(frames.read(int.from_bytes(head, "big")), type=kind)
 
 
-def _answer(request: Request, main: str | None) -> HandlerReply:
+def _prepare(request: Request, main: str | None) -> Callable[[], HandlerReply] | HandlerReply:
+    """Import the handler and read its arguments; return what calls it, or the reply if that failed."""
     try:
         skill = _find(request.module, request.qualname, request.skill, main)
         values = skill.bind(request.args, None)
@@ -142,6 +157,10 @@ def _answer(request: Request, main: str | None) -> HandlerReply:
         return HandlerReply("invalid", text=str(invalid))
     except BaseException as broken:  # noqa: BLE001 - an import may raise anything
         return HandlerReply("raised", data=traceback_of(broken), text=describe(broken))
+    return functools.partial(_answer, skill, values, request.max_bytes)
+
+
+def _answer(skill: Skill[Any, Any], values: dict[str, Any], max_bytes: int) -> HandlerReply:
     try:
         value = _call(skill.handler, values)
     except BaseException as raised:  # noqa: BLE001 - also SystemExit: only a crash may end this process
@@ -149,7 +168,7 @@ def _answer(request: Request, main: str | None) -> HandlerReply:
             return _signal_reply(signal_)
         return HandlerReply("raised", data=traceback_of(raised), text=describe(raised))
     try:
-        return HandlerReply("returned", data=skill.dump_result(value, max_bytes=request.max_bytes))
+        return HandlerReply("returned", data=skill.dump_result(value, max_bytes=max_bytes))
     except InvalidInput as invalid:
         return HandlerReply("invalid", text=str(invalid))
 

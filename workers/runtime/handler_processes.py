@@ -25,6 +25,7 @@ from orchestrator.core.errors import ConfigError
 from orchestrator.core.log import get_logger
 from orchestrator.core.parent_process import end_with_parent
 from orchestrator.workers.runtime.handler_process import (
+    Begin,
     HandlerReply,
     Hello,
     Request,
@@ -70,8 +71,14 @@ class HandlerProcesses:
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
 
-    async def run(self, skill: Skill[Any, Any], args: bytes) -> bytes:
+    async def run(self, skill: Skill[Any, Any], args: bytes, *, may_begin: Callable[[], bool] | None = None) -> bytes:
         """Run the handler of a skill and return its result as JSON.
+
+        Args:
+            skill: of the handler.
+            args: its arguments as JSON.
+            may_begin: asked when the process has imported the handler and read the arguments. If it returns False, the
+                caller is being cancelled, and the handler does not begin.
 
         Raises:
             HandlerProcessDied: the process ended before it replied.
@@ -88,7 +95,7 @@ class HandlerProcesses:
                 args=args,
                 max_bytes=self._settings.results.max_bytes,
             )
-            answer = await self._ask(process, request)
+            answer = await self._ask(process, request, may_begin)
             alive = True
         finally:
             self._busy.discard(process)
@@ -101,7 +108,7 @@ class HandlerProcesses:
         return answer.data
 
     @staticmethod
-    async def _ask(process: _Process, request: Request) -> HandlerReply:
+    async def _ask(process: _Process, request: Request, may_begin: Callable[[], bool] | None) -> HandlerReply:
         answer: HandlerReply | None = None
 
         async def until_its_end() -> None:
@@ -114,7 +121,14 @@ class HandlerProcesses:
             with contextlib.suppress(OSError, asyncio.IncompleteReadError):
                 write_frame(process.writer, request)
                 await process.writer.drain()
-                answer = await read_frame(process.reader, HandlerReply)
+                reply = await read_frame(process.reader, HandlerReply)
+                if reply.kind == "ready":
+                    if may_begin is not None and not may_begin():
+                        await anyio.sleep_forever()  # until the cancellation arrives
+                    write_frame(process.writer, Begin())
+                    await process.writer.drain()
+                    reply = await read_frame(process.reader, HandlerReply)
+                answer = reply
                 waiting.cancel_scope.cancel()
         if answer is None:
             how = _ending(await process.child.wait())

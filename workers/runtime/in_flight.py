@@ -29,6 +29,8 @@ class InFlight:
         self._attempts: dict[tuple[str, str], Attempt] = {}
         self._emptied = anyio.Event()
         self._early_cancels: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.closed = False
+        """No further handler may begin, because the worker drains. A signal sets it also while the loop is blocked."""
         self.abandoned_handlers = 0
         """Handlers that still run although their attempts have ended."""
         self.on_drop: Callable[[], None] | None = None
@@ -46,7 +48,20 @@ class InFlight:
         self._attempts[key] = attempt
         if self._early_cancels and (delivery.task_id, delivery.generation) in self._early_cancels:
             attempt.stop(StopCause.CANCELLED)
+        if self.closed:
+            attempt.stop(StopCause.DRAIN)
         return attempt
+
+    def close(self) -> None:
+        """Let no further handler begin: stop the attempts that wait for that, and those that still arrive."""
+        self.closed = True
+        for attempt in self.all():
+            if not attempt.begun:
+                attempt.stop(StopCause.DRAIN)
+
+    def reopen(self) -> None:
+        """Let handlers begin again."""
+        self.closed = False
 
     def drop(self, delivery: Delivery) -> None:
         """Remove an entry, unless it came back under a new generation."""

@@ -26,10 +26,18 @@ never wait, without a turn of the event loop for each, and handlers that wait st
 
 
 class Slots:
-    """Runs attempts in `count` asyncio tasks."""
+    """Runs attempts in `count` asyncio tasks.
 
-    def __init__(self, count: int, *, attempt: Callable[[Attempt], Coroutine[Any, Any, None]]) -> None:
-        self._count, self._run_attempt = count, attempt
+    Args:
+        count: number of slots.
+        attempt: runs an attempt.
+        unbegun: called with an attempt that was stopped before its handler began, wherever it waited for that.
+    """
+
+    def __init__(
+        self, count: int, *, attempt: Callable[[Attempt], Coroutine[Any, Any, None]], unbegun: Callable[[Attempt], None]
+    ) -> None:
+        self._count, self._run_attempt, self._give_back = count, attempt, unbegun
         self._feed: deque[Attempt] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._woken = 0
@@ -93,7 +101,13 @@ class Slots:
                 attempt.scope = scope
                 try:
                     await self._run_attempt(attempt)
+                except asyncio.CancelledError:
+                    if attempt.begun or not attempt.stop_requested:
+                        raise
+                    self._give_back(attempt)
                 finally:
+                    # A later `stop` must not cancel the next attempt of this slot.
+                    attempt.scope = None
                     if not attempt.abandoned:
                         self._work_ended()
                 if attempt.abandoned:

@@ -1,7 +1,8 @@
 """One worker process: wires the parts for its agents, registers, runs, drains.
 
-A drain registers 0 slots, stops reading, waits for the running handlers, requeues the rest without counting an attempt,
-stores every verdict and deregisters. A second signal skips the wait.
+A drain begins no further handler and releases the attempts that wait for their start. It registers 0 slots, stops
+reading, waits for the running handlers, requeues the rest without counting an attempt, stores every verdict and
+deregisters. A second signal skips the wait.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
@@ -33,6 +34,7 @@ from orchestrator.workers.runtime.throughput import Throughput
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from types import FrameType
 
     from orchestrator.core.log import Level
     from orchestrator.core.settings import Settings
@@ -146,6 +148,7 @@ class Worker:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) if listen else nullcontext() as received:
             async with anyio.create_task_group() as listening:
                 if received is not None:
+                    self._close_at_signal()
                     listening.start_soon(self._watch_signals, received)
                 try:
                     await self._live()
@@ -225,7 +228,21 @@ class Worker:
             self._stop_now.set()
         self._stop.set()
         self._starting.cancel()
+        self._in_flight.close()
         self._commands.notify_changed()
+
+    def _close_at_signal(self) -> None:
+        # Python runs this handler between two instructions, so also while a handler blocks the event loop.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            wake_loop = signal.getsignal(number)
+
+            def close(number: int, frame: FrameType | None, wake_loop: Any = wake_loop) -> None:
+                self._in_flight.closed = True
+                if callable(wake_loop):
+                    wake_loop(number, frame)
+
+            signal.signal(number, close)
+            signal.siginterrupt(number, False)  # noqa: FBT003 - it takes no keywords
 
     async def _watch_signals(self, received: AsyncIterator[signal.Signals]) -> None:
         async for _ in received:
@@ -261,11 +278,13 @@ class Worker:
         """Stay registered without slots until an operator resumes or stops the worker."""
         _log.info("worker_drain_started", running=len(self._in_flight))
         self._commands.draining = True
+        self._in_flight.close()
         await self._announce_drain()
         self._heartbeat.poll()
         await self._commands.until(lambda: self._stop.is_set() or not self._is_drained())
         if not self._stop.is_set():
             self._commands.draining = False
+            self._in_flight.reopen()
             self._register_soon()
             _log.info("worker_resumed")
 
