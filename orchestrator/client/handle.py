@@ -90,15 +90,14 @@ class TaskHandle(Generic[T_co]):
 
     async def _end(self, timeout: Duration | None) -> None:
         timeout_s = None if timeout is None else to_seconds("timeout", timeout)
-        if self._told:
-            await self._ask_whether_requeued()
-        if self.before_wait is not None and self.outcome is None and timeout_s != 0:
-            await self.before_wait()
-        if self.outcome is None and timeout_s == 0:
-            await self._replies.poll([self.id])
-        elif self.outcome is None:
+        if timeout_s == 0:
+            if self._told:
+                await self._ask_whether_requeued()
+            if self.outcome is None:
+                await self._replies.poll([self.id])
+        else:
             with anyio.move_on_after(timeout_s):
-                await self._replies.wait(self)
+                await self._await_end()
         if self.outcome is None:
             failure = self._replies.last_failure
             raise TimeoutError(
@@ -106,6 +105,14 @@ class TaskHandle(Generic[T_co]):
                 if failure is None
                 else f"the end of task {self.id} is not known after {timeout_s:g} s: {failure}"
             )
+
+    async def _await_end(self) -> None:
+        if self._told:
+            await self._ask_whether_requeued()
+        if self.outcome is None:
+            if self.before_wait is not None:
+                await self.before_wait()
+            await self._replies.wait(self)
 
     async def _ask_whether_requeued(self) -> None:
         # Without an answer the end stands that was seen.

@@ -59,7 +59,8 @@ async def run_block(block: Block, namespace: dict[str, Any]) -> str:
     code = compile("\n" * (block.line - 1) + block.text, place, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     printed = StringIO()
     with redirect_stdout(printed):
-        if "anyio.run(" in block.text or "\nwith Orchestrator(" in f"\n{block.text}":  # it blocks, as a script may
+        # It blocks, as a script may.
+        if "anyio.run(" in block.text or re.search(r"^with (Orchestrator|attach)\(", block.text, re.MULTILINE):
             await anyio.to_thread.run_sync(eval, code, namespace)
             return printed.getvalue()
         pending = eval(code, namespace)

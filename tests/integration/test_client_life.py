@@ -11,8 +11,9 @@ import anyio.to_thread
 import pytest
 
 from orchestrator.client.client import Orchestrator
-from orchestrator.core.errors import OrchestratorError, ServerUnavailable
+from orchestrator.core.errors import OrchestratorError, ServerUnavailable, TaskCancelled
 from orchestrator.services import pool_keys
+from orchestrator.tasks.model import RequeueStatus
 from orchestrator.tasks.submission import Submission
 from tests.faultkit.proxy import FaultProxy
 from tests.helpers.end_state import records
@@ -123,6 +124,42 @@ async def test_giving_up_to_close(settings: Settings) -> None:
     await orc.aclose()
     async with orc:
         assert (await orc.submit("x")).id
+
+
+async def test_a_timeout_of_result_holds_while_redis_stands_still(
+    through: Settings, proxy: FaultProxy, settings: Settings
+) -> None:
+    """A handle that has told a failure asks again whether its task was requeued, for as long as the caller allows."""
+    async with Orchestrator(settings=settings) as other, Orchestrator(settings=through) as orc:
+        handle = await orc.submit("x")
+        await handle.cancel("enough")
+        with pytest.raises(TaskCancelled):
+            await handle.result(5)
+        proxy.blackhole()
+        assert await other.task(handle.id).retry() is RequeueStatus.REQUEUED
+        began_s = time.monotonic()
+        with pytest.raises(TaskCancelled, match="enough"):
+            await handle.result(0.1)
+        with pytest.raises(TimeoutError):
+            await (orc.task(await _submitted(other))).result(0.1)
+        assert time.monotonic() - began_s < 2
+        proxy.heal()
+        with pytest.raises(TimeoutError):
+            await handle.result(0.1)
+        assert handle.outcome is None
+
+
+async def test_a_timeout_of_result_covers_what_comes_before_the_wait(settings: Settings) -> None:
+    """In a worker a call to Redis precedes the wait; the limit of the caller holds for it too."""
+    async with Orchestrator(settings=settings) as orc:
+        handle = await orc.submit("x")
+        handle.before_wait = anyio.sleep_forever
+        with pytest.raises(TimeoutError):
+            await handle.result(0.01)
+
+
+async def _submitted(orc: Orchestrator) -> str:
+    return (await orc.submit("x")).id
 
 
 async def test_every_call_under_way_is_told_of_the_close(
