@@ -4,8 +4,9 @@
 --@include record: forgiven_failures
 --@include output: append_event
 
--- Adds an attempt to an agent's inbox and assigns its task. `task` has fails, deaths, requeued and out as the record has
--- them. Returns the bytes of the envelope in the entry; the worker reads a larger one from the record.
+-- Adds an attempt to an agent's inbox and assigns its task in a new generation (protocol rule 1). `task` has fails,
+-- deaths, requeued and out as the record has them. Returns the bytes of the envelope in the entry; the worker reads a
+-- larger one from the record.
 local function put_entry(pool, agent, id, score, generation, envelope, task)
   local inbox_key = pool .. ':inbox:' .. agent
   if #envelope > 16384 then envelope = '' end
@@ -22,7 +23,7 @@ local function put_entry(pool, agent, id, score, generation, envelope, task)
   else
     entry = redis.call('XADD', inbox_key, '*', 't', id, 'g', generation, 'a', attempt, 'd', deaths, 'e', envelope)
   end
-  redis.call('HSET', pool .. ':task:' .. id, 'state', 'assigned', 'at', agent .. ' ' .. entry .. ' ' .. score)
+  redis.call('HSET', pool .. ':task:' .. id, 'state', 'assigned', 'gen', generation, 'at', agent .. ' ' .. entry .. ' ' .. score)
   if task.out then append_event(pool, id, generation, attempt, 'assigned', agent) end
   return #envelope
 end

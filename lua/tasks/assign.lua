@@ -9,7 +9,7 @@ local agent   = ARGV[1]             -- str: agent
 local limit   = tonumber(ARGV[2])   -- int: at most this many (500)
 local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include time: now_us, integer
---@include record: read_task, lifetime
+--@include record: read_task, lifetime, next_generation
 --@include desired: is_active, agent_blocked, any_session_stopped, stopped_scope
 --@include queue: remove_from_queue, put_suspects
 --@include inbox: put_entry
@@ -21,6 +21,8 @@ local now_arg = ARGV[3]             -- time: test override, microseconds
 local call_bytes = 1048576
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
+-- The generation of almost every task. Formatting it once per task would cost about a microsecond.
+local now_text = integer(now_ms)
 local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
 local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limits', 'unpark')
 local slots = tonumber(spec.slots or 0)
@@ -160,8 +162,10 @@ for i = 1, math.min(#heads / 2, each) do
     scored[#scored + 1] = id
     if task.group == '0' then redis.call('HSETNX', task_key, 'alone', integer(now_ms)) end
   else
-    bytes = bytes + put_entry(pool, agent, id, score, found.gen, found.env, task)
-    if limits ~= '' then grants[#grants + 1] = id .. ':' .. found.gen end
+    local generation = now_text
+    if tonumber(found.gen) >= now_ms then generation = integer(next_generation(found.gen, now_ms)) end
+    bytes = bytes + put_entry(pool, agent, id, score, generation, found.env, task)
+    if limits ~= '' then grants[#grants + 1] = id .. ':' .. generation end
     if task.by then expiring[#expiring + 1] = id end
     assigned = assigned + 1
   end

@@ -11,9 +11,9 @@ local limit   = tonumber(ARGV[3])         -- int: at most this many (free slots 
 local running = cmsgpack.unpack(ARGV[4])  -- rows: depth group
 local idle    = ARGV[5]                   -- str: 1 = the process runs nothing
 local now_arg = ARGV[6]                   -- time: test override, microseconds
---@include time: now_us
+--@include time: now_us, integer
 --@include envelope: depth_of
---@include record: read_task
+--@include record: read_task, next_generation
 --@include desired: is_active, agent_blocked, any_session_stopped, stopped_scope
 --@include queue: put_ready, remove_suspects
 --@include limit: limit_room, take_slots
@@ -117,11 +117,12 @@ for i = 1, #found do
     end
     if alone or fits(depth, most) then
       local task = {fails = record.fails, deaths = record.deaths, requeued = record.requeued, out = record.out}
-      bytes = bytes + put_entry(pool, agent, id, score, record.gen, record.env, task)
+      local generation = integer(next_generation(record.gen, now_ms))
+      bytes = bytes + put_entry(pool, agent, id, score, generation, record.env, task)
       running[#running + 1] = {depth, most}
       taken[#taken + 1] = {most, depth}
       collect(removed, queue, id)
-      if limits ~= '' then grants[#grants + 1] = id .. ':' .. record.gen end
+      if limits ~= '' then grants[#grants + 1] = id .. ':' .. generation end
       if alone then break end
     end
   end

@@ -357,6 +357,7 @@ class Model:
 
     def _deliver(self, agent: Agent, task: Task) -> None:
         task.state, task.original_score = "assigned", task.score
+        self._raise(task)
         self._tell(task, "assigned")
         self.expiring.discard(task.id)
         entry = Entry(task.id, task.gen, task.fails + task.deaths + 1, task.deaths, task.forgiven[0])

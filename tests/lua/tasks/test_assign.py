@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator.store.calls import opaque
-from orchestrator.tasks.model import Assigned, Verdict, VerdictKind
+from orchestrator.tasks.model import Assigned, FinishStatus, LeaseStatus, Verdict, VerdictKind
 from tests.lua.pool import Team, rank, row
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def test_assigns(pool: Pool) -> None:
     (delivery,) = pool.read()
     assert (delivery.task_id, delivery.generation, delivery.attempt, delivery.deaths) == (
         task.id,
-        str(pool.now_ms),
+        str(pool.now_ms + 1),
         1,
         0,
     )
@@ -50,6 +50,29 @@ def test_assigns(pool: Pool) -> None:
     assert pool.stats() == {"submitted": 1, "assigned": 1}
     with pool.unchanged():
         assert pool.assign() == NOTHING
+
+
+def test_no_generation_is_handed_out_twice(pool: Pool) -> None:
+    """Redis loses an assignment and keeps the submit: the first attempt can change nothing in the second."""
+    pool.register()
+    (id_,) = pool.put()
+    kept = {key: (pool.execute("PTTL", key), pool.execute("DUMP", key)) for key in pool.names()}
+    pool.sleep(50)
+    first = pool.one()
+    assert first.generation == str(pool.now_ms)
+    for key in pool.names():
+        pool.execute("DEL", key)
+    for key, (ttl_ms, value) in kept.items():
+        pool.execute("RESTORE", key, max(0, ttl_ms), value)
+    pool.sleep(1)
+    pool.register("w2")
+    pool.assign()
+    (second,) = pool.read("w2")
+    assert (second.task_id, int(second.generation)) == (id_, int(first.generation) + 1)
+    with pool.unchanged():
+        assert pool.end(first) == FinishStatus.STALE
+        assert pool.renew([first])[1] == [LeaseStatus.LOST]
+    assert pool.end(second) == FinishStatus.OK
 
 
 def test_large_envelope_stays_in_the_hash(pool: Pool) -> None:
