@@ -146,7 +146,7 @@ def _half_of_all(bench: Bench) -> Iterator[Figure]:
 
 
 def _fresh_tasks(bench: Bench) -> Iterator[Figure]:
-    async def run(scene: Crash) -> tuple[float, float, int]:
+    async def run(scene: Crash) -> tuple[float, float, int, int]:
         kill_at_s = time.monotonic() + 1.5 * _FRESH_TASK_S
         first_fresh = 0
         due_s = time.monotonic()
@@ -159,20 +159,37 @@ def _fresh_tasks(bench: Bench) -> Iterator[Figure]:
                 first_fresh = len(scene.tasks)
             await asyncio.sleep(max(0.0, due_s - time.monotonic()))
         await scene.until_ended(_PATIENCE_S)
-        waited_s: dict[int, float] = {}
+        started_s: dict[int, float] = {}
         for one in scene.attempts:
-            waited_s.setdefault(one.number, one.started_ns / 1e9 - scene.submitted_s[one.number])
-        fresh = {number: waited for number, waited in waited_s.items() if number >= first_fresh}
-        slow = [number for number, waited in fresh.items() if waited > _SLOW_S]
-        last_s = max((scene.submitted_s[number] - scene.killed_s for number in slow), default=0.0)
-        return max(fresh.values()), last_s, len(slow)
+            started_s.setdefault(one.number, one.started_ns / 1e9)
+        fresh_s = [(scene.submitted_s[number], started_s[number]) for number in range(first_fresh, len(scene.tasks))]
+        waited_s = [begun_s - sent_s for sent_s, begun_s in fresh_s]
+        least_s = _least_waits_s([scene.killed_s] * len(scene.lost) + [sent_s for sent_s, _ in fresh_s])
+        return max(waited_s), max(least_s), _slow(waited_s), _slow(least_s)
 
-    waited_s, slow_until_s, slow = _rounds(bench, TEN, run, processes=1, rounds=1)
+    (waited_s,), (least_s,), (slow,), (least_slow,) = _rounds(bench, TEN, run, processes=1, rounds=1)
     what = f"killed worker with all 10 slots at 80 % load, tasks of {_FRESH_TASK_S:g} s: fresh tasks"
-    yield _worst(f"{what}, longest wait", waited_s, Goal("≤ handler (10)", _FRESH_TASK_S, at_most=True))
-    goal = Goal(f"≤ handler + 2 ({_FRESH_TASK_S + 2:g})", _FRESH_TASK_S + 2, at_most=True)
-    note = f"{max(slow)} of {_FRESH_FOR_S / _FRESH_EVERY_S:.0f} do"
-    yield _worst(f"{what} that wait over {_SLOW_S:g} s are submitted until", slow_until_s, goal, note=note)
+    goal = Goal(f"≤ 10 idle slots would give + 2 ({least_s + 2:.3g})", least_s + 2, at_most=True)
+    yield Figure("recovery", f"{what}, longest wait", "s", waited_s, goals=(goal,))
+    # One that barely starts in time counts or not, so that the bound has room for two.
+    goal = Goal(f"≤ 10 idle slots would give + 2 ({least_slow + 2})", least_slow + 2, at_most=True)
+    yield Figure("recovery", f"{what} that wait over {_SLOW_S:g} s", "tasks", slow, goals=(goal,))
+
+
+def _least_waits_s(submitted_s: Sequence[float]) -> list[float]:
+    """Return the waits if ten idle slots took the tasks in this order: nothing that has as many slots is faster."""
+    free_s = [0.0] * 10
+    waits_s = []
+    for sent_s in submitted_s:
+        slot = free_s.index(min(free_s))
+        started_s = max(sent_s, free_s[slot])
+        free_s[slot] = started_s + _FRESH_TASK_S
+        waits_s.append(started_s - sent_s)
+    return waits_s
+
+
+def _slow(waits_s: Sequence[float]) -> int:
+    return sum(waited_s > _SLOW_S for waited_s in waits_s)
 
 
 def _rounds(
