@@ -17,6 +17,12 @@ def main() -> int:
     """Read the options and run."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="of load and faults; judging comes on top")
+    parser.add_argument(
+        "--longest",
+        type=float,
+        metavar="SECONDS",
+        help="handlers of the slow kinds take from 1 s to so long; default: 10, and 3 in a run of less than 2 minutes",
+    )
     parser.add_argument("--seed", type=int, default=None, help="of the dice; by default a new one")
     parser.add_argument(
         "--redis", default="", metavar="LINE", help="a version line such as 7.0, from the PATH; by default the newest"
@@ -39,6 +45,7 @@ def main() -> int:
             binary=binary,
             directory=directory,
             redis_line=asked.redis,
+            longest_s=asked.longest or (10.0 if asked.minutes >= 2 else 3.0),
             mutation=asked.mutation,
             quiet=asked.quiet,
             keep=asked.keep,

@@ -31,23 +31,26 @@ if TYPE_CHECKING:
 HISTORY_VARIABLE: Final = "CHAOS_HISTORY"
 LEASE_S: Final = 2.0
 CHUNKS: Final = 5
+LASTING_SLOTS: Final = 30
+"""Slots of a worker for tasks that take seconds: enough of them die together to show what their order costs."""
 OWN_PER_S: Final = 15
 SHARED_PER_S: Final = 20
 LIMITS: Final = {"limited": ("@limited", "shared"), "sharer": ("shared",)}
 LIMIT_RULES: Final = {"@limited": LimitRule(OWN_PER_S, 1000), "shared": LimitRule(SHARED_PER_S, 1000)}
 MAX_DEATHS: Final = 6
-"""A kill takes everything that runs beside its victim along, so innocent tasks die a few times."""
+"""Faults kill processes in which a task runs as the only suspect, and these deaths count."""
 
 _MAY_FAIL: Final = frozenset({"succeeded", "dead"})
 SKILL_RULES: Final = {
     "fast": SkillRule(max_deaths=MAX_DEATHS),
     "thread": SkillRule(max_deaths=MAX_DEATHS),
     "slow": SkillRule(max_deaths=MAX_DEATHS),
+    "steady": SkillRule(),
     "flaky": SkillRule(max_attempts=6, max_deaths=MAX_DEATHS),
     "broken": SkillRule(max_attempts=3, max_deaths=MAX_DEATHS, ends=frozenset({"dead"})),
     "refuse": SkillRule(max_deaths=MAX_DEATHS, ends=frozenset({"dead"})),
     "nap": SkillRule(max_deaths=MAX_DEATHS),
-    "poison": SkillRule(max_deaths=3),
+    "poison": SkillRule(max_deaths=3, kills=True),
     "parent": SkillRule(max_attempts=5, max_deaths=MAX_DEATHS, ends=_MAY_FAIL),
     "tell": SkillRule(max_attempts=5, max_deaths=MAX_DEATHS, chunks=CHUNKS),
     # What runs it may be killed alone, which is a failure and not a death.
@@ -76,6 +79,7 @@ async def write_history(ctx: TaskContext, call_next: CallNext) -> Any:
             ctx.worker,
             run,
             limits=LIMITS.get(ctx.agent, ()),
+            pid=os.getpid(),
         )
     )
     _run.set(run)
@@ -97,10 +101,11 @@ def _agent(name: str, concurrency: int, **options: Any) -> Agent:
 
 quick = _agent("quick", 4)
 mixed = _agent("mixed", 6)
+lasting = _agent("lasting", LASTING_SLOTS)
 ranked_agent = _agent("ranked", 1)
 limited = _agent("limited", 3, rate=f"{OWN_PER_S}/s", limits=["shared"])
 sharer = _agent("sharer", 3, limits=["shared"])
-agents = [quick, mixed, ranked_agent, limited, sharer]
+agents = [quick, mixed, lasting, ranked_agent, limited, sharer]
 
 
 def _options(skill: str) -> dict[str, Any]:
@@ -121,9 +126,16 @@ def thread(op: str, seconds: float) -> Any:
     return op
 
 
-@mixed.skill(**_options("slow"))
+@lasting.skill(**_options("slow"))
 async def slow(op: str, seconds: float) -> Any:
-    """Take time, some more than a lease."""
+    """Take time, most of them more than a lease."""
+    await anyio.sleep(seconds)
+    return op
+
+
+@lasting.skill(**_options("steady"))
+async def steady(op: str, seconds: float) -> Any:
+    """Take time while one thing alone goes wrong, so that no death counts but those of poisons."""
     await anyio.sleep(seconds)
     return op
 
@@ -156,10 +168,11 @@ async def nap(op: str) -> Any:
     return op
 
 
-@mixed.skill(**_options("poison"))
-async def poison(ctx: TaskContext, op: str, deaths: int) -> Any:
-    """Take the worker along, so often."""
+@lasting.skill(**_options("poison"))
+async def poison(ctx: TaskContext, op: str, deaths: int, seconds: float) -> Any:
+    """Take the worker along after a time, so often."""
     if ctx.attempt <= deaths:
+        await anyio.sleep(seconds)
         os.kill(os.getpid(), signal.SIGKILL)
     return op
 
@@ -185,15 +198,15 @@ async def parent(ctx: TaskContext, op: str, children: int) -> Any:
     return [(await handle.result())["value"] for handle in handles]
 
 
-@mixed.skill(backoff=0.1, **_options("tell"))
-async def tell(ctx: TaskContext, op: str) -> Any:
-    """Emit chunks, with progress in between."""
+@lasting.skill(backoff=0.1, **_options("tell"))
+async def tell(ctx: TaskContext, op: str, seconds: float) -> Any:
+    """Emit chunks over a time, with progress in between."""
     for number in range(1, CHUNKS + 1):
         _recorder.write(EmitStarted(ctx.task_id, ctx._delivery.generation, number))
         await ctx.emit({"run": _run.get(), "number": number})
         _recorder.write(EmitConfirmed(ctx.task_id, ctx._delivery.generation, number))
         await ctx.progress(number, CHUNKS)
-        await anyio.sleep(_dice.random() * 0.2)
+        await anyio.sleep(_dice.random() * 2 * seconds / CHUNKS)
     return op
 
 

@@ -17,16 +17,18 @@ from orchestrator.client.client import Orchestrator
 from orchestrator.core.log import configure_logging
 from orchestrator.services import pool_keys
 from orchestrator.testing.waiting import wait_for
-from tests.chaos.agents import LIMIT_RULES, SKILL_RULES, agents
+from tests.chaos.agents import LEASE_S, LIMIT_RULES, SKILL_RULES, agents
 from tests.chaos.deployment import HOSTS, PROCESSES, Deployment
 from tests.chaos.faults import Faults
 from tests.chaos.load import STEERED_LANES, Load
 from tests.chaos.mutations import apply_mutation
 from tests.chaos.observer import Observer
+from tests.chaos.single_kill import SingleKill
 from tests.chaos.timeline import Timeline
 from tests.faultkit.checkers.final_state import read_final_state
 from tests.faultkit.checkers.history import FaultsEnded, Recorder, read_history
 from tests.faultkit.checkers.keyspace import check_growth
+from tests.faultkit.checkers.kills import kill_outcomes
 from tests.faultkit.checkers.rules import Bounds, Rules
 from tests.faultkit.checkers.run_checks import CheckReport, run_checks
 from tests.helpers.subprocesses import workers_of
@@ -39,12 +41,15 @@ if TYPE_CHECKING:
     from tests.faultkit.checkers.final_state import FinalState
 
 ROUND_S: Final = 25.0
+"""Or four times the longest handler."""
 READY_S: Final = 60.0
 DRAINED_S: Final = 60.0
 """From healing to the end of the last task: one that died five times waits for up to 8 s, and machines are busy."""
 RESTARTED_S: Final = 45.0
 RULES: Final = Rules(
-    bounds=Bounds(drained_ms=int(DRAINED_S * 1000), restarted_ms=int(RESTARTED_S * 1000)),
+    bounds=Bounds(
+        drained_ms=int(DRAINED_S * 1000), restarted_ms=int(RESTARTED_S * 1000), machine_ms=int(LEASE_S * 1200)
+    ),
     skills=SKILL_RULES,
     limits=LIMIT_RULES,
     ranked=frozenset({"ranked"}),
@@ -58,7 +63,8 @@ class Options:
     """What a person asks for.
 
     Attributes:
-        seconds: of load and faults, in rounds of `ROUND_S` at most; healing and judging come on top.
+        seconds: of load and faults, in rounds; healing and judging come on top.
+        longest_s: handlers take up to so many seconds.
         mutation: a fault that is planted into the scripts; the run is to find it.
     """
 
@@ -67,6 +73,7 @@ class Options:
     binary: ServerBinary
     directory: Path
     redis_line: str
+    longest_s: float
     mutation: str | None = None
     quiet: bool = False
     keep: bool = False
@@ -74,7 +81,7 @@ class Options:
     @property
     def command(self) -> str:
         """What repeats the run."""
-        options = f"--minutes {self.seconds / 60:g} --seed {self.seed}"
+        options = f"--minutes {self.seconds / 60:g} --seed {self.seed} --longest {self.longest_s:g}"
         options += f" --redis {self.redis_line}" if self.redis_line else ""
         options += f" --mutation {self.mutation}" if self.mutation else ""
         return f"make chaos ARGS={shlex.quote(options)}"
@@ -102,9 +109,10 @@ class Campaign:
         with Observer(deployment.server.client, self._keys, deployment.history):
             while left_s > 0.5 and not self._complaints:
                 number += 1
-                round_s = min(ROUND_S, left_s)
+                full_s = max(ROUND_S, 4 * self._options.longest_s)
+                round_s = min(full_s, left_s)
                 # No stump at the end: what is left is shared by the last two rounds.
-                if round_s < left_s < 1.5 * ROUND_S:
+                if round_s < left_s < 1.5 * full_s:
                     round_s = left_s / 2
                 left_s -= round_s
                 deployment.timeline.note(f"---- round {number}, {round_s:.0f} s of faults")
@@ -120,7 +128,9 @@ class Campaign:
             Orchestrator(settings=deployment.settings(deployment.client.url)) as orc,
             anyio.create_task_group() as tasks,
         ):
-            load = Load(orc, self._recorder, seed=seed, tasks=tasks, prefix=f"r{number}")
+            load = Load(
+                orc, self._recorder, seed=seed, tasks=tasks, prefix=f"r{number}", longest_s=self._options.longest_s
+            )
             async with anyio.create_task_group() as trouble:
                 trouble.start_soon(load.run)
                 faults = Faults(deployment, seed=str(seed), admin=orc.admin, recorder=self._recorder)
@@ -132,6 +142,17 @@ class Campaign:
             self._recorder.write(FaultsEnded(await to_thread.run_sync(self._server_ms)))
             deployment.timeline.note("healed")
             drained = await self._drained(load)
+            if drained:
+                await SingleKill(
+                    deployment,
+                    load,
+                    self._recorder,
+                    seed=str(seed),
+                    poison=(self._options.seed + number) % 2 == 0,
+                    longest_s=self._options.longest_s,
+                    server_ms=self._server_ms,
+                ).run()
+                drained = await self._drained(load)
             tasks.cancel_scope.cancel()
         judgement, final = await to_thread.run_sync(self._run_checks)
         deployment.timeline.note(f"{'drained' if drained else 'NOT drained'}: {len(final.tasks)} tasks\n{judgement}")
@@ -183,7 +204,7 @@ class Campaign:
         """Whether anything waits or runs, or a consumer of a dead worker is still there."""
         with self._deployment.server.client() as direct:
             keys, run = self._keys, direct
-            if run.exists(keys.queues, keys.scheduled, keys.expiring):
+            if run.exists(keys.queues, keys.suspected_queues, keys.scheduled, keys.expiring):
                 return True
             for agent in RULES.live:
                 if run.xlen(keys.inbox(agent)):
@@ -196,7 +217,10 @@ class Campaign:
     def _run_checks(self) -> tuple[CheckReport, FinalState]:
         with self._deployment.server.client() as direct:
             final = read_final_state(direct, self._keys)
-        return run_checks(read_history(self._deployment.history), final, RULES), final
+        history = read_history(self._deployment.history)
+        for outcome in kill_outcomes(history, final)[-1:]:
+            self._deployment.timeline.note(str(outcome))
+        return run_checks(history, final, RULES), final
 
     async def _stop(self) -> None:
         """Tell all to end, and see that they do and leave nothing behind."""

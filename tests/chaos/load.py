@@ -44,19 +44,26 @@ STEERED_LANES: Final = "steered"
 
 KINDS: Final[dict[str, float]] = {
     "fast": 20, "twice": 4, "delayed": 4, "start_by": 3, "cancelled": 4, "thread": 6, "slow": 16, "flaky": 6,
-    "broken": 2, "refuse": 1, "nap": 5, "poison": 0.7, "parent": 4, "tell": 6, "crunch": 1, "ranked": 2, "stamp": 1.5,
+    "broken": 2, "refuse": 1, "nap": 5, "poison": 0.4, "parent": 4, "tell": 8, "crunch": 1, "ranked": 2, "stamp": 1.5,
     "share": 1.5, "lane": 1.5, "steer": 2,
 }  # fmt: skip
 """How often each kind is chosen. Many are slow: what still runs when a frozen worker wakes shows who stores results."""
 
 
 class Load:
-    """Submits until it is told to stop; `waiting` are the tasks whose end is not known yet."""
+    """Submits until it is told to stop; `waiting` are the tasks whose end is not known yet.
 
-    def __init__(self, orc: Orchestrator, recorder: Recorder, *, seed: int, tasks: TaskGroup, prefix: str) -> None:
+    Args:
+        longest_s: the longest handlers of the mix take so many seconds.
+    """
+
+    def __init__(
+        self, orc: Orchestrator, recorder: Recorder, *, seed: int, tasks: TaskGroup, prefix: str, longest_s: float
+    ) -> None:
         self._orc, self._recorder, self._tasks = orc, recorder, tasks
         self._dice = random.Random(f"load {seed}")
         self._prefix, self._count = prefix, 0
+        self._longest_s = longest_s
         self.waiting = 0
         self.submitting = 0
 
@@ -73,6 +80,20 @@ class Load:
                     for skill, args, options in tasks:
                         self._tasks.start_soon(self._submit, kind, skill, args, options)
             await anyio.sleep(self._dice.expovariate(1 / PAUSE_S))
+
+    def submit_steady(self, seconds: float) -> None:
+        """Submit a task that takes so long; it counts as waiting at once."""
+        self._start("steady", {"seconds": seconds})
+
+    def submit_poison(self, seconds: float) -> None:
+        """Submit a task that kills its process after this time, in every attempt."""
+        self._start("poison", {"deaths": 9, "seconds": seconds})
+
+    def _start(self, skill: str, args: dict[str, Any]) -> None:
+        self._count += 1
+        self.submitting += 1
+        op = f"{self._prefix}-single-{self._count}"
+        self._tasks.start_soon(self._submit, skill, skill, {"op": op} | args, {})
 
     def _tasks_of(self, kind: str) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
         dice = self._dice
@@ -111,12 +132,17 @@ class Load:
                 return {"seconds": dice.uniform(0.0, 0.3)}
             case "thread":
                 return {"seconds": dice.uniform(0.0, 0.3)}
-            case "slow":
-                return {"seconds": dice.choice([0.3, 1.0, 2.0, 3.0])}
+            case "tell" if hasty:
+                return {"seconds": dice.uniform(0.0, 0.5)}
+            case "slow" | "tell":
+                return {"seconds": dice.uniform(1.0, self._longest_s)}
             case "flaky":
                 return {"fails": dice.randint(1, 3)}
             case "poison":
-                return {"deaths": dice.choice([1, 1, 9])}
+                return {
+                    "deaths": dice.choice([1, 1, 9]),
+                    "seconds": dice.choice([0.0, dice.uniform(0.0, self._longest_s)]),
+                }
             case "parent":
                 return {"children": dice.randint(1, 4)}
         return {}

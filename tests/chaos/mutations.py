@@ -75,6 +75,25 @@ MUTATIONS: Final = {
         ")",
         "a death leaves no evidence",
     ),
+    "one-by-one": Mutation(
+        "includes/reclaim.lua",
+        "if not narrow or suspects == 0 then return blamed, group end\n"
+        "  return blamed, math.min(group or suspects, math.max(1, math.floor(suspects / 4)))",
+        "return blamed, 0",
+        "every task that died runs alone, so that those that died together run one after another",
+    ),
+    "no-room": Mutation(
+        "tasks/assign.lua",
+        "room = room - slots * backlog - math.min(suspects, redis.call('HLEN', agent_key .. ':workers'))",
+        "room = 0",
+        "while suspects wait, no other task is assigned",
+    ),
+    "every-death": Mutation(
+        "includes/reclaim.lua",
+        "task.blamed, task.group = judge_death(task, task.group, depth_of(found.env), crew, witnessed, allowed)",
+        "task.blamed = task.recent",
+        "every death counts, and tasks that died run beside all others",
+    ),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import anyio
 
@@ -25,10 +26,12 @@ async def test_every_skill_has_load() -> None:
     """Each kind of load is a task of some skill with arguments that fit, and no skill is left out."""
     skills = {name: skill for agent in agents for name, skill in agent.skills.items()}
     async with anyio.create_task_group() as tasks:
-        load = Load(None, Recorder("unused", "test"), seed=random.getrandbits(9), tasks=tasks, prefix="t")  # type: ignore[arg-type]
+        orc: Any = None
+        load = Load(orc, Recorder("unused", "test"), seed=random.getrandbits(9), tasks=tasks, prefix="t", longest_s=3.0)
         seen = set()
         for kind in KINDS:
             for skill, args, _ in load._tasks_of(kind):
                 seen.add(skill)
                 skills[skill].check_args(json.dumps(args).encode())
-    assert seen == set(skills)
+    # What runs while one thing alone goes wrong is no kind of the mix.
+    assert seen == set(skills) - {"steady"}

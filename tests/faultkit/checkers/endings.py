@@ -1,4 +1,4 @@
-"""I2, I11: each task has exactly one confirmed end and no start after it; dead letters are complete."""
+"""I2, I11, I16: each task has one confirmed end and no start after it; dead letters are complete and deserved."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def check_dead_letters(final: FinalState, rules: Rules) -> CheckResult:
     wrong: list[str] = []
     for task in final.tasks.values():
         terms = rules.skill(task.skill)
-        fails, deaths = task.fails - task.forgiven[0], task.deaths - task.forgiven[1]
+        fails = task.fails - task.forgiven[0]
         if fails > terms.max_attempts:
             wrong.append(f"task {task.id} failed {fails} times of {terms.max_attempts}")
-        if deaths > terms.max_deaths:
-            wrong.append(f"task {task.id} died {deaths} times of {terms.max_deaths}")
+        if task.blamed > terms.max_deaths:
+            wrong.append(f"task {task.id} died {task.blamed} times as the only suspect, of {terms.max_deaths}")
         if task.deaths != len(task.death_notes):
             wrong.append(f"task {task.id} counts {task.deaths} deaths and has evidence of {len(task.death_notes)}")
         if task.state == "dead":
@@ -87,3 +87,14 @@ def _incomplete(task: StoredTask) -> list[str]:
     if any(not text for text in (*task.errors.values(), *task.death_notes.values())):
         missing.append("the text of an attempt")
     return [f"dead letter {task.id} lacks {what}" for what in missing]
+
+
+def check_innocents(final: FinalState, rules: Rules) -> CheckResult:
+    """Check that deaths make a dead letter only of a task that kills its process."""
+    judged = [task for task in final.tasks.values() if task.deaths and not rules.skill(task.skill).kills]
+    wrong = [
+        f"task {task.id} ({task.op}) of {task.skill} kills no process and is a dead letter after {task.deaths} deaths"
+        for task in judged
+        if task.state == "dead" and task.reason == "deaths"
+    ]
+    return check_result("I16 no innocent is given up", len(judged), wrong)

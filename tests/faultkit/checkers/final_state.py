@@ -28,6 +28,7 @@ class StoredTask:
         op: its argument `op`, if any.
         errors: stored text of each failed attempt, by attempt.
         death_notes: evidence of each death, by number.
+        blamed: deaths that count, because the task was the only suspect of its process.
         forgiven: failures and deaths before it was requeued, which do not count any more.
         result: as JSON.
     """
@@ -41,6 +42,7 @@ class StoredTask:
     priority: int = 2
     fails: int = 0
     deaths: int = 0
+    blamed: int = 0
     reason: str = ""
     result: str | None = None
     ended_ms: int | None = None
@@ -180,6 +182,7 @@ def read_record(id_: str, record: Mapping[bytes, bytes]) -> StoredTask:
         priority=envelope.priority,
         fails=stored.failures,
         deaths=stored.deaths,
+        blamed=int(stored.field("blamed") or 0),
         reason=stored.reason,
         result=None if stored.result is None else stored.result.decode(errors="replace"),
         ended_ms=stored.ended_ms,

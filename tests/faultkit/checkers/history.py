@@ -80,6 +80,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
         entry: id of the inbox entry, which begins with the server's time in ms.
         run: id of this execution, in case an attempt is executed twice.
         limits: names of the limits of the start.
+        pid: process of the worker; its name has that of its host.
     """
 
     task: str
@@ -90,6 +91,7 @@ class RunStarted(msgspec.Struct, frozen=True, tag=True):
     worker: str
     run: str
     limits: tuple[str, ...] = ()
+    pid: int = 0
 
     @property
     def assigned_ms(self) -> int:
@@ -157,6 +159,23 @@ class FaultsEnded(msgspec.Struct, frozen=True, tag=True):
     server_ms: int
 
 
+class Killed(msgspec.Struct, frozen=True, tag=True):
+    """Processes were killed under a steady load of fresh tasks, and nothing else went wrong; all times of the server.
+
+    Attributes:
+        how: `worker`, `machine` (a host with its workers) or `poison` (a task that kills its process every time).
+        pids: the killed processes; a poison kills others later.
+        handler_ms: the longest handler of the load.
+        until_ms: the end of the load.
+    """
+
+    server_ms: int
+    how: str
+    pids: tuple[int, ...]
+    handler_ms: int
+    until_ms: int
+
+
 Event: TypeAlias = (
     SubmitStarted
     | SubmitAccepted
@@ -173,6 +192,7 @@ Event: TypeAlias = (
     | LeaderSeen
     | AllStopped
     | FaultsEnded
+    | Killed
 )
 E = TypeVar("E", bound=Event)
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tests.faultkit.checkers.final_state import FinalState
     from tests.faultkit.checkers.rules import Rules
 
-WAITING: Final = ("queue:", "parked:", "held", "queues", "scheduled", "asking", "expiring", "lane:")
+WAITING: Final = ("queue:", "parked:", "held", "suspects", "queues", "scheduled", "asking", "expiring", "lane:")
 """Keys of waiting tasks, which vanish when empty."""
 MOST_ENTRIES: Final = 1200
 """Limit of shared streams, which are capped at about 1,000 entries."""

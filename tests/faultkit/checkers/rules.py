@@ -16,12 +16,14 @@ class SkillRule:
     Attributes:
         ends: final states that its tasks may reach; also cancelled after a cancel, and dead after its deaths.
         chunks: number of output chunks of a successful attempt.
+        kills: whether its handler kills its process.
     """
 
     max_attempts: int = 3
     max_deaths: int = 3
     ends: frozenset[str] = frozenset({"succeeded"})
     chunks: int = 0
+    kills: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,25 @@ class LimitRule:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Time limits after all faults ended.
+    """Time limits after all faults ended, and after a single kill.
 
     Attributes:
         drained_ms: until every task has ended.
         restarted_ms: until the next attempt after a dead process.
+        machine_ms: until a machine counts as dead: a lease and the time to the next search.
+        ended_handlers: after a kill, until the lost tasks have ended, in times of the longest handler.
+        poison_handlers: the same for tasks that died with a poison, from the first death on.
+        fresh_handlers: longest wait of a fresh task after a kill.
+        margin_ms: added to each of these.
     """
 
     drained_ms: int
     restarted_ms: int
+    machine_ms: int = 0
+    ended_handlers: float = 3
+    poison_handlers: float = 10
+    fresh_handlers: float = 1
+    margin_ms: int = 2000
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.faultkit.checkers.endings import check_dead_letters, check_endings
+from tests.faultkit.checkers.endings import check_dead_letters, check_endings, check_innocents
 from tests.faultkit.checkers.keyspace import check_keys
+from tests.faultkit.checkers.kills import check_ends_after_kills, check_fresh_after_kills
 from tests.faultkit.checkers.order import check_lanes, check_order
 from tests.faultkit.checkers.output import check_output
 from tests.faultkit.checkers.ownership import check_leases, check_ownership
@@ -64,5 +65,8 @@ def run_checks(history: History, final: FinalState, rules: Rules) -> CheckReport
             check_keys(final, rules),
             check_dead_letters(final, rules),
             check_lanes(history, final, rules),
+            check_ends_after_kills(history, final, rules),
+            check_fresh_after_kills(history, final, rules),
+            check_innocents(final, rules),
         )
     )

@@ -19,6 +19,7 @@ from tests.faultkit.checkers.history import (
     Event,
     FaultsEnded,
     History,
+    Killed,
     LeaderSeen,
     Line,
     RunEnded,
@@ -73,7 +74,7 @@ SOUND: list[Event] = [
     EndNoted("t1", "succeeded", "3000-0"),
     SubmitStarted("op t2"),
     SubmitUnanswered("op t2", ("t2",)),
-    begun("t2", 1100, 1120, limits=("shared",), worker="v"),
+    begun("t2", 1100, 1120, limits=("shared",), worker="v", pid=7),
     begun("t2", 2200, 1120, limits=("shared",), attempt=2),
     EmitStarted("t2", "1100", 1),
     EmitStarted("t2", "2200", 1),
@@ -94,6 +95,7 @@ SOUND: list[Event] = [
     LeaderSeen(2897, "s1", 900),
     AllStopped("c", 500, 900),
     FaultsEnded(2500),
+    Killed(111, "worker", (7,), handler_ms=400, until_ms=200),
 ]
 FINAL = FinalState(
     tasks={
@@ -145,7 +147,7 @@ def test_a_sound_history_is_good() -> None:
     assert judgement.violations == []
     assert judgement.unchecked == []
     assert judgement.passed
-    promises = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I11", "I12", "I13")
+    promises = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I9", "I10", "I11", "I12", "I13", "I14", "I15", "I16")
     assert all(name in str(judgement) for name in promises)
 
 
@@ -263,10 +265,15 @@ STATES: dict[str, tuple[FinalState, str]] = {
     "a dead letter has no attempts": (with_task("t4", errors={}, fails=0), "I11.*t4 lacks its attempts"),
     "a dead letter has an empty attempt": (with_task("t4", errors={1: "", 2: "x"}), "I11.*lacks the text"),
     "too many failures": (with_task("t4", fails=3), "I11.*t4 failed 3 times of 2"),
-    "too many deaths": (with_task("t2", deaths=4), "I11.*t2 died 4 times of 3"),
+    "too many deaths": (with_task("t2", blamed=4), "I11.*t2 died 4 times as the only suspect, of 3"),
     "two of a lane at once": (
         with_task("t1", lane="x"),
         "I12.*lane x: task t4 was assigned at 1310, t1 ended at 3000",
+    ),
+    "a lost task ends late": (with_task("t2", ended_ms=4000), "I14.*t2.*ended only 3889 ms after a worker was killed"),
+    "an innocent is given up": (
+        with_task("t1", state="dead", reason="deaths", deaths=3, death_notes={1: "x", 2: "x", 3: "x"}),
+        "I16.*t1.*kills no process and is a dead letter after 3 deaths",
     ),
     "a death leaves no evidence": (with_task("t2", death_notes={}), "I11.*counts 1 deaths and has evidence of 0"),
 }
@@ -328,6 +335,46 @@ def test_a_lane_out_of_order_is_found(lane: str, *, faulty: bool) -> None:
     found = faults(events, replace(FINAL, tasks={**FINAL.tasks, **tasks}), rules)
     wrong = [one for one in found if one.startswith("I12")]
     assert wrong == ["I12 lanes keep their order: lane y: task l2 ran before l1, which was submitted earlier"] * faulty
+
+
+def after_a_kill(how: str, waited_ms: int) -> tuple[History, FinalState]:
+    """A kill at 1000 that takes t1, which began at 900 and ends at 5000; t2 is submitted at 1100."""
+    lines: list[tuple[int, Event]] = [
+        (900, begun("t1", 900, 900, pid=7)),
+        (1100, SubmitAccepted("op t2", "t2")),
+        (1100 + waited_ms, begun("t2", 1100, 1100, pid=8, run="fresh")),
+        (1100 + waited_ms, RunEnded("t2", "1100", "fresh", "returned")),
+        (4000, begun("t1", 1300, 4000, pid=8, attempt=2)),
+        (9000, Killed(1000, how, () if how == "poison" else (7,), handler_ms=400, until_ms=2000)),
+    ]
+    final = FinalState(tasks={"t1": stored("t1", 1300, ended_ms=5000), "t2": stored("t2", 1100)})
+    return History(Line(at_ms, "test", event) for at_ms, event in lines), final
+
+
+@pytest.mark.parametrize(("waited_ms", "starved"), [(2400, False), (2401, True)])
+def test_a_fresh_task_that_starves_is_found(waited_ms: int, *, starved: bool) -> None:
+    """It waits for longer than one handler and the margin."""
+    found = run_checks(*after_a_kill("worker", waited_ms), RULES).violations
+    text = f"I15 fresh tasks do not starve: task t2 was submitted after a worker was killed and waited {waited_ms} ms"
+    assert any(one.startswith(text) for one in found) == starved
+
+
+@pytest.mark.parametrize(
+    ("how", "bounds", "late"),
+    [
+        ("worker", {}, True),
+        ("worker", {"ended_handlers": 5}, False),
+        ("machine", {}, True),
+        ("machine", {"machine_ms": 1000}, False),
+        ("poison", {}, False),
+        ("poison", {"poison_handlers": 1}, True),
+    ],
+)
+def test_ends_after_a_kill_are_judged_by_its_kind(how: str, bounds: dict[str, Any], *, late: bool) -> None:
+    """A machine is noticed late, and the tasks that died with a poison may die again while it is searched for."""
+    history, final = after_a_kill(how, 0)
+    rules = replace(RULES, bounds=replace(RULES.bounds, **bounds))
+    assert any(one.startswith("I14") for one in run_checks(history, final, rules).violations) == late
 
 
 def test_growth_of_permanent_keys_is_found() -> None:
