@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 from anyio.lowlevel import checkpoint
 
-from orchestrator.core.errors import ServerUnavailable, StoreError
+from orchestrator.core.errors import ServerRefused, ServerUnavailable, StoreError
 from orchestrator.core.group_commit import GroupCommit, split_to_fit
 from orchestrator.tasks import scripts
 from orchestrator.tasks.scripts import UnusualRow
@@ -108,10 +108,11 @@ def _size(row: SubmitRow) -> int:
     return len(row.envelope)
 
 
-def unanswered(failure: BaseException | None, ids: Sequence[str]) -> ServerUnavailable:
-    """Make the error of a submit with unknown outcome."""
+def unanswered(failure: BaseException | None, ids: Sequence[str]) -> StoreError:
+    """Make the error of a submit with unknown outcome: Redis did not answer, or refused it in the middle."""
     tasks = f"task {ids[0]} may have arrived" if len(ids) == 1 else f"{len(ids)} tasks may have arrived (see task_ids)"
-    lost = ServerUnavailable(
+    kind = ServerRefused if isinstance(failure, ServerRefused) else ServerUnavailable
+    lost = kind(
         f"{failure}; {tasks}: ask orc.task(id), or submit again with the same key", outcome_unknown=True, task_ids=ids
     )
     lost.__cause__ = failure
@@ -122,4 +123,6 @@ def _unsent(failure: StoreError) -> StoreError:
     """Make the error of rows behind a failed chunk."""
     if not failure.outcome_unknown:
         return failure
+    if isinstance(failure, ServerRefused):
+        return ServerRefused(f"was not sent, because those before it were refused: {failure}")
     return ServerUnavailable(f"was not sent, because those before it got no answer: {failure}")

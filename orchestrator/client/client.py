@@ -214,6 +214,7 @@ class Orchestrator:
             KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
             ServerUnavailable: Redis did not answer, even after retries. If `outcome_unknown` is true, the task may have
                 been stored; `task_ids` has its id.
+            ServerRefused: Redis refused a command of the submit. If `outcome_unknown` is true, as above.
         """
         return await self.submit_one(Submission(skill, args, **options))
 
@@ -237,7 +238,8 @@ class Orchestrator:
         Raises:
             InvalidInput: one is malformed; nothing was sent.
             SubmitRefused: some were not accepted; `outcomes` has a handle or an exception for each, in order. That of a
-                task that may have arrived is a `ServerUnavailable` whose `outcome_unknown` is true.
+                task that may have arrived is a `ServerUnavailable` or a `ServerRefused` whose `outcome_unknown` is
+                true.
             ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
         """
         services = self._here()

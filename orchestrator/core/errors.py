@@ -77,25 +77,21 @@ class StoreError(OrchestratorError):
     """Redis did not run a command.
 
     Attributes:
-        outcome_unknown: True when the command may have run although no reply arrived.
-    """
-
-    outcome_unknown = False
-
-
-class ServerUnavailable(StoreError):
-    """Redis did not answer, or asked to try again later.
-
-    Attributes:
+        outcome_unknown: True when the command may have run although no reply arrived, or when a script failed after its
+            start, so that Redis may have kept a part of its changes.
         task_ids: of a submit with unknown outcome, the tasks that may have arrived; check them with `orc.task(id)`.
     """
-
-    exit_code = 69
 
     def __init__(self, message: str, *, outcome_unknown: bool = False, task_ids: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.outcome_unknown = outcome_unknown
         self.task_ids: tuple[str, ...] = tuple(task_ids)
+
+
+class ServerUnavailable(StoreError):
+    """Redis did not answer, or asked to try again later."""
+
+    exit_code = 69
 
 
 class ServerFull(StoreError):

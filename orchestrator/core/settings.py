@@ -82,6 +82,8 @@ def _check_limits(limits: Mapping[str, str]) -> Mapping[str, str]:
 
 
 Seconds: TypeAlias = Annotated[float, Field(gt=0, le=100 * 365 * _DAY_S, allow_inf_nan=False)]
+Retention: TypeAlias = Annotated[float, Field(ge=1, le=100 * 365 * _DAY_S, allow_inf_nan=False)]
+"""Redis keeps keys for whole seconds; 0 would delete them at once."""
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31)]
 Size: TypeAlias = Annotated[int, Field(ge=1, le=512 * 1024 * 1024)]  # Redis holds no longer strings
 
@@ -118,7 +120,7 @@ class QueueSettings(_Section):
         description="Waiting time that raises a task by one priority level, in seconds. Not set: strict priorities.",
     )
     max_tasks: Count = Field(default=1_000_000, description="Maximum tasks in a queue; more are refused.")
-    max_wait_s: Seconds = Field(
+    max_wait_s: Retention = Field(
         default=14 * _DAY_S, description="Seconds after which a task that never started is dropped."
     )
     max_args_bytes: Size = Field(
@@ -140,7 +142,7 @@ class ResultSettings(_Section):
         default=_DAY_S, description="Retention of an ended task and its result, in seconds. At least 300."
     )
     max_bytes: Size = Field(default=1_048_576, description="Maximum size of a result, in bytes of JSON.")
-    dead_ttl_s: Seconds = Field(default=14 * _DAY_S, description="Retention of a dead letter, in seconds.")
+    dead_ttl_s: Retention = Field(default=14 * _DAY_S, description="Retention of a dead letter, in seconds.")
 
 
 class OutputSettings(_Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from redis import exceptions as redis_errors
@@ -32,6 +33,8 @@ _TRY_LATER: Final = {
     "UNBLOCKED": "changed its role during a blocking read",
 }
 _REPLICA: Final = ("READONLY", "MASTERDOWN")
+_IN_SCRIPT: Final = re.compile(r"script: [0-9a-f]{40}, on ")
+"""What Redis adds to the error of a command in a script. Redis does not undo what the script changed before."""
 _FULL: Final = {
     "OOM": "is out of memory; raise maxmemory or remove data",
     "MISCONF": "cannot write to its disk; free some space, then it accepts writes again",
@@ -80,7 +83,7 @@ def _translate_reply(error: BaseException, what: str) -> StoreError:
         return ServerUnavailable(f"{what} was not run: Redis {_TRY_LATER[code]}; try again")
     if "non local key" in text:
         return ServerUnavailable(f"{what} was interrupted: {_TRY_LATER['TRYAGAIN']}; try again", outcome_unknown=True)
-    return ServerRefused(f"Redis refused {what}: {text}")
+    return ServerRefused(f"Redis refused {what}: {text}", outcome_unknown=_IN_SCRIPT.search(text) is not None)
 
 
 def _line(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from orchestrator.core.errors import (
     NotFound,
     OrchestratorError,
     QueueFull,
+    ServerRefused,
     ServerUnavailable,
     SubmitRefused,
     TaskCancelled,
@@ -471,6 +472,32 @@ async def test_a_malformed_one_among_many_stops_all(orc: Orchestrator, redis_cli
     with pytest.raises(InvalidInput, match="NaN"):
         await orc.submit_many([Submission("a"), Submission("b", {"x": float("nan")})])
     assert counter.calls() == {}
+
+
+async def test_a_submit_that_fails_in_the_middle_may_have_arrived(orc: Orchestrator, redis_client: redis.Redis) -> None:
+    """Redis keeps what a script wrote before its error: the task may run, so the error says so and names it."""
+    redis_client.set(f"{orc.services.keys.root}:stats:TOTAL", "not ours", px=60_000)
+    with pytest.raises(ServerRefused, match=r"WRONGTYPE.*task .* may have arrived") as refused:
+        await orc.submit("x")
+    assert refused.value.outcome_unknown
+    (id_,) = refused.value.task_ids
+    assert (await orc.task(id_).status()).state is TaskState.READY
+    with pytest.raises(SubmitRefused) as many:
+        await orc.submit_many([Submission("x")] * 3)
+    assert [await _state(orc, outcome) for outcome in many.value.outcomes] == [TaskState.READY] * 3
+
+
+async def _state(orc: Orchestrator, outcome: Any) -> TaskState:
+    assert isinstance(outcome, ServerRefused)
+    assert outcome.outcome_unknown
+    return (await orc.task(*outcome.task_ids).status()).state
+
+
+async def test_a_refused_command_did_nothing(orc: Orchestrator) -> None:
+    """The twin: Redis refuses a command that is no script, and the error says that it did not run."""
+    with pytest.raises(ServerRefused, match="wrong number of arguments") as refused:
+        await orc.services.store.execute("SET", "x")
+    assert not refused.value.outcome_unknown
 
 
 @pytest.mark.parametrize("settings", [{"queue__max_tasks": 3}], indirect=True)

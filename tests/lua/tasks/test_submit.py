@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orchestrator.core.errors import ServerRefused
 from orchestrator.core.ids import new_task_id
 from orchestrator.store.calls import opaque
 from orchestrator.tasks import scripts as task_scripts
@@ -161,6 +162,16 @@ def test_full_counts_parked(pool: Pool) -> None:
     pool.put(row(queue="agent:ed", skill="other"), row(queue="agent:ed", skill="other"))
     pool.assign()
     assert pool.submit(row(queue="agent:ed", skill="sum"), max_tasks=2) == [("full", "agent:ed")]
+
+
+def test_fails_in_the_middle(pool: Pool) -> None:
+    """A command that fails after the first write leaves the task, and the error says that this may be."""
+    pool.execute("SET", f"{pool.keys.root}:stats:TOTAL", "not ours", "EX", 60)
+    task = row()
+    with pytest.raises(ServerRefused, match="WRONGTYPE") as refused:
+        pool.submit(task)
+    assert refused.value.outcome_unknown
+    assert pool.state(task.id) == "ready"
 
 
 def test_known_tasks_pass_a_full_queue(pool: Pool) -> None:

@@ -233,6 +233,17 @@ def test_unknown_options_are_refused(load: Load) -> None:
                 "input should be 'debug', 'info', 'warning' or 'error'"
             ),
         ),
+        (
+            {"ORC_QUEUE__MAX_WAIT_S": "0.3"},
+            "queue.max_wait_s = '0.3' (environment ORC_QUEUE__MAX_WAIT_S): input should be greater than or equal to 1",
+        ),
+        (
+            {"ORC_RESULTS__DEAD_TTL_S": "0.3"},
+            (
+                "results.dead_ttl_s = '0.3' (environment ORC_RESULTS__DEAD_TTL_S): "
+                "input should be greater than or equal to 1"
+            ),
+        ),
         ({"ORC_LIMITS": "{"}, "environment ORC_LIMITS: this name takes a table as JSON"),
         (
             {"ORC_RETRY__CAP_S": "0.5"},
