@@ -110,6 +110,7 @@ async def test_one_death_delays_no_task(redis_server: RedisServer, prefix: str, 
         assert held >= SLOTS // 2
 
 
+@pytest.mark.slow
 async def test_suspects_hold_no_slot(redis_server: RedisServer, prefix: str, attempt_log: AttemptLog) -> None:
     """While suspects wait, fresh tasks run; a suspect says what it waits for, and a cancel ends it at once."""
     settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
