@@ -215,4 +215,5 @@ class Agent:
                 name: SkillTerms(skill.options.max_attempts, skill.options.max_deaths)
                 for name, skill in self._skills.items()
             },
+            versions={name: skill.version for name, skill in self._skills.items()},
         )

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import json
 import typing
+import warnings
 from dataclasses import dataclass
 from datetime import timedelta  # noqa: TC003 - part of public signatures
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, ParamSpec, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from orchestrator.agents.model import SkillVersion
 from orchestrator.core.durations import to_seconds
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.ids import check_name
@@ -21,6 +26,8 @@ from orchestrator.workers.context import TaskContext
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
+
+    from pydantic_core import CoreSchema
 
     from orchestrator.core.backoff import Backoff
 
@@ -37,6 +44,9 @@ MAY_FIT_LATER: Final = frozenset(
     }
 )  # fmt: skip
 """Validation errors that depend on the local clock or files, so that the worker may not see them."""
+
+
+SCHEMA_TEXTS: Final = frozenset({"title", "description", "examples", "default", "deprecated"})
 
 
 class HandlerKind(StrEnum):
@@ -162,6 +172,18 @@ class Skill(Generic[P, T]):
             values[self._context_name] = context
         return values
 
+    @functools.cached_property
+    def version(self) -> SkillVersion:
+        """The arguments that the handler takes; workers register it."""
+        parameters = [(name, self._arguments.model_fields[field].is_required()) for field, name in self._parameters]
+        digest = hashlib.blake2b(digest_size=6, person=b"orc-skill")
+        digest.update(json.dumps([self.name, parameters, _schema_of(self._arguments)], sort_keys=True).encode())
+        return SkillVersion(
+            digest.hexdigest(),
+            required=tuple(name for name, required in parameters if required),
+            optional=tuple(name for name, required in parameters if not required),
+        )
+
     def _invalid(self, refused: ValidationError) -> InvalidInput:
         return InvalidInput(f"arguments do not fit {self.name!r}: {_readable(refused)}")
 
@@ -263,6 +285,33 @@ def _limit_s(name: str, value: float | timedelta | None) -> float | None:
     if seconds == 0:
         raise InvalidInput(f"{name} must be more than 0 seconds; omit it for no limit")
     return seconds
+
+
+class _TolerantSchema(GenerateJsonSchema):
+    """Leaves a type without a JSON schema open, such as a function or a class."""
+
+    def handle_invalid_for_json_schema(self, schema: CoreSchema, error_info: str) -> JsonSchemaValue:  # noqa: ARG002
+        return {}
+
+
+def _schema_of(arguments: type[BaseModel]) -> Any:
+    """Return the JSON schema of the arguments without texts and defaults, or None if a type refuses to give one."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return _without_texts(arguments.model_json_schema(schema_generator=_TolerantSchema))
+    except Exception:  # noqa: BLE001 - the schema hooks of users' types may raise anything
+        return None
+
+
+def _without_texts(schema: Any, *, named: bool = False) -> Any:
+    """Drop what does not change which arguments are valid; `named` schemas are keyed by names of fields or types."""
+    if isinstance(schema, dict):
+        return {
+            key: _without_texts(value, named=key in {"properties", "$defs"} and not named)
+            for key, value in schema.items()
+            if named or key not in SCHEMA_TEXTS
+        }
+    return [_without_texts(value) for value in schema] if isinstance(schema, list) else schema
 
 
 def _result_adapter(returned: Any) -> TypeAdapter[Any]:

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
--- Removes workers without a heartbeat for `alive_s`, and agents without a worker for an hour. Such a worker may be frozen
--- or cut off and return, so the active command for it stays as long as `silent:W`.
+-- Removes workers without a heartbeat for `alive_s`, agents without a worker for an hour, and versions of skills that no
+-- worker had for a week; more than 1000 of these are removed earlier, the oldest first. A removed worker may be frozen or
+-- cut off and return, so the active command for it stays as long as `silent:W`.
 -- returns: the removed workers
 -- repeat: returns none of them
 local pool    = KEYS[1]             -- key: root of the pool's slot
@@ -14,7 +15,7 @@ local now_ms = math.floor(now_us(now_arg) / 1000)
 local oldest = '(' .. integer(now_ms - alive_s * 1000)
 local silent = redis.call('ZRANGE', pool .. ':workers', '-inf', oldest, 'BYSCORE', 'LIMIT', 0, limit)
 for i = 1, #silent do
-  forget_worker(pool, silent[i])
+  forget_worker(pool, silent[i], now_ms)
   redis.call('SET', pool .. ':silent:' .. silent[i], integer(now_ms), 'EX', 7 * day_s)
 end
 local unused = redis.call('ZRANGE', pool .. ':agents', '-inf', integer(now_ms - 3600000), 'BYSCORE', 'LIMIT', 0, limit)
@@ -30,4 +31,12 @@ for i = 1, #unused do
     redis.call('ZREM', pool .. ':agents', agent)
   end
 end
+local left = redis.call('ZRANGE', pool .. ':versions', '-inf', integer(now_ms - 604800000), 'BYSCORE', 'LIMIT', 0, limit)
+local surplus = math.min(limit, redis.call('ZCARD', pool .. ':versions') - 1000)
+if #left < surplus then left = redis.call('ZRANGE', pool .. ':versions', 0, surplus - 1) end
+for i = 1, #left do
+  local agent, skill, digest = string.match(left[i], '^(%S+) ([^ =]+)=(%S+)$')
+  if agent then redis.call('HDEL', pool .. ':versions:' .. skill, agent .. ' ' .. digest) end
+end
+if #left > 0 then redis.call('ZREM', pool .. ':versions', unpack(left)) end
 return silent

@@ -38,7 +38,7 @@ for i = 1, #rows do
   if (redis.call('HGET', agent_key, 'limits') or '') ~= '' then backlog = '0' end
   if wish ~= backlog then
     redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
-    recount_agent(pool, agent)
+    recount_agent(pool, agent, now_ms)
   end
 end
 return {'ok', seq}

@@ -14,7 +14,8 @@ local lease_ms    = ARGV[8]                   -- str: lease of the agent's entri
 local about       = cmsgpack.unpack(ARGV[9])  -- rows: field value
 local alive_s     = tonumber(ARGV[10])        -- int: a worker is alive for this long after a heartbeat
 local terms       = ARGV[11]                  -- str: skill=max_attempts/max_deaths, blank-separated
-local now_arg     = ARGV[12]                  -- time: test override, microseconds
+local versions    = cmsgpack.unpack(ARGV[12]) -- rows: skill digest arguments
+local now_arg     = ARGV[13]                  -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include desired: is_active
 --@include registry: recount_agent
@@ -46,5 +47,15 @@ redis.call('HSET', agent_key, 'limits', limits, 'lease_ms', lease_ms, 'terms', t
 redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
 redis.call('EXPIRE', agent_key, day_s)
 redis.call('EXPIRE', agent_key .. ':workers', day_s)
-recount_agent(pool, agent)
+local offered = {}
+for i = 1, #versions do
+  local skill, digest = versions[i].skill, versions[i].digest
+  offered[i] = skill .. '=' .. digest
+  -- The first registration counts, so that a version that returns after a rollback stays the older one.
+  if slots > 0 then
+    redis.call('HSETNX', pool .. ':versions:' .. skill, agent .. ' ' .. digest, integer(now_ms) .. ' ' .. versions[i].arguments)
+  end
+end
+redis.call('HSET', worker_key, 'versions:' .. agent, table.concat(offered, ' '))
+recount_agent(pool, agent, now_ms)
 return {'ok', ''}

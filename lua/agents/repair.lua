@@ -3,7 +3,8 @@
 -- again at its next heartbeat.
 -- rows: `agent` or `skill`, and its name
 -- codes: unlisted-agent (an agent with workers is missing from the index of agents) | unknown-worker (an agent counts a
---        worker that is not registered) | skill-index (the index of a skill lists other agents than those that have it)
+--        worker that is not registered) | skill-index (the index of a skill lists other agents than those that have it, or a
+--        version that no live worker has is not listed to be forgotten)
 -- returns: per finding: row code repaired (1 or 0)
 -- repeat: finds nothing that it has repaired
 local pool    = KEYS[1]                   -- key: root of the pool's slot
@@ -61,7 +62,7 @@ local function check_agent(row, agent)
     if may_repair then redis.call('HDEL', members_key, gone[i]) end
     note(row, 'unknown-worker')
   end
-  if may_repair and #gone > 0 then recount_agent(pool, agent) end
+  if may_repair and #gone > 0 then recount_agent(pool, agent, math.floor(now / 1000)) end
 end
 
 local function check_skill(row, skill)
@@ -79,7 +80,29 @@ local function check_skill(row, skill)
   end
 end
 
+-- Lists versions that no live worker has and that are not listed, so that they are forgotten.
+local function check_versions(row, skill)
+  local versions_key, left_key = pool .. ':versions:' .. skill, pool .. ':versions'
+  if not has_type(types, versions_key, 'hash') or not has_type(types, left_key, 'zset') then return end
+  local versions = redis.call('HKEYS', versions_key)
+  for i = 1, math.min(#versions, limit) do
+    local agent, digest = string.match(versions[i], '^(%S+) (%S+)$')
+    local agent_key, version = pool .. ':agent:' .. (agent or ''), skill .. '=' .. (digest or '')
+    if agent and has_type(types, agent_key, 'hash') and not redis.call('ZSCORE', left_key, agent .. ' ' .. version) then
+      local live = types[agent_key] ~= 'none' and redis.call('HGET', agent_key, 'versions') or ''
+      if not string.find(' ' .. live .. ' ', ' ' .. version .. ' ', 1, true) then
+        if may_repair then
+          redis.call('ZADD', left_key, integer(math.floor(now / 1000)), agent .. ' ' .. version)
+          types[left_key] = 'zset'
+        end
+        note(row, 'skill-index')
+      end
+    end
+  end
+end
+
 for i = 1, #rows do
+  if rows[i].kind == 'skill' then check_versions(i, rows[i].name) end
   if rows[i].kind == 'agent' then check_agent(i, rows[i].name) else check_skill(i, rows[i].name) end
 end
 if repaired > 0 then increment_counters(pool, now, {repaired = repaired}) end

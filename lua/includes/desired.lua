@@ -2,6 +2,7 @@
 --@include time: integer
 --@include key: percent_encode
 --@include envelope: session_of
+--@include version: version_scope
 
 -- Returns whether a slot of the desired state holds an active command: its first letter is 1.
 local function is_active(pool, slot)
@@ -28,13 +29,15 @@ local function stopped_scope(pool, sessions, skill, envelope)
   return nil
 end
 
--- Returns the scopes whose stops may hold a task back: that of its skill, and that of its session.
-local function suspended_scopes(queue, skill, envelope)
+-- Returns the scopes that may hold a task back: the stops of its skill and of its session, and the versions of its skill
+-- that refused it.
+local function suspended_scopes(queue, skill, envelope, refused)
   local scopes = {}
   local named = skill or string.match(queue, '^skill:(.*)$')
   if named then scopes[1] = 'skill:' .. named end
   local session = envelope and session_of(envelope)
   if session then scopes[#scopes + 1] = 'session:' .. percent_encode(session) end
+  if refused then scopes[#scopes + 1] = version_scope(refused, queue) end
   return scopes
 end
 

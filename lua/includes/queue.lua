@@ -50,15 +50,15 @@ local function remove_suspects(pool, queue, ids)
 end
 
 -- Removes one ready task from its queue, from the suspects of the queue, from the parked tasks of its agent, or from the
--- tasks that a stop holds back.
+-- tasks that are held back.
 local function leave_queue(pool, queue, id)
   remove_from_queue(pool, queue, {id})
   if redis.call('EXISTS', pool .. ':suspects') == 1 then remove_suspects(pool, queue, {id}) end
   local agent = string.match(queue, '^agent:(.*)$')
   if agent then redis.call('ZREM', pool .. ':parked:' .. agent, id) end
   if redis.call('EXISTS', pool .. ':held') == 0 then return end
-  local task = read_task(pool .. ':task:' .. id, 'skill', 'env')
-  local scopes = suspended_scopes(queue, task.skill, task.env)
+  local task = read_task(pool .. ':task:' .. id, 'skill', 'env', 'refused')
+  local scopes = suspended_scopes(queue, task.skill, task.env, task.refused)
   for i = 1, #scopes do redis.call('ZREM', pool .. ':held:' .. scopes[i], id) end
 end
 

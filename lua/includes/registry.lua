@@ -1,17 +1,36 @@
 -- The registry of workers and agents.
+--@include time: integer
 --@include notify: notify_supervisor
 --@include parked: start_unparking
 
+-- Lists the versions that left an agent in `versions`, from which they are forgotten, and takes out those that returned.
+-- Both arguments are sets of `skill=digest`.
+local function note_versions(pool, agent, before, after, now_ms)
+  for version in pairs(before) do
+    if not after[version] then redis.call('ZADD', pool .. ':versions', integer(now_ms), agent .. ' ' .. version) end
+  end
+  for version in pairs(after) do
+    if not before[version] then redis.call('ZREM', pool .. ':versions', agent .. ' ' .. version) end
+  end
+end
+
 -- Derives what an agent offers from its live workers: the sum of slots, the skills that all of them have, so that a
--- rolling upgrade assigns no task to a worker without its skill, and the smallest backlog.
-local function recount_agent(pool, agent)
+-- rolling upgrade assigns no task to a worker without its skill, the smallest backlog, and the versions of skills that
+-- any of them has.
+local function recount_agent(pool, agent, now_ms)
   local agent_key = pool .. ':agent:' .. agent
-  local before = redis.call('HGET', agent_key, 'skills') or ''
-  local workers = redis.call('HVALS', agent_key .. ':workers')
+  local known = redis.call('HMGET', agent_key, 'skills', 'versions')
+  local before, versions_before = known.skills or '', known.versions or ''
+  local ids, workers = redis.call('HKEYS', agent_key .. ':workers'), redis.call('HVALS', agent_key .. ':workers')
   local slots, backlog, shared, live = 0, 1, {}, 0
+  local had, has, versions = {}, {}, {}
   for i = 1, #workers do
     local own, wish, skills = string.match(workers[i], '^(%d+) (%d+) ?(.*)$')
     if tonumber(own) > 0 then
+      for version in string.gmatch(redis.call('HGET', pool .. ':worker:' .. ids[i], 'versions:' .. agent) or '', '%S+') do
+        if not has[version] then versions[#versions + 1] = version end
+        has[version] = true
+      end
       live = live + 1
       slots = slots + tonumber(own)
       backlog = math.min(backlog, tonumber(wish))
@@ -25,7 +44,13 @@ local function recount_agent(pool, agent)
   table.sort(names)
   local after = table.concat(names, ' ')
   if live == 0 then backlog = 0 end
-  redis.call('HSET', agent_key, 'slots', slots, 'backlog', backlog, 'skills', after)
+  table.sort(versions)
+  local versions_after = table.concat(versions, ' ')
+  redis.call('HSET', agent_key, 'slots', slots, 'backlog', backlog, 'skills', after, 'versions', versions_after)
+  if versions_after ~= versions_before then
+    for version in string.gmatch(versions_before, '%S+') do had[version] = true end
+    note_versions(pool, agent, had, has, now_ms)
+  end
   if after ~= before then
     local now_has = {}
     for i = 1, #names do now_has[names[i]] = true end
@@ -40,7 +65,7 @@ end
 
 -- Removes a worker from the registry, and its consumers without pending entries: removing another one would lose
 -- entries.
-local function forget_worker(pool, worker)
+local function forget_worker(pool, worker, now_ms)
   local worker_key, workers_key = pool .. ':worker:' .. worker, pool .. ':workers'
   if not redis.call('ZSCORE', workers_key, worker) then return end
   local agents = {}
@@ -56,7 +81,7 @@ local function forget_worker(pool, worker)
       if grouped and #redis.call('XPENDING', inbox_key, 'workers', '-', '+', 1, worker) == 0 then
         redis.call('XGROUP', 'DELCONSUMER', inbox_key, 'workers', worker)
       end
-      recount_agent(pool, agent)
+      recount_agent(pool, agent, now_ms)
     end
   end
   redis.call('ZREM', workers_key, worker)

@@ -11,9 +11,11 @@ local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include time: now_us, integer
 --@include record: read_task, lifetime, next_generation
 --@include desired: is_active, agent_blocked, any_session_stopped, stopped_scope
+--@include envelope: skill_queue
+--@include version: version_scope, parse_version_scope, list_version_scope, unlist_scope, any_refuses, live_versions, awaits_version
+--@include notify: notify_supervisor, notify_of_suspects
 --@include queue: remove_from_queue, put_suspects
 --@include inbox: put_entry
---@include notify: notify_of_suspects
 --@include parked: unpark
 --@include limit: limit_room, take_slots
 --@include ending: start_endings, end_task, flush_endings
@@ -56,13 +58,23 @@ if want > 0 and limits ~= '' then
   want, next_free = limit_room(pool, limits, now, math.min(want, math.ceil(slots / 2)))
 end
 
--- Reads the heads of the non-empty queues, best first, and no more of each than may be assigned.
-local filled = {}
+-- Names the places that hold tasks for the agent: its queues, and tasks that other versions of a skill refused than those
+-- that its workers have.
+local filled, serves, digests = {}, {}, nil
 for i = 1, #queues do
   local queue = queues[i]
-  if redis.call('EXISTS', pool .. ':queue:' .. queue) == 1
-    and not (any_active and (is_active(pool, 'stop:' .. queue) or is_active(pool, 'pause:queue:' .. queue))) then
-    filled[#filled + 1] = queue
+  if not (any_active and (is_active(pool, 'stop:' .. queue) or is_active(pool, 'pause:queue:' .. queue))) then
+    serves[queue] = true
+    if redis.call('EXISTS', pool .. ':queue:' .. queue) == 1 then filled[#filled + 1] = 'queue:' .. queue end
+  end
+end
+local scopes = redis.call('ZRANGE', pool .. ':refused', 0, 999)
+for i = 1, #scopes do
+  local scope = scopes[i]
+  local refused, queue = parse_version_scope(scope)
+  if serves[queue] and redis.call('EXISTS', pool .. ':held:' .. scope) == 1 then
+    digests = digests or live_versions(pool, agent)
+    if not any_refuses(refused, digests) then filled[#filled + 1] = 'held:' .. scope end
   end
 end
 if #filled == 0 then return {0, unparking, 0, now} end
@@ -71,19 +83,20 @@ if want <= 0 then
   if room <= 0 then redis.call('HSET', agent_key, 'mark', ring_below) end
   return {0, unparking, next_free, now}
 end
+-- Reads the heads of these places, best first, and no more of each than may be assigned.
 local each = want
 if #filled > 1 then each = math.max(1, math.min(want, math.floor(1000 / #filled))) end
 -- A flat list id, score, id, score ... as Redis returns it; `from` has the queue of each. Scores stay text.
 local heads, from = {}, {}
 if #filled == 1 then
-  heads = redis.call('ZRANGE', pool .. ':queue:' .. filled[1], 0, each - 1, 'WITHSCORES')
+  heads = redis.call('ZRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')
 else
-  --@rows merged: id order score queue
+  --@rows merged: id order score place
   --@row a: id order
   --@row b: id order
   local merged = {}
   for i = 1, #filled do
-    local found = redis.call('ZRANGE', pool .. ':queue:' .. filled[i], 0, each - 1, 'WITHSCORES')
+    local found = redis.call('ZRANGE', pool .. ':' .. filled[i], 0, each - 1, 'WITHSCORES')
     for j = 1, #found, 2 do
       merged[#merged + 1] = {found[j], tonumber(found[j + 1]), found[j + 1], filled[i]}
     end
@@ -93,7 +106,7 @@ else
     return a.id < b.id
   end)
   for i = 1, #merged do
-    heads[2 * i - 1], heads[2 * i], from[i] = merged[i].id, merged[i].score, merged[i].queue
+    heads[2 * i - 1], heads[2 * i], from[i] = merged[i].id, merged[i].score, merged[i].place
   end
 end
 
@@ -108,17 +121,14 @@ local function read(task_key)
     if found.lane then return found, {lane = found.lane} end
   end
   local found = read_task(task_key, 'state', 'gen', 'env', 'fails', 'deaths', 'by', 'ttl', 'idem', 'skill',
-    'out', 'requeued', 'lane', 'group')
+    'out', 'requeued', 'lane', 'group', 'refused', 'queue')
   return found, {fails = found.fails, deaths = found.deaths, by = found.by, ttl = found.ttl, idem = found.idem,
     skill = found.skill, out = found.out, requeued = found.requeued, lane = found.lane,
-    group = found.group}
+    group = found.group, refused = found.refused, queue = found.queue}
 end
 
-local held = {}
--- Collects a task if a stop holds it back (protocol rule 7); returns whether one does.
-local function hold_back(id, score, skill, envelope)
-  local scope = stopped_scope(pool, sessions, skill, envelope)
-  if not scope then return false end
+local held, awaited = {}, {}
+local function collect(scope, id, score)
   local scored = held[scope]
   if not scored then
     scored = {}
@@ -126,7 +136,39 @@ local function hold_back(id, score, skill, envelope)
   end
   scored[#scored + 1] = score
   scored[#scored + 1] = id
-  return true
+end
+
+-- Collects a task if a stop holds it back (protocol rule 7); returns whether one does.
+local function hold_back(id, score, skill, envelope)
+  local scope = stopped_scope(pool, sessions, skill, envelope)
+  if scope then collect(scope, id, score) end
+  return scope
+end
+
+-- Collects a task if workers of this agent have a version of its skill that refused it and another version may take it
+-- (protocol rule 28); returns whether that is so.
+local function hold_for_version(id, score, task, envelope)
+  digests = digests or live_versions(pool, agent)
+  if not any_refuses(task.refused, digests) then return false end
+  local queue = task.queue or skill_queue(envelope)
+  local skill = task.skill or string.match(queue, '^skill:(.*)$')
+  local scope = version_scope(task.refused, queue)
+  local known = scope .. ' ' .. skill
+  if awaited[known] == nil then
+    awaited[known] = awaits_version(pool, skill, string.match(queue, '^agent:(.*)$'), task.refused)
+  end
+  if awaited[known] then collect(scope, id, score) end
+  return awaited[known]
+end
+
+-- Removes tasks from a queue, or from those that versions refused; returns whether the place holds more.
+local function remove(place, ids)
+  local queue = string.match(place, '^queue:(.*)$')
+  if queue then return remove_from_queue(pool, queue, ids) end
+  redis.call('ZREM', pool .. ':' .. place, unpack(ids))
+  if redis.call('EXISTS', pool .. ':' .. place) == 1 then return true end
+  unlist_scope(pool, string.match(place, '^held:(.*)$'))
+  return false
 end
 
 local ending = start_endings(now)
@@ -136,7 +178,7 @@ local assigned, bytes = 0, 0
 -- Of several queues only `each` heads are known, so that no more may be assigned before the next read.
 for i = 1, math.min(#heads / 2, each) do
   if assigned >= want or bytes >= call_bytes then break end
-  local id, score, queue = heads[2 * i - 1], heads[2 * i], from[i] or filled[1]
+  local id, score, place = heads[2 * i - 1], heads[2 * i], from[i] or filled[1]
   local task_key = pool .. ':task:' .. id
   --@row found: state gen env
   local found, task = read(task_key)
@@ -151,8 +193,11 @@ for i = 1, math.min(#heads / 2, each) do
     parked[#parked + 1] = id
   elseif any_active and hold_back(id, score, task.skill, found.env) then
     -- The task waits with the others of its stop, so that it does not block the queue.
+  elseif task.refused and hold_for_version(id, score, task, found.env) then
+    -- The task waits with the others that these versions refused.
   elseif task.group then
     -- Workers with room for it take it (`take_suspects`).
+    local queue = task.queue or skill_queue(found.env)
     local scored = suspects[queue]
     if not scored then
       scored = {}
@@ -169,17 +214,23 @@ for i = 1, math.min(#heads / 2, each) do
     if task.by then expiring[#expiring + 1] = id end
     assigned = assigned + 1
   end
-  local gone = removed[queue]
+  local gone = removed[place]
   if not gone then
     gone = {}
-    removed[queue] = gone
+    removed[place] = gone
   end
   gone[#gone + 1] = id
 end
 if #grants > 0 then take_slots(pool, limits, now, grants) end
 for scope, scored in pairs(held) do
   redis.call('ZADD', pool .. ':held:' .. scope, unpack(scored))
-  redis.call('SADD', pool .. ':held', scope)
+  local _, queue = parse_version_scope(scope)
+  if not queue then
+    redis.call('SADD', pool .. ':held', scope)
+  elseif list_version_scope(pool, scope, now_ms) then
+    -- Another agent may have another version.
+    notify_supervisor(pool, 'queue:' .. queue)
+  end
 end
 for queue, scored in pairs(suspects) do put_suspects(pool, queue, scored) end
 if next(suspects) then notify_of_suspects(pool, agent) end
@@ -187,7 +238,7 @@ if #parked > 0 then redis.call('ZADD', pool .. ':parked:' .. agent, unpack(parke
 local remain = false
 for i = 1, #filled do
   local ids = removed[filled[i]]
-  if not ids or remove_from_queue(pool, filled[i], ids) then remain = true end
+  if not ids or remove(filled[i], ids) then remain = true end
 end
 if #expiring > 0 then redis.call('ZREM', pool .. ':expiring', unpack(expiring)) end
 if assigned > 0 then ending.counts.assigned = assigned end

@@ -6,13 +6,15 @@
 --           | snooze (after delay_ms or at at_ms; counts no attempt)
 --           | requeue (at its original place; counts no attempt)
 --           | released (as requeue; returns the slots of rate limits too)
+--           | invalid (payload = error of the arguments, whose names are `names`, in the version `version` of the skill;
+--             as released while another version may take them, else as dead)
 --           | ask (payload = question `number`; until its answer, or delay_ms or at_ms if given; counts no attempt)
 -- status, per row: ok | already (the same verdict is stored; nothing changed) | stale (the attempt lost its task;
 -- nothing changed)
 -- returns: for each row that is not ok its number and status
 -- repeat: returns already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
-local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason number
+local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason number version names
 local dead_ttl_s = tonumber(ARGV[2])         -- int: minimum lifetime of dead letters
 local max_wait_s = tonumber(ARGV[3])         -- int: a task that goes back is kept this long
 local now_arg    = ARGV[4]                   -- time: test override, microseconds
@@ -22,6 +24,7 @@ local now_arg    = ARGV[4]                   -- time: test override, microsecond
 --@include record: read_task, lifetime, rank_of, original_score, next_generation, attempt_number
 --@include output: append_event
 --@include queue: enqueue, start_waiting, flush_waiting
+--@include version: add_version, awaits_version
 --@include limit: return_slots
 --@include inbox: remove_entries
 --@include ending: start_endings, end_task, flush_endings, index_dead
@@ -33,7 +36,9 @@ local counts = ending.counts
 local answers, entries, released, done = {}, {}, {}, {}
 local waiting = start_waiting()
 local terminal = {succeeded = true, dead = true, cancelled = true, expired = true}
-local again = {retry = 'retried', snooze = 'snoozed', requeue = 'given_back', released = 'given_back', ask = 'asked'}
+local again = {retry = 'retried', snooze = 'snoozed', requeue = 'given_back', released = 'given_back', ask = 'asked',
+  invalid = 'given_back'}
+local unstarted = {released = true, invalid = true}
 
 -- Returns state and generation of a task, and a table of its other fields.
 local function read(task_key)
@@ -45,9 +50,18 @@ local function read(task_key)
     if found.lane then return found, {lane = found.lane} end
   end
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'out', 'lane')
-  return found, {queue = found.queue, rank = found.rank, ttl = found.ttl, idem = found.idem, fails = found.fails,
+    'cancel', 'out', 'lane', 'refused', 'skill')
+  return found, {refused = found.refused, skill = found.skill, queue = found.queue, rank = found.rank, ttl = found.ttl, idem = found.idem, fails = found.fails,
     deaths = found.deaths, by = found.by, cancel = found.cancel, out = found.out, lane = found.lane}
+end
+
+-- Adds the version of a skill that refused the arguments of a task to its others. Returns whether the task waits for
+-- another version (protocol rule 28).
+local function note_refusal(task_key, row, task)
+  local queue = task.queue or skill_queue(redis.call('HGET', task_key, 'env'))
+  local skill = task.skill or string.match(queue, '^skill:(.*)$')
+  task.refused = add_version(task.refused, row.version)
+  return awaits_version(pool, skill, string.match(queue, '^agent:(.*)$'), task.refused, row.names)
 end
 
 local function leave_attempt(task_key, row, task)
@@ -75,11 +89,12 @@ local function leave_attempt(task_key, row, task)
     fields[11], fields[12] = 'ask:' .. number, integer(now_ms) .. ' ' .. until_ms .. ' ' .. row.payload
   end
   if reason ~= '' or verdict == 'snooze' then fields[#fields + 1], fields[#fields + 2] = 'reason', reason end
+  if verdict == 'invalid' then fields[#fields + 1], fields[#fields + 2] = 'refused', task.refused end
   redis.call('HSET', task_key, unpack(fields))
   local keep_s = max_wait_s + math.ceil(math.max(0, due - now_ms) / 1000)
   redis.call('EXPIRE', task_key, keep_s)
   if task.idem then redis.call('EXPIRE', pool .. ':idem:' .. task.idem, keep_s) end
-  if task.by and verdict == 'released' then
+  if task.by and unstarted[verdict] then
     waiting.expiring[#waiting.expiring + 1] = task.by
     waiting.expiring[#waiting.expiring + 1] = id
   elseif task.by then
@@ -95,7 +110,7 @@ local function leave_attempt(task_key, row, task)
   else
     local score = integer(rank_of(task.rank) + now_ms)
     -- A requeued task returns to its original place.
-    if verdict == 'requeue' or verdict == 'released' then score = original_score(task_key) end
+    if verdict == 'requeue' or unstarted[verdict] then score = original_score(task_key) end
     enqueue(waiting.ready, task.queue or skill_queue(redis.call('HGET', task_key, 'env')), score, id)
   end
   counts[again[verdict]] = (counts[again[verdict]] or 0) + 1
@@ -123,7 +138,8 @@ local function judge(row)
     entries[row.agent] = ids
   end
   ids[#ids + 1] = row.entry
-  if verdict == 'released' then released[#released + 1] = row end
+  if unstarted[verdict] then released[#released + 1] = row end
+  if verdict == 'invalid' and not task.cancel and not note_refusal(task_key, row, task) then verdict = 'dead' end
   if again[verdict] and not task.cancel then
     leave_attempt(task_key, row, task)
     return 'ok'

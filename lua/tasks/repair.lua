@@ -24,6 +24,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 --@include envelope: skill_queue
 --@include record: read_task, lifetime, rank_of, next_generation, corrupt_field
 --@include desired: suspended_scopes
+--@include version: parse_version_scope, list_version_scope
 --@include queue: remove_from_queue, remove_suspects, enqueue, leave_queue, start_waiting, flush_waiting
 --@include inbox: is_reachable, remove_entries
 --@include ending: waiting_client, start_endings, end_task, flush_endings, index_dead
@@ -138,11 +139,11 @@ local function check_turn(row, lane)
   note(row, 'lost-turn', done)
 end
 
--- Returns whether a stop holds a task back.
+-- Returns whether a stop, or the versions of its skill, hold a task back.
 local function is_held(id, task)
   if not has_type(types, held_key, 'set') or types[held_key] == 'none' then return false end
-  local found = read_task(pool .. ':task:' .. id, 'skill', 'env')
-  local scopes = suspended_scopes(task.queue, found.skill, found.env)
+  local found = read_task(pool .. ':task:' .. id, 'skill', 'env', 'refused')
+  local scopes = suspended_scopes(task.queue, found.skill, found.env, found.refused)
   for i = 1, #scopes do
     if score_in(held_key .. ':' .. scopes[i], id) then return true end
   end
@@ -375,7 +376,9 @@ local function check_listed(row, list_key, prefix, queue)
   if listed == there then return end
   if may_repair and there then
     redis.call('SADD', list_key, queue)
-    notify_supervisor(pool, 'queue:' .. queue)
+    local _, held_for = parse_version_scope(queue)
+    if held_for then list_version_scope(pool, queue, math.floor(now / 1000)) end
+    notify_supervisor(pool, 'queue:' .. (held_for or queue))
   elseif may_repair then
     redis.call('SREM', list_key, queue)
   end

@@ -15,6 +15,7 @@ local now_arg     = ARGV[4]                   -- time: test override, microsecon
 --@include envelope: skill_queue, session_of
 --@include record: read_task, has_ended, lifetime, rank_of
 --@include desired: is_active
+--@include version: parse_version_scope
 --@include queue: put_ready, put_due
 --@include lane: pass_lane, flush_turns
 --@include ending: start_endings, flush_endings
@@ -51,12 +52,26 @@ local function refused_by(queue, skill, envelope)
   return nil
 end
 
+local refused_scopes
+-- Returns how many tasks of a queue wait for another version of their skill.
+local function refused_length(queue)
+  refused_scopes = refused_scopes or redis.call('ZRANGE', pool .. ':refused', 0, 999)
+  local length = 0
+  for i = 1, #refused_scopes do
+    local _, held_for = parse_version_scope(refused_scopes[i])
+    if held_for == queue then length = length + redis.call('ZCARD', pool .. ':held:' .. refused_scopes[i]) end
+  end
+  return length
+end
+
 -- Returns how many tasks wait in a queue, a lane, or `scheduled`.
 local function length_of(place)
   if not lengths[place] then
     local key = pool .. ':queue:' .. place
-    if place == 'scheduled' or string.sub(place, 1, 5) == 'lane:' then key = pool .. ':' .. place end
-    lengths[place] = redis.call('ZCARD', key) + redis.call('ZCARD', pool .. ':suspects:' .. place)
+    local queued = place ~= 'scheduled' and string.sub(place, 1, 5) ~= 'lane:'
+    if not queued then key = pool .. ':' .. place end
+    lengths[place] = redis.call('ZCARD', key) + (queued and refused_length(place) or 0)
+      + redis.call('ZCARD', pool .. ':suspects:' .. place)
     local agent = string.match(place, '^agent:(.*)$')
     if agent then lengths[place] = lengths[place] + redis.call('ZCARD', pool .. ':parked:' .. agent) end
   end

@@ -3,12 +3,15 @@
 -- times as many workers when no agent has the skill.
 -- returns: nothing (unknown task), else
 --   now_us, leader,
---   task: state gen at cancel reason fails deaths left death ended skill queue progress forgiven_fails forgiven_deaths,
+--   task: state gen at cancel reason fails deaths left death ended skill queue progress forgiven_fails forgiven_deaths
+--         refused (1),
 --   place: scheduled: due_ms, envelope of a retry | awaiting_input: due_ms, number, question
---          | ready: rank in its queue, parked (1), held by a stop (1), -1 or, of a suspect, its group (0: alone)
+--          | ready: rank in its queue, parked (1), held by a stop or by versions of its skill (1), -1 or, of a suspect,
+--            its group (0: alone)
 --          | waiting: rank in its lane, the task that has the turn, its state, lane
 --          | assigned: in the inbox (1), worker, idle_ms, seen_ms, host, pid, registered (1),
---   agents, each: name seen_ms slots backlog lease_ms grace_ms skilled (1) workers inbox terms limits offers,
+--   agents, each: name seen_ms slots backlog lease_ms grace_ms skilled (1) workers inbox terms limits offers
+--     refusing (up to ten live workers whose version of the skill refused it),
 --     limits, each: name, and of a defined limit: count window_us used next_us,
 --     offers, if not skilled: live workers, those with the skill, draining ones with the skill, some without it,
 --   active, each: slot value, of the active stops and pauses that concern the task
@@ -19,13 +22,14 @@ local limit   = tonumber(ARGV[2])  -- int: read at most this many agents
 local now_arg = ARGV[3]            -- time: test override, microseconds
 --@include time: now_us
 --@include envelope: skill_queue, session_of
+--@include version: version_scope, any_refuses
 --@include record: read_task, forgiven_failures
 --@include desired: is_active, stopped_scope
 --@include limit: next_start
 
 local task_key = pool .. ':task:' .. id
 local task = read_task(task_key, 'state', 'gen', 'at', 'cancel', 'reason', 'fails', 'deaths', 'left', 'ended',
-  'skill', 'queue', 'env', 'progress', 'lane', 'requeued')
+  'skill', 'queue', 'env', 'progress', 'lane', 'requeued', 'refused')
 local state, at, env = task.state, task.at, task.env
 if not state then return {} end
 local now = now_us(now_arg)
@@ -34,7 +38,7 @@ local skill = task.skill or string.match(queue, '^skill:(.*)$') or ''
 local death = task.deaths and redis.call('HGET', task_key, 'death:' .. task.deaths)
 local fails_forgiven, deaths_forgiven = forgiven_failures(task.requeued)
 local facts = {state, task.gen, at, task.cancel, task.reason, task.fails, task.deaths, task.left, death, task.ended, skill,
-  queue, task.progress, fails_forgiven, deaths_forgiven}
+  queue, task.progress, fails_forgiven, deaths_forgiven, task.refused and 1 or 0}
 local place, agents, active = {}, {}, {}
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
 local looked = 0
@@ -65,6 +69,22 @@ local function offers(agent)
   return {live, having, draining, lacking}
 end
 
+-- Names the live workers of an agent whose version of the skill refused the task.
+local function refusing_workers(agent)
+  local found = {}
+  if not task.refused then return found end
+  local workers_key = pool .. ':agent:' .. agent .. ':workers'
+  local names, rows = redis.call('HKEYS', workers_key), redis.call('HVALS', workers_key)
+  for i = 1, #names do
+    local digests = {}
+    local versions = redis.call('HGET', pool .. ':worker:' .. names[i], 'versions:' .. agent) or ''
+    for digest in string.gmatch(versions, '=(%S+)') do digests[digest] = true end
+    if #found < 10 and not string.match(rows[i], '^0 ') and any_refuses(task.refused, digests) then found[#found + 1] = names[i] end
+  end
+  looked = looked + #rows
+  return found
+end
+
 local function look_at(agent, ahead, offered)
   local agent_key = pool .. ':agent:' .. agent
   local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limits', 'lease_ms', 'grace', 'terms')
@@ -79,7 +99,7 @@ local function look_at(agent, ahead, offered)
   local seen_ms = redis.call('ZSCORE', pool .. ':agents', agent)
   local workers, inbox = redis.call('HLEN', agent_key .. ':workers'), redis.call('XLEN', pool .. ':inbox:' .. agent)
   agents[#agents + 1] = {agent, seen_ms, spec.slots, spec.backlog, spec.lease_ms, spec.grace, skilled, workers, inbox, terms,
-    limits, offered or {}}
+    limits, offered or {}, refusing_workers(agent)}
 end
 
 local function look_for_agents(ahead)
@@ -116,6 +136,7 @@ if state == 'ready' then
   place.parked = addressed and redis.call('ZSCORE', pool .. ':parked:' .. addressed, id) and 1 or 0
   local scope = any_active and stopped_scope(pool, true, skill, env)
   place.held = scope and redis.call('ZSCORE', pool .. ':held:' .. scope, id) and 1 or 0
+  if task.refused and redis.call('ZSCORE', pool .. ':held:' .. version_scope(task.refused, queue), id) then place.held = 1 end
   local suspected = redis.call('ZSCORE', pool .. ':suspects:' .. queue, id)
   place.group = suspected and tonumber(redis.call('HGET', task_key, 'group') or 1) or -1
   look_for_agents(rank or 0)

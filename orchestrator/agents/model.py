@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping  # noqa: TC003
+from collections.abc import Collection, Mapping  # noqa: TC003
 from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003
 from typing import NamedTuple
@@ -19,6 +19,42 @@ class SkillTerms(NamedTuple):
     max_deaths: int
 
 
+class SkillVersion(NamedTuple):
+    """The arguments that a skill takes, as one version of its handler declares them.
+
+    Attributes:
+        digest: of the skill and the names, types and constraints of its arguments.
+        required: names of the arguments without a default.
+        optional: names of the arguments with a default.
+    """
+
+    digest: str
+    required: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownVersion:
+    """A version of a skill in the registry.
+
+    Attributes:
+        born_ms: first registration.
+        live: whether a live worker has it.
+        required: names of the arguments without a default.
+        names: names of all arguments.
+    """
+
+    agent: str
+    born_ms: int
+    live: bool
+    required: frozenset[str]
+    names: frozenset[str]
+
+    def takes(self, names: Collection[str]) -> bool:
+        """Return whether arguments with these names may be valid."""
+        return self.names.issuperset(names) and self.required.issubset(names)
+
+
 @dataclass(frozen=True, slots=True)
 class AgentSpec:
     """An agent as a worker registers it.
@@ -30,6 +66,7 @@ class AgentSpec:
         known_limits: definitions of named limits in the settings of this process.
         lease_ms: time after which the task of a silent worker is adopted.
         terms: by skill; absent where a worker decides itself.
+        versions: by skill; absent where the arguments are unknown.
     """
 
     name: str
@@ -39,6 +76,7 @@ class AgentSpec:
     known_limits: Mapping[str, Rate] = field(default_factory=dict)
     lease_ms: int = 15_000
     terms: Mapping[str, SkillTerms] = field(default_factory=dict)
+    versions: Mapping[str, SkillVersion] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if PoolKeys.is_ambiguous(self.name):

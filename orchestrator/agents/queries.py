@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.agents.model import AgentInfo, WorkerInfo
+from orchestrator.agents.model import AgentInfo, KnownVersion, WorkerInfo
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound, StoreError
 from orchestrator.core.queue_name import QueueName
@@ -108,6 +108,24 @@ async def workers(store: Store) -> list[WorkerInfo]:
         }
         if fields:  # otherwise it was forgotten in between
             found.append(_worker(id_, int(float(heartbeat)), fields))
+    return found
+
+
+async def versions(store: Store, skill: str) -> list[KnownVersion]:
+    """Read the versions of a skill that live workers have, and those of the last week."""
+    flat = await store.execute("HGETALL", store.keys.versions(skill))
+    owners = [field.decode().split(" ") for field in flat[::2]]
+    if not owners:
+        return []
+    members = [f"{agent} {skill}={digest}" for agent, digest in owners]
+    left = await store.execute("ZMSCORE", store.keys.left_versions, *members)
+    found = []
+    for (agent, _), value, left_ms in zip(owners, flat[1::2], left, strict=True):
+        born_ms, *arguments = value.decode().split(" ")
+        given = [name for name in arguments if name]
+        required = frozenset(name for name in given if not name.endswith("?"))
+        names = frozenset(name.removesuffix("?") for name in given)
+        found.append(KnownVersion(agent, int(born_ms), left_ms is None, required, names))
     return found
 
 

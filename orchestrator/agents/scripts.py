@@ -48,6 +48,12 @@ def register(
         "about": pack_rows([(name, str(value)) for name, value in about.items()]),
         "alive_s": alive_s,
         "terms": " ".join(f"{skill}={of.max_attempts}/{of.max_deaths}" for skill, of in sorted(spec.terms.items())),
+        "versions": pack_rows(
+            [
+                (skill, version.digest, " ".join([*version.required, *(f"{name}?" for name in version.optional)]))
+                for skill, version in sorted(spec.versions.items())
+            ]
+        ),
         "now_arg": now_us,
     }
     return Call("agents/register", args, parse)
@@ -71,9 +77,9 @@ def heartbeat(
     )
 
 
-def deregister(keys: PoolKeys, *, worker: str) -> Call[None]:
+def deregister(keys: PoolKeys, *, worker: str, now_us: str = "") -> Call[None]:
     """Remove a worker from the registry."""
-    return Call("agents/deregister", {"pool": keys.root, "worker": worker}, lambda _: None)
+    return Call("agents/deregister", {"pool": keys.root, "worker": worker, "now_arg": now_us}, lambda _: None)
 
 
 def expire(keys: PoolKeys, *, alive_s: int, limit: int, now_us: str = "") -> Call[list[str]]:

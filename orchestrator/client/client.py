@@ -17,6 +17,7 @@ from orchestrator.client.following import Following
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.replies import Replies
 from orchestrator.client.shared_config import SharedConfig
+from orchestrator.client.skill_versions import SkillVersions
 from orchestrator.core.errors import (
     KeyConflict,
     LaneBusy,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from orchestrator.core.settings import Settings
     from orchestrator.tasks.options import TaskOptions
     from orchestrator.tasks.scripts import SubmitAnswer
-    from orchestrator.tasks.submission import Arguments, NamedSkill, Parent, TypedSkill
+    from orchestrator.tasks.submission import Arguments, NamedArguments, NamedSkill, Parent, TypedSkill
 
 T = TypeVar("T")
 
@@ -125,6 +126,8 @@ class Orchestrator:
         ids = TaskIds(listens=True)
         self._services = services
         self._validator = SubmissionValidator(services.settings, ids=ids)
+        self._versions = SkillVersions(services)
+        self._validator.accepts = self._versions.accepts
         self._batcher = Batcher(services)
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
@@ -221,7 +224,11 @@ class Orchestrator:
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
         """Submit what a `Submission` says, as a child of `parent` if given."""
         services = self._here()
-        row = self._validator.row(task, parent)
+        doubts: list[NamedArguments] = []
+        draft = self._validator.check(task, parent, doubts)
+        for doubt in doubts:
+            await self._versions.check(doubt)
+        row = self._validator.number(draft)
         # Known before it is sent: its reply may be read before the answer to the submit.
         handle = self._handle(row.id, own=True, skill=task.skill)
         try:
@@ -244,7 +251,10 @@ class Orchestrator:
         """
         services = self._here()
         listed = list(tasks)
-        drafts = [self._validator.check(task, parent) for task in listed]
+        doubts: list[NamedArguments] = []
+        drafts = [self._validator.check(task, parent, doubts) for task in listed]
+        for doubt in doubts:
+            await self._versions.check(doubt)
         handles: list[TaskHandle[Any]] = []
         async with self._batcher.sending() as sending:
             for start in range(0, len(drafts), CHUNK_ROWS):

@@ -105,7 +105,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "agent:A",
         "hash",
-        "slots, backlog, skills, limits, lease, terms, mark, looked, swept, grace, rest",
+        "slots, backlog, skills, versions, limits, lease, terms, mark, looked, swept, grace, rest",
         "an hour after the last heartbeat; a day when no supervisor runs",
     ),
     KeyKind("agent:A:workers", "hash", "per worker: slots, requested backlog, skills", "as `agent:A`"),
@@ -119,7 +119,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "worker:W",
         "hash",
-        "host, pid, version, start, slots per agent",
+        "host, pid, version, start; per agent slots and versions of skills",
         "heartbeat x 4 after the last heartbeat; an hour more when no supervisor runs",
     ),
     KeyKind(
@@ -130,6 +130,27 @@ POOL_KEYS: Final = (
     ),
     KeyKind("silent:W", "string", "ms at which a worker without heartbeats left the registry", "7 days"),
     KeyKind("skills:S", "zset", "live agents with the skill", "empty = gone", permanent=True),
+    KeyKind(
+        "versions:S",
+        "hash",
+        "versions of the skill: agent and digest -> ms of the first registration, names of the arguments",
+        "a week after the last worker with the version",
+        permanent=True,
+    ),
+    KeyKind(
+        "versions",
+        "zset",
+        "versions that no live worker has: agent, skill and digest, by the ms since when",
+        "a week; at most about 1000",
+        permanent=True,
+    ),
+    KeyKind(
+        "refused",
+        "zset",
+        "the scopes of versions in `held`, by the ms since when",
+        "empty = gone",
+        permanent=True,
+    ),
     KeyKind("dead", "zset", "dead letters by time in ms", "`results.dead_ttl_s`"),
     KeyKind(
         "replies:C",
@@ -308,6 +329,10 @@ class PoolKeys:
         """Key of the tasks of a lane, with its name encoded."""
         return f"{self.root}:lane:{encode_foreign('lane', lane)}"
 
+    def idempotency(self, key: str) -> str:
+        """Key of the task with an idempotency key."""
+        return f"{self.root}:idem:{encode_foreign('key', key)}"
+
     def limit(self, name: str) -> str:
         """Key of the starts inside the window of a limit."""
         return f"{self.root}:limit:{name}"
@@ -403,7 +428,7 @@ class PoolKeys:
 
     @property
     def suspended_scopes(self) -> str:
-        """Key of the set of stops that hold ready tasks."""
+        """Key of the set of stops, and of versions of skills, that hold ready tasks."""
         return f"{self.root}:held"
 
     @property
@@ -416,8 +441,32 @@ class PoolKeys:
         return f"{self.root}:suspects:{queue}"
 
     def held(self, scope: str) -> str:
-        """Key of the ready tasks of a stopped session or skill."""
+        """Key of the ready tasks that a stop of a session or skill, or versions of their skill, hold."""
         return f"{self.root}:held:{scope}"
+
+    @staticmethod
+    def is_version_scope(scope: str) -> bool:
+        """Return whether versions of a skill, not a stop, are behind a `held` key."""
+        return scope.startswith("version:")
+
+    @property
+    def version_scopes(self) -> str:
+        """Key of the versions of skills that hold ready tasks."""
+        return f"{self.root}:refused"
+
+    @staticmethod
+    def queue_of_scope(scope: str) -> str:
+        """Return the queue of the tasks that versions of a skill hold."""
+        return scope.split(":", 2)[2]
+
+    def versions(self, skill: str) -> str:
+        """Key of the versions of a skill."""
+        return f"{self.root}:versions:{skill}"
+
+    @property
+    def left_versions(self) -> str:
+        """Key of the versions that no live worker has."""
+        return f"{self.root}:versions"
 
     @staticmethod
     def stop_slot(scope: str) -> str:

@@ -121,7 +121,8 @@ class Controller:
     async def _release(self, desired: Desired) -> bool:
         """Release the tasks that ended stops suspended; return True if there were any."""
         store, keys = self._services.store, self._services.keys
-        scopes = [name.decode() for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
+        held = [name.decode() for name in await store.execute("SMEMBERS", keys.suspended_scopes)]
+        scopes = [scope for scope in held if not keys.is_version_scope(scope)]
         for scope in scopes:
             slot = keys.stop_slot(scope)
             left = slot not in desired.active

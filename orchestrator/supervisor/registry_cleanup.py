@@ -1,4 +1,7 @@
-"""Removes workers without heartbeats and agents without workers from the registry."""
+"""Removes workers without heartbeats, agents without workers and old versions of skills from the registry.
+
+Afterwards it returns tasks to their queues that wait for a version of their skill which no worker has any more.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from orchestrator.agents import scripts as registry
+from orchestrator.control import scripts
 from orchestrator.core.errors import StoreError
 from orchestrator.core.log import get_logger
 
@@ -14,11 +18,12 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
 
 LIMIT: Final = 100
+RELEASE_BATCH: Final = 500
 _log = get_logger(__name__)
 
 
 class RegistryCleanup:
-    """Calls the script `agents/expire` once per sweep."""
+    """Calls the scripts `agents/expire` and `control/release` once per sweep."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -37,3 +42,17 @@ class RegistryCleanup:
                 continue
             for worker in gone:
                 _log.warning("worker_expired", worker=worker)
+            try:
+                await self._release()
+            except StoreError as failure:
+                _log.warning("expire_failed", error=str(failure))
+
+    async def _release(self) -> None:
+        """Return tasks to their queues that wait for no known version any more; a worker makes them dead letters."""
+        store, keys = self._services.store, self._services.keys
+        for name in await store.execute("ZRANGE", keys.version_scopes, 0, LIMIT - 1):
+            scope, left = name.decode(), True
+            while left:
+                moved, left = await store.call(scripts.release(keys, scope=scope, slot="", limit=RELEASE_BATCH))
+                if moved:
+                    _log.info("suspended_tasks_released", scope=scope, count=moved)

@@ -129,6 +129,7 @@ class VerdictKind(StrEnum):
     RELEASED = "released"
     ASK = "ask"
     CANCELLED = "cancelled"
+    INVALID = "invalid"
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
@@ -148,6 +149,10 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     number: int = 0
     """Number of the question in its task, from 1."""
+    version: str = ""
+    """Of invalid arguments: digest of the version of the skill that refused them."""
+    names: tuple[str, ...] = ()
+    """Of invalid arguments: their names."""
 
 
 class FinishStatus(StrEnum):

@@ -169,18 +169,33 @@ async def listing(store: Store, *, states: Collection[TaskState], limit: int) ->
 
 
 async def queue_lengths(store: Store) -> dict[str, int]:
-    """Count the tasks in each queue that is not empty, with its suspects, in `scheduled` and in `awaiting_input`."""
-    keys = store.keys
-    queues = sorted(name.decode() for name in await store.execute("SUNION", keys.queues, keys.suspected_queues))
-    places = [keys.scheduled, keys.asking, *map(keys.queue, queues), *map(keys.suspects, queues)]
-    scheduled, asking, *counts = await store.pipeline([("ZCARD", place) for place in places])
-    ready = [sum(both) for both in zip(counts[: len(queues)], counts[len(queues) :], strict=True)]
-    return {**dict(zip(queues, ready, strict=True)), "scheduled": scheduled, "awaiting_input": asking}
+    """Count the tasks in each queue that is not empty, in `scheduled` and in `awaiting_input`.
+
+    The suspects of a queue, and its tasks that wait for another version of their skill, count too.
+    """
+    keys, scopes = store.keys, await version_scopes(store)
+    names = {name.decode() for name in await store.execute("SUNION", keys.queues, keys.suspected_queues)}
+    queues = sorted(names | set(scopes.values()))
+    places = [("scheduled", keys.scheduled), ("awaiting_input", keys.asking)]
+    places += [(queue, key) for queue in queues for key in (keys.queue(queue), keys.suspects(queue))]
+    places += [(queue, keys.held(scope)) for scope, queue in scopes.items()]
+    lengths = dict.fromkeys([*queues, "scheduled", "awaiting_input"], 0)
+    counts = await store.pipeline([("ZCARD", key) for _, key in places])
+    for (name, _), count in zip(places, counts, strict=True):
+        lengths[name] += count
+    return lengths
+
+
+async def version_scopes(store: Store) -> dict[str, str]:
+    """Read the scopes of tasks that wait for another version of their skill, each with their queue."""
+    scopes = [scope.decode() for scope in await store.execute("ZRANGE", store.keys.version_scopes, 0, -1)]
+    return {scope: store.keys.queue_of_scope(scope) for scope in scopes}
 
 
 async def any_ready(store: Store) -> bool:
-    """Return whether any queue holds a task."""
-    return bool(await store.execute("EXISTS", store.keys.queues, store.keys.suspected_queues))
+    """Return whether any queue holds a task, or versions of a skill hold one."""
+    keys = store.keys
+    return bool(await store.execute("EXISTS", keys.queues, keys.suspected_queues, keys.version_scopes))
 
 
 async def counters(store: Store) -> dict[str, int]:

@@ -141,8 +141,9 @@ def finish(
         (
             *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
             *(v.delay_ms, v.at_ms, v.reason, v.number),
+            *((v.version, v.names) if v.version else ()),
         )
-        if v.delay_ms or v.at_ms or v.reason or v.number
+        if v.delay_ms or v.at_ms or v.reason or v.number or v.version
         else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload))
         for d, v in rows
     ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar, Unpack, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, Unpack, runtime_checkable
 
 from msgspec.structs import replace
 
@@ -105,12 +105,30 @@ class Parent:
     depth: int
 
 
+class NamedArguments(NamedTuple):
+    """Arguments of a task, by name.
+
+    Attributes:
+        agent: the agent that it is addressed to.
+        key: its idempotency key.
+    """
+
+    skill: str
+    names: Collection[str]
+    agent: str | None
+    key: str | None
+
+
 Draft: TypeAlias = tuple[str, bytes] | UnusualRow
 """A submission that was checked: skill and arguments of a usual one, else its row without an id."""
 
 
 class SubmissionValidator:
-    """Checks submissions and turns them into rows, before anything is sent."""
+    """Checks submissions and turns them into rows, before anything is sent.
+
+    Attributes:
+        accepts: tells without waiting whether some worker takes arguments with these names; by default, it does.
+    """
 
     def __init__(self, settings: Settings, *, ids: TaskIds) -> None:
         self._settings, self._new_id = settings, ids.next
@@ -120,6 +138,7 @@ class SubmissionValidator:
         self._max_args_bytes, self._max_depth = settings.queue.max_args_bytes, settings.queue.max_depth
         self._all_unusual = 2 * self._aging_ms != USUAL_RANK or self._ttl_s != USUAL_TTL_S
         self._titles: dict[str, str] = {}
+        self.accepts: Callable[[str, Collection[str], str | None], bool] = lambda *_: True
 
     def row(self, task: Submission, parent: Parent | None = None) -> SubmitRow:
         """Check one submission and give it an id.
@@ -135,14 +154,25 @@ class SubmissionValidator:
             return SubmitRow(self._new_id(), opaque(encode_plain(draft)))
         return replace(draft, id=self._new_id())
 
-    def check(self, task: Submission, parent: Parent | None = None) -> Draft:
+    def check(
+        self, task: Submission, parent: Parent | None = None, doubts: list[NamedArguments] | None = None
+    ) -> Draft:
         """Check one submission; of many all are checked before any is sent, and the rest is done while they are sent.
+
+        Args:
+            task: the submission.
+            parent: the attempt that submits it.
+            doubts: gets the names of arguments that `accepts` does not accept.
 
         Raises:
             InvalidInput: with the field and what it may be.
         """
         skill = task.skill if isinstance(task.skill, str) else task.skill.name
-        args = self.arguments(skill, task.args)
+        title = self._titles.get(skill) or self._title(skill)
+        values = _mapping(title, task.args)
+        args = encode_json(title, values, max_bytes=self._max_args_bytes, max_depth=self._max_depth)
+        if doubts is not None and not self.accepts(skill, values, task.options.get("agent")):
+            doubts.append(NamedArguments(skill, values, task.options.get("agent"), task.options.get("key")))
         if not isinstance(task.skill, str):
             _check(task.skill, args)
         if parent is None and not self._all_unusual and not task.options:

@@ -199,6 +199,24 @@ def _no_skill(found: Findings) -> Why | None:
     return Why(cause=Cause.NO_AGENT, text=text, skill=found.skill, queue=found.queue)
 
 
+def _outdated(found: Findings) -> Why | None:
+    """Return the cause if each agent that could run it has a version of the skill that refused it."""
+    refusing = [agent for agent in found.agents if agent.skilled and agent.slots and agent.refusing]
+    if not found.refused or not refusing or _able(found):
+        return None
+    workers = tuple(worker for agent in refusing for worker in agent.refusing)[:10]
+    return Why(
+        cause=Cause.SKILL_OUTDATED,
+        text=f"{found.reason}; this is the version of {', '.join(workers)}, it starts when workers with another "
+        "version have replaced these",
+        reason=found.reason or None,
+        skill=found.skill,
+        queue=found.queue,
+        agent=refusing[0].name,
+        workers=workers,
+    )
+
+
 def _undefined_limit(found: Findings) -> Why | None:
     """Return the cause if every agent that could run it needs an undefined limit."""
     able = _able(found)
@@ -299,6 +317,7 @@ _OBSTACLES: Final[Sequence[Callable[[Findings], Why | None]]] = (
     _lane,
     _in_no_queue,
     _no_addressee,
+    _outdated,
     _no_skill,
     _undefined_limit,
     _suspected,
@@ -445,8 +464,8 @@ def _lost(found: Findings, what: str) -> Why:
 
 
 def _able(found: Findings) -> list[AgentFacts]:
-    """Return the agents that could run it, by skills and live workers."""
-    return [agent for agent in found.agents if agent.skilled and agent.slots]
+    """Return the agents that could run it, by skills, versions and live workers."""
+    return [agent for agent in found.agents if agent.skilled and agent.slots and not agent.refusing]
 
 
 def _ahead(found: Findings) -> str:

@@ -70,6 +70,7 @@ class AgentFacts:
         slots: of its live workers; 0: all drain, or there are none.
         workers: registered workers, including draining ones.
         skilled: whether all live workers have the skill.
+        refusing: up to ten live workers whose version of the skill refused the task.
         inbox: entries in its inbox.
         max_attempts: of the skill, as its workers declare it.
         max_deaths: of the skill, as its workers declare it.
@@ -88,6 +89,7 @@ class AgentFacts:
     max_deaths: int | None
     limits: tuple[LimitFacts, ...]
     offers: SkillOffers
+    refusing: tuple[str, ...] = ()
 
     @property
     def defined(self) -> bool:
@@ -167,9 +169,10 @@ class Findings:
         in_inbox: whether that entry exists.
         question: the open question.
         lane: where it waits for its turn, or None if it has the turn or no lane.
-        held: whether a stop holds it outside its queue.
+        held: whether a stop, or versions of its skill, hold it outside its queue.
         group: with how many suspects it may share a process, 0 for a task that must run alone; None if it does not wait
             for a process with room.
+        refused: whether versions of its skill refused its arguments.
         active: the stops and pauses that apply to it, by slot.
     """
 
@@ -203,6 +206,7 @@ class Findings:
     agents: tuple[AgentFacts, ...] = ()
     held: bool = False
     group: int | None = None
+    refused: bool = False
     active: Mapping[str, ActiveCommandFacts] = field(default_factory=dict)
 
     @property
@@ -231,7 +235,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
     if not reply:
         return None
     now_us, leader, task, place, agents, active = reply
-    *stored, forgiven_fails, forgiven_deaths = task
+    *stored, forgiven_fails, forgiven_deaths, refused = task
     record = TaskRecord.from_reply(id_, _FIELDS, stored)
     state, facts = record.state, dict[str, Any]()
     match record.field("state"):
@@ -261,6 +265,7 @@ def parse_findings(id_: str, reply: Sequence[Any]) -> Findings | None:
         deaths=record.deaths,
         forgiven_fails=forgiven_fails,
         forgiven_deaths=forgiven_deaths,
+        refused=bool(refused),
         cancel=record.cancel,
         left=_text(record.field("left")),
         reason=record.reason,
@@ -293,7 +298,7 @@ def _active_commands(reply: Sequence[bytes]) -> dict[str, ActiveCommandFacts]:
 
 
 def _agent(row: Sequence[Any]) -> AgentFacts:
-    name, seen, slots, backlog, lease, grace, skilled, workers, inbox, terms, limits, offers = row
+    name, seen, slots, backlog, lease, grace, skilled, workers, inbox, terms, limits, offers, refusing = row
     attempts, _, deaths = _text(terms).partition("/")
     return AgentFacts(
         name=_text(name),
@@ -309,6 +314,7 @@ def _agent(row: Sequence[Any]) -> AgentFacts:
         max_deaths=int(deaths) if deaths else None,
         limits=tuple(_limit(limit) for limit in limits),
         offers=_offers(offers) if offers else SkillOffers(),
+        refusing=tuple(_text(name) for name in refusing),
     )
 
 

@@ -12,6 +12,7 @@ import msgspec
 from orchestrator.core.durations import from_instant_ms
 from orchestrator.core.errors import NotFound
 from orchestrator.tasks.model import TaskState, decode_envelope
+from orchestrator.tasks.queries import version_scopes
 from orchestrator.tasks.records import TaskRecord, read_record
 from orchestrator.why import scripts
 from orchestrator.why.explanation import explain
@@ -109,6 +110,12 @@ async def heads(store: Store, queues: Sequence[str]) -> dict[str, tuple[str, Tas
     keys = [others.get(queue) or store.keys.queue(queue) for queue in queues]
     firsts = await store.pipeline([("ZRANGE", key, 0, 0) for key in keys])
     suspects = await store.pipeline([("ZRANGE", store.keys.suspects(queue), 0, 0) for queue in queues])
+    # In a queue without other tasks, the first one waits for another version of its skill.
+    scopes = {queue: scope for scope, queue in (await version_scopes(store)).items()}
+    empty = {n: scopes[queue] for n, queue in enumerate(queues) if firsts[n] == [] and queue in scopes}
+    refused = await store.pipeline([("ZRANGE", store.keys.held(scope), 0, 0) for scope in empty.values()])
+    for n, first in zip(empty, refused, strict=True):
+        firsts[n] = first
     found: dict[str, tuple[str, TaskStatus]] = {}
 
     async def read(queue: str, id_: str) -> None:

@@ -28,6 +28,7 @@ class Cause(StrEnum):
     AGENT_DRAINING = "agent_draining"
     SKILL_MISSING = "skill_missing"
     SKILL_PARTIAL = "skill_partial"
+    SKILL_OUTDATED = "skill_outdated"
     NO_AGENT = "no_agent"
     LIMIT_UNDEFINED = "limit_undefined"
     SUSPECTED = "suspected"
@@ -62,12 +63,12 @@ class Why:
         limit: name of a limit; `agent:A` is the agent's own rate.
         rate: rate of that limit, as `10/min`.
         worker: worker that has it, on `host` with the process id `pid`.
-        workers: up to ten live workers that lack its skill.
+        workers: up to ten live workers that lack its skill, or whose version of it refused the task.
         attempt: current attempt, 1 for the first.
         attempts_left: failures until it is a dead letter, if its agent is known.
         deaths: workers that died with it; RECOVERING counts only those of which it was the only suspect, and with
             `max_deaths` of these it is a dead letter.
-        reason: of the failure, snooze, death, cancellation or end.
+        reason: of the failure, snooze, refusal, death, cancellation or end.
         number: number of its question, from 1.
         question: its question.
         options: allowed answers as JSON values, or empty for any answer.

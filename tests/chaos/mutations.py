@@ -47,8 +47,8 @@ MUTATIONS: Final = {
     ),
     "no-order": Mutation(
         "tasks/assign.lua",
-        "redis.call('ZRANGE', pool .. ':queue:' .. filled[1], 0, each - 1, 'WITHSCORES')",
-        "redis.call('ZREVRANGE', pool .. ':queue:' .. filled[1], 0, each - 1, 'WITHSCORES')",
+        "redis.call('ZRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')",
+        "redis.call('ZREVRANGE', pool .. ':' .. filled[1], 0, each - 1, 'WITHSCORES')",
         "the least urgent task goes first",
     ),
     "no-lane": Mutation(

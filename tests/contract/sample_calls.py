@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, get_args, get_orig
 import msgspec
 
 import orchestrator
-from orchestrator.agents.model import AgentSpec, SkillTerms
+from orchestrator.agents.model import AgentSpec, SkillTerms, SkillVersion
 from orchestrator.core.rates import Rate
 from orchestrator.core.settings import WorkspaceSettings
 from orchestrator.locks.fenced_writer import CallerRow
@@ -38,9 +38,11 @@ _VALUES: Final[dict[Any, Any]] = {
     bool: True,
     bytes: b"\xff",
     msgspec.Raw: opaque(b"\xff"),
-    AgentSpec: AgentSpec("ed", frozenset({"s"}), rate=Rate(1, 2), terms={"s": SkillTerms(3, 2)}),
+    AgentSpec: AgentSpec(
+        "ed", frozenset({"s"}), rate=Rate(1, 2), terms={"s": SkillTerms(3, 2)}, versions={"s": SkillVersion("d")}
+    ),
     ChangeCall: ChangeCall(SCOPE, CallerRow("o", "exec:t", "1:t:1:0", "ed"), pack_limits(WorkspaceSettings())),
-    Verdict: Verdict(VerdictKind.SUCCEEDED, b"\xff", reason="r"),
+    Verdict: Verdict(VerdictKind.INVALID, b"\xff", reason="r", version="d", names=("n",)),
 }
 _SUBCLASSES: Final[dict[Any, Any]] = {SubmitRow: UnusualRow}
 """Rows that fill every column."""

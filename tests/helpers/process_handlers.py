@@ -135,3 +135,13 @@ def end(how: str) -> Any:
             subprocess.run(["echo", "so does its child"], check=True)
             return "quiet"
     return None
+
+
+def greet_in_process(name: str) -> str:
+    """Greet; the version before an upgrade."""
+    return f"hi {name}"
+
+
+def greet_politely_in_process(name: str, polite: str = "") -> str:
+    """Greet; the version after it."""
+    return f"{'good day' if polite else 'hi'} {name}"

@@ -85,9 +85,9 @@ async def test_invalid_arguments_are_refused_before_it_is_sent(orc: Orchestrator
 
 
 async def test_the_worker_refuses_in_the_same_words(team: LocalTeam) -> None:
-    """By its name alone a task is sent as it is, and becomes a dead letter for the reason that refuses a submit."""
-    await team.work(agent)
+    """Before a worker has registered it is sent as it is, and becomes a dead letter for the same reason."""
     handle = await team.orc.submit("summarize", {"txt": 1})
+    await team.work(agent)
     with pytest.raises(TaskFailed) as failed:
         await handle.result(TIMEOUT_S)
     assert failed.value.reason.endswith(INVALID_ARGUMENTS)

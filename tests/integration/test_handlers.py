@@ -40,12 +40,12 @@ async def test_arguments_that_do_not_fit_are_a_dead_letter_at_once(team: LocalTe
     async def work(size: int) -> None:
         runs.append(size)
 
-    await team.work(agent)
     handle = await team.orc.submit("work", {"size": "large", "more": 1})
+    listed = await team.orc.submit("work", {f"argument{number}": number for number in range(2000)})
+    await team.work(agent)
     with pytest.raises(TaskFailed, match=r"size: Input should be a valid integer.*; more: Extra inputs") as failed:
         await handle.result(TIMEOUT_S)
     assert (len(failed.value.errors), runs) == (1, [])
-    listed = await team.orc.submit("work", {f"argument{number}": number for number in range(2000)})
     with pytest.raises(TaskFailed) as failed:
         await listed.result(TIMEOUT_S)
     assert len(failed.value.reason) <= 500

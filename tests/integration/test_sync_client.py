@@ -164,7 +164,7 @@ def test_every_error(orc: Orchestrator) -> None:
     with pytest.raises(TypeError, match="prio"):
         orc.submit("add", {}, prio="high")  # type: ignore[call-overload]
     with pytest.raises(KeyConflict):
-        orc.submit("add", {"a": 1}, key="k").id, orc.submit("add", {"a": 2}, key="k")
+        orc.submit("add", {"a": 1, "b": 1}, key="k").id, orc.submit("add", {"a": 2, "b": 1}, key="k")
     with pytest.raises(OrchestratorError):
         orc.task(new_task_id()).info()
 

@@ -395,13 +395,13 @@ class Model:
         assert found is not None
         agent, entry = found
         agent.inbox.remove(entry)
-        if verdict.kind == VerdictKind.RELEASED:
+        if verdict.kind in {VerdictKind.RELEASED, VerdictKind.INVALID}:
             self._return_slots(agent, task)
         if verdict.kind in _AGAIN and not task.cancel:
             self._leave(task, verdict)
         elif verdict.kind == VerdictKind.SUCCEEDED:
             self._end(task, "succeeded")
-        elif verdict.kind == VerdictKind.DEAD:
+        elif verdict.kind in {VerdictKind.DEAD, VerdictKind.INVALID}:  # no version of a skill is registered
             task.fails += 1
             self._end(task, "dead", counted=True)
         else:

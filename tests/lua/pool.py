@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from orchestrator.agents.model import SkillTerms
+    from orchestrator.agents.model import SkillTerms, SkillVersion
     from orchestrator.control.commands import Command
     from orchestrator.core.rates import Rate
     from orchestrator.store.calls import Argument, Call
@@ -147,6 +147,8 @@ class Team:
     limits: tuple[str, ...] = ()
     known_limits: tuple[tuple[str, Rate], ...] = ()
     terms: tuple[tuple[str, SkillTerms], ...] = ()
+    version: SkillVersion | None = None
+    """Of the skill `sum`."""
 
     def spec(self) -> AgentSpec:
         """The value that registration takes."""
@@ -158,6 +160,7 @@ class Team:
             known_limits=dict(self.known_limits),
             lease_ms=LEASE_MS,
             terms=dict(self.terms),
+            versions={"sum": self.version} if self.version else {},
         )
 
 
@@ -222,6 +225,12 @@ class Pool:
     def end(self, delivery: Delivery, kind: VerdictKind = VerdictKind.SUCCEEDED, **fields: Any) -> FinishStatus:
         """Finish one attempt."""
         return self.finish((delivery, Verdict(kind, **fields)))[0]
+
+    def refuse(self, delivery: Delivery, version: SkillVersion, *names: str) -> FinishStatus:
+        """Finish one attempt whose arguments, which have these names, a version of the skill refused."""
+        return self.end(
+            delivery, VerdictKind.INVALID, payload=b"E", reason="do not fit", version=version.digest, names=names
+        )
 
     def ask(
         self,

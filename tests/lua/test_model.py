@@ -457,7 +457,8 @@ class Machine(RuleBasedStateMachine):
         payload, number = b"r", 0
         if kind is VerdictKind.ASK:
             payload, number = pack_question(ASKED), self.model.tasks[delivery.task_id].asks + 1
-        return Verdict(kind, payload, delay_ms=delay_ms, at_ms=at_ms, reason="x", number=number)
+        version = "d1" if kind is VerdictKind.INVALID else ""
+        return Verdict(kind, payload, delay_ms=delay_ms, at_ms=at_ms, reason="x", number=number, version=version)
 
     @rule(i=st.integers(0, 10_000), kind=st.sampled_from(list(VerdictKind)))
     @precondition(lambda self: self.past)

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.agents.model import SkillVersion
 from orchestrator.tasks.model import VerdictKind
-from tests.lua.pool import row
+from tests.lua.pool import Team, row
 from tests.lua.scenario import play
 
 if TYPE_CHECKING:
@@ -60,6 +61,13 @@ def test_fields_and_counters(pool: Pool) -> None:
     pool.put(row(start_by_ms=pool.now_ms))
     pool.promote()
     play(pool)
+    versions = [SkillVersion("d1"), SkillVersion("d2")]
+    for worker, version in zip(("old", "new"), versions, strict=True):
+        pool.register(worker, Team("al", version=version))
+        pool.sleep(1000)
+    pool.put(row(queue="agent:al", skill="sum"))
+    for delivery in pool.deliver("old", agent="al"):
+        pool.refuse(delivery, versions[0])
     look()
     assert task_fields == explained("Fields of a task")
     assert agent_fields == explained("Fields of an agent")

@@ -29,10 +29,12 @@ from orchestrator.workers.runtime.calling import HandlerCaller, Serialised
 from orchestrator.workers.runtime.resources import Resources
 from orchestrator.workers.runtime.slots import Slots, slot_ends
 from orchestrator.workers.runtime.verdicts import (
+    ArgumentsInvalid,
     OutagePolicy,
     OutageRetries,
     failed,
     has_asked,
+    invalid,
     one_line,
     rejected,
     sole,
@@ -191,8 +193,8 @@ class Executor:
         try:
             # The process of a handler validates its arguments itself.
             attempt.values = {} if skill.kind is HandlerKind.PROCESS else skill.bind(envelope.args, attempt.context)
-        except InvalidInput as invalid:
-            return rejected(str(invalid))
+        except InvalidInput as misfit:
+            return invalid(str(misfit), skill, envelope)
         attempt.started_s = time.monotonic()
         return Next.RUN
 
@@ -328,8 +330,8 @@ class Executor:
             return Verdict(VerdictKind.SUCCEEDED, value.json)
         try:
             return Verdict(VerdictKind.SUCCEEDED, attempt.skill.dump_result(value, max_bytes=self._max_bytes))
-        except InvalidInput as invalid:
-            return rejected(str(invalid))
+        except InvalidInput as unusable:
+            return rejected(str(unusable))
 
     def _failed(self, attempt: Attempt, failure: BaseException) -> Verdict | None:
         delivery = attempt.delivery
@@ -348,6 +350,8 @@ class Executor:
             return None
         if isinstance(cause, LeaseLapsed) and cause.task_id == delivery.task_id:
             return Verdict(VerdictKind.REQUEUE, reason=one_line(str(cause)))
+        if isinstance(cause, ArgumentsInvalid):
+            return invalid(str(cause), attempt.skill, attempt.envelope)
         had_outage = self._parts.client.last_outage_s() >= attempt.started_s
         return failed(
             failure,

@@ -21,7 +21,14 @@ import msgspec
 
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.log import configure_logging
-from orchestrator.workers.runtime.verdicts import HandlerRaised, ValidationFailed, describe, sole, traceback_of
+from orchestrator.workers.runtime.verdicts import (
+    ArgumentsInvalid,
+    HandlerRaised,
+    ValidationFailed,
+    describe,
+    sole,
+    traceback_of,
+)
 from orchestrator.workers.signals import AttemptSignal, Reject, Retry, Snooze
 from orchestrator.workers.skill import Skill, make_options, make_skill
 
@@ -60,7 +67,7 @@ class Begin(msgspec.Struct, frozen=True, array_like=True):
 class HandlerReply(msgspec.Struct, frozen=True, array_like=True):
     """The result of a call as JSON, or the text of what it raised; `ready` says that the handler can be called."""
 
-    kind: Literal["ready", "returned", "invalid", "retry", "snooze", "reject", "raised"]
+    kind: Literal["ready", "returned", "misfit", "invalid", "retry", "snooze", "reject", "raised"]
     data: bytes = b""
     text: str = ""
     delay_ms: int | None = None
@@ -97,6 +104,8 @@ async def read_frame(reader: asyncio.StreamReader, kind: type[M]) -> M:
 def raise_failure(answer: HandlerReply) -> NoReturn:
     """Raise what the handler raised in its process."""
     match answer.kind:
+        case "misfit":
+            raise ArgumentsInvalid(answer.text)
         case "invalid":
             raise ValidationFailed(answer.text)
         case "reject":
@@ -153,8 +162,8 @@ def _prepare(request: Request, main: str | None) -> Callable[[], HandlerReply] |
     try:
         skill = _find(request.module, request.qualname, request.skill, main)
         values = skill.bind(request.args, None)
-    except InvalidInput as invalid:
-        return HandlerReply("invalid", text=str(invalid))
+    except InvalidInput as misfit:
+        return HandlerReply("misfit", text=str(misfit))
     except BaseException as broken:  # noqa: BLE001 - an import may raise anything
         return HandlerReply("raised", data=traceback_of(broken), text=describe(broken))
     return functools.partial(_answer, skill, values, request.max_bytes)

@@ -79,6 +79,10 @@ class ValidationFailed(Exception):
     """A handler's process found invalid arguments or an invalid result; another attempt would end the same way."""
 
 
+class ArgumentsInvalid(ValidationFailed):
+    """A handler's process found invalid arguments; the handler did not start."""
+
+
 class HandlerRaised(Exception):
     """A handler raised in its process; carries one line and the traceback as text."""
 
@@ -90,6 +94,19 @@ class HandlerRaised(Exception):
 def rejected(reason: str) -> Verdict:
     """Return the verdict of a task that becomes a dead letter at once, because a retry would end the same way."""
     return Verdict(VerdictKind.DEAD, _cut(reason), reason=one_line(reason))
+
+
+def invalid(reason: str, skill: Skill[Any, Any], envelope: Envelope) -> Verdict:
+    """Return the verdict of a task whose arguments do not fit this worker's version of the skill.
+
+    It waits while another version of the skill may take the arguments, else it becomes a dead letter.
+    """
+    try:
+        names = tuple(msgspec.json.decode(envelope.args, type=dict[str, msgspec.Raw]))
+    except msgspec.DecodeError:
+        return rejected(reason)
+    version = skill.version.digest
+    return Verdict(VerdictKind.INVALID, _cut(reason), reason=one_line(reason), version=version, names=names)
 
 
 def failed(

@@ -208,7 +208,8 @@ def _outcome(skill: TypedSkill[T], verdict: Verdict, error: BaseException | None
         delay = timedelta(milliseconds=verdict.delay_ms)
     asked = _asked(verdict) if verdict.kind is VerdictKind.ASK else None
     return Outcome(
-        verdict=verdict.kind,
+        # No other version of the skill is known here.
+        verdict=VerdictKind.DEAD if verdict.kind is VerdictKind.INVALID else verdict.kind,
         reason=verdict.reason if asked is None else f"it asks {asked.question!r}",
         delay=delay,
         until=until,

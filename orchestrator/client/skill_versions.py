@@ -1,0 +1,129 @@
+"""Checks the arguments of submissions against the versions of skills that workers have registered.
+
+A task whose arguments fit no version would become a dead letter. The check compares names only, because the validators
+of handlers may accept values of any type, and it accepts what an old copy of the registry accepts: workers decide.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from orchestrator.agents import queries as registry
+from orchestrator.core.errors import InvalidInput, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from orchestrator.agents.model import KnownVersion
+    from orchestrator.services import Services
+    from orchestrator.tasks.submission import NamedArguments
+
+FRESH_S: Final = 60.0
+"""How long the versions of a skill are used without reading them again."""
+ANSWER_S: Final = 1.0
+"""How long a submit waits for the versions at most."""
+RETRY_S: Final = 1.0
+"""How long nothing is checked after the versions could not be read."""
+SHAPES_MAX: Final = 1000
+KNOWN_MAX: Final = 1000
+"""Number of skills whose versions are kept."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A copy of the registry.
+
+    Attributes:
+        accepted: names of arguments in their order that fit, so that they are compared once.
+    """
+
+    until_s: float
+    versions: Sequence[KnownVersion]
+    accepted: set[tuple[str, ...]] = field(default_factory=set)
+
+
+class SkillVersions:
+    """The versions of skills that this client knows."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._known: dict[str, _Known] = {}
+        self._unchecked_until_s = 0.0
+        self._reading = anyio.Lock()
+
+    def accepts(self, skill: str, names: Collection[str], agent: str | None) -> bool:
+        """Return whether the last copy of the registry is fresh and accepts arguments with these names."""
+        known, now_s = self._known.get(skill), time.monotonic()
+        if known is not None and now_s < known.until_s:
+            shape = (*names,) if agent is None else (agent, "", *names)
+            if shape in known.accepted:
+                return True
+            if _fits(known.versions, names, agent):
+                if len(known.accepted) < SHAPES_MAX:
+                    known.accepted.add(shape)
+                return True
+        return now_s < self._unchecked_until_s
+
+    async def check(self, given: NamedArguments) -> None:
+        """Check the names of arguments; read the registry again unless the last copy accepts them.
+
+        Raises:
+            InvalidInput: no version takes them.
+        """
+        skill, names, agent, key = given
+        if self.accepts(skill, names, agent):
+            return
+        async with self._reading:
+            if self.accepts(skill, names, agent):
+                return
+            await self._read(skill)
+        if not self.accepts(skill, names, agent) and not (key and await self._is_known(key)):
+            raise InvalidInput(_misfit(skill, self._known[skill].versions, names, agent))
+
+    async def _read(self, skill: str) -> None:
+        found: list[KnownVersion] | None = None
+        with anyio.move_on_after(ANSWER_S), contextlib.suppress(StoreError):  # the submit reports the failure
+            found = usable(await registry.versions(self._services.store, skill))
+        if found is None:
+            self._unchecked_until_s = time.monotonic() + RETRY_S
+            return
+        if skill not in self._known and len(self._known) >= KNOWN_MAX:
+            del self._known[next(iter(self._known))]
+        self._known[skill] = _Known(time.monotonic() + FRESH_S, found)
+
+    async def _is_known(self, key: str) -> bool:
+        """Return whether a task has this idempotency key, so that the submit is a repeat, which the server judges."""
+        return bool(await self._services.store.execute("EXISTS", self._services.keys.idempotency(key)))
+
+
+def usable(versions: Iterable[KnownVersion]) -> list[KnownVersion]:
+    """Return the versions whose workers tasks may wait for: per agent the live ones, and newer ones that left."""
+    listed = list(versions)
+    newest = dict[str, int]()
+    for version in listed:
+        if version.live:
+            newest[version.agent] = max(version.born_ms, newest.get(version.agent, 0))
+    return [version for version in listed if version.live or version.born_ms > newest.get(version.agent, 0)]
+
+
+def _fits(versions: Sequence[KnownVersion], names: Collection[str], agent: str | None) -> bool:
+    if agent is not None:
+        versions = [version for version in versions if version.agent == agent]
+    for version in versions:
+        if version.takes(names):
+            return True
+    return not versions
+
+
+def _misfit(skill: str, versions: Sequence[KnownVersion], names: Collection[str], agent: str | None) -> str:
+    newest = max((one for one in versions if agent in {None, one.agent}), key=lambda one: one.born_ms)
+    wrong = [f"{name}: not an argument" for name in sorted(set(names) - newest.names)]
+    wrong += [f"{name}: missing" for name in sorted(newest.required - set(names))]
+    return (
+        f"arguments fit no version of {skill!r} that workers have ({'; '.join(wrong)}); correct them or upgrade workers"
+    )
