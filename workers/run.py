@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 def run(*agents: Agent, settings: Settings | None = None) -> None:
     """Run a worker that hosts `agents` until SIGTERM or SIGINT.
 
-    The process exits if its event loop is stuck for `worker.stuck_after_s`, and after the drain even if handlers ignore
-    their cancellation.
+    It waits for Redis when it starts. The process exits if its event loop is stuck for `worker.stuck_after_s`, and
+    after the drain even if handlers ignore their cancellation.
 
     Args:
         agents: the agents that it hosts.
@@ -27,7 +27,7 @@ def run(*agents: Agent, settings: Settings | None = None) -> None:
 
     Raises:
         ConfigError: a setting or an agent is invalid.
-        StoreError: Redis did not answer at the start.
+        StoreError: Redis refused the connection.
     """
     resolved = resolve_settings(settings=settings)
     watchdog = LoopWatchdog(resolved.worker.stuck_after_s + resolved.worker.heartbeat_s)

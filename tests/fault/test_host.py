@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -110,6 +109,13 @@ def read(direct: redis.Redis, keys: PoolKeys, worker: str) -> None:
     assert direct.xreadgroup("workers", worker, {keys.inbox("ed"): ">"}, count=1)
 
 
+def abandon_all(host: Host) -> list[DeadWorker]:
+    """Do what the loop of the host does for dead workers, once; the dead workers that are left."""
+    host._abandon_due()
+    host._poll_abandoning()
+    return host._dead_workers
+
+
 @pytest.fixture
 def agent() -> Agent:
     """An agent of a host that the test drives itself."""
@@ -134,12 +140,10 @@ async def test_what_the_last_read_of_a_dead_worker_took_goes_back(
         host._dead_workers.append(DeadWorker("w1", "signal SIGKILL", due_s=0.0))
         read(redis_client, keys, "w1")
         host._abandon_due()
+        await wait_for(lambda: not host._poll_abandoning(), "the first answer")
         assert redis_client.xpending(keys.inbox("ed"), "workers")["pending"] == 0
         read(redis_client, keys, "w1")
-        with anyio.fail_after(host._last_read_s + 2):
-            while host._dead_workers:
-                host._abandon_due()
-                await anyio.sleep(0.05)
+        await wait_for(lambda: not abandon_all(host), "the last answer", host._last_read_s + 5)
         for handle in (first, second):
             assert redis_client.hget(keys.task(handle.id), "deaths") == b"1"
             assert redis_client.hget(keys.task(handle.id), "state") == b"ready"
@@ -158,12 +162,11 @@ async def test_a_host_asks_until_it_is_answered(prefix: str, agent: Agent) -> No
             await anyio.to_thread.run_sync(server.kill)
             host._dead_workers.append(DeadWorker("w1", "signal SIGKILL", due_s=0.0))
             host._abandon_due()
+            await wait_for(lambda: not host._poll_abandoning(), "the end of the first try")
             assert [each.answered for each in host._dead_workers] == [False]
             await anyio.to_thread.run_sync(server.start)
-            deadline_s = time.monotonic() + 10
-            while not host._dead_workers[0].answered and time.monotonic() < deadline_s:
-                host._abandon_due()
-                await anyio.sleep(0.05)
+            await wait_for(lambda: abandon_all(host) and host._dead_workers[0].answered, "an answer", 10)
+            host._abandon_last()
             with server.client() as direct:
                 assert direct.hget(keys.task(handle.id), "deaths") == b"1"
 
@@ -178,11 +181,11 @@ async def test_a_lost_limit_does_not_end_the_host(
     agents = "tests.fault.limited_agents:crawler"
     with subprocesses.host(settings, attempt_log, processes=1, agents=agents) as host:
         (pid,) = await wait_for(
-            lambda: list(subprocesses.workers_of(redis_client, keys, "crawler").values()), "a worker"
+            lambda: list(subprocesses.workers_of(redis_client, keys, "crawler").values()), "a worker", 15
         )
         redis_client.delete(keys.limits)
         os.kill(pid, signal.SIGKILL)
-        await wait_for(lambda: "exit status 78" in host.output, lambda: host.describe("a refused replacement"))
+        await wait_for(lambda: "exit status 78" in host.output, lambda: host.describe("a refused replacement"), 15)
         redis_client.hset(keys.limits, "shared", "100 1000000")
-        await wait_for(lambda: subprocesses.workers_of(redis_client, keys, "crawler"), "another worker")
+        await wait_for(lambda: subprocesses.workers_of(redis_client, keys, "crawler"), "another worker", 15)
         assert host.returncode is None

@@ -267,6 +267,8 @@ class Executor:
             ended = await self._call(attempt)
         finally:
             attempt.running = False
+            if self._in_flight.closed:
+                self._in_flight.handler_ended()
             if limits is not None:
                 limits.close()
         if attempt.abandoned:

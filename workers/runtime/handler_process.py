@@ -1,7 +1,8 @@
 """A process that runs `process=True` handlers: it reads calls from a socket, runs them one by one, and replies.
 
 A frame is a length (4 bytes, big endian) and MessagePack. The process imports the handler by name, validates its
-arguments and encodes its result, so that only JSON and text travel.
+arguments and encodes its result, so that only JSON and text travel. It says when it is ready, and waits for the worker
+to permit the call, so that a worker that drains begins no handler.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents import scripts as registry
 from orchestrator.core.backoff import Pauses
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.parts import WorkerParts
     from orchestrator.workers.runtime.throughput import Throughput
     from orchestrator.workers.runtime.watchdog import LoopWatchdog
+
+END_TIMEOUT_S: Final = 1.0
+"""Time for the last heartbeat of a stopping worker. Without an answer the thread ends later, or with the process."""
 
 _log = get_logger(__name__)
 
@@ -121,12 +124,11 @@ class Heartbeat:
         self._waker.wake()
 
     def stop(self) -> None:
-        """Stop the thread; blocks until a heartbeat under way has ended."""
+        """Stop the thread; blocks until a heartbeat under way has ended, but not long."""
         self._stopping.set()
         self._probe.close()
         self._waker.wake()
-        self._thread.join()
-        self._waker.close()
+        self._thread.join(END_TIMEOUT_S)
         if self._watchdog is not None:
             self._watchdog.disarm()
 
@@ -153,10 +155,12 @@ class Heartbeat:
                 due_s = min(due_s, time.monotonic() + pause_s)
                 self._renewer.wakes_s = min(due_s, self._next_lock_s())
                 self._wait(self._renewer.wakes_s)
-            self._guarded(self.listener.process, store)
+            if self._reachable:
+                self._guarded(self.listener.process, store)
         finally:
             self.listener.close()
             store.close()
+            self._waker.close()
 
     def _listen(self, store: SyncStore) -> bool:
         return self.listener.turn(store, reachable=self._reachable)
@@ -170,6 +174,8 @@ class Heartbeat:
             _log.warning("heartbeat_missed", error=str(failure))
             return self._pauses.next_s()
         except Exception as failure:  # noqa: BLE001 - see below
+            if self._stopping.is_set():
+                return self._every_s  # the event loop may have closed
             # Without this thread the worker would lose its tasks one by one and not notice.
             _log.exception("heartbeat_failed", error=f"{type(failure).__name__}: {failure}")
         return self._every_s

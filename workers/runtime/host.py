@@ -1,7 +1,8 @@
 """The worker host: imports the agents once, forks worker processes, restarts them, and abandons a dead one's entries.
 
-It has a single thread and opens no connection before it forks. A child leads its own process group, so that Ctrl-C
-reaches the host alone and the host can kill everything that a dead child had started (protocol rule 12).
+It has a single thread and opens no connection: a process that it forks asks Redis to abandon entries, so that the host
+obeys signals and restarts workers while Redis does not answer. A worker leads its own process group, so that Ctrl-C
+reaches the host alone and the host can kill everything that a dead worker had started (protocol rule 12).
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -21,7 +22,7 @@ from orchestrator.core.event_loop import run_loop
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import bind_context, get_logger
 from orchestrator.core.parent_process import end_with_parent
-from orchestrator.services import pool_keys, reach_server
+from orchestrator.services import SyncStore, pool_keys, reach_server
 from orchestrator.workers.runtime.dead_worker import abandon_entries
 from orchestrator.workers.runtime.fetcher import POLLS_PER_LEASE
 from orchestrator.workers.runtime.process_groups import ProcessGroups, kill_group
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from orchestrator.core.settings import Settings
-    from orchestrator.services import SyncStore
     from orchestrator.workers.agent import Agent
 
 HEALTHY_AFTER_S: Final = 30.0
@@ -41,6 +41,10 @@ HEALTHY_AFTER_S: Final = 30.0
 MUST_NOT_RESTART: Final = frozenset({ConfigError.exit_code})
 """Exit statuses of a configuration error, which the next child would meet too."""
 ASK_AGAIN_S: Final = 1.0
+ANSWER_WITHIN_S: Final = 5.0
+"""Longest time for one answer to the process that abandons entries, before it asks again over a new connection."""
+LAST_TRY_S: Final = 2.0
+"""Time to abandon the last entries when all workers of a stopping host have ended."""
 STUCK_MARGIN_S: Final = 5.0
 GRACE_S: Final = 15.0
 """Time after the end of the drain before the host kills a child."""
@@ -75,6 +79,15 @@ class DeadWorker:
     answered: bool = False
 
 
+@dataclass(slots=True)
+class Abandoning:
+    """The process that abandons entries of dead workers."""
+
+    pid: int
+    dead_workers: Sequence[DeadWorker]
+    started_s: float
+
+
 class Host:
     """Keeps `processes` workers running until SIGTERM or SIGINT."""
 
@@ -83,6 +96,7 @@ class Host:
         self._children: dict[int, WorkerProcess] = {}
         self._due: list[tuple[float, int]] = []
         self._dead_workers: list[DeadWorker] = []
+        self._abandoning: Abandoning | None = None
         # Redis may serve the blocking read of a dead child for this long.
         self._last_read_s = max(agent.lease_ms for agent in agents) / 1000 / POLLS_PER_LEASE + 1
         # The heartbeat thread asks the loop once per heartbeat, so the record may be one heartbeat old.
@@ -92,7 +106,6 @@ class Host:
         self._kill_at_s: float | None = None
         self._status = 0
         self._backoff = Backoff(base_s=0.05, cap_s=30.0)
-        self._store: SyncStore | None = None
 
     def run(self) -> int:
         """Run until all workers have ended.
@@ -116,15 +129,13 @@ class Host:
             self._kill_stuck()
             self._kill_overdue()
         signal.setitimer(signal.ITIMER_REAL, 0)
-        for dead in self._dead_workers:
-            if not dead.answered:
-                self._abandon(dead)
-        if self._store is not None:
-            self._store.close()
+        self._abandon_last()
         return self._status
 
     def _until_due_s(self) -> float:
-        dues = [due_s for due_s, _ in self._due] + [dead.due_s for dead in self._dead_workers]
+        dues = [due_s for due_s, _ in self._due]
+        if self._abandoning is None:
+            dues += [dead.due_s for dead in self._dead_workers]
         if self._kill_at_s is not None:
             dues.append(self._kill_at_s)
         if self._children:
@@ -186,6 +197,8 @@ class Host:
             pid, raw_status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
+            if self._abandoning is not None and pid == self._abandoning.pid:
+                self._settle_abandoned(os.waitstatus_to_exitcode(raw_status))
             child = self._children.pop(pid, None)
             if child is not None:
                 silent_s, retired = child.watchdog.silent_s(), child.watchdog.retired
@@ -226,11 +239,29 @@ class Host:
         delay_s = 0.0 if failures == 1 else self._backoff.delay_s(failures)
         self._due.append((time.monotonic() + delay_s, failures))
 
+    # ------------------------------------------------------------------------------------------------- dead workers
+
     def _abandon_due(self) -> None:
-        for dead in list(self._dead_workers):
-            if dead.due_s > time.monotonic():
-                continue
-            if not self._abandon(dead):
+        """Start to abandon the entries of dead workers, unless that is under way."""
+        due = [dead for dead in self._dead_workers if dead.due_s <= time.monotonic()]
+        if due and self._abandoning is None:
+            self._start_abandoning(due)
+
+    def _start_abandoning(self, dead_workers: Sequence[DeadWorker]) -> None:
+        _flush()
+        end_with_host = end_with_parent(signal.SIGKILL)
+        pid = os.fork()
+        if pid == 0:
+            end_with_host()
+            _abandon_and_exit(self._settings, self._agents, dead_workers)
+        self._abandoning = Abandoning(pid, dead_workers, time.monotonic())
+
+    def _settle_abandoned(self, code: int) -> None:
+        """Note the end of the process that abandons entries."""
+        assert self._abandoning is not None
+        dead_workers, self._abandoning = self._abandoning.dead_workers, None
+        for dead in dead_workers:
+            if code != 0:
                 dead.due_s = time.monotonic() + ASK_AGAIN_S
             elif dead.answered:
                 self._dead_workers.remove(dead)
@@ -238,30 +269,63 @@ class Host:
                 dead.answered = True
                 dead.due_s = time.monotonic() + self._last_read_s
 
-    def _abandon(self, dead: DeadWorker) -> bool:
-        try:
-            if self._store is None:
-                self._store = _open_store(self._settings)
-            abandoned = abandon_entries(
-                self._store,
-                agents=self._agents,
-                worker=dead.worker,
-                how=dead.how,
-                dead_ttl_s=self._settings.results.dead_ttl_s,
-            )
-        except StoreError as failure:
-            _log.warning("entries_abandon_failed", worker=dead.worker, error=str(failure))
+    def _poll_abandoning(self) -> bool:
+        """Return whether the process that abandons entries still runs."""
+        if self._abandoning is None:
             return False
-        if abandoned or not dead.answered:
-            _log.info("entries_abandoned", worker=dead.worker, count=abandoned)
-        return True
+        pid, raw_status = os.waitpid(self._abandoning.pid, os.WNOHANG)
+        if pid != 0:
+            self._settle_abandoned(os.waitstatus_to_exitcode(raw_status))
+        return pid == 0
+
+    def _abandon_last(self) -> None:
+        started_s = time.monotonic() if self._abandoning is None else self._abandoning.started_s
+        until_s = started_s + LAST_TRY_S
+        while time.monotonic() < until_s and (left := [dead for dead in self._dead_workers if not dead.answered]):
+            if self._abandoning is None:
+                self._start_abandoning(left)
+            time.sleep(0.01)
+            self._poll_abandoning()
+        if self._abandoning is not None:
+            os.kill(self._abandoning.pid, signal.SIGKILL)
+            os.waitpid(self._abandoning.pid, 0)
+            self._abandoning = None
 
 
-def _open_store(settings: Settings) -> SyncStore:
-    from orchestrator.services import SyncStore
+def _abandon_and_exit(settings: Settings, agents: Sequence[Agent], dead_workers: Sequence[DeadWorker]) -> NoReturn:
+    """In the process that abandons entries: do that, and never return; the exit status is 0 if Redis answered."""
+    code = 1
+    try:
+        abandon(settings, agents, dead_workers)
+        code = 0
+    except StoreError as failure:
+        _log.warning("entries_abandon_failed", workers=[dead.worker for dead in dead_workers], error=str(failure))
+    except BaseException as broken:  # noqa: BLE001 - a child must not return into its parent's frames
+        _log.error("abandon_exception", pid=os.getpid(), error=describe(broken), exc_info=True)
+    finally:
+        _flush()
+        os._exit(code)
 
+
+def abandon(settings: Settings, agents: Sequence[Agent], dead_workers: Sequence[DeadWorker]) -> None:
+    """Abandon the entries of dead workers. Blocks.
+
+    Raises:
+        StoreError: Redis did not answer; some entries may be left.
+    """
     with reach_server(settings) as where:
-        return SyncStore(where, pool_keys(settings), name="host")
+        endpoint = replace(
+            where,
+            connect_timeout_s=min(where.connect_timeout_s, ANSWER_WITHIN_S),
+            command_timeout_s=min(where.command_timeout_s, ANSWER_WITHIN_S),
+        )
+        with closing(SyncStore(endpoint, pool_keys(settings), name="host")) as store:
+            for dead in dead_workers:
+                count = abandon_entries(
+                    store, agents=agents, worker=dead.worker, how=dead.how, dead_ttl_s=settings.results.dead_ttl_s
+                )
+                if count or not dead.answered:
+                    _log.info("entries_abandoned", worker=dead.worker, count=count)
 
 
 def _become_worker(request_end: Callable[[], None], work: Callable[[], None]) -> NoReturn:

@@ -27,7 +27,7 @@ class InFlight:
     def __init__(self, *, grace_s: float) -> None:
         self._grace_s = grace_s
         self._attempts: dict[tuple[str, str], Attempt] = {}
-        self._emptied = anyio.Event()
+        self._emptied, self._handler_ended = anyio.Event(), anyio.Event()
         self._early_cancels: OrderedDict[tuple[str, str], None] = OrderedDict()
         self.closed = False
         """No further handler may begin, because the worker drains. A signal sets it also while the loop is blocked."""
@@ -90,6 +90,16 @@ class InFlight:
         self._early_cancels[task_id, generation] = None
         if len(self._early_cancels) > MAX_EARLY_CANCELS:
             self._early_cancels.popitem(last=False)
+
+    def handler_ended(self) -> None:
+        """Wake `wait_handlers`; called when a handler has ended and the worker drains."""
+        self._handler_ended.set()
+        self._handler_ended = anyio.Event()
+
+    async def wait_handlers(self) -> None:
+        """Wait until no handler runs."""
+        while any(attempt.running for attempt in self._attempts.values()):
+            await self._handler_ended.wait()
 
     async def wait_empty(self) -> None:
         """Wait until no attempt is left."""

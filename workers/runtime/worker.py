@@ -7,10 +7,12 @@ deregisters. A second signal skips the wait.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
-from contextlib import AsyncExitStack, nullcontext
+import time
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
@@ -18,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.agents import scripts as registry
-from orchestrator.core.errors import ConfigError, StoreError
+from orchestrator.core.backoff import Pauses
+from orchestrator.core.errors import ConfigError, ServerUnavailable, StoreError
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import bind_context, get_logger, set_level
 from orchestrator.core.rates import parse_rate
@@ -44,11 +47,15 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.process_groups import ProcessGroups
     from orchestrator.workers.runtime.watchdog import LoopWatchdog
 
-FLUSH_TIMEOUT_S: Final = 5.0
+FLUSH_TIMEOUT_S: Final = 4.0
 """Time to store the last verdicts before a stopping worker gives up."""
 
 ANNOUNCE_TIMEOUT_S: Final = 2.0
 """Time for each registry call of a drain. With `FLUSH_TIMEOUT_S` it must fit into `host.GRACE_S`."""
+
+START_PAUSE_S: Final = 1.0
+"""Longest pause between two tries of a worker that waits for Redis at its start."""
+LOG_WAIT_EVERY_S: Final = 10.0
 
 _NO_ANSWER: Final = f"no answer from Redis for {ANNOUNCE_TIMEOUT_S:g} s"
 
@@ -63,7 +70,7 @@ async def run_worker(
     watchdog: LoopWatchdog | None = None,
     groups: ProcessGroups | None = None,
 ) -> None:
-    """Run a worker until SIGTERM or SIGINT.
+    """Run a worker until SIGTERM or SIGINT. It waits for Redis when it starts.
 
     Args:
         settings: all settings.
@@ -73,13 +80,47 @@ async def run_worker(
         groups: records the process groups of handlers for the host.
 
     Raises:
-        ConfigError: the registry refused an agent.
-        StoreError: Redis did not answer at the start.
+        ConfigError: the registry refused an agent, or another version of this program wrote the data.
+        StoreError: Redis refused the connection.
     """
-    async with open_services(settings, name="worker") as services:
+    async with _wait_for_services(settings) as services:
         id_ = worker or new_worker_id()
         parts = make_parts(services, worker=id_, groups=groups)
         await Worker(services, agents, worker=id_, watchdog=watchdog, parts=parts).run()
+
+
+class _Outage:
+    """Paces the tries of a worker that starts while Redis does not answer."""
+
+    def __init__(self) -> None:
+        self._pauses = Pauses(cap_s=START_PAUSE_S)
+        self._logged_s = -math.inf
+
+    async def wait(self, failure: ServerUnavailable) -> None:
+        """Wait a moment after a try that failed, and log that now and then."""
+        if time.monotonic() - self._logged_s > LOG_WAIT_EVERY_S:
+            _log.warning("worker_waits_for_redis", error=str(failure))
+            self._logged_s = time.monotonic()
+        await anyio.sleep(self._pauses.next_s())
+
+
+@asynccontextmanager
+async def _wait_for_services(settings: Settings) -> AsyncIterator[Services]:
+    """Open the services when Redis answers.
+
+    A process that ended and was started again would cost more, and its host would wait longer after each end.
+    """
+    outage = _Outage()
+    while True:
+        async with AsyncExitStack() as opened:
+            try:
+                services = await opened.enter_async_context(open_services(settings, name="worker"))
+            except ServerUnavailable as failure:
+                unreachable = failure
+            else:
+                yield services
+                return
+        await outage.wait(unreachable)
 
 
 class Worker:
@@ -101,7 +142,7 @@ class Worker:
         self._alive_s = max(1, round(services.settings.worker.heartbeat_s * 4))
         self._known_limits = {name: parse_rate(rate) for name, rate in services.settings.limits.items()}
         self._log_level: Level | None = None
-        self._shut_down_begun = False
+        self._in_registry = self._shut_down_begun = False
         self._starting = anyio.CancelScope()
         self._stop, self._stop_now = anyio.Event(), anyio.Event()
         self._forgotten = anyio.Event()
@@ -167,22 +208,34 @@ class Worker:
                     entered.push_async_callback(executor.caller.close)
                     if agent.lifespan is not None:
                         executor.state = await entered.enter_async_context(agent.lifespan(agent))
-            if self._stop.is_set():
+                await self._enter_registry()
+            if not self._in_registry:
                 _log.info("worker_stopped", unfinished=0)
             else:
                 await self._run()
 
-    async def _run(self) -> None:
-        # Before the first read of an inbox, so that a worker that starts during a stop starts no task.
-        await self._commands.read(self._services)
-        self._apply_commands()
+    async def _enter_registry(self) -> None:
+        """Read the desired state and register, when Redis answers."""
+        outage, begun = _Outage(), False
         try:
-            await self._register()
+            while not self._in_registry:
+                try:
+                    # Before the first read of an inbox, so that a worker that starts during a stop starts no task.
+                    await self._commands.read(self._services)
+                    self._apply_commands()
+                    begun = True
+                    await self._register()
+                    self._in_registry = True
+                except ServerUnavailable as failure:
+                    await outage.wait(failure)
         except BaseException:
-            # The first of several agents may be registered already, and the supervisor would assign tasks to it.
-            with anyio.CancelScope(shield=True):
-                await self._deregister()
+            if begun:
+                # The first of several agents may be registered already, and the supervisor would assign tasks to it.
+                with anyio.CancelScope(shield=True):
+                    await self._deregister()
             raise
+
+    async def _run(self) -> None:
         self._heartbeat.start()
         _log.info("worker_started", agents=[agent.name for agent in self._agents])
         try:
@@ -344,11 +397,17 @@ class Worker:
 
     async def _drain(self) -> None:
         self._commands.draining = True
-        await self._unless_stopped_again(self._announce_drain)
-        await self._unless_stopped_again(self._wait_for_running)
-        for attempt in self._in_flight.all():
-            attempt.stop(StopCause.DRAIN)
-        with anyio.move_on_after(FLUSH_TIMEOUT_S):
+        async with anyio.create_task_group() as beside:
+            # Redis may be silent, so the handlers and the verdicts do not wait for the announcement.
+            beside.start_soon(self._unless_stopped_again, self._announce_drain)
+            await self._unless_stopped_again(self._wait_for_running)
+            for attempt in self._in_flight.all():
+                attempt.stop(StopCause.DRAIN)
+            flush_until_s = anyio.current_time() + FLUSH_TIMEOUT_S
+            with anyio.CancelScope(deadline=flush_until_s):
+                await self._in_flight.wait_empty()
+        # The announcement may have found entries of a lost read.
+        with anyio.CancelScope(deadline=flush_until_s):
             await self._in_flight.wait_empty()
         # A handler that ignores its cancellation, above all one in a thread, ends with this process. Without Redis the
         # verdicts stay here and other workers adopt the entries, so waiting longer helps nothing.
@@ -371,7 +430,7 @@ class Worker:
 
     async def _wait_for_running(self) -> None:
         with anyio.move_on_after(self._services.settings.worker.drain_s):
-            await self._in_flight.wait_empty()
+            await self._in_flight.wait_handlers()
 
     async def _unless_stopped_again(self, step: Callable[[], Awaitable[None]]) -> None:
         """Run a step of the drain; a second signal ends it."""
