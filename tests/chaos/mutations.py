@@ -77,9 +77,8 @@ MUTATIONS: Final = {
     ),
     "one-by-one": Mutation(
         "includes/reclaim.lua",
-        "if not narrow or suspects == 0 then return blamed, group end\n"
-        "  return blamed, math.min(group or suspects, math.max(1, math.floor(suspects / 4)))",
-        "return blamed, 0",
+        "if suspects == 0 or (task.recent == 1 and suspects > 2) then return blamed, group end",
+        "if suspects ~= 1 then return blamed, 0 end",
         "every task that died runs alone, so that those that died together run one after another",
     ),
     "no-room": Mutation(
@@ -90,7 +89,7 @@ MUTATIONS: Final = {
     ),
     "every-death": Mutation(
         "includes/reclaim.lua",
-        "task.blamed, task.group = judge_death(task, task.group, depth_of(found.env), crew, witnessed, allowed)",
+        "task.blamed, task.group = judge_death(task, depth_of(found.env), crew, allowed)",
         "task.blamed = task.recent",
         "every death counts, and tasks that died run beside all others",
     ),
