@@ -31,7 +31,6 @@ from tests.faultkit.checkers.keyspace import check_growth
 from tests.faultkit.checkers.kills import kill_outcomes
 from tests.faultkit.checkers.rules import Bounds, Rules
 from tests.faultkit.checkers.run_checks import CheckReport, run_checks
-from tests.helpers.subprocesses import workers_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -182,8 +181,7 @@ class Campaign:
     def _all_there(self) -> bool:
         try:
             with self._deployment.server.client() as direct:
-                present = workers_of(direct, self._keys, agents[0].name)
-                return len(present) == HOSTS * PROCESSES and bool(direct.exists(self._keys.leader))
+                return self._deployment.all_registered() and bool(direct.exists(self._keys.leader))
         except redis.RedisError:
             return False
 

@@ -10,12 +10,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+import redis
+
 from orchestrator.core.settings import Settings, load_settings
-from tests.chaos.agents import HISTORY_VARIABLE, SHARED_PER_S
+from orchestrator.services import pool_keys
+from tests.chaos.agents import HISTORY_VARIABLE, SHARED_PER_S, agents
 from tests.faultkit.processes import ActorProcess
 from tests.faultkit.proxy import FaultProxy, ThreadedProxy
 from tests.faultkit.servers import RedisServer
-from tests.helpers.subprocesses import alive
+from tests.helpers.subprocesses import alive, workers_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,6 +210,15 @@ class Deployment:
     def settings(self, url: str) -> Settings:
         """The settings of a client."""
         return load_settings(config=self._config, overrides={"redis.url": url}, environ={})
+
+    def all_registered(self) -> bool:
+        """Whether Redis knows as many workers as run when nothing is wrong."""
+        keys = pool_keys(self.settings(self.server.url))
+        try:
+            with self.server.client() as direct:
+                return len(workers_of(direct, keys, agents[0].name)) == HOSTS * PROCESSES
+        except redis.RedisError:
+            return False
 
     def start_all(self) -> None:
         """Start what does not run."""

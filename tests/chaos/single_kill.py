@@ -52,6 +52,7 @@ class SingleKill:
         self._dice = random.Random(f"single kill {seed}")
         self._handler_s = self._dice.uniform(SHORTEST_S, max(longest_s, SHORTEST_S))
         self._poison, self._server_ms = poison, server_ms
+        self._lag_s = 0.0
 
     async def run(self) -> None:
         """Submit for a handler, kill, submit for another one and two seconds; note the kill."""
@@ -66,7 +67,9 @@ class SingleKill:
             submits.cancel_scope.cancel()
         until_ms = await to_thread.run_sync(self._server_ms)
         named = "worker" if how == "workers" else how
-        self._recorder.write(Killed(killed_ms, named, pids, int(self._handler_s * 1000), until_ms))
+        self._recorder.write(
+            Killed(killed_ms, named, pids, int(self._handler_s * 1000), until_ms, int(self._lag_s * 1000))
+        )
 
     async def _submit(self) -> None:
         shortest_s = self._handler_s / 2
@@ -74,8 +77,11 @@ class SingleKill:
         due_s = anyio.current_time()
         while True:
             self._load.submit_steady(self._dice.uniform(shortest_s, self._handler_s))
-            due_s += every_s
-            await anyio.sleep(max(0.0, due_s - anyio.current_time()))
+            # What is late is left out: a burst would keep more slots busy than meant.
+            late_s = anyio.current_time() - due_s - every_s
+            self._lag_s = max(self._lag_s, late_s)
+            due_s += every_s + max(0.0, late_s)
+            await anyio.sleep(max(0.0, -late_s))
 
     def _kill(self, how: str) -> tuple[int, ...]:
         host = self._dice.choice(self._deployment.hosts)

@@ -167,6 +167,7 @@ class Killed(msgspec.Struct, frozen=True, tag=True):
         pids: the killed processes; a poison kills others later.
         handler_ms: the longest handler of the load.
         until_ms: the end of the load.
+        lag_ms: how far the load fell behind its times, because the machine was busy with other programs.
     """
 
     server_ms: int
@@ -174,6 +175,7 @@ class Killed(msgspec.Struct, frozen=True, tag=True):
     pids: tuple[int, ...]
     handler_ms: int
     until_ms: int
+    lag_ms: int = 0
 
 
 Event: TypeAlias = (

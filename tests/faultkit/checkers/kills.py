@@ -34,11 +34,11 @@ class KillOutcome:
     waited_ms: Mapping[str, int]
 
     def __str__(self) -> str:
-        lost, fresh = len(self.ended_ms), len(self.waited_ms)
+        lost, fresh, kill = len(self.ended_ms), len(self.waited_ms), self.kill
         return (
-            f"{self.kill.how} killed at handlers of up to {self.kill.handler_ms / 1000:.1f} s: {lost} lost tasks ended "
-            f"within {max(self.ended_ms.values(), default=0) / 1000:.1f} s, {fresh} fresh ones waited for at most "
-            f"{max(self.waited_ms.values(), default=0) / 1000:.1f} s"
+            f"{kill.how} killed at handlers of up to {kill.handler_ms / 1000:.1f} s: {lost} lost tasks ended within "
+            f"{max(self.ended_ms.values(), default=0) / 1000:.1f} s, {fresh} fresh ones waited for at most "
+            f"{max(self.waited_ms.values(), default=0) / 1000:.1f} s; the load lagged by {kill.lag_ms / 1000:.1f} s"
         )
 
 
@@ -118,4 +118,4 @@ def check_fresh_after_kills(history: History, final: FinalState, rules: Rules) -
 
 def _allowed_ms(kill: Killed, handlers: float, rules: Rules) -> int:
     noticed_ms = rules.bounds.machine_ms if kill.how == "machine" else 0
-    return noticed_ms + int(handlers * kill.handler_ms) + rules.bounds.margin_ms
+    return noticed_ms + int(handlers * kill.handler_ms) + rules.bounds.margin_ms + kill.lag_ms
