@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from orchestrator import Agent, TaskContext
+from orchestrator.core.errors import TaskCancelled
 from orchestrator.core.ids import new_worker_id
 from orchestrator.services import open_services
 from orchestrator.store.script_files import all_scripts
@@ -100,16 +101,22 @@ async def test_what_waits_for_a_lock_goes_back(team: LocalTeam) -> None:
     assert held.began == [first.id]
 
 
-async def test_what_asks_whether_it_may_begin_goes_back(team: LocalTeam, proxy: FaultProxy) -> None:
-    """The start of a task with deaths is recorded first; while Redis does not answer that, the worker asks again."""
+@pytest.mark.parametrize("end", ["stop", "cancel"])
+async def test_what_asks_whether_it_may_begin_goes_back(team: LocalTeam, proxy: FaultProxy, end: str) -> None:
+    """The start of a task with a death is recorded first; while that is not answered, a stop or a cancel ends it."""
     held = Begun()
     handle = await team.orc.submit("hold")
     await team.services.store.execute("HSET", team.services.keys.task(handle.id), "deaths", 1, "death:1", "1 w how")
     refused = proxy.fail_command(BEGIN, nth="every")
     async with working(team, held.agent, url=proxy.url, redis__command_timeout_s=60.0) as worker:
         await wait_for(lambda: refused.fired >= 2, "repeated calls", TIMEOUT_S)
-        worker.stop()
-        await wait_for(lambda: given_back(handle), "the task to be given back", AT_ONCE_S)
+        if end == "stop":
+            worker.stop()
+            await wait_for(lambda: given_back(handle), "the task to be given back", AT_ONCE_S)
+        else:
+            await handle.cancel("enough")
+            with pytest.raises(TaskCancelled, match="enough"):
+                await handle.result(AT_ONCE_S)
     assert not held.began
 
 
