@@ -43,7 +43,7 @@ MUST_NOT_RESTART: Final = frozenset({ConfigError.exit_code})
 ASK_AGAIN_S: Final = 1.0
 ANSWER_WITHIN_S: Final = 5.0
 """Longest time for one answer to the process that abandons entries, before it asks again over a new connection."""
-LAST_TRY_S: Final = 2.0
+LAST_TRY_S: Final = 1.0
 """Time to abandon the last entries when all workers of a stopping host have ended."""
 STUCK_MARGIN_S: Final = 5.0
 GRACE_S: Final = 15.0
