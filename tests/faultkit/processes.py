@@ -96,9 +96,14 @@ class ActorProcess:
     @property
     def output(self) -> str:
         """Output of it and its children so far."""
+        return self.output_path.read_text(encoding="utf-8", errors="replace")
+
+    @property
+    def output_path(self) -> Path:
+        """The file with the output; it goes with the process."""
         if self._file is None:
             raise RuntimeError(f"{self.name} was not started, or is closed; read its output inside the with block")
-        return Path(self._file.name).read_text(encoding="utf-8", errors="replace")
+        return Path(self._file.name)
 
     def describe(self, awaited: str) -> str:
         """Describe the expected state and the last output, for the message of a failed wait."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import anyio
@@ -25,6 +26,7 @@ class Notes:
         self.checks, self.fence = checks, 0
         self.slow_s = 0.002
         self.refused = 0
+        self.left_s = 0.0
 
     async def save(self, items: Sequence[str], /, *, lease: Lease) -> None:
         """Read, change, write."""
@@ -42,6 +44,7 @@ class Notes:
 
     async def clear(self, *, lease: Lease) -> None:
         """Forget."""
+        self.left_s = lease.deadline - time.monotonic()
         self._write((), lease)
 
     def _write(self, items: tuple[str, ...], lease: Lease) -> None:
@@ -69,7 +72,7 @@ async def test_writers_take_turns(orc: Orchestrator) -> None:
     assert len(backend.items) == 100
     assert all(backend.items[i].split()[1] == backend.items[i + 1].split()[1] for i in range(0, 100, 2))
     assert await memory.load("ask 7") == ["ask 7"]
-    assert len(await memory.search("answer", 3)) == 3
+    assert (len(await memory.search("answer", 3)), len(await memory.search("answer"))) == (3, 5)
     await memory.clear()
     assert await memory.load() == []
 
@@ -108,10 +111,13 @@ async def test_a_writer_that_does_not_get_its_turn(orc: Orchestrator) -> None:
     locks = orc.locks("session:s", owner="somebody")
     memory = LockedMemory(backend, locks, ttl=0.6, wait=0.05)
     async with locks.hold("memory"):
-        with pytest.raises(LockBusy, match="is held by somebody"):
-            await memory.save(["x"])
+        for change in (memory.save(["x"]), memory.clear()):
+            with anyio.fail_after(2), pytest.raises(LockBusy, match="is held by somebody"):
+                await change
         await memory.load()
     assert backend.items == ()
+    await memory.clear()
+    assert 0.3 < backend.left_s <= 0.6
     backend.slow_s = 5
 
     async def take_it_away() -> None:

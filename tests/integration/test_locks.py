@@ -344,6 +344,13 @@ async def test_scopes_never_meet(orc: Orchestrator) -> None:
         assert await orc.locks().try_acquire("n") is None
 
 
+async def test_list(locks: Locks) -> None:
+    """The lock that lapses first is listed first, and no more than asked for."""
+    async with locks.hold("long", ttl=60), locks.hold("short", ttl=20), locks.hold("longer", ttl=80):
+        assert [lock.name for lock in await locks.list()] == ["short", "long", "longer"]
+        assert [lock.name for lock in await locks.list(2)] == ["short", "long"]
+
+
 @pytest.mark.parametrize("name", ["a:b", "{x}", "}:{session:q}", "ä b", "*", "wake", "n:waiters", "\x00", "a" * 256])
 async def test_any_name(locks: Locks, name: str) -> None:
     """Any text names a lock, and comes back as it was given."""
