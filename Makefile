@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DOCS_VENV := build/docs-venv
 DOCS_STAMP := $(DOCS_VENV)/.installed
+MUTANTS_VENV := build/mutants-venv
+MUTANTS_STAMP := $(MUTANTS_VENV)/.installed
 LINKS := orchestrator/lua orchestrator/workers
 # The newest supported interpreter that really starts (version shims may exist without one).
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -12,7 +14,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test chaos check docs generate fmt bench bench-peers lock clean
+.PHONY: help setup demo test chaos check docs generate fmt bench bench-peers mutants lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,8 +75,18 @@ bench: $(STAMP) ## measure throughput, latency and cost; prints Markdown and JSO
 bench-peers: $(STAMP) ## the same beside other task queues, each installed in an environment of its own (ten minutes)
 	$(BIN)/python -m benchmarks --peers $(ARGS)
 
+mutants: $(MUTANTS_STAMP) ## change the product in one place at a time, find what no test notices (ARGS="lua --only tasks/finish")
+	$(MUTANTS_VENV)/bin/python -m tools.mutants $(ARGS)
+
+$(MUTANTS_STAMP): requirements/mutants.txt pyproject.toml | $(LINKS)
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; install it or run: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(MUTANTS_VENV)/bin/python || $(PYTHON) -m venv $(MUTANTS_VENV)
+	$(MUTANTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/mutants.txt
+	$(MUTANTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
 lock: build/lock/bin/pip-compile ## pin requirements/*.txt anew from pyproject.toml (ARGS=--upgrade for newer versions)
-	for extra in dev docs; do \
+	for extra in dev docs mutants; do \
 		CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras \
 			--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
 			--extra $$extra --build-deps-for editable --output-file requirements/$$extra.txt pyproject.toml $(ARGS) || exit 1; \

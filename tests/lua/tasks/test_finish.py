@@ -119,12 +119,13 @@ def test_snooze(pool: Pool) -> None:
 
 
 @pytest.mark.parametrize("kind", [VerdictKind.RETRY, VerdictKind.SNOOZE])
-def test_without_delay_ready_at_once(pool: Pool, kind: VerdictKind) -> None:
-    """Without a delay, or with a time that has passed, the task queues up behind those that wait."""
+@pytest.mark.parametrize("ago_ms", [0, 5])
+def test_without_delay_ready_at_once(pool: Pool, kind: VerdictKind, ago_ms: int) -> None:
+    """Without a delay, or with a time that has come, the task queues up behind those that wait."""
     delivery = start(pool)
     waiting = pool.put()
     pool.sleep(1)
-    pool.end(delivery, kind, at_ms=pool.now_ms - 5)
+    pool.end(delivery, kind, at_ms=pool.now_ms - ago_ms)
     assert pool.queue() == [*waiting, delivery.task_id]
     assert pool.score(pool.keys.queue("skill:sum"), delivery.task_id) == rank(2) + pool.now_ms
 
@@ -215,6 +216,66 @@ def test_cancel_mark_wins_over_going_back(pool: Pool, kind: VerdictKind) -> None
         assert pool.end(delivery, kind, delay_ms=10) == ALREADY
 
 
+@each_case("fields", [{}, {"idem": "k", "digest": "d"}, {"ttl_s": 7200, "priority": 3}], fresh="pool")
+def test_every_field_of_a_task_in_a_lane_counts(pool: Pool, fields: dict[str, Any]) -> None:
+    """A lane beside any other fields hides none: the cancel mark, the failures, the rank, the key, the lifetime."""
+    retried = start(pool, lane="x", **fields)
+    pool.end(retried, VerdictKind.RETRY)
+    assert pool.score(pool.keys.queue("skill:sum"), retried.task_id) == rank(fields.get("priority", 2)) + pool.now_ms
+    again = pool.one()
+    assert again.attempt == 2
+    pool.cancel(again.task_id, reason="stop it")
+    (next_,) = pool.put(row(lane="x"))
+    assert pool.end(again, VerdictKind.RETRY) == OK
+    found = pool.task(again.task_id)
+    assert found.items() >= {"state": "cancelled", "reason": "stop it", "fails": "1"}.items()
+    keys = [pool.keys.task(again.task_id), *([f"{pool.keys.root}:idem:k"] if "idem" in fields else [])]
+    assert {pool.ttl_s(key) for key in keys} == {fields.get("ttl_s", 3600)}
+    assert pool.one().task_id == next_
+
+
+def test_a_cancel_mark_beside_a_lane(pool: Pool) -> None:
+    """The mark counts in the first attempt of a task that has a lane and nothing else."""
+    delivery = start(pool, lane="x", ttl_s=86_400)
+    pool.cancel(delivery.task_id, reason="stop it")
+    assert len(pool.task(delivery.task_id)) == 6
+    pool.end(delivery, VerdictKind.RETRY)
+    assert pool.state(delivery.task_id) == "cancelled"
+
+
+def test_deaths_count_as_attempts(pool: Pool) -> None:
+    """The error of an attempt after a death has the number of that attempt."""
+    lost = start(pool)
+    pool.abandon("w1")
+    pool.register("w2")
+    again = pool.one("w2")
+    assert (again.task_id, again.attempt) == (lost.task_id, 2)
+    pool.end(again, VerdictKind.DEAD, payload=b"tb")
+    assert pool.task(lost.task_id).items() >= {"fails": "1", "deaths": "1", "error:2": "tb"}.items()
+
+
+def test_a_reason_of_an_earlier_attempt_stays(pool: Pool) -> None:
+    """A verdict without a reason leaves the one before; a snooze without one clears it."""
+    delivery = start(pool)
+    pool.end(delivery, VerdictKind.RETRY, reason="first")
+    pool.end(pool.one(), VerdictKind.RETRY)
+    assert pool.task(delivery.task_id)["reason"] == "first"
+    pool.end(pool.one(), VerdictKind.SNOOZE)
+    assert pool.task(delivery.task_id)["reason"] == ""
+
+
+@each_case(("delay_ms", "waits"), [(0, False), (1, True), (2, True)], fresh="pool")
+def test_the_shortest_delay(pool: Pool, delay_ms: int, waits: bool) -> None:  # noqa: FBT001
+    """One millisecond is a delay; `due` and `left` are written for a task that waits, and for no other."""
+    delivery = start(pool)
+    pool.end(delivery, VerdictKind.RETRY, delay_ms=delay_ms)
+    found = pool.task(delivery.task_id)
+    waiting = {"state": "scheduled", "due": str(pool.now_ms + delay_ms), "left": "retry"}
+    assert {name: found.get(name) for name in waiting} == (
+        waiting if waits else {"state": "ready", "due": None, "left": None}
+    )
+
+
 def test_success_wins_over_a_cancel_mark(pool: Pool) -> None:
     """A task that succeeded before its worker heard of the cancel has succeeded."""
     delivery = start(pool)
@@ -285,6 +346,22 @@ def test_large_results_do_not_travel(pool: Pool) -> None:
     pool.finish(*[(delivery, Verdict(VerdictKind.SUCCEEDED, b"7" * size)) for delivery, size in sizes])
     assert pool.replies() == [(first.task_id, "s" + "7" * 10), (second.task_id, "S"), (third.task_id, "s" + "7" * 20)]
     assert len(pool.task(second.task_id)["result"]) == 300_000
+
+
+def test_results_of_one_call_travel_up_to_64_kib(pool: Pool) -> None:
+    """The replies of a call hold 65,536 bytes of results together, and not a byte more."""
+    pool.register()
+    pool.put(*[row(reply="c1") for _ in range(4)])
+    deliveries = pool.deliver()
+    sizes = [30_000, 35_536, 1, 1]
+    rows = zip(deliveries, sizes, strict=True)
+    pool.finish(*[(delivery, Verdict(VerdictKind.SUCCEEDED, b"7" * size)) for delivery, size in rows])
+    assert [(reply[0], len(reply) - 1) for _, reply in pool.replies()] == [
+        ("s", 30_000),
+        ("s", 35_536),
+        ("S", 0),
+        ("S", 0),
+    ]
 
 
 @pytest.mark.parametrize("kind", list(VerdictKind))

@@ -24,6 +24,14 @@ def test_true() -> None:
     assert signer().accepts(PACKED, signer().sign(PACKED))
 
 
+def test_known_answer() -> None:
+    """The bytes that are signed stay the same from version to version, so that programs of two versions agree."""
+    assert (signer().sign(b"a command"), signer().key) == (
+        "1cd2b4110e7627133d2e687e54a1684bd5a2f4970cf1a46795f0bde67551eae2",
+        "67340c94",
+    )
+
+
 def test_each_byte_of_the_command_counts() -> None:
     """A signature does not fit a command in which one byte has changed."""
     true = signer().sign(PACKED)
