@@ -1,19 +1,24 @@
 #!lua flags=allow-oom
--- Removes workers without a heartbeat for `alive_s`, agents without a worker for an hour, and versions of skills that no
+-- Removes workers without a heartbeat for the `alive_s` that they registered, agents without a worker for an hour, and versions of skills that no
 -- worker had for a week; more than 1000 of these are removed earlier, the oldest first. A removed worker may be frozen or
 -- cut off and return, so the active command for it stays as long as `silent:W`.
 -- returns: the removed workers
 -- repeat: returns none of them
 local pool    = KEYS[1]             -- key: root of the pool's slot
-local alive_s = tonumber(ARGV[1])   -- int: a worker is alive for this long after a heartbeat
+local alive_s = tonumber(ARGV[1])   -- int: of a worker that registered none: it is alive for this long after a heartbeat
 local limit   = tonumber(ARGV[2])   -- int: at most this many of each
 local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include registry: forget_worker
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
-local oldest = '(' .. integer(now_ms - alive_s * 1000)
-local silent = redis.call('ZRANGE', pool .. ':workers', '-inf', oldest, 'BYSCORE', 'LIMIT', 0, limit)
+-- A worker may have a longer heartbeat than the caller: it is judged by its own.
+local listed = redis.call('ZRANGE', pool .. ':workers', 0, 10 * limit - 1, 'WITHSCORES')
+local silent = {}
+for i = 1, #listed, 2 do
+  local own_s = tonumber(redis.call('HGET', pool .. ':worker:' .. listed[i], 'alive_s') or nil) or alive_s
+  if #silent < limit and now_ms - tonumber(listed[i + 1]) > own_s * 1000 then silent[#silent + 1] = listed[i] end
+end
 for i = 1, #silent do
   forget_worker(pool, silent[i], now_ms)
   redis.call('SET', pool .. ':silent:' .. silent[i], integer(now_ms), 'EX', 7 * day_s)
@@ -27,7 +32,7 @@ for i = 1, #unused do
     for skill in string.gmatch(redis.call('HGET', agent_key, 'skills') or '', '%S+') do
       redis.call('ZREM', pool .. ':skills:' .. skill, agent)
     end
-    redis.call('DEL', inbox_key, agent_key, agent_key .. ':workers')
+    redis.call('DEL', inbox_key, agent_key, agent_key .. ':workers', pool .. ':leases:' .. agent)
     redis.call('ZREM', pool .. ':agents', agent)
   end
 end

@@ -10,7 +10,7 @@ local backlog     = ARGV[4]                   -- str: 1 = entries may wait in th
 local skills      = ARGV[5]                   -- str: blank-separated
 local limits      = ARGV[6]                   -- str: blank-separated names of limits
 local definitions = cmsgpack.unpack(ARGV[7])  -- rows: name count window_us
-local lease_ms    = ARGV[8]                   -- str: lease of the agent's entries
+local lease_ms    = ARGV[8]                   -- str: lease of this worker's entries
 local about       = cmsgpack.unpack(ARGV[9])  -- rows: field value
 local alive_s     = tonumber(ARGV[10])        -- int: a worker is alive for this long after a heartbeat
 local terms       = ARGV[11]                  -- str: skill=max_attempts/max_deaths, blank-separated
@@ -38,12 +38,13 @@ for i = 1, #definitions do
 end
 redis.call('HSETNX', worker_key, 'started_ms', integer(now_ms))
 for i = 1, #about do redis.call('HSET', worker_key, about[i].field, about[i].value) end
-redis.call('HSET', worker_key, 'agent:' .. agent, slots)
+redis.call('HSET', worker_key, 'agent:' .. agent, slots, 'alive_s', alive_s)
 redis.call('EXPIRE', worker_key, alive_s + 3600)
 redis.call('ZADD', pool .. ':workers', integer(now_ms), worker)
 redis.call('ZADD', pool .. ':agents', integer(now_ms), agent)
 if limits ~= '' then backlog = '0' end
-redis.call('HSET', agent_key, 'limits', limits, 'lease_ms', lease_ms, 'terms', terms)
+redis.call('HSET', agent_key, 'limits', limits, 'terms', terms)
+redis.call('HSET', pool .. ':leases:' .. agent, worker, lease_ms)
 redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
 redis.call('EXPIRE', agent_key, day_s)
 redis.call('EXPIRE', agent_key .. ':workers', day_s)

@@ -1,5 +1,6 @@
 -- The registry of workers and agents.
 --@include time: integer
+--@include lease: read_leases
 --@include notify: notify_supervisor
 --@include parked: start_unparking
 
@@ -44,6 +45,13 @@ local function recount_agent(pool, agent, now_ms)
   table.sort(names)
   local after = table.concat(names, ' ')
   if live == 0 then backlog = 0 end
+  -- Workers of one agent may have different leases while it is upgraded: each is judged by its own (`leases:A`).
+  local leases, _, longest = read_leases(pool, agent, 0)
+  local shortest = longest
+  for i = 1, #ids do
+    if not string.match(workers[i], '^0 ') then shortest = math.min(shortest, leases[ids[i]] or longest) end
+  end
+  if longest > 0 then redis.call('HSET', agent_key, 'lease_ms', longest, 'shortest_lease_ms', shortest) end
   table.sort(versions)
   local versions_after = table.concat(versions, ' ')
   redis.call('HSET', agent_key, 'slots', slots, 'backlog', backlog, 'skills', after, 'versions', versions_after)
@@ -63,8 +71,8 @@ local function recount_agent(pool, agent, now_ms)
   notify_supervisor(pool, 'agents')
 end
 
--- Removes a worker from the registry, and its consumers without pending entries: removing another one would lose
--- entries.
+-- Removes a worker from the registry, and its consumers without pending entries, with their leases: removing another one
+-- would lose entries.
 local function forget_worker(pool, worker, now_ms)
   local worker_key, workers_key = pool .. ':worker:' .. worker, pool .. ':workers'
   if not redis.call('ZSCORE', workers_key, worker) then return end
@@ -80,6 +88,7 @@ local function forget_worker(pool, worker, now_ms)
       local grouped = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0
       if grouped and #redis.call('XPENDING', inbox_key, 'workers', '-', '+', 1, worker) == 0 then
         redis.call('XGROUP', 'DELCONSUMER', inbox_key, 'workers', worker)
+        redis.call('HDEL', pool .. ':leases:' .. agent, worker)
       end
       recount_agent(pool, agent, now_ms)
     end

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Claims entries of one inbox for a worker: entries whose lease ran out and, on demand, its own entries that a broken
+-- Claims entries of one inbox for a worker: entries whose worker was silent for its own lease and, on demand, its own entries that a broken
 -- connection lost. Each claimed entry gets a new generation, so that its former holder can change nothing. Renews the
 -- entries that the caller holds. Returns at most 1 MiB of envelopes.
 -- returns: looked (1: the inbox was searched, 0: searched a moment ago, or a grace period runs),
@@ -9,7 +9,7 @@
 local pool       = KEYS[1]                   -- key: root of the pool's slot
 local worker     = ARGV[1]                   -- str: consumer that adopts
 local agent      = ARGV[2]                   -- str: agent
-local lease_ms   = tonumber(ARGV[3])         -- int: lease of the agent
+local lease_ms   = tonumber(ARGV[3])         -- int: lease of the caller
 local held       = cmsgpack.unpack(ARGV[4])  -- rows: entry
 local limit      = tonumber(ARGV[5])         -- int: at most this many (free slots of the caller)
 local own        = ARGV[6]                   -- str: 1 = also the caller's own lost entries
@@ -22,6 +22,7 @@ local now_arg    = ARGV[9]                   -- time: test override, microsecond
 --@include desired: agent_blocked, any_session_stopped, stopped_scope
 --@include queue: start_waiting, flush_waiting
 --@include limit: limit_room, take_slots, return_slots
+--@include lease: read_leases, expired_entries
 --@include inbox: task_of_entry, remove_entries
 --@include ending: start_endings, flush_endings
 --@include envelope: depth_of
@@ -36,14 +37,16 @@ local ending, waiting = start_endings(now), start_waiting()
 local deaths_allowed = {}
 for i = 1, #max_deaths do deaths_allowed[max_deaths[i].skill] = max_deaths[i].deaths end
 
-local seen = redis.call('HMGET', agent_key, 'looked', 'grace', 'limits', 'rest')
+local seen = redis.call('HMGET', agent_key, 'looked', 'grace', 'limits', 'rest', 'shortest_lease_ms')
 local looked, grace, limits, rest = tonumber(seen.looked or 0), tonumber(seen.grace or 0), seen.limits or '', seen.rest == '1'
 local stepped_back = now_ms < looked
 -- One search serves all workers for a tenth of a lease, unless it left entries behind. Each worker asks every fifth of
 -- a lease, so searches are at most three tenths apart: less than the third that counts as an outage.
 local search = rest or stepped_back or now_ms - looked >= lease_ms / 10
+local leases, shortest, longest = read_leases(pool, agent, lease_ms)
 -- While no search was possible, no renewal was: every holder gets one lease as grace (protocol rule 10).
-if search and (stepped_back or now_ms - looked > lease_ms / 3) then grace = now_ms + lease_ms end
+local gap_ms = math.min(lease_ms, tonumber(seen.shortest_lease_ms or lease_ms)) / 3
+if search and (stepped_back or now_ms - looked > gap_ms) then grace = now_ms + longest end
 local may_take = search and now_ms >= grace
 
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
@@ -75,7 +78,7 @@ if may_take then
   -- One more than fits, to learn whether entries are left for the next caller.
   local wanted = limit - #candidates + #mine + 1
   --@rows idle: entry worker
-  local idle = redis.call('XPENDING', inbox_key, 'workers', 'IDLE', lease_ms, '-', '+', wanted)
+  local idle = expired_entries(inbox_key, leases, shortest, longest, function() return 0 end, wanted)
   for i = 1, #idle do
     if idle[i].worker ~= worker then
       if #candidates < limit then

@@ -17,6 +17,7 @@ local now_arg    = ARGV[7]             -- time: test override, microseconds
 --@include record: read_task, next_generation
 --@include queue: start_waiting, flush_waiting
 --@include limit: return_slots
+--@include lease: read_leases, expired_entries
 --@include inbox: task_of_entry, remove_entries
 --@include ending: start_endings, flush_endings
 --@include reclaim: co_running, count_crew, reclaim_task, requeue_task
@@ -33,15 +34,17 @@ for i = 1, group and #group or 0, 2 do
   if group[i] == 'last-delivered-id' then read_up_to = group[i + 1] end
 end
 
-local spec = redis.call('HMGET', agent_key, 'slots', 'lease_ms', 'swept', 'grace', 'terms', 'looked')
+local spec = redis.call('HMGET', agent_key, 'slots', 'lease_ms', 'swept', 'grace', 'terms', 'looked', 'shortest_lease_ms')
 local slots, lease_ms = tonumber(spec.slots or 0), tonumber(spec.lease_ms or 15000)
+local leases, shortest, longest = read_leases(pool, agent, lease_ms)
 local swept, grace = tonumber(spec.swept or 0), tonumber(spec.grace or 0)
 local deaths_allowed = {}
 for skill, deaths in string.gmatch(spec.terms or '', '(%S+)=%d+/(%d+)') do deaths_allowed[skill] = tonumber(deaths) end
 -- While no supervisor or worker searched, renewals may have failed too: every holder gets one lease as grace (protocol
 -- rule 10). Supervisors skip empty inboxes, workers do not.
 local seen = math.max(swept, tonumber(spec.looked or 0))
-if now_ms < swept or now_ms - seen > every_ms + lease_ms / 3 then grace = math.max(grace, now_ms + lease_ms) end
+local gap_ms = every_ms + tonumber(spec.shortest_lease_ms or lease_ms) / 3
+if now_ms < swept or now_ms - seen > gap_ms then grace = math.max(grace, now_ms + longest) end
 redis.call('HSET', agent_key, 'swept', integer(now_ms), 'grace', integer(grace))
 redis.call('EXPIRE', agent_key, day_s, 'NX')
 
@@ -58,9 +61,9 @@ local function give_back(entry, id, crew, evidence)
 end
 
 if now_ms >= grace then
-  local overdue_ms = lease_ms + 2 * math.min(heartbeat_ms, math.floor(lease_ms / 3))
+  local function slack(lease) return 2 * math.min(heartbeat_ms, math.floor(lease / 3)) end
   --@rows overdue: entry worker
-  local overdue = redis.call('XPENDING', inbox_key, 'workers', 'IDLE', overdue_ms, '-', '+', limit)
+  local overdue = expired_entries(inbox_key, leases, shortest, longest, slack, limit)
   if #overdue == limit then left = 1 end
   local ids, from, crews = {}, {}, {}
   for i = 1, #overdue do
@@ -98,12 +101,20 @@ flush_endings(pool, ending)
 
 if clean == '1' then
   local consumers = redis.call('XINFO', 'CONSUMERS', inbox_key, 'workers')
+  local readers = {}
   for i = 1, math.min(#consumers, limit) do
     local facts = {}
     for j = 1, #consumers[i], 2 do facts[consumers[i][j]] = consumers[i][j + 1] end
+    readers[facts.name] = true
     local known = redis.call('HEXISTS', agent_key .. ':workers', facts.name) == 1
-    if not known and facts.pending == 0 and facts.idle > lease_ms then
+    if not known and facts.pending == 0 and facts.idle > (leases[facts.name] or longest) then
       redis.call('XGROUP', 'DELCONSUMER', inbox_key, 'workers', facts.name)
+      redis.call('HDEL', pool .. ':leases:' .. agent, facts.name)
+    end
+  end
+  for name in pairs(leases) do
+    if #consumers <= limit and not readers[name] and redis.call('HEXISTS', agent_key .. ':workers', name) == 0 then
+      redis.call('HDEL', pool .. ':leases:' .. agent, name)
     end
   end
 end

@@ -41,7 +41,7 @@ local facts = {state, task.gen, at, task.cancel, task.reason, task.fails, task.d
   queue, task.progress, fails_forgiven, deaths_forgiven, task.refused and 1 or 0}
 local place, agents, active = {}, {}, {}
 local any_active = redis.call('EXISTS', pool .. ':desired') == 1
-local looked = 0
+local looked, holder = 0, nil
 
 local function note_active(slot)
   if any_active and is_active(pool, slot) then
@@ -98,7 +98,8 @@ local function look_at(agent, ahead, offered)
   if skilled == 0 and not offered then offered = offers(agent) end
   local seen_ms = redis.call('ZSCORE', pool .. ':agents', agent)
   local workers, inbox = redis.call('HLEN', agent_key .. ':workers'), redis.call('XLEN', pool .. ':inbox:' .. agent)
-  agents[#agents + 1] = {agent, seen_ms, spec.slots, spec.backlog, spec.lease_ms, spec.grace, skilled, workers, inbox, terms,
+  local lease_ms = holder and redis.call('HGET', pool .. ':leases:' .. agent, holder) or spec.lease_ms
+  agents[#agents + 1] = {agent, seen_ms, spec.slots, spec.backlog, lease_ms, spec.grace, skilled, workers, inbox, terms,
     limits, offered or {}, refusing_workers(agent)}
 end
 
@@ -166,6 +167,7 @@ elseif state == 'assigned' then
     local pending = redis.call('XPENDING', inbox_key, 'workers', entry, entry, 1)[1]
     if pending then
       place.worker, place.idle_ms = pending.worker, pending.idle_ms
+      holder = pending.worker
       look_at_worker(agent, pending.worker)
     end
   end

@@ -105,8 +105,15 @@ POOL_KEYS: Final = (
     KeyKind(
         "agent:A",
         "hash",
-        "slots, backlog, skills, versions, limits, lease, terms, mark, looked, swept, grace, rest",
+        "slots, backlog, skills, versions, limits, leases, terms, mark, looked, swept, grace, rest",
         "an hour after the last heartbeat; a day when no supervisor runs",
+    ),
+    KeyKind(
+        "leases:A",
+        "hash",
+        "lease in ms of each worker that is registered or has entries in the inbox",
+        "with the consumer of the worker; empty = gone",
+        permanent=True,
     ),
     KeyKind("agent:A:workers", "hash", "per worker: slots, requested backlog, skills", "as `agent:A`"),
     KeyKind(
@@ -119,7 +126,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "worker:W",
         "hash",
-        "host, pid, version, start; per agent slots and versions of skills",
+        "host, pid, version, start, alive_s; per agent slots and versions of skills",
         "heartbeat x 4 after the last heartbeat; an hour more when no supervisor runs",
     ),
     KeyKind(
@@ -311,6 +318,10 @@ class PoolKeys:
     def inbox(self, agent: str) -> str:
         """Key of the inbox stream of an agent."""
         return f"{self.root}:inbox:{agent}"
+
+    def leases(self, agent: str) -> str:
+        """Key of the leases of an agent's workers."""
+        return f"{self.root}:leases:{agent}"
 
     def task(self, task_id: str) -> str:
         """Key of a task's record."""

@@ -149,6 +149,7 @@ class Team:
     terms: tuple[tuple[str, SkillTerms], ...] = ()
     version: SkillVersion | None = None
     """Of the skill `sum`."""
+    lease_ms: int = LEASE_MS
 
     def spec(self) -> AgentSpec:
         """The value that registration takes."""
@@ -158,7 +159,7 @@ class Team:
             rate=self.rate,
             limits=self.limits,
             known_limits=dict(self.known_limits),
-            lease_ms=LEASE_MS,
+            lease_ms=self.lease_ms,
             terms=dict(self.terms),
             versions={"sum": self.version} if self.version else {},
         )

@@ -212,8 +212,7 @@ def test_cleans_consumers(pool: Pool) -> None:
     def consumers() -> set[str]:
         return {facts[1].decode() for facts in pool.execute("XINFO", "CONSUMERS", pool.keys.inbox("ed"), "workers")}
 
-    pool.register()
-    pool.execute("HSET", pool.keys.agent("ed"), "lease_ms", 50)  # idle times follow the real clock
+    pool.register(team=Team(lease_ms=50))  # idle times follow the real clock
     pool.put(row())
     pool.assign()
     for stranger in ("ghost", "gone"):
@@ -232,8 +231,7 @@ def test_leaves_consumers_of_the_registry(pool: Pool) -> None:
         found = pool.execute("XINFO", "CONSUMERS", pool.keys.inbox("ed"), "workers")
         return {facts[1].decode(): facts[5] for facts in found}
 
-    pool.register()
-    pool.execute("HSET", pool.keys.agent("ed"), "lease_ms", 50)  # idle times follow the real clock
+    pool.register(team=Team(lease_ms=50))  # idle times follow the real clock
     for worker in ("w1", "ghost"):
         pool.execute("XGROUP", "CREATECONSUMER", pool.keys.inbox("ed"), "workers", worker)
     wait_until(lambda: min(idle_ms().values()) > 60, lambda: f"both to be idle: {idle_ms()}")
