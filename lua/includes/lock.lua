@@ -1,9 +1,14 @@
 -- Locks of a scope.
 --@include time: day_s, integer
 
--- Returns whether a released lock is kept for a waiter.
+-- Returns whether a released lock is kept for a waiter (`next`), or for a task of its line (`next:TASK:POOL`).
 local function is_reserved(value)
-  return value == 'next'
+  return string.sub(value, 1, 4) == 'next'
+end
+
+-- Returns the task of the line that a released lock is kept for, as `TASK:POOL`.
+local function reserved_task(value)
+  return value and string.match(value, '^next:(.+)$')
 end
 
 -- Returns nil when a lock holds this value, else the lock's value ('': free). A script that changes shared state calls
@@ -91,26 +96,37 @@ local function wait_for(lock_key, nonce, now_ms, wait_ms)
 end
 
 -- Frees a lock that has no owner. With waiters, keeps the lock for half a second for the waiter that gets the one token
--- of the wake list: the server serves the longest blocked first, so that no caller overtakes.
-local function pass_lock(scope, lock, now_ms)
+-- of the wake list: the server serves the longest blocked first, so that no caller overtakes. The exclusive lock also has
+-- a line of tasks: it is kept for 5 s for the first of them, which the caller must wake; returns that task as
+-- `TASK:POOL`, else ''. Waiters go first, except after one of them held the lock.
+local function pass_lock(scope, lock, now_ms, after_waiter)
   local lock_key = scope .. ':' .. lock
   local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
+  local line_key = lock_key .. ':line'
   local waiting = redis.call('ZCARD', waiters_key)
   if waiting > 0 then waiting = waiting - redis.call('ZREMRANGEBYSCORE', waiters_key, '-inf', integer(now_ms)) end
+  local first = lock == 'exec' and redis.call('ZRANGE', line_key, 0, 0)[1]
+  if first and (waiting == 0 or after_waiter) then
+    redis.call('SET', lock_key, 'next:' .. first, 'PX', 5000)
+    redis.call('ZREM', line_key, first)
+    redis.call('DEL', wake_key)
+    return first
+  end
   if waiting == 0 then
     redis.call('ZREM', locks_key, lock)
     redis.call('DEL', lock_key, wake_key)
-    return
+    return ''
   end
   redis.call('SET', lock_key, 'next', 'PX', 500)
   if redis.call('EXISTS', wake_key) == 0 then
     redis.call('LPUSH', wake_key, '1')
     redis.call('PEXPIRE', wake_key, 5000)
   end
+  return ''
 end
 
--- Ends an ownership of a lock and passes the lock on.
-local function unlock(scope, lock, now_ms)
+-- Ends an ownership of a lock and passes the lock on; returns the task to wake, as `pass_lock`.
+local function unlock(scope, lock, value, now_ms)
   local lock_key = scope .. ':' .. lock
   if string.sub(lock, 1, 4) == 'exec' then
     local fence_key, awaited_key, task = scope .. ':exec:fence', lock_key .. ':awaited', string.sub(lock, 6)
@@ -122,5 +138,14 @@ local function unlock(scope, lock, now_ms)
     end
     redis.call('DEL', awaited_key)
   end
-  pass_lock(scope, lock, now_ms)
+  -- A task came from the line, any other owner from the waiters.
+  return pass_lock(scope, lock, now_ms, not string.match(value, '^%d+:[^:]+:%d+:%x+$'))
+end
+
+-- Puts a task at the end of the line of an exclusive lock, unless it stands there; returns the number of tasks before it.
+local function join_line(lock_key, member, now)
+  local line_key = lock_key .. ':line'
+  redis.call('ZADD', line_key, 'NX', integer(now), member)
+  redis.call('PEXPIRE', line_key, 1000 * day_s)
+  return redis.call('ZRANK', line_key, member)
 end

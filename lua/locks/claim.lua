@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Takes the execution lock of an attempt. A higher generation of the same task takes the lock over at once.
 -- returns: taken, value (fence:task:generation:nonce)
---          held, value of another task (`next`: kept for a waiter), ms until it lapses
+--          held, value of another owner (`next`: kept for a waiter, `next:TASK:POOL`: for a task of the line), ms until
+--          it lapses, the task that the caller must wake ('': none), and the number of tasks before it in the line
 --          awaited, value of a holder that waits for this very task; waiting would deadlock
 --          fenced, value of the holder or '': a higher generation has had the lock; final
 -- repeat: the same nonce gets the same fence and a full lease
@@ -13,9 +14,10 @@ local nonce      = ARGV[4]            -- str: random, identifies this attempt
 local ttl_ms     = tonumber(ARGV[5])  -- int: duration of the lease
 local wait_ms    = tonumber(ARGV[6])  -- int: the caller waits this long if the lock is held; 0: not at all
 local woken      = ARGV[7]            -- str: 1 = the caller has the token of the wake list
-local now_arg    = ARGV[8]            -- time: test override, microseconds
+local pool_name  = ARGV[8]            -- str: pool of the task, which joins the line of an exclusive lock; empty: it does not
+local now_arg    = ARGV[9]            -- time: test override, microseconds
 --@include time: day_s, now_us
---@include lock: is_reserved, next_fence, list_lock, wait_for, put_value
+--@include lock: reserved_task, next_fence, list_lock, wait_for, put_value, pass_lock, join_line
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -34,13 +36,31 @@ if of_task == task and of_generation == generation and of_nonce == nonce then
   return {'taken', holder}
 end
 if highest and tonumber(string.match(highest, '^%d+')) > tonumber(generation) then return {'fenced', holder or ''} end
+local exclusive = lock == 'exec'
+local member, wake = task .. ':' .. pool_name, ''
+if exclusive and not holder and redis.call('EXISTS', lock_key .. ':line') == 1 then
+  -- The lock lapsed, so that no release woke the first task of the line; the caller may be that task.
+  redis.call('DEL', awaited_key)
+  if pool_name ~= '' then join_line(lock_key, member, now) end
+  wake = pass_lock(scope, lock, now_ms, true)
+  holder = 'next:' .. wake
+end
 if of_task == task then
   if tonumber(of_generation) >= tonumber(generation) then return {'fenced', holder} end
-elseif holder and not (is_reserved(holder) and woken == '1') then
-  if redis.call('SISMEMBER', awaited_key, task) == 1 then return {'awaited', holder} end
-  if wait_ms > 0 then wait_for(lock_key, nonce, now_ms, wait_ms) end
-  return {'held', holder, redis.call('PTTL', lock_key)}
+elseif holder and not (holder == 'next' and woken == '1') and reserved_task(holder) ~= member then
+  if redis.call('SISMEMBER', awaited_key, task) == 1 then
+    redis.call('ZREM', lock_key .. ':line', member)
+    return {'awaited', holder}
+  end
+  local ahead = 0
+  if wait_ms > 0 then
+    wait_for(lock_key, nonce, now_ms, wait_ms)
+  elseif exclusive and pool_name ~= '' then
+    ahead = join_line(lock_key, member, now)
+  end
+  return {'held', holder, redis.call('PTTL', lock_key), wake, ahead}
 end
+if exclusive then redis.call('ZREM', lock_key .. ':line', member) end
 local fence = next_fence(scope, now)
 local value = fence .. ':' .. task .. ':' .. generation .. ':' .. nonce
 put_value(lock_key, holder, value, ttl_ms)

@@ -1,12 +1,13 @@
 #!lua flags=allow-oom
--- Releases locks, and withdraws waiters.
--- returns: per row released | not_held
--- repeat: returns not_held
+-- Releases locks, and withdraws waiters. A row with `TASK:POOL` in place of the nonce withdraws a task that is gone from
+-- the line of an exclusive lock.
+-- returns: per row released | not_held, then the task that the caller must wake ('': none)
+-- repeat: returns not_held, and the task that still has to be woken
 local scope   = KEYS[1]                   -- key: root of the scope's slot
 local rows    = cmsgpack.unpack(ARGV[1])  -- rows: lock nonce
 local now_arg = ARGV[2]                   -- time: test override, microseconds
 --@include time: now_us
---@include lock: is_reserved, nonce_of, pass_lock, unlock
+--@include lock: reserved_task, nonce_of, pass_lock, unlock
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local answers = {}
@@ -17,12 +18,16 @@ for i = 1, #rows do
   local holder = redis.call('GET', lock_key)
   local waited = redis.call('ZREM', waiters_key, nonce) == 1
   if holder and nonce_of(holder) == nonce then
-    unlock(scope, lock, now_ms)
-    answers[i] = 'released'
+    answers[#answers + 1] = 'released'
+    answers[#answers + 1] = unlock(scope, lock, holder, now_ms)
   else
+    local wake = reserved_task(holder) or ''
     -- The leaving waiter may hold the token; another waiter gets it.
-    if waited and (not holder or is_reserved(holder)) then pass_lock(scope, lock, now_ms) end
-    answers[i] = 'not_held'
+    if (waited and (not holder or holder == 'next')) or (wake ~= '' and wake == nonce) then
+      wake = pass_lock(scope, lock, now_ms)
+    end
+    answers[#answers + 1] = 'not_held'
+    answers[#answers + 1] = wake
   end
 end
 return answers

@@ -16,13 +16,13 @@ if lock == '' then
 end
 for i = 1, #found do
   local lock_key = scope .. ':' .. found[i]
-  local waiters_key = lock_key .. ':waiters'
+  local waiters_key, line_key = lock_key .. ':waiters', lock_key .. ':line'
   local holder = redis.call('GET', lock_key)
   if holder then
     answers[#answers + 1] = found[i]
     answers[#answers + 1] = holder
     answers[#answers + 1] = redis.call('PTTL', lock_key)
-    answers[#answers + 1] = redis.call('ZCOUNT', waiters_key, integer(now_ms), '+inf')
+    answers[#answers + 1] = redis.call('ZCOUNT', waiters_key, integer(now_ms), '+inf') + redis.call('ZCARD', line_key)
   end
 end
 return answers

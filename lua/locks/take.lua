@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Takes a named lock.
 -- returns: taken, value (fence:nonce:owner)
---          held, value of the holder (`next`: kept for a waiter), ms until it lapses
+--          held, value of the holder (`next`: kept for a waiter), ms until it lapses, then the task that the caller must
+--          wake ('': none), because the lock lapsed and tasks wait in its line
 -- repeat: the same nonce gets the same fence and a full lease
 local scope   = KEYS[1]            -- key: root of the scope's slot
 local lock    = ARGV[1]            -- str: lock, as lock:NAME
@@ -12,7 +13,7 @@ local wait_ms = tonumber(ARGV[5])  -- int: the caller waits this long if the loc
 local woken   = ARGV[6]            -- str: 1 = the caller has the token of the wake list
 local now_arg = ARGV[7]            -- time: test override, microseconds
 --@include time: now_us
---@include lock: is_reserved, next_fence, nonce_of, list_lock, wait_for, put_value
+--@include lock: next_fence, nonce_of, list_lock, wait_for, put_value, pass_lock
 
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
@@ -26,9 +27,15 @@ if holder and nonce_of(holder) == nonce then
   list_lock(scope, lock, now_ms, ttl_ms)
   return {'taken', holder}
 end
-if holder and not (is_reserved(holder) and woken == '1') then
+local wake = ''
+if not holder and lock == 'exec' and redis.call('EXISTS', lock_key .. ':line') == 1 then
+  -- The lock lapsed, so that no release woke the first task of the line.
+  wake = pass_lock(scope, lock, now_ms, true)
+  holder = 'next:' .. wake
+end
+if holder and not (holder == 'next' and woken == '1') then
   if wait_ms > 0 then wait_for(lock_key, nonce, now_ms, wait_ms) end
-  return {'held', holder, redis.call('PTTL', lock_key)}
+  return {'held', holder, redis.call('PTTL', lock_key), wake}
 end
 local value = next_fence(scope, now) .. ':' .. nonce .. ':' .. owner
 put_value(lock_key, holder, value, ttl_ms)

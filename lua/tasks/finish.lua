@@ -8,6 +8,7 @@
 --           | released (as requeue; returns the slots of rate limits too)
 --           | invalid (payload = error of the arguments, whose names are `names`, in the version `version` of the skill;
 --             as released while another version may take them, else as dead)
+--           | await_lock (as released, but after delay_ms, or when `wake` is called; at once if it was)
 --           | ask (payload = question `number`; until its answer, or delay_ms or at_ms if given; counts no attempt)
 -- status, per row: ok | already (the same verdict is stored; nothing changed) | stale (the attempt lost its task;
 -- nothing changed)
@@ -37,8 +38,8 @@ local answers, entries, released, done = {}, {}, {}, {}
 local waiting = start_waiting()
 local terminal = {succeeded = true, dead = true, cancelled = true, expired = true}
 local again = {retry = 'retried', snooze = 'snoozed', requeue = 'given_back', released = 'given_back', ask = 'asked',
-  invalid = 'given_back'}
-local unstarted = {released = true, invalid = true}
+  invalid = 'given_back', await_lock = 'given_back'}
+local unstarted = {released = true, invalid = true, await_lock = true}
 
 -- Returns state and generation of a task, and a table of its other fields.
 local function read(task_key)
@@ -50,9 +51,10 @@ local function read(task_key)
     if found.lane then return found, {lane = found.lane} end
   end
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'out', 'lane', 'refused', 'skill')
-  return found, {refused = found.refused, skill = found.skill, queue = found.queue, rank = found.rank, ttl = found.ttl, idem = found.idem, fails = found.fails,
-    deaths = found.deaths, by = found.by, cancel = found.cancel, out = found.out, lane = found.lane}
+    'cancel', 'out', 'lane', 'refused', 'skill', 'woken')
+  return found, {refused = found.refused, skill = found.skill, queue = found.queue, rank = found.rank, ttl = found.ttl,
+    idem = found.idem, fails = found.fails, deaths = found.deaths, by = found.by, cancel = found.cancel,
+    out = found.out, lane = found.lane, woken = found.woken}
 end
 
 -- Adds the version of a skill that refused the arguments of a task to its others. Returns whether the task waits for
@@ -69,6 +71,7 @@ local function leave_attempt(task_key, row, task)
   local generation = integer(next_generation(row.generation, now_ms))
   local delay_ms, at_ms, reason = row.delay_ms or 0, row.at_ms or 0, row.reason or ''
   local due = 0
+  if verdict == 'await_lock' and task.woken == row.generation then delay_ms = 0 end
   if delay_ms > 0 then due = now_ms + delay_ms end
   if at_ms > due then due = at_ms end
   local state = 'ready'

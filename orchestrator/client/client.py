@@ -36,6 +36,7 @@ from orchestrator.locks.renewal import LockRenewer
 from orchestrator.locks.waiter import LockWaiter
 from orchestrator.services import Services, open_services, resolve_settings
 from orchestrator.store.keys import ScopeKeys
+from orchestrator.tasks.scripts import wake
 from orchestrator.tasks.submission import Submission, SubmissionValidator
 from orchestrator.workspace.workspace import WorkspaceView
 from orchestrator.workspace.writer import session_scope
@@ -132,7 +133,7 @@ class Orchestrator:
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
         self._renewer = LockRenewer()
-        self._waiter = LockWaiter(services.store)
+        self._waiter = LockWaiter(services.store, wake)
         async with anyio.create_task_group() as group:
             group.start_soon(self._batcher.run)
             group.start_soon(self._replies.run)

@@ -31,18 +31,24 @@ if TYPE_CHECKING:
 LockMode: TypeAlias = Literal["task", "session", "agent"]
 """What a skill locks: its own task, its session for one task at a time, or its agent for one execution at a time."""
 MODES: Final[tuple[LockMode, ...]] = ("task", "session", "agent")
-WAIT_S: Final = 1.0
-"""Time that an attempt waits for a lock before it gives its task back (protocol rule 19)."""
+MAX_RECHECK_MS: Final = 60_000
+"""Longest time after which a task in the line of a lock looks again, if no release wakes it (protocol rule 19)."""
 
 _log = get_logger(__name__)
 
 
 class ExecutionLockBusy(Exception):
-    """Another task holds the lock that the skill requires."""
+    """Another owner holds the lock that the skill requires; the task stands in its line.
 
-    def __init__(self, scope: str, holder: str, left_ms: int) -> None:
-        by = holder or "the next waiter"
-        super().__init__(f"{scope} is locked by {by}, {left_ms} ms left unless renewed")
+    Attributes:
+        recheck_ms: time after which the task should look again, in case that no release wakes it.
+    """
+
+    def __init__(self, scope: str, holder: str, left_ms: int, ahead: int) -> None:
+        by = f"is locked by {holder}" if holder else "is being passed on"
+        super().__init__(f"{scope} {by}" + (f"; {ahead} before this task" if ahead else ""))
+        # The first of the line looks when the lock has lapsed at the latest, the others behind it.
+        self.recheck_ms = min(left_ms + 250 + 1000 * ahead, MAX_RECHECK_MS)
 
 
 class ExecutionLockDeadlock(Exception):
@@ -67,6 +73,7 @@ class LockOwner:
 
     task: str
     generation: str
+    pool: str
     agent: str
     session: str | None
     lease_ms: int
@@ -121,20 +128,20 @@ class ExecutionLock:
         if self._proof is None or self._fenced is not None:
             async with self._taking:
                 if self._proof is None or self._fenced is not None:
-                    await self._take(wait_s=0.0)
+                    await self._take()
         assert self._proof is not None
         return self._proof
 
-    async def wait(self) -> None:
-        """Take the lock before the handler starts; wait up to `WAIT_S` for it.
+    async def take(self) -> None:
+        """Take the lock before the handler starts, or join its line.
 
         Raises:
-            ExecutionLockBusy, ExecutionLockDeadlock: another task holds it.
+            ExecutionLockBusy, ExecutionLockDeadlock: another owner holds it.
             Fenced, StoreError: as `proof`.
         """
         async with self._taking:
             if self._proof is None:
-                await self._take(wait_s=WAIT_S)
+                await self._take()
 
     async def reacquire(self, proof: LockProof, present: str) -> LockProof:
         """Take a lapsed lock again, unless another owner had it; see `locks.model.WriteGuard`.
@@ -159,7 +166,7 @@ class ExecutionLock:
         if self._fenced is None:
             self._fenced = Fenced(self._owner.task, describe(present))
 
-    async def _take(self, *, wait_s: float) -> None:
+    async def _take(self) -> None:
         if self._fenced is not None:
             raise self._fenced
         owner = self._owner
@@ -168,10 +175,11 @@ class ExecutionLock:
             return scripts.claim(
                 self._keys, lock=self._lock, task=owner.task, generation=owner.generation, nonce=self._nonce,
                 ttl_ms=owner.lease_ms, wait_ms=wait_ms, woken=woken,
+                pool=owner.pool if self._lock == EXECUTION else "",
             )  # fmt: skip
 
         got = await self._waiter.get(
-            self._keys, self._lock, nonce=self._nonce, ttl_ms=owner.lease_ms, wait_s=wait_s, make_call=make_call
+            self._keys, self._lock, nonce=self._nonce, ttl_ms=owner.lease_ms, wait_s=0, make_call=make_call
         )
         match got.reply.status:
             case TakeStatus.FENCED:
@@ -180,7 +188,8 @@ class ExecutionLock:
             case TakeStatus.AWAITED:
                 raise ExecutionLockDeadlock(self._about, describe(got.reply.value))
             case TakeStatus.HELD:
-                raise ExecutionLockBusy(self._about, describe(got.reply.value), got.reply.left_ms)
+                reply = got.reply
+                raise ExecutionLockBusy(self._about, describe(reply.value), reply.left_ms, reply.ahead)
         proof = LockProof(self._keys, self._lock, got.reply.value)
         try:
             owned = await owner.owns()
@@ -211,7 +220,8 @@ class ExecutionLock:
     async def note_awaited(self, tasks: Sequence[str]) -> None:
         """Record the tasks that the holder waits for, so that these tasks do not wait for the lock."""
         if (held := self.held) is not None:
-            await self._store.call(scripts.await_for(held, tasks=tasks))
+            for member in await self._store.call(scripts.await_for(held, pool=self._owner.pool, tasks=tasks)) or ():
+                await self._waiter.wake(held.keys, held.lock, member)
 
     def revoke(self) -> None:
         """Stop presenting and renewing the lock. It lapses, unless the next attempt takes it over earlier."""
@@ -300,9 +310,9 @@ class ExecutionLocks:
             ExecutionLockBusy, ExecutionLockDeadlock, Fenced, StoreError: a lock was not taken; the attempt holds none.
         """
         if self._owner.session is not None and (self._mode == "session" or again):
-            await self.session.wait()
+            await self.session.take()
         if self._mode == "agent":
-            await self.agent.wait()
+            await self.agent.take()
 
     async def note_awaited(self, tasks: Sequence[str]) -> None:
         """Record the tasks that the handler waits for, so that they do not wait for its exclusive locks."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 NEXT: Final = "next"
-"""Value of a released lock that is reserved for the next waiter."""
+"""Value of a released lock that is reserved for the next waiter; `next:TASK:POOL` for the next task of its line."""
 
 POOL: Final = "pool"
 """Scope of the locks that belong to a pool, not to a session or an agent."""
@@ -40,11 +40,28 @@ class TakeReply:
     Attributes:
         value: what the lock holds now: our value if it was taken, else the holder's.
         left_ms: lifetime that the holder has left.
+        wake: task that the caller must wake, as `TASK:POOL`; empty if there is none.
+        ahead: tasks before the caller's in the line of an exclusive lock.
     """
 
     status: TakeStatus
     value: str
     left_ms: int = 0
+    wake: str = ""
+    ahead: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DropReply:
+    """Reply to a release.
+
+    Attributes:
+        released: whether the caller held the lock.
+        wake: as in `TakeReply`.
+    """
+
+    released: bool
+    wake: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +167,14 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
+def is_reserved(value: str) -> bool:
+    """Return whether a lock is kept for a waiter or for a task of its line."""
+    return value.partition(":")[0] == NEXT
+
+
 def describe(value: str) -> str:
     """Describe the owner of a lock from the lock's value; return an empty text if there is none."""
-    if value in {"", NEXT}:
+    if not value or is_reserved(value):
         return ""
     parts = value.split(":", 2)
     if execution := execution_of(value):
@@ -175,11 +197,11 @@ def info(lock: str, value: str, left_ms: int, waiting: int) -> LockInfo:
         name=ScopeKeys.lock_name(lock),
         holder=describe(value),
         task=execution[0] if execution else None,
-        fence=None if value == NEXT else int(value.partition(":")[0]),
+        fence=None if is_reserved(value) else int(value.partition(":")[0]),
         left_ms=left_ms,
         waiting=waiting,
         at=lock,
-        nonce="" if value == NEXT else value.split(":")[3 if execution else 1],
+        nonce="" if is_reserved(value) else value.split(":")[3 if execution else 1],
     )
 
 

@@ -316,7 +316,9 @@ class Locks:
         Returns:
             False: that ownership had ended; nothing was changed.
         """
-        return (await self._store.call(scripts.drop(self._keys, rows=[(lock.at, lock.nonce)])))[0]
+        (dropped,) = await self._store.call(scripts.drop(self._keys, rows=[(lock.at, lock.nonce)]))
+        await self._waiter.wake(self._keys, lock.at, dropped.wake)
+        return dropped.released
 
     async def _acquire(self, lock: str, name: str, ttl_s: float, wait_s: float) -> tuple[Lease, LockProof]:
         nonce, ttl_ms = new_nonce(), round(ttl_s * 1000)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from orchestrator.locks.model import LockInfo, LockProof, TakeReply, TakeStatus, info
+from orchestrator.locks.model import DropReply, LockInfo, LockProof, TakeReply, TakeStatus, info
 from orchestrator.store.calls import Arguments, Call, pack_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.store.keys import ScopeKeys
+
+_NO_HOLDER: Final[tuple[Any, ...]] = (0, b"", 0)
 
 
 def take(
@@ -48,9 +50,13 @@ def claim(
     ttl_ms: int,
     wait_ms: int = 0,
     woken: bool = False,
+    pool: str = "",
     now_us: str = "",
 ) -> Call[TakeReply]:
-    """Take the execution lock of an attempt. A higher generation of the same task takes it over."""
+    """Take the execution lock of an attempt. A higher generation of the same task takes it over.
+
+    With `pool` the task joins the line of an exclusive lock that is held.
+    """
     args: Arguments = {
         "scope": keys.root,
         "lock": lock,
@@ -60,6 +66,7 @@ def claim(
         "ttl_ms": ttl_ms,
         "wait_ms": wait_ms,
         "woken": "1" if woken else "",
+        "pool_name": pool,
         "now_arg": now_us,
     }
     return Call("locks/claim", args, _taken)
@@ -84,25 +91,34 @@ def renew(keys: ScopeKeys, *, rows: Sequence[tuple[str, str, int]], now_us: str 
     return Call("locks/renew", {"scope": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, parse)
 
 
-def drop(keys: ScopeKeys, *, rows: Sequence[tuple[str, str]], now_us: str = "") -> Call[list[bool]]:
-    """Release locks or stop waiting for them, given as (lock, nonce). Returns whether each was held."""
+def drop(keys: ScopeKeys, *, rows: Sequence[tuple[str, str]], now_us: str = "") -> Call[list[DropReply]]:
+    """Release locks or stop waiting for them, given as (lock, nonce)."""
     return Call("locks/drop", {"scope": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, _released)
 
 
-def free(keys: ScopeKeys, *, rows: Sequence[tuple[str, str, str]], now_us: str = "") -> Call[list[bool]]:
-    """Release execution locks of dead attempts, given as (lock, task, generation). Returns whether each was held."""
+def free(keys: ScopeKeys, *, rows: Sequence[tuple[str, str, str]], now_us: str = "") -> Call[list[DropReply]]:
+    """Release execution locks of dead attempts, given as (lock, task, generation)."""
     return Call("locks/free", {"scope": keys.root, "rows": pack_rows(rows), "now_arg": now_us}, _released)
 
 
-def await_for(proof: LockProof, *, tasks: Sequence[str]) -> Call[bool]:
-    """Record the tasks that the holder of an execution lock waits for. Returns False if the lock has another holder."""
+def await_for(proof: LockProof, *, pool: str, tasks: Sequence[str]) -> Call[list[str] | None]:
+    """Record the tasks that the holder of an execution lock waits for.
+
+    Returns those of them that waited in the line of the lock, to be woken; None if the lock has another holder.
+    """
+
+    def parse(reply: list[bytes]) -> list[str] | None:
+        status, *woken = reply
+        return [member.decode() for member in woken] if status == b"noted" else None
+
     args: Arguments = {
         "scope": proof.keys.root,
         "lock": proof.lock,
         "value": proof.value,
+        "pool_name": pool,
         "rows": pack_rows([(task,) for task in tasks]),
     }
-    return Call("locks/await_for", args, lambda reply: bool(reply == b"noted"))
+    return Call("locks/await_for", args, parse)
 
 
 def peek(keys: ScopeKeys, *, lock: str = "", limit: int = 500, now_us: str = "") -> Call[list[LockInfo]]:
@@ -116,9 +132,11 @@ def peek(keys: ScopeKeys, *, lock: str = "", limit: int = 500, now_us: str = "")
 
 
 def _taken(reply: list[Any]) -> TakeReply:
-    word, value, *left_ms = reply
-    return TakeReply(TakeStatus(word.decode()), value.decode(), *left_ms)
+    word, value, *rest = reply
+    left_ms, wake, ahead = [*rest, *_NO_HOLDER[len(rest) :]]
+    return TakeReply(TakeStatus(word.decode()), value.decode(), left_ms, wake.decode(), ahead)
 
 
-def _released(reply: list[bytes]) -> list[bool]:
-    return [word == b"released" for word in reply]
+def _released(reply: list[bytes]) -> list[DropReply]:
+    pairs = zip(reply[::2], reply[1::2], strict=True)
+    return [DropReply(word == b"released", wake.decode()) for word, wake in pairs]

@@ -10,17 +10,18 @@ import asyncio
 import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import anyio
 
 from orchestrator.core.errors import ServerUnavailable, StoreError
 from orchestrator.core.log import get_logger
 from orchestrator.locks import scripts
-from orchestrator.locks.model import TakeReply, TakeStatus
+from orchestrator.locks.model import DropReply, TakeReply, TakeStatus
+from orchestrator.store.keys import PoolKeys
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from orchestrator.store.calls import Call
     from orchestrator.store.keys import ScopeKeys
@@ -55,11 +56,15 @@ class MakeTakeCall(Protocol):
         """Return the call, from the ms that the caller still waits and whether it holds the wake token."""
 
 
-class LockWaiter:
-    """Takes locks, and keeps idle connections for the next waiters."""
+MakeWakeCall: TypeAlias = "Callable[[PoolKeys, str], Call[bool]]"
+"""Makes the call that wakes a task of a pool, which waits in the line of a lock; returns False if the task is gone."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+
+class LockWaiter:
+    """Takes and releases locks, and keeps idle connections for the next waiters."""
+
+    def __init__(self, store: Store, make_wake_call: MakeWakeCall) -> None:
+        self._store, self._make_wake_call = store, make_wake_call
         self._idle: list[Link] = []
 
     async def get(
@@ -104,33 +109,58 @@ class LockWaiter:
         """
         call = scripts.drop(keys, rows=[(lock, nonce)])
         try:
-            return (await self._store.call(call))[0]
+            (dropped,) = await self._store.call(call)
+            await self.wake(keys, lock, dropped.wake)
         except ServerUnavailable:
-            return await self._retry_release(lock, call)
+            return await self._retry_release(keys, lock, call)
         except StoreError as failure:
             _log.warning("lock_release_failed", lock=lock, error=str(failure))
             return None
         except BaseException:
             # Cancelled meanwhile: the call may not have arrived, so send it once more.
-            await self._retry_release(lock, call)
+            await self._retry_release(keys, lock, call)
             raise
+        return dropped.released
 
-    async def _retry_release(self, lock: str, call: Call[list[bool]]) -> bool | None:
+    async def _retry_release(self, keys: ScopeKeys, lock: str, call: Call[list[DropReply]]) -> bool | None:
         """Send a release again. The first one may have arrived, so not finding the lock proves nothing."""
         with anyio.move_on_after(RELEASE_TIMEOUT_S, shield=True):
             try:
-                return (await self._store.call(call, retry_for_s=RELEASE_TIMEOUT_S))[0] or None
+                (dropped,) = await self._store.call(call, retry_for_s=RELEASE_TIMEOUT_S)
+                await self.wake(keys, lock, dropped.wake)
             except StoreError as failure:
                 _log.warning("lock_release_failed", lock=lock, error=str(failure))
                 return None
+            return dropped.released or None
         _log.warning("lock_release_failed", lock=lock, error="no answer in time")
         return None
+
+    async def wake(self, keys: ScopeKeys, lock: str, member: str) -> None:
+        """Wake the task that a lock is kept for; if it no longer waits, the next one in the line.
+
+        Without a wake-up the task looks again when it is due (protocol rule 19).
+
+        Args:
+            keys: the scope.
+            lock: suffix of the lock's key.
+            member: the task as `TASK:POOL`; empty: none.
+
+        Raises:
+            StoreError: Redis did not reply.
+        """
+        while member:
+            task, _, pool = member.partition(":")
+            if await self._store.call(self._make_wake_call(PoolKeys(keys.prefix, pool), task)):
+                return
+            (dropped,) = await self._store.call(scripts.drop(keys, rows=[(lock, member)]))
+            member = dropped.wake
 
     async def _get(
         self, keys: ScopeKeys, lock: str, *, ttl_ms: int, wait_s: float, make_call: MakeTakeCall
     ) -> TakeResult:
         until_s = time.monotonic() + wait_s
         got = await self._try_take(make_call, until_s, woken=False, ttl_ms=ttl_ms)
+        await self.wake(keys, lock, got.reply.wake)
         if got.reply.status is not TakeStatus.HELD or wait_s <= 0:
             return got
         async with self._wake_read(keys.wake(lock), until_s) as wake_read:
@@ -139,6 +169,7 @@ class LockWaiter:
                 lapses_s = max(0.01, got.reply.left_ms / 1000 + 0.005)
                 woken = await wake_read.wait(min(left_s, POLL_EVERY_S, lapses_s))
                 got = await self._try_take(make_call, until_s, woken=woken, ttl_ms=ttl_ms)
+                await self.wake(keys, lock, got.reply.wake)
                 if got.reply.status is not TakeStatus.HELD:
                     break
         return got

@@ -227,6 +227,7 @@ SCOPE_KEYS: Final = (
         _DAY + "; about 100 tasks that hold no lock",
     ),
     KeyKind("exec:awaited", "set", "tasks that the holder waits for", "as long as the lock is held; at most a day"),
+    KeyKind("exec:line", "zset", "tasks that wait for the lock, by arrival in us: task:pool", _DAY),
     KeyKind("exec:waiters", "zset", "as `lock:N:waiters`", "as `lock:N:waiters`"),
     KeyKind("exec:wake", "list", "as `lock:N:wake`", "5 s"),
     KeyKind("exec:ID", "string", "the attempt of a task that may change the scope: as `exec`", "agent's lease"),

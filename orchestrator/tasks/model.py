@@ -127,6 +127,7 @@ class VerdictKind(StrEnum):
     SNOOZE = "snooze"
     REQUEUE = "requeue"
     RELEASED = "released"
+    AWAIT_LOCK = "await_lock"
     ASK = "ask"
     CANCELLED = "cancelled"
     INVALID = "invalid"

@@ -276,6 +276,11 @@ class Answered(NamedTuple):
     asks: int = 0
 
 
+def wake(keys: PoolKeys, task_id: str) -> Call[bool]:
+    """Make a task ready that waits for an exclusive lock. Returns False if the task does not wait."""
+    return Call("tasks/wake", {"pool": keys.root, "id": task_id}, lambda reply: bool(reply != b"gone"))
+
+
 def answer(
     keys: PoolKeys, *, id_: str, number: int, value: str, actor: str, max_wait_s: int, now_us: str = ""
 ) -> Call[Answered]:

@@ -61,6 +61,9 @@ def _scheduled(found: Findings) -> Why:
         case "snooze":
             said = f": {found.reason}" if found.reason else ""
             return Why(cause=Cause.SNOOZED, text=f"snoozed until {due}{said}", until=until, reason=found.reason or None)
+        case "await_lock":
+            text = f"waits in line for a lock, and looks again at {due}: {found.reason}"
+            return Why(cause=Cause.LOCKED, text=text, until=until, reason=found.reason)
         case "death":
             _, _, how = found.death.partition(" ")
             allowed = found.max_deaths

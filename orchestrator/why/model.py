@@ -17,6 +17,7 @@ class Cause(StrEnum):
     SCHEDULED = "scheduled"
     RETRYING = "retrying"
     SNOOZED = "snoozed"
+    LOCKED = "locked"
     RECOVERING = "recovering"
     STOPPED = "stopped"
     PAUSED = "paused"

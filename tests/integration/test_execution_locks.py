@@ -18,6 +18,7 @@ from orchestrator.locks.renewal import LockRenewer
 from orchestrator.locks.waiter import LockWaiter
 from orchestrator.services import SyncStore
 from orchestrator.store.keys import ScopeKeys
+from orchestrator.tasks.scripts import wake
 from orchestrator.workers.runtime.dead_worker import abandon_entries
 from tests.helpers.guards import keys_of
 from tests.helpers.local_team import TIMEOUT_S
@@ -148,7 +149,7 @@ async def test_second_attempt_shuts_out_the_first_before_it_begins(team: LocalTe
 
 
 async def test_busy_session_puts_off(team: LocalTeam) -> None:
-    """Who does not get the session's lock within a second is put off; no attempt counts, and `why` names the holder."""
+    """Who does not get the session's lock leaves its slot; no attempt counts, and `why` names the holder."""
     agent = Agent("ed", concurrency=4)
     attempts: list[int] = []
     go_on = anyio.Event()
@@ -169,7 +170,7 @@ async def test_busy_session_puts_off(team: LocalTeam) -> None:
 
     await wait_for(put_off, "it is put off")
     status = await second.status()
-    assert status.detail.cause is Cause.SNOOZED
+    assert status.detail.cause is Cause.LOCKED
     assert f"session 's' is locked by task {first.id}" in status.why
     go_on.set()
     await first.result(TIMEOUT_S)
@@ -259,11 +260,16 @@ async def test_an_attempt_without_its_task_gets_no_lock(team: LocalTeam) -> None
         return False
 
     owner = LockOwner(
-        task=(await team.orc.submit("work")).id, generation="7", agent="ed", session="s", lease_ms=5000, owns=owns,
-        on_lost=lambda _: None, may_renew=lambda: True,
+        task=(await team.orc.submit("work")).id, generation="7", pool="p", agent="ed", session="s", lease_ms=5000,
+        owns=owns, on_lost=lambda _: None, may_renew=lambda: True,
     )  # fmt: skip
     locks = ExecutionLocks(
-        owner, mode="task", prefix=team.services.keys.prefix, store=store, waiter=LockWaiter(store), renewer=renewer
+        owner,
+        mode="task",
+        prefix=team.services.keys.prefix,
+        store=store,
+        waiter=LockWaiter(store, wake),
+        renewer=renewer,
     )
     with pytest.raises(Fenced):
         await locks.session.proof()
@@ -281,11 +287,16 @@ async def test_lapsed_lock_is_renewed_for_an_owner_only(team: LocalTeam, *, owne
         return True
 
     owner = LockOwner(
-        task=(await team.orc.submit("work")).id, generation="7", agent="ed", session="s", lease_ms=100, owns=owns,
-        on_lost=lost.append, may_renew=lambda: owned,
+        task=(await team.orc.submit("work")).id, generation="7", pool="p", agent="ed", session="s", lease_ms=100,
+        owns=owns, on_lost=lost.append, may_renew=lambda: owned,
     )  # fmt: skip
     locks = ExecutionLocks(
-        owner, mode="task", prefix=team.services.keys.prefix, store=store, waiter=LockWaiter(store), renewer=renewer
+        owner,
+        mode="task",
+        prefix=team.services.keys.prefix,
+        store=store,
+        waiter=LockWaiter(store, wake),
+        renewer=renewer,
     )
     proof = await locks.session.proof()
 

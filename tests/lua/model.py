@@ -42,8 +42,10 @@ _AGAIN = {
     VerdictKind.SNOOZE: "snoozed",
     VerdictKind.REQUEUE: "given_back",
     VerdictKind.RELEASED: "given_back",
+    VerdictKind.AWAIT_LOCK: "given_back",
     VerdictKind.ASK: "asked",
 }
+_UNSTARTED = {VerdictKind.RELEASED, VerdictKind.AWAIT_LOCK, VerdictKind.INVALID}
 ASKED: Final = StoredQuestion("Which?", ('"a"', '"b"'))
 """What every task asks, whenever it asks."""
 MAX_DEATHS = 3
@@ -58,6 +60,8 @@ class Task:
         forgiven: failures and deaths from before it was requeued.
         token: of the call that requeued it last.
         original_score: the score that it had when it was assigned last.
+        left: how its last attempt ended, if it is scheduled again.
+        woken: generation of the attempt that need not wait for its lock.
         due: when it leaves `scheduled`, or the deadline of its question (0: none).
         asks: the number of its latest question.
         answers: by question; None: its deadline has passed.
@@ -72,6 +76,8 @@ class Task:
     gen: int
     score: int = 0
     original_score: int | None = None
+    left: str = ""
+    woken: int = 0
     due: int = 0
     by: int = 0
     was: int = 0
@@ -395,7 +401,7 @@ class Model:
         assert found is not None
         agent, entry = found
         agent.inbox.remove(entry)
-        if verdict.kind in {VerdictKind.RELEASED, VerdictKind.INVALID}:
+        if verdict.kind in _UNSTARTED:
             self._return_slots(agent, task)
         if verdict.kind in _AGAIN and not task.cancel:
             self._leave(task, verdict)
@@ -410,24 +416,41 @@ class Model:
 
     def _leave(self, task: Task, verdict: Verdict) -> None:
         self._tell(task, _AGAIN[verdict.kind])
+        delay_ms = verdict.delay_ms
+        if verdict.kind == VerdictKind.AWAIT_LOCK and task.woken == task.gen:
+            delay_ms = 0
         task.was = task.gen
         self._raise(task)
-        due = max(self.now_ms + verdict.delay_ms if verdict.delay_ms else 0, verdict.at_ms)
+        due = max(self.now_ms + delay_ms if delay_ms else 0, verdict.at_ms)
         if verdict.kind == VerdictKind.RETRY:
             task.fails += 1
-        if task.by and verdict.kind == VerdictKind.RELEASED:
+        if task.by and verdict.kind in _UNSTARTED:
             self.expiring.add(task.id)
         else:
             task.by = 0
         if verdict.kind == VerdictKind.ASK:
             task.state, task.due, task.asks = "awaiting_input", due, verdict.number
         elif due > self.now_ms:
-            task.state, task.due = "scheduled", due
+            task.state, task.due, task.left = "scheduled", due, verdict.kind
         else:
             task.state = "ready"
             if verdict.kind in {VerdictKind.RETRY, VerdictKind.SNOOZE}:
                 task.score = task.row.rank + self.now_ms
         self.counts[_AGAIN[verdict.kind]] += 1
+
+    def wake(self, task_id: str) -> bool:
+        """lua/tasks/wake.lua."""
+        task = self.tasks[task_id]
+        if task.deleted or task.state not in {"ready", "assigned", "scheduled"}:
+            return False
+        if task.state == "assigned":
+            task.woken = task.gen
+        elif task.state == "scheduled":
+            if task.left != VerdictKind.AWAIT_LOCK:
+                return False
+            assert task.original_score is not None
+            task.state, task.score = "ready", task.original_score
+        return True
 
     def answer(self, task_id: str, number: int, value: str) -> AnswerStatus:
         """lua/tasks/answer.lua."""
@@ -505,7 +528,7 @@ class Model:
         self._tell(task, "requeued")
         task.state, task.score = "ready", task.row.rank + self.now_ms
         self._join(task)
-        task.cancel, task.by, task.due, task.original_score = False, 0, 0, None
+        task.cancel, task.by, task.due, task.original_score, task.left = False, 0, 0, None, ""
         if not task.answers.get(task.asks):
             task.answers.pop(task.asks, None)
         self.expiring.discard(task.id)
@@ -742,7 +765,7 @@ class Model:
     def _go_back(self, task: Task, *, scheduled: bool) -> None:
         task.state = "scheduled" if scheduled else "ready"
         if scheduled:
-            task.due = -1
+            task.due, task.left = -1, "death"
         if task.by:
             self.expiring.add(task.id)
 

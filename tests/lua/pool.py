@@ -247,6 +247,10 @@ class Pool:
         packed = pack_question(StoredQuestion(question, tuple(options)))
         return self.end(delivery, VerdictKind.ASK, payload=packed, number=number, delay_ms=delay_ms, at_ms=at_ms)
 
+    def wake(self, task_id: str) -> bool:
+        """Run wake."""
+        return self.call(task_scripts.wake(self.keys, task_id))
+
     def answer(
         self, task_id: str, value: str = "true", *, number: int = 1, actor: str = "ada"
     ) -> task_scripts.Answered:

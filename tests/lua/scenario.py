@@ -66,7 +66,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     assert pool.why(rows[0].id)
     deliveries = pool.deliver("w1", limit=9)
     pool.emit(*[chunk(each, 1) for each in deliveries], chunk(deliveries[7], 2, b"[1,2,null]", kind="progress"))
-    kinds = [kind for kind in VerdictKind if kind is not VerdictKind.ASK]
+    kinds = [kind for kind in VerdictKind if kind not in {VerdictKind.ASK, VerdictKind.AWAIT_LOCK}]
     verdicts = [(delivery, Verdict(kind, b"x" * 10)) for delivery, kind in zip(deliveries, kinds, strict=False)]
     assert set(pool.finish(*verdicts)) == {FinishStatus.OK}
     pool.renew(deliveries[7:])
@@ -89,6 +89,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     assert pool.recover("bob", clean=True) == (1, False)
     pool.cancel(unread)
     play_questions(pool)
+    play_locks(pool)
     play_lanes(pool)
     play_orders(pool)
     play_repair(pool)
@@ -101,6 +102,19 @@ def _play(pool: Pool, client: str, key: str) -> None:
         e.id for e in rows
     }
     assert pool.delete(rows[0].id) == [(DeleteStatus.DELETED, TaskState.SUCCEEDED)]
+
+
+def play_locks(pool: Pool) -> None:
+    """A task waits for a lock twice: it is woken before its verdict arrives, and then behind it."""
+    pool.put()
+    (held,) = pool.deliver("w2")
+    assert pool.wake(held.task_id)
+    pool.end(held, VerdictKind.AWAIT_LOCK, delay_ms=1000)
+    (held,) = pool.deliver("w2")
+    pool.end(held, VerdictKind.AWAIT_LOCK, delay_ms=1000)
+    assert pool.wake(held.task_id)
+    (held,) = pool.deliver("w2")
+    pool.end(held)
 
 
 def play_lanes(pool: Pool) -> None:

@@ -22,7 +22,12 @@ TTL_MS = 60_000
 
 
 class Scope:
-    """One scope on one server. `now_us` is the time that every call is given."""
+    """One scope on one server.
+
+    Attributes:
+        now_us: the time that every call is given.
+        to_wake: the task that the last release asked to wake.
+    """
 
     def __init__(self, url: str, prefix: str, kind: str = "session", id_: str = "s 1") -> None:
         self.keys = ScopeKeys(prefix, kind, id_)
@@ -30,6 +35,7 @@ class Scope:
         self.store = SyncStore(Endpoint(url), PoolKeys(prefix, "p"), name="test")
         self.link = self.store._link
         self.now_us = START_US
+        self.to_wake = ""
 
     def sleep(self, ms: int) -> None:
         """Move the clock of the scripts; times to live follow the server's."""
@@ -62,13 +68,15 @@ class Scope:
 
     def drop(self, lock: str, nonce: str) -> bool:
         """Give one lock up."""
-        (released,) = self.call(scripts.drop(self.keys, rows=[(lock, nonce)]))
-        return released
+        (reply,) = self.call(scripts.drop(self.keys, rows=[(lock, nonce)]))
+        self.to_wake = reply.wake
+        return reply.released
 
     def free(self, lock: str, task: str, generation: str) -> bool:
         """Release the lock of a dead attempt."""
-        (released,) = self.call(scripts.free(self.keys, rows=[(lock, task, generation)]))
-        return released
+        (reply,) = self.call(scripts.free(self.keys, rows=[(lock, task, generation)]))
+        self.to_wake = reply.wake
+        return reply.released
 
     def peek(self, lock: str = "") -> list[LockInfo]:
         """Run look."""

@@ -71,7 +71,7 @@ MUST_FIRE = [
         "crash",
     ],
     *[f"finish {kind.value}" for kind in VerdictKind],
-    *["finish, stale generation", "renew", "lease_expires", "adopted", "abandoned", "change_skills", "repeat"],
+    *["woken", "finish, stale generation", "renew", "lease_expires", "adopted", "abandoned", "change_skills", "repeat"],
     *[
         "recovered",
         "lost",
@@ -213,6 +213,22 @@ class Machine(RuleBasedStateMachine):
             fired["submit into a lane"] += bool(lane)
 
         self.act("submit", step)
+
+    @rule(i=st.integers(0, 1000))
+    @precondition(lambda self: self.model.tasks)
+    def wake(self, i: int) -> None:
+        """A lock is kept for a task, whatever state it is in; mostly one that waits for it."""
+        every = list(self.model.tasks.values())
+        waiting = [task for task in every if task.state == "scheduled" and task.left == VerdictKind.AWAIT_LOCK]
+        held = [task for task in every if task.state == "assigned"]
+        tasks = [waiting, held, every][i % 3] or every
+        task = tasks[i % len(tasks)]
+
+        def step() -> None:
+            fired["woken"] += task in waiting
+            assert self.pool.wake(task.id) == self.model.wake(task.id)
+
+        self.act("wake", step)
 
     @rule(which=st.lists(st.integers(0, 1000), min_size=1, max_size=3))
     @precondition(lambda self: self.model.tasks)

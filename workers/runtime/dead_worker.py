@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents import scripts as registry
@@ -71,4 +72,17 @@ def free_locks(store: SyncStore, agent: str, died: Sequence[tuple[str, str]]) ->
             for task, generation in attempts
             for lock in (scope_keys.execution(), scope_keys.execution(task))
         ]
-        store.call(lock_scripts.free(scope_keys, rows=held))
+        replies = store.call(lock_scripts.free(scope_keys, rows=held))
+        for (lock, _, _), reply in zip(held, replies, strict=True):
+            _wake(store, (kind, id_), lock, reply.wake)
+
+
+def _wake(store: SyncStore, scope: tuple[str, str], lock: str, member: str) -> None:
+    """Wake the first task that waits in the line of a lock; see `LockWaiter.wake`."""
+    keys = store.keys.scope(*scope)
+    while member:
+        task, _, pool = member.partition(":")
+        if store.call(scripts.wake(replace(store.keys, pool=pool), task)):
+            return
+        (dropped,) = store.call(lock_scripts.drop(keys, rows=[(lock, member)]))
+        member = dropped.wake

@@ -9,7 +9,6 @@ import asyncio
 import time
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from random import randint
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -53,8 +52,6 @@ _RELEASED = Verdict(VerdictKind.RELEASED, reason="the worker stopped it before i
 _REQUEUED = Verdict(VerdictKind.REQUEUE, reason="the worker shut down")
 _NO_ROOM = Verdict(VerdictKind.RELEASED, reason="its worker process has no room for it beside other suspects")
 _CANCELLED = Verdict(VerdictKind.CANCELLED, reason="cancelled while it ran")
-LOCKED_AGAIN_MS: Final = (1000, 3000)
-"""Range of the random delay before an attempt retries a busy execution lock."""
 BLOCKED_PAUSE_S: Final = 0.05
 """Pause before the worker returns an entry that a stop command covers, because Redis may deliver it again at once."""
 _log = get_logger(__name__)
@@ -235,7 +232,7 @@ class Executor:
         try:
             await locks.take_before_start(again=may_still_run(attempt.delivery))
         except ExecutionLockBusy as busy:
-            step = Verdict(VerdictKind.SNOOZE, delay_ms=randint(*LOCKED_AGAIN_MS), reason=str(busy))
+            step = Verdict(VerdictKind.AWAIT_LOCK, delay_ms=busy.recheck_ms, reason=one_line(str(busy)))
         except ExecutionLockDeadlock as deadlock:
             step = rejected(str(deadlock))
         except Fenced:

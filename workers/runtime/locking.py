@@ -29,7 +29,7 @@ class Locking:
 
     def __init__(self, services: Services, *, worker: str) -> None:
         self._services, self._worker = services, worker
-        self._waiter = LockWaiter(services.store)
+        self._waiter = LockWaiter(services.store, scripts.wake)
         self.renewer = LockRenewer()
 
     def of(self, attempt: Attempt, *, mode: LockMode, lease_ms: int) -> AttemptLocks:
@@ -42,6 +42,7 @@ class Locking:
         owner = LockOwner(
             task=delivery.task_id,
             generation=delivery.generation,
+            pool=keys.pool,
             agent=delivery.agent,
             session=session,
             lease_ms=lease_ms,

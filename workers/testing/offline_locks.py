@@ -62,14 +62,15 @@ class _LockStore(NoStore):
                 self._held[at] = value
                 return call.parse([b"taken", value.encode()])
             case "locks/drop":
-                return call.parse([self._drop(scope, *row) for row in msgspec.msgpack.decode(call.args["rows"])])
+                words = [self._drop(scope, *row) for row in msgspec.msgpack.decode(call.args["rows"])]
+                return call.parse([part for word in words for part in (word, b"")])
             case "locks/renew":
                 rows = msgspec.msgpack.decode(call.args["rows"])
                 found = [(self._held.get((scope, lock), ""), value) for lock, value, _ in rows]
-                words = [(b"kept" if held == value else b"lost", held.encode()) for held, value in found]
-                return call.parse([part for pair in words for part in pair])
+                pairs = [(b"kept" if held == value else b"lost", held.encode()) for held, value in found]
+                return call.parse([part for pair in pairs for part in pair])
             case "locks/await_for":
-                return call.parse(b"noted")
+                return call.parse([b"noted"])
             case "locks/peek":
                 rows = [
                     part

@@ -49,12 +49,13 @@ async def list_(
     from orchestrator.agent_state.states import Agents
     from orchestrator.agents import queries
     from orchestrator.locks.waiter import LockWaiter
+    from orchestrator.tasks.scripts import wake
 
     within_s = duration_s("--within", within)
     async with common.services() as services:
         found = await queries.agents(services.store)
         if within_s is not None:
-            living = await Agents(services.store, services.settings, LockWaiter(services.store)).active(within_s)
+            living = await Agents(services.store, services.settings, LockWaiter(services.store, wake)).active(within_s)
             found = [agent for agent in found if agent.name in living]
         now = await read_desired_state(services)
     rows = [_row(agent, now) for agent in found]

@@ -136,14 +136,14 @@ def test_awaited_child_is_refused(scope: Scope) -> None:
     taken = scope.claim("exec", parent, "10", nonce)
     proof = LockProof(scope.keys, "exec", taken.value)
     assert scope.claim("exec", child).status == HELD
-    assert scope.call(scripts.await_for(proof, tasks=[child]))
-    assert scope.call(scripts.await_for(proof, tasks=[child]))
+    assert scope.call(scripts.await_for(proof, pool="p", tasks=[child])) == []
+    assert scope.call(scripts.await_for(proof, pool="p", tasks=[child])) == []
     refused = scope.claim("exec", child)
     assert (refused.status, refused.value) == (AWAITED, taken.value)
     assert scope.claim("exec", task_id()).status == HELD
     scope.drop("exec", nonce)
     assert scope.claim("exec", child).status == TAKEN
-    assert not scope.call(scripts.await_for(proof, tasks=[child]))
+    assert scope.call(scripts.await_for(proof, pool="p", tasks=[child])) is None
 
 
 def test_changes_wait_in_line(scope: Scope) -> None:
@@ -169,7 +169,7 @@ def test_change_of_an_awaited_task_is_refused(scope: Scope) -> None:
     parent, child = task_id(), task_id()
     taken = scope.claim("exec", parent)
     assert scope.call(scripts.enter(scope.keys, task=child, nonce=new_nonce(), wait_ms=0)).status == HELD
-    scope.call(scripts.await_for(LockProof(scope.keys, "exec", taken.value), tasks=[child]))
+    scope.call(scripts.await_for(LockProof(scope.keys, "exec", taken.value), pool="p", tasks=[child]))
     refused = scope.call(scripts.enter(scope.keys, task=child, nonce=new_nonce(), wait_ms=1000))
     assert (refused.status, refused.value) == (AWAITED, taken.value)
     assert scope.peek("exec")[0].waiting == 0
@@ -263,7 +263,7 @@ def test_everything_goes_away(scope: Scope) -> None:
     taken = scope.claim("exec", parent, "10")
     scope.claim(f"exec:{parent}", parent, "10")
     scope.claim("exec", task_id(), wait_ms=1000)
-    scope.call(scripts.await_for(LockProof(scope.keys, "exec", taken.value), tasks=[task_id()]))
+    scope.call(scripts.await_for(LockProof(scope.keys, "exec", taken.value), pool="p", tasks=[task_id()]))
     assert without_lifetime(scope.link, scope.keys.prefix) == []
     assert scope.left_ms("exec:fence") > 86_000_000
     assert scope.left_ms("fence") > 29 * 86_400_000

@@ -38,7 +38,7 @@ def play(scope: Scope) -> set[str]:
     taken = scope.claim("exec", task)
     scope.claim(f"exec:{task}", task)
     scope.claim("exec", task_id(), wait_ms=1000)
-    scope.call(scripts.await_for(LockProof(scope.keys, "exec", taken.value), tasks=[task_id()]))
+    scope.call(scripts.await_for(LockProof(scope.keys, "exec", taken.value), pool="p", tasks=[task_id()]))
     scope.call(scripts.enter(scope.keys, task=task_id(), nonce=new_nonce(), wait_ms=1000))
     scope.renew("exec", taken.value)
     scope.peek()

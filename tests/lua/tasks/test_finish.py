@@ -130,7 +130,7 @@ def test_without_delay_ready_at_once(pool: Pool, kind: VerdictKind, ago_ms: int)
     assert pool.score(pool.keys.queue("skill:sum"), delivery.task_id) == rank(2) + pool.now_ms
 
 
-@pytest.mark.parametrize("kind", [VerdictKind.REQUEUE, VerdictKind.RELEASED])
+@pytest.mark.parametrize("kind", [VerdictKind.REQUEUE, VerdictKind.RELEASED, VerdictKind.AWAIT_LOCK])
 def test_back(pool: Pool, kind: VerdictKind) -> None:
     """A task that is given back goes to the very place it came from, and counts no attempt."""
     delivery = start(pool)

@@ -51,6 +51,14 @@ def finish(kind: VerdictKind, **fields: int) -> Callable[[Pool], None]:
     return take
 
 
+def wake_in_line(pool: Pool) -> None:
+    """A task waits for a lock, and gets it."""
+    pool.register()
+    (id_,) = pool.put()
+    pool.end(pool.one(), VerdictKind.AWAIT_LOCK, delay_ms=1000)
+    pool.wake(id_)
+
+
 def asking(pool: Pool) -> str:
     """A task that waits for a person, for a second at most."""
     pool.register()
@@ -344,6 +352,7 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (S.ASSIGNED, "finish", S.READY): finish(VerdictKind.REQUEUE),
     (S.ASSIGNED, "finish", S.SCHEDULED): finish(VerdictKind.RETRY, delay_ms=1000),
     (S.ASSIGNED, "finish", S.AWAITING_INPUT): asking,
+    (S.SCHEDULED, "wake", S.READY): wake_in_line,
     (S.AWAITING_INPUT, "answer", S.READY): lambda pool: pool.answer(asking(pool)),
     (S.AWAITING_INPUT, "promote", S.READY): promote_unanswered,
     (S.AWAITING_INPUT, "cancel", S.CANCELLED): lambda pool: pool.cancel(asking(pool)),
