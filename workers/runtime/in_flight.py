@@ -53,7 +53,7 @@ class InFlight:
         return attempt
 
     def close(self) -> None:
-        """Let no further handler begin: stop the attempts that wait for that, and those that still arrive."""
+        """Let no further handler begin, and stop the attempts that wait for that."""
         self.closed = True
         for attempt in self.all():
             if not attempt.begun:

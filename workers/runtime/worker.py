@@ -57,6 +57,10 @@ START_PAUSE_S: Final = 1.0
 """Longest pause between two tries of a worker that waits for Redis at its start."""
 LOG_WAIT_EVERY_S: Final = 10.0
 
+RELEASE_WITHIN_S: Final = 0.2
+"""Longest time that attempts that wait for their start are held, so that the supervisor does not assign them again to
+this worker. Redis answers in a millisecond, or not at all."""
+
 _NO_ANSWER: Final = f"no answer from Redis for {ANNOUNCE_TIMEOUT_S:g} s"
 
 _log = get_logger(__name__)
@@ -145,7 +149,7 @@ class Worker:
         self._in_registry = self._shut_down_begun = False
         self._starting = anyio.CancelScope()
         self._stop, self._stop_now = anyio.Event(), anyio.Event()
-        self._forgotten = anyio.Event()
+        self._forgotten, self._announced = anyio.Event(), anyio.Event()
         self._refused: set[str] = set()
         """Agents that the registry has refused since the start."""
         self._throughputs = {
@@ -281,7 +285,7 @@ class Worker:
             self._stop_now.set()
         self._stop.set()
         self._starting.cancel()
-        self._in_flight.close()
+        self._in_flight.closed = True
         self._commands.notify_changed()
 
     def _close_at_signal(self) -> None:
@@ -330,13 +334,15 @@ class Worker:
     async def _stay_drained(self) -> None:
         """Stay registered without slots until an operator resumes or stops the worker."""
         _log.info("worker_drain_started", running=len(self._in_flight))
-        self._commands.draining = True
-        self._in_flight.close()
-        await self._announce_drain()
+        self._commands.draining = self._in_flight.closed = True
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(self._announce_drain)
+            await self._release_waiting()
         self._heartbeat.poll()
         await self._commands.until(lambda: self._stop.is_set() or not self._is_drained())
         if not self._stop.is_set():
             self._commands.draining = False
+            self._announced = anyio.Event()
             self._in_flight.reopen()
             self._register_soon()
             _log.info("worker_resumed")
@@ -399,7 +405,8 @@ class Worker:
         self._commands.draining = True
         async with anyio.create_task_group() as beside:
             # Redis may be silent, so the handlers and the verdicts do not wait for the announcement.
-            beside.start_soon(self._unless_stopped_again, self._announce_drain)
+            beside.start_soon(self._announce_drain)
+            await self._release_waiting()
             await self._unless_stopped_again(self._wait_for_running)
             for attempt in self._in_flight.all():
                 attempt.stop(StopCause.DRAIN)
@@ -417,11 +424,18 @@ class Worker:
             with anyio.move_on_after(FLUSH_TIMEOUT_S):
                 await self._in_flight.wait_empty()
 
+    async def _release_waiting(self) -> None:
+        """Release the attempts that wait for their start, when the supervisor knows that this worker takes no more."""
+        with anyio.move_on_after(RELEASE_WITHIN_S):
+            await self._announced.wait()
+        self._in_flight.close()
+
     async def _announce_drain(self) -> None:
         deadline_s = anyio.current_time() + ANNOUNCE_TIMEOUT_S
         with anyio.CancelScope(deadline=deadline_s) as limit:
             for agent in self._agents:
                 await self._register_again(agent)
+            self._announced.set()
         if limit.cancelled_caught:
             _log.warning("drain_announcement_failed", error=_NO_ANSWER)
         async with anyio.create_task_group() as group:
