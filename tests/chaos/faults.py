@@ -63,8 +63,13 @@ class Faults:
         }
 
     async def run(self, tasks: TaskGroup) -> None:
-        """Inject faults until cancelled; the first is a stop, so that one at least meets workers that all hear it."""
+        """Inject faults until cancelled; the first ones are those that each run must meet.
+
+        A stop meets workers that all hear it. The commands of a host arrive after its leases have lapsed, so that the
+        scripts, and not the worker's own clock, must refuse them.
+        """
         tasks.start_soon(self._stop_all)
+        tasks.start_soon(self._hold_back)
         while True:
             await anyio.sleep(self._dice.expovariate(1 / EVERY_S))
             fault = self._dice.choices(list(self._menu), list(self._menu.values()))[0]
@@ -177,6 +182,14 @@ class Faults:
         what = "both ways" if up and down else "to Redis" if up else "from Redis"
         await self._for_a_while(
             name, "silence", f"{what} for {seconds:.1f} s", seconds, lambda: proxy.blackhole(up=up, down=down)
+        )
+
+    async def _hold_back(self) -> None:
+        await anyio.sleep(self._dice.uniform(3.0, 6.0))
+        host, seconds = self._dice.choice(self._deployment.hosts), 2.5 * LEASE_S
+        detail = f"to Redis for {seconds:.1f} s"
+        await self._for_a_while(
+            host.name, "silence", detail, seconds, lambda: host.proxy.blackhole(up=True, down=False)
         )
 
     async def _refuse(self) -> None:

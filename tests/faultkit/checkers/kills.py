@@ -90,7 +90,7 @@ def check_ends_after_kills(history: History, final: FinalState, rules: Rules) ->
         poison = one.kill.how == "poison"
         # The loss is at most one handler after the start that it is counted from.
         handlers = rules.bounds.poison_handlers + 1 if poison else rules.bounds.ended_handlers
-        allowed_ms = _allowed_ms(one.kill, handlers, rules)
+        allowed_ms = _allowed_ms(one.kill, handlers, rules) + (rules.bounds.poison_margin_ms if poison else 0)
         for id_, took_ms in one.ended_ms.items():
             task = final.tasks[id_]
             if took_ms > allowed_ms and not (poison and rules.skill(task.skill).kills):

@@ -46,6 +46,7 @@ class Bounds:
         poison_handlers: the same for tasks that died with a poison, from the first death on.
         fresh_handlers: longest wait of a fresh task after a kill.
         margin_ms: added to each of these.
+        poison_margin_ms: added for a poison, because a process starts again after each of its deaths.
     """
 
     drained_ms: int
@@ -55,6 +56,7 @@ class Bounds:
     poison_handlers: float = 10
     fresh_handlers: float = 1
     margin_ms: int = 2000
+    poison_margin_ms: int = 8000
 
 
 @dataclass(frozen=True, slots=True)

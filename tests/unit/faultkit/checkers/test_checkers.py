@@ -367,7 +367,7 @@ def test_a_fresh_task_that_starves_is_found(waited_ms: int, lag_ms: int, *, star
         ("machine", {}, True),
         ("machine", {"machine_ms": 1000}, False),
         ("poison", {}, False),
-        ("poison", {"poison_handlers": 1}, True),
+        ("poison", {"poison_handlers": 1, "poison_margin_ms": 0}, True),
     ],
 )
 def test_ends_after_a_kill_are_judged_by_its_kind(how: str, bounds: dict[str, Any], *, late: bool) -> None:
