@@ -6,7 +6,7 @@ import shlex
 import shutil
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
@@ -44,7 +44,10 @@ ROUND_S: Final = 25.0
 READY_S: Final = 60.0
 DRAINED_S: Final = 60.0
 """From healing to the end of the last task: one that died five times waits for up to 8 s, and machines are busy."""
+DRAINED_HANDLERS: Final = 12
+"""Or so many times the longest handler: suspects wait while two or three poisons are searched for."""
 RESTARTED_S: Final = 45.0
+RESTARTED_HANDLERS: Final = 10
 RULES: Final = Rules(
     bounds=Bounds(
         drained_ms=int(DRAINED_S * 1000), restarted_ms=int(RESTARTED_S * 1000), machine_ms=int(LEASE_S * 1200)
@@ -95,6 +98,10 @@ class Campaign:
         self._recorder = Recorder(deployment.history, "client")
         self._first: FinalState | None = None
         self._complaints: list[str] = []
+        self._drained_s = max(DRAINED_S, DRAINED_HANDLERS * options.longest_s)
+        restarted_s = max(RESTARTED_S, RESTARTED_HANDLERS * options.longest_s)
+        bounds = replace(RULES.bounds, drained_ms=int(self._drained_s * 1000), restarted_ms=int(restarted_s * 1000))
+        self._rules = replace(RULES, bounds=bounds)
 
     async def run(self) -> list[str]:
         """Run all rounds; stops at the first that is bad.
@@ -159,7 +166,7 @@ class Campaign:
         self._complaints += [f"nothing was judged of: {name}" for name in judgement.unchecked if not self._short]
         self._complaints += deployment.surprises
         if not drained and not self._complaints:
-            self._complaints.append(f"after {DRAINED_S:.0f} s the client still waits, or there are leftovers")
+            self._complaints.append(f"after {self._drained_s:.0f} s the client still waits, or there are leftovers")
         if self._first is None:
             self._first = final
         else:
@@ -191,7 +198,7 @@ class Campaign:
             return int(seconds) * 1000 + int(micros) // 1000
 
     async def _drained(self, load: Load) -> bool:
-        with anyio.move_on_after(DRAINED_S):
+        with anyio.move_on_after(self._drained_s):
             while load.waiting or load.submitting or await to_thread.run_sync(self._left):
                 self._deployment.start_all()
                 await anyio.sleep(0.25)
@@ -218,7 +225,7 @@ class Campaign:
         history = read_history(self._deployment.history)
         for outcome in kill_outcomes(history, final)[-1:]:
             self._deployment.timeline.note(str(outcome))
-        return run_checks(history, final, RULES), final
+        return run_checks(history, final, self._rules), final
 
     async def _stop(self) -> None:
         """Tell all to end, and see that they do and leave nothing behind."""

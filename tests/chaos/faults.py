@@ -65,11 +65,12 @@ class Faults:
     async def run(self, tasks: TaskGroup) -> None:
         """Inject faults until cancelled; the first ones are those that each run must meet.
 
-        A stop meets workers that all hear it. The commands of a host arrive after its leases have lapsed, so that the
-        scripts, and not the worker's own clock, must refuse them.
+        A stop meets workers that all hear it. The commands of each host arrive once after its leases have lapsed, so
+        that the scripts, and not the worker's own clock, must refuse them.
         """
         tasks.start_soon(self._stop_all)
-        tasks.start_soon(self._hold_back)
+        for host in self._deployment.hosts:
+            tasks.start_soon(self._hold_back, host)
         while True:
             await anyio.sleep(self._dice.expovariate(1 / EVERY_S))
             fault = self._dice.choices(list(self._menu), list(self._menu.values()))[0]
@@ -184,9 +185,9 @@ class Faults:
             name, "silence", f"{what} for {seconds:.1f} s", seconds, lambda: proxy.blackhole(up=up, down=down)
         )
 
-    async def _hold_back(self) -> None:
-        await anyio.sleep(self._dice.uniform(3.0, 6.0))
-        host, seconds = self._dice.choice(self._deployment.hosts), 2.5 * LEASE_S
+    async def _hold_back(self, host: Actor) -> None:
+        await anyio.sleep(self._dice.uniform(2.0, 10.0))
+        seconds = 2.5 * LEASE_S
         detail = f"to Redis for {seconds:.1f} s"
         await self._for_a_while(
             host.name, "silence", detail, seconds, lambda: host.proxy.blackhole(up=True, down=False)
