@@ -65,10 +65,10 @@ class Faults:
     async def run(self, tasks: TaskGroup) -> None:
         """Inject faults until cancelled; the first ones are those that each run must meet.
 
-        A stop meets workers that all hear it. The commands of each host arrive once after its leases have lapsed, so
-        that the scripts, and not the worker's own clock, must refuse them.
+        A stop comes before all else, so that it meets workers that all hear it. The commands of each host arrive once
+        after its leases have lapsed, so that the scripts, and not the worker's own clock, must refuse them.
         """
-        tasks.start_soon(self._stop_all)
+        await self._stop_all()
         for host in self._deployment.hosts:
             tasks.start_soon(self._hold_back, host)
         while True:

@@ -44,7 +44,7 @@ STEERED_LANES: Final = "steered"
 
 KINDS: Final[dict[str, float]] = {
     "fast": 20, "twice": 4, "delayed": 4, "start_by": 3, "cancelled": 4, "thread": 6, "slow": 16, "flaky": 6,
-    "broken": 2, "refuse": 1, "nap": 5, "poison": 0.4, "parent": 4, "tell": 20, "crunch": 1, "ranked": 2, "stamp": 1.5,
+    "broken": 2, "refuse": 1, "nap": 5, "poison": 0.4, "parent": 4, "tell": 20, "crunch": 1, "ranked": 4, "stamp": 1.5,
     "share": 1.5, "lane": 1.5, "steer": 2,
 }  # fmt: skip
 """How often each kind is chosen. Many are slow: what still runs when a frozen worker wakes shows who stores results."""
