@@ -20,7 +20,7 @@ local now_arg      = ARGV[12]                  -- time: test override, microseco
 --@include time: now_us, integer
 --@include key: has_type
 --@include notify: notify_supervisor
---@include desired: is_active, count_desired
+--@include desired: is_active, count_desired, desired_number, raise_seq
 --@include limit: set_limit
 
 local skew_ms, remember_s = 5000, 3600
@@ -29,15 +29,10 @@ local now_ms = math.floor(now / 1000)
 local control_key, desired_key, nonce_key = pool .. ':control', pool .. ':desired', pool .. ':nonce:' .. id
 local rate_key = pool .. ':control:' .. integer(math.floor(now_ms / 60000))
 
-local function stored_epoch()
-  local counted = tonumber(string.match(redis.call('HGET', desired_key, 'epoch') or '', '^%d+$') or 0)
-  return counted < 1e15 and counted or 0
-end
-
 local function judge()
   if now_ms > not_after_ms then return 'expired' end
   if issued_ms > now_ms + skew_ms then return 'early' end
-  if epoch < stored_epoch() then return 'stale' end
+  if epoch < desired_number(desired_key, 'epoch') then return 'stale' end
   for i = 1, #changes do
     if string.sub(changes[i].slot, 1, 5) == 'stop:' and changes[i].mark ~= '' then return 'accepted' end
   end
@@ -62,13 +57,15 @@ end
 
 if redis.call('INCR', rate_key) == 1 then redis.call('EXPIRE', rate_key, 120) end
 local stored = string.format('%-64s', signature) .. packed
+local seq = (#changes > 0 or job == '1') and raise_seq(pool, now_ms)
 for i = 1, #changes do
   local slot, mark = changes[i].slot, changes[i].mark
   local was = is_active(pool, slot)
   local session = string.sub(slot, 1, 13) == 'stop:session:'
   local limit = string.match(slot, '^limit:(.*)$')
+  if slot ~= 'epoch' then redis.call('HSET', pool .. ':desired:revisions', slot, seq) end
   if slot == 'epoch' then
-    redis.call('HSET', desired_key, 'epoch', integer(math.max(epoch, stored_epoch()) + 1))
+    redis.call('HSET', desired_key, 'epoch', integer(math.max(epoch, desired_number(desired_key, 'epoch')) + 1))
   elseif mark ~= '' then
     redis.call('HSET', desired_key, slot, '1' .. mark .. stored)
     if session and not was then count_desired(pool, 'sessions', 1) end
@@ -84,7 +81,6 @@ for i = 1, #changes do
   end
 end
 if job == '1' then redis.call('HSET', desired_key, 'do:' .. id, '1-' .. stored) end
-if #changes > 0 or job == '1' then count_desired(pool, 'seq', 1) end
 -- A command is active also when the stream cannot be written, because all readers poll the state.
 entry = integer(now_ms) .. '-0'
 if has_type({}, control_key, 'stream') then

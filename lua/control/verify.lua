@@ -10,7 +10,7 @@ local rows     = cmsgpack.unpack(ARGV[1])  -- rows: slot value verdict starts wi
 local seq      = ARGV[2]                   -- str: seq of the state that was read
 local sessions = ARGV[3]                   -- str: correct number of stopped sessions; empty: the stored one is correct
 --@include notify: notify_supervisor
---@include desired: is_active, count_desired
+--@include desired: is_active, count_desired, raise_seq
 --@include limit: set_limit
 
 local desired_key = pool .. ':desired'
@@ -50,7 +50,7 @@ if sessions ~= '' and (redis.call('HGET', desired_key, 'seq') or '') == seq then
 end
 for i = 1, #rows do verify(rows[i]) end
 if undone > 0 or sessions ~= '' then
-  count_desired(pool, 'seq', 1)
+  raise_seq(pool, 0)
   notify_supervisor(pool, 'agents')
 end
 return undone

@@ -1,6 +1,6 @@
 -- The desired state: active commands.
 --@include time: integer
---@include key: percent_encode
+--@include key: has_type, percent_encode
 --@include envelope: session_of
 --@include version: version_scope
 
@@ -41,11 +41,35 @@ local function suspended_scopes(queue, skill, envelope, refused)
   return scopes
 end
 
--- Adds to a number of the desired state. A value that is no number of at most 15 digits counts as 0, so that a corrupt
+-- Returns a number of the desired state. A value that is no number of at most 15 digits counts as 0, so that a corrupt
 -- value neither blocks commands nor freezes the number.
+local function desired_number(key, field)
+  local found = tonumber(string.match(redis.call('HGET', key, field) or '', '^%d+$') or 0)
+  return found < 1e15 and found or 0
+end
+
+-- Adds to a number of the desired state.
 local function count_desired(pool, field, by)
   local desired_key = pool .. ':desired'
-  local was = tonumber(string.match(redis.call('HGET', desired_key, field) or '', '^%d+$') or 0)
-  if was >= 1e15 then was = 0 end
-  redis.call('HSET', desired_key, field, integer(math.max(0, was + by)))
+  redis.call('HSET', desired_key, field, integer(math.max(0, desired_number(desired_key, field) + by)))
+end
+
+-- Drops revisions that belong to a desired state that is lost.
+local function check_revisions(pool)
+  local revisions_key = pool .. ':desired:revisions'
+  if not has_type({}, revisions_key, 'hash')
+    or desired_number(revisions_key, 'seq') > desired_number(pool .. ':desired', 'seq') then
+    redis.call('UNLINK', revisions_key)
+  end
+end
+
+-- Raises the number of the desired state, at least to a time in ms, and returns it; a command notes it as the revision of
+-- its slots. Times keep the number unique, even after Redis lost its last writes.
+local function raise_seq(pool, at_least)
+  check_revisions(pool)
+  local desired_key = pool .. ':desired'
+  local seq = math.max(desired_number(desired_key, 'seq') + 1, at_least)
+  redis.call('HSET', desired_key, 'seq', integer(seq))
+  redis.call('HSET', pool .. ':desired:revisions', 'seq', integer(seq))
+  return integer(seq)
 end

@@ -11,12 +11,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.control.commands import KINDS, Command, LogLevel, SetLogLevel, decode_command
-from orchestrator.core.command_record import Issued, SlotValue, read_slot_value
+from orchestrator.core.command_record import Issued, SlotValue, pack_slot_value, read_slot_value
 from orchestrator.core.errors import InvalidInput
 from orchestrator.core.slots import LOG_LEVEL, STOP_ALL, VERIFIED, drain_slot, job_slot, parse_slot, stop_slot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from orchestrator.control.signing import Signer
 
@@ -41,11 +41,13 @@ class ActiveCommand:
         slot: its slot, as `stop:agent:editor`.
         mark: see `commands.DesiredChange`.
         issued: its envelope, with actor, reason and time.
+        value: of the slot, as it is stored.
     """
 
     slot: str
     mark: str
     issued: Issued
+    value: bytes = field(default=b"", compare=False, repr=False)
 
     @property
     def interrupts(self) -> bool:
@@ -74,6 +76,8 @@ class Desired:
         jobs: the jobs of the supervisor, oldest first.
         config: the published configuration values by key.
         doubtful: slots with a damaged or unsigned value.
+        revisions: by slot the `seq` of its last change; without those of old changes.
+        pruned: highest revision of an ended command that was removed from `revisions`.
     """
 
     seq: int = 0
@@ -82,6 +86,13 @@ class Desired:
     jobs: Sequence[ActiveCommand] = ()
     config: Mapping[str, ActiveCommand] = field(default_factory=dict)
     doubtful: frozenset[str] = frozenset()
+    revisions: Mapping[str, int] = field(default_factory=dict)
+    pruned: int = 0
+
+    @property
+    def commands(self) -> dict[str, ActiveCommand]:
+        """The active commands and the configuration values by slot."""
+        return {**self.active, **{found.slot: found for found in self.config.values()}}
 
     def stop_of(self, *, agent: str, skill: str | None = None, session: str | None = None) -> ActiveCommand | None:
         """Return the widest stop that applies to such a task, or None if it may start."""
@@ -124,8 +135,8 @@ NOTHING: Final = Desired()
 """The empty desired state."""
 
 
-def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
-    """Parse the reply to `HGETALL` on `desired`."""
+def read_desired(reply: Sequence[bytes], signer: Signer, revisions: Sequence[bytes] = ()) -> Desired:
+    """Parse the replies to `HGETALL` on `desired` and, if they are needed, on its revisions, which were read first."""
     fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
     seq, epoch = read_number(fields.pop("seq", b"0")), read_number(fields.pop("epoch", b"0"))
     fields.pop("sessions", None)
@@ -140,10 +151,20 @@ def read_desired(reply: Sequence[bytes], signer: Signer) -> Desired:
             doubtful.add(slot)
             found = read_slot(slot, fields.get(VERIFIED + slot), signer)
         if found is not None and not found.ended:
-            active[slot] = ActiveCommand(slot, found.mark, found.issued)
+            active[slot] = ActiveCommand(slot, found.mark, found.issued, pack_slot_value(found))
     jobs = [active.pop(slot) for slot in list(active) if parse_slot(slot).verb == "do"]
     config = {parsed.name: active.pop(slot) for slot in list(active) if (parsed := parse_slot(slot)).verb == "config"}
-    return Desired(seq, epoch, active, tuple(jobs), config, frozenset(doubtful))
+    noted = {name.decode(errors="replace"): read_number(value) for name, value in _pairs(revisions)}
+    if noted.pop("seq", 0) > seq:
+        noted = {}  # of a desired state that is lost
+    pruned = noted.pop("pruned", 0)
+    # What became of a slot is unknown if this version cannot read it.
+    noted = {slot: number for slot, number in noted.items() if slot not in doubtful and parse_slot(slot).verb in _SORTS}
+    return Desired(seq, epoch, active, tuple(jobs), config, frozenset(doubtful), noted, pruned)
+
+
+def _pairs(reply: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
+    return zip(reply[::2], reply[1::2], strict=True)
 
 
 def _judge_slot(slot: str, value: bytes | None, verified: bytes | None, signer: Signer) -> SlotValue | None:

@@ -132,6 +132,53 @@ def verify(
     return Call("control/verify", args, int)
 
 
+class RestoreRow(NamedTuple):
+    """A slot that Redis has lost, in the column order of `lua/control/restore.lua`.
+
+    Attributes:
+        slot: its name.
+        revision: of its last change.
+        value: as it was stored, or empty if its command has ended.
+        starts: of an active limit: count of its rate.
+        window_us: of an active limit: window of its rate.
+    """
+
+    slot: str
+    revision: int
+    value: bytes = b""
+    starts: int | None = None
+    window_us: int | None = None
+
+
+def restore(
+    keys: PoolKeys, *, rows: Sequence[RestoreRow], verified: bool, epoch: int, pruned: int, now_us: str = ""
+) -> Call[int]:
+    """Write up to 500 lost slots back, and return the number of written ones.
+
+    Args:
+        keys: of the pool.
+        rows: the slots.
+        verified: whether their signatures were verified.
+        epoch: the known epoch.
+        pruned: the highest revision that is known to be pruned.
+        now_us: test override.
+    """
+    args: Arguments = {
+        "pool": keys.root,
+        "rows": pack_rows([(row.slot, row.revision, opaque(row.value), *row[3:]) for row in rows]),
+        "sealed": "1" if verified else "",
+        "epoch": epoch,
+        "pruned": pruned,
+        "now_arg": now_us,
+    }
+    return Call("control/restore", args, int)
+
+
+def prune(keys: PoolKeys, *, rows: Sequence[tuple[str, int]]) -> Call[int]:
+    """Forget up to 500 revisions of ended commands (slot, revision), and return the number of forgotten ones."""
+    return Call("control/prune", {"pool": keys.root, "rows": pack_rows(rows)}, int)
+
+
 class ReceiptRow(NamedTuple):
     """Receipt for one command; `word`: received, done, refused, failed or progress."""
 

@@ -184,6 +184,13 @@ POOL_KEYS: Final = (
         "permanent",
         permanent=True,
     ),
+    KeyKind(
+        "desired:revisions",
+        "hash",
+        "per slot of `desired` the `seq` of its last change; `seq`, `pruned` (highest revision that was removed)",
+        "permanent; a slot goes an hour after its command has ended",
+        permanent=True,
+    ),
     KeyKind("nonce:CMD", "string", "entry of a command and token of its sender", "an hour after it may be accepted"),
     KeyKind("receipts:CMD", "hash", "per worker or supervisor: ms, word, detail", "7 days"),
     KeyKind("selection:CMD", "list", "tasks that a job applies to", "until the job is done; at most 7 days"),
@@ -425,6 +432,11 @@ class PoolKeys:
     def desired(self) -> str:
         """Key of the desired state: the active commands."""
         return f"{self.root}:desired"
+
+    @property
+    def desired_revisions(self) -> str:
+        """Key of the revisions of the desired state."""
+        return f"{self.root}:desired:revisions"
 
     def nonce(self, command: str) -> str:
         """Key of the replay protection of a command."""

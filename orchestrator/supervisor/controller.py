@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 import anyio
 
 from orchestrator.control import scripts
+from orchestrator.control.desired import NOTHING, read_desired
 from orchestrator.control.entries import READ_COUNT, ControlEntry, read_entry
 from orchestrator.control.receipts import SUPERVISOR
 from orchestrator.control.records import without_replays
+from orchestrator.control.restoring import merge, prune_revisions
 from orchestrator.control.signing import signer_of
 from orchestrator.control.verification import verify_desired_state
 from orchestrator.core.backoff import Pauses
@@ -49,6 +51,7 @@ class Controller:
         self._signer = signer_of(services.settings, place=services.keys.root)
         self._level: Level | None = None
         self._applied_seq: int | None = None
+        self._known = NOTHING
         self._may_hold = False
         self._applying = anyio.Lock()
 
@@ -100,7 +103,23 @@ class Controller:
 
     async def _apply_desired_state(self) -> None:
         async with self._applying:
+            await self._restore_lost()
             await self._apply(await verify_desired_state(self._services.store, self._signer))
+
+    async def _restore_lost(self) -> None:
+        """Write back what Redis has lost since this supervisor last read the desired state."""
+        store, keys = self._services.store, self._services.keys
+        # The revisions first, so that they are never newer than the state.
+        revisions = await store.execute("HGETALL", keys.desired_revisions)
+        stored = read_desired(await store.execute("HGETALL", keys.desired), self._signer, revisions)
+        merged = merge(self._known, stored)
+        if merged.lost:
+            _log.error("desired_state_lost", slots=merged.lost)
+        self._known = merged.desired
+        for call in merged.calls(keys, self._signer):
+            await store.call(call)
+        if merged.complete:
+            await prune_revisions(store, stored)
 
     async def _apply(self, desired: Desired) -> None:
         if desired.log_level != self._level:

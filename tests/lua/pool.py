@@ -126,6 +126,11 @@ def row(task_id: str | None = None, *, priority: int = 2, reply: str = "", **fie
     return Row(id_[:24] + node(reply) if reply else id_, **{"rank": rank(priority), **fields})
 
 
+def seq(changes: int) -> bytes:
+    """The number of the desired state after so many changes at the start of the clock."""
+    return str(START_US // 1000 + changes - 1).encode()
+
+
 def node(client: str) -> str:
     """The last group of the ids that a client makes which tests call by a name."""
     return f"8{crc32(client.encode()):011x}"

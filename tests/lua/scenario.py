@@ -151,6 +151,17 @@ def play_orders(pool: Pool) -> None:
     forged = control_scripts.VerificationRow("stop:all", b"1-forged", control_scripts.Verification.FALSE)
     pool.call(control_scripts.verify(keys, rows=[forged], seq=pool.desired()["seq"]))
     assert "stop:all" not in pool.desired()
+    lost = control_scripts.RestoreRow("stop:all", pool.now_ms + 9, pool.desired()["seq"])
+    assert pool.call(control_scripts.restore(keys, rows=[lost], verified=False, epoch=0, pruned=0)) == 1
+    assert (
+        pool.call(
+            control_scripts.restore(
+                keys, rows=[lost._replace(revision=lost.revision + 1, value=b"")], verified=True, epoch=0, pruned=0
+            )
+        )
+        == 1
+    )
+    assert pool.call(control_scripts.prune(keys, rows=[("stop:all", lost.revision + 1)])) == 1
     pool.call(control_scripts.receipt(keys, rows=[control_scripts.ReceiptRow(issued.id, "w2", "done")]))
     pool.call(control_scripts.refuse(keys, rows=[control_scripts.RefusedRow("1-1", b"x", b"", "unreadable")]))
     (_, job) = pool.append(RetryTasks(count=1, digest="d"))

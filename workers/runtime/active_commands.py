@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import anyio
 
 from orchestrator.control.desired import NOTHING, read_desired
+from orchestrator.control.restoring import Merged, merge
 from orchestrator.control.signing import signer_of
+from orchestrator.core.log import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from orchestrator.services import Services
     from orchestrator.workers.runtime.attempt import Attempt
     from orchestrator.workers.runtime.in_flight import InFlight
+
+_log = get_logger(__name__)
 
 
 class WorkerCommands:
@@ -40,6 +44,14 @@ class WorkerCommands:
         """Return the stop command that forbids this start, or None if it may start."""
         return self.desired.stop_of(agent=agent, skill=skill, session=session)
 
+    def accept(self, stored: Desired) -> Merged:
+        """Take over the stored state, except for what Redis has lost; the caller writes that back."""
+        merged = merge(self.desired, stored)
+        if merged.lost:
+            _log.error("desired_state_lost", slots=merged.lost)
+        self.desired = merged.desired
+        return merged
+
     def notify_changed(self) -> None:
         """Wake all `until` calls; call it in the event loop."""
         self._changed.set()
@@ -56,13 +68,14 @@ class WorkerCommands:
         Raises:
             StoreError: Redis did not answer.
         """
+        keys, signer = services.keys, signer_of(services.settings, place=services.keys.root)
 
-        async def read() -> list[bytes]:
-            reply: list[bytes] = await services.store.execute("HGETALL", services.keys.desired)
-            return reply
+        async def read() -> Desired:
+            # The revisions first, so that they are never newer than the state.
+            revisions = await services.store.execute("HGETALL", keys.desired_revisions)
+            return read_desired(await services.store.execute("HGETALL", keys.desired), signer, revisions)
 
-        reply = await services.store.read_with_retry(read, retry_for_s=services.settings.redis.command_timeout_s)
-        self.desired = read_desired(reply, signer_of(services.settings, place=services.keys.root))
+        self.desired = await services.store.read_with_retry(read, retry_for_s=services.settings.redis.command_timeout_s)
 
 
 def interrupted(desired: Desired, in_flight: InFlight) -> list[tuple[Attempt, ActiveCommand]]:

@@ -126,10 +126,15 @@ class CommandListener:
             StoreError: Redis did not answer.
         """
         if self._state_outdated:
-            reply = store.execute("HGETALL", self._parts.services.keys.desired)
-            self._parts.commands.desired = read_desired(reply, self._signer)
-            self._state_outdated = False
+            keys = self._parts.services.keys
+            # The revisions first, so that they are never newer than the state.
+            revisions = store.execute("HGETALL", keys.desired_revisions)
+            stored = read_desired(store.execute("HGETALL", keys.desired), self._signer, revisions)
+            merged = self._parts.commands.accept(stored)
             self._notify_loop()
+            for call in merged.calls(keys, self._signer):
+                store.call(call)
+            self._state_outdated = not merged.complete
             self._receipts.acknowledge_active()
         entries, self._unchecked = self._unchecked, []
         if entries:

@@ -12,6 +12,7 @@ from orchestrator.control.signing import Signer
 from orchestrator.core.command_record import read_slot_value, unpack_issued
 from orchestrator.core.ids import new_task_id
 from tests.helpers.cases import each_case
+from tests.lua.pool import seq
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -27,7 +28,7 @@ def test_accepted(pool: Pool) -> None:
     answer, issued = pool.append(STOP)
     assert answer.status == "accepted"
     desired = pool.desired()
-    assert (desired["seq"], "sessions" in desired) == (b"1", False)
+    assert (desired["seq"], "sessions" in desired) == (seq(1), False)
     found = read_slot_value(desired["stop:all"])
     assert (found.mark, found.issued, found.signature, found.ended) == ("-", issued, "", False)
     ((entry, fields),) = pool.execute("XRANGE", pool.keys.control, "-", "+")
@@ -40,7 +41,7 @@ def test_start_without_a_secret(pool: Pool) -> None:
     """The slot is emptied; only the number of the state stays."""
     pool.append(STOP)
     pool.append(make_command("start", {}))
-    assert pool.desired() == {"seq": b"2"}
+    assert pool.desired() == {"seq": seq(2)}
 
 
 def test_start_with_a_secret(pool: Pool) -> None:
@@ -181,8 +182,8 @@ def test_damaged_numbers(pool: Pool, field: str, damage: bytes) -> None:
     assert answer.status == "accepted"
     desired = pool.desired()
     assert "stop:session:s" in desired
-    assert (desired["seq"], desired["sessions"]) == (b"1", b"1")
-    assert read_desired(pool.execute("HGETALL", pool.keys.desired), Signer("", "", pool.keys.root)).seq == 1
+    assert (desired["seq"], desired["sessions"]) == (seq(1), b"1")
+    assert read_desired(pool.execute("HGETALL", pool.keys.desired), Signer("", "", pool.keys.root)).seq == int(seq(1))
 
 
 def test_a_stop_where_nothing_can_be_announced(pool: Pool) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.control.commands import CancelTasks
 from orchestrator.control.scripts import finish_job, select
+from tests.lua.pool import seq
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -50,7 +51,7 @@ def test_settle(pool: Pool) -> None:
     pool.execute("HSET", pool.keys.desired, f"verified:do:{issued.id}", "x")
     call = finish_job(pool.keys, id_=issued.id, sender="supervisor", status="done", detail="1 cancelled")
     assert pool.call(call) is True
-    assert pool.desired() == {"seq": b"1"}
+    assert pool.desired() == {"seq": seq(1)}
     assert selected(pool, issued.id) == []
     noted = pool.execute("HGET", pool.keys.receipts(issued.id), "supervisor")
     assert noted.decode() == f"{pool.now_ms} done 1 cancelled"

@@ -9,6 +9,7 @@ import pytest
 from orchestrator.control.commands import Stop, make_command
 from orchestrator.control.scripts import Verification, VerificationRow, verify
 from tests.helpers.cases import each_case
+from tests.lua.pool import seq
 
 if TYPE_CHECKING:
     from tests.lua.pool import Pool
@@ -35,7 +36,7 @@ def test_true(pool: Pool) -> None:
     """It is remembered; nothing else changes, and nobody is rung."""
     value = stopped(pool)
     assert judge(pool, value, Verification.TRUE) == 0
-    assert pool.desired() == {STOP_SLOT: value, VERIFIED: value, "seq": b"1"}
+    assert pool.desired() == {STOP_SLOT: value, VERIFIED: value, "seq": seq(1)}
     with pool.unchanged():
         judge(pool, value, Verification.TRUE)
 
@@ -45,7 +46,7 @@ def test_truly_ended(pool: Pool) -> None:
     judge(pool, stopped(pool), Verification.TRUE)
     pool.append(make_command("start", {}), secret=SECRET)
     assert judge(pool, pool.desired()[STOP_SLOT], Verification.TRUE) == 0
-    assert pool.desired() == {"seq": b"2"}
+    assert pool.desired() == {"seq": seq(2)}
 
 
 @pytest.mark.parametrize("forged", [b"0" + b"-" * 100, b"1garbage", b"", b"\xff\xfe"])
@@ -58,7 +59,7 @@ def test_false(pool: Pool, forged: bytes) -> None:
     else:
         pool.execute("HDEL", pool.keys.desired, STOP_SLOT)
     assert judge(pool, forged, Verification.FALSE) == 1
-    assert pool.desired() == {STOP_SLOT: value, VERIFIED: value, "seq": b"2"}
+    assert pool.desired() == {STOP_SLOT: value, VERIFIED: value, "seq": seq(2)}
     assert pool.notifications() == ["agents"]
 
 
@@ -70,7 +71,7 @@ def test_false_with_what_was_ordered_last(pool: Pool) -> None:
         pool.call(verify(pool.keys, rows=[VerificationRow(STOP_SLOT, b"0-forged", Verification.FALSE, again=value)]))
         == 1
     )
-    assert pool.desired() == {STOP_SLOT: value, VERIFIED: b"an order before", "seq": b"2"}
+    assert pool.desired() == {STOP_SLOT: value, VERIFIED: b"an order before", "seq": seq(2)}
 
 
 def test_false_without_verification(pool: Pool) -> None:
@@ -84,7 +85,7 @@ def test_over(pool: Pool) -> None:
     """What is over goes with its verification, whatever that says."""
     judge(pool, stopped(pool), Verification.TRUE)
     assert judge(pool, pool.desired()[STOP_SLOT], Verification.OVER) == 1
-    assert pool.desired() == {"seq": b"2"}
+    assert pool.desired() == {"seq": seq(2)}
 
 
 @each_case("verification", list(Verification), fresh="pool")
@@ -102,9 +103,9 @@ def test_sessions(pool: Pool) -> None:
     with pool.unchanged():
         pool.call(verify(pool.keys, rows=[], seq=b"0"))
     row = VerificationRow("stop:session:b", b"1-forged", Verification.OVER)
-    pool.call(verify(pool.keys, rows=[row], seq=b"1", sessions=2))
+    pool.call(verify(pool.keys, rows=[row], seq=seq(1), sessions=2))
     assert pool.desired()["sessions"] == b"1"
-    assert pool.desired()["seq"] == b"2"
+    assert pool.desired()["seq"] == seq(2)
 
 
 def test_limit(pool: Pool) -> None:
