@@ -110,7 +110,8 @@ class LockWaiter:
         call = scripts.drop(keys, rows=[(lock, nonce)])
         try:
             (dropped,) = await self._store.call(call)
-            await self.wake(keys, lock, dropped.wake)
+            if dropped.wake:
+                await self.wake(keys, lock, dropped.wake)
         except ServerUnavailable:
             return await self._retry_release(keys, lock, call)
         except StoreError as failure:
@@ -160,7 +161,8 @@ class LockWaiter:
     ) -> TakeResult:
         until_s = time.monotonic() + wait_s
         got = await self._try_take(make_call, until_s, woken=False, ttl_ms=ttl_ms)
-        await self.wake(keys, lock, got.reply.wake)
+        if got.reply.wake:
+            await self.wake(keys, lock, got.reply.wake)
         if got.reply.status is not TakeStatus.HELD or wait_s <= 0:
             return got
         async with self._wake_read(keys.wake(lock), until_s) as wake_read:
@@ -169,7 +171,8 @@ class LockWaiter:
                 lapses_s = max(0.01, got.reply.left_ms / 1000 + 0.005)
                 woken = await wake_read.wait(min(left_s, POLL_EVERY_S, lapses_s))
                 got = await self._try_take(make_call, until_s, woken=woken, ttl_ms=ttl_ms)
-                await self.wake(keys, lock, got.reply.wake)
+                if got.reply.wake:
+                    await self.wake(keys, lock, got.reply.wake)
                 if got.reply.status is not TakeStatus.HELD:
                     break
         return got

