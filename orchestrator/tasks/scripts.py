@@ -341,6 +341,22 @@ def renew(
     return Call("tasks/renew", args, parse)
 
 
+def return_unseen(
+    keys: PoolKeys, *, worker: str, agent: str, held: Iterable[str], idle_ms: int, limit: int, now_us: str = ""
+) -> Call[list[str]]:
+    """Requeue entries of a living worker that it does not hold; return the removed entries."""
+    args: Arguments = {
+        "pool": keys.root,
+        "worker": worker,
+        "agent": agent,
+        "held": pack_rows([(entry,) for entry in held]),
+        "idle_ms": idle_ms,
+        "limit": limit,
+        "now_arg": now_us,
+    }
+    return Call("tasks/return_unseen", args, lambda reply: [entry.decode() for entry in reply])
+
+
 class Adopted(NamedTuple):
     """Reply of `adopt`; `suspects` tells whether suspects wait in the pool."""
 

@@ -610,6 +610,13 @@ class Model:
         self.counts["abandoned"] += len(mine)
         return len(mine), going_on
 
+    def return_unseen(self, name: str, worker: str, held: Iterable[str], limit: int) -> list[str]:
+        """lua/tasks/return_unseen.lua, with entries of any age."""
+        agent, held = self.agents[name], set(held)
+        unseen = [entry for entry in agent.inbox if entry.consumer == worker and entry.id not in held][:limit]
+        self.counts["given_back"] += sum([self._recover(agent, entry, died=False) for entry in unseen])
+        return [entry.id for entry in unseen]
+
     def recover(self, name: str, limit: int, *, every_ms: int) -> tuple[int, bool]:
         """lua/tasks/recover.lua. An aged entry is one that is overdue."""
         agent = self.agents[name]

@@ -373,6 +373,14 @@ class Pool:
             )
         )
 
+    def return_unseen(
+        self, worker: str, *, held: Iterable[str] = (), idle_ms: int = 0, agent: str = "ed", limit: int = 500
+    ) -> list[str]:
+        """Run return_unseen."""
+        return self.call(
+            task_scripts.return_unseen(self.keys, worker=worker, agent=agent, held=held, idle_ms=idle_ms, limit=limit)
+        )
+
     def recover(
         self,
         agent: str = "ed",

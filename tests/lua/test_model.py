@@ -71,7 +71,8 @@ MUST_FIRE = [
         "crash",
     ],
     *[f"finish {kind.value}" for kind in VerdictKind],
-    *["woken", "finish, stale generation", "renew", "lease_expires", "adopted", "abandoned", "change_skills", "repeat"],
+    *["woken", "finish, stale generation", "renew", "lease_expires", "adopted", "abandoned", "return_unseen"],
+    *["change_skills", "repeat"],
     *[
         "recovered",
         "lost",
@@ -560,6 +561,19 @@ class Machine(RuleBasedStateMachine):
         self.compare(found, expected)
         fired["adopted"] += len(found)
         return found
+
+    @precondition(lambda self: any(agent.inbox for agent in self.model.agents.values()))
+    @rule(i=st.integers(0, 4), limit=st.sampled_from([1, 500]))
+    def return_unseen(self, i: int, limit: int) -> None:
+        """The heartbeat of a worker returns what its event loop has not seen."""
+        worker = self.workers[i]
+
+        def step() -> None:
+            found = self.pool.return_unseen(worker.name, held=worker.holds, agent=worker.agent, limit=limit)
+            assert found == self.model.return_unseen(worker.agent, worker.name, worker.holds, limit)
+            fired["return_unseen"] += len(found)
+
+        self.act("return_unseen", step)
 
     @precondition(lambda self: any(agent.inbox for agent in self.model.agents.values()))
     @rule(i=st.integers(0, 4), limit=st.sampled_from([1, 500]))

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 POLLS_PER_LEASE: Final = 5
 """Checks of an inbox per lease, also when nothing arrives (protocol rule 10). A blocking read lasts at most as long."""
+FRESH_SHARE: Final = 1 / 3
+"""Share of a lease for which the worker starts the entries of a reply without asking whether they are still its own. A
+blocking read takes less. The heartbeat returns entries that were not seen later than that (`UNSEEN_SHARE`)."""
 LIMITED_MAX_AGE_MS: Final = 1000
 """Oldest grant of a rate limit that a start may use; older entries are returned (protocol rule 14)."""
 
@@ -200,7 +203,7 @@ class Fetcher:
             The entries of this worker, and the time from which their leases count.
         """
         now_s = time.monotonic()
-        if not deliveries or now_s - asked_s <= self._lease_s / 2:
+        if not deliveries or now_s - asked_s <= self._lease_s * FRESH_SHARE:
             return deliveries, asked_s
         rows = [(one.entry, one.task_id, one.generation) for one in deliveries]
         call = scripts.renew(self._services.keys, worker=self._parts.worker, agent=self._agent.name, rows=rows)

@@ -31,12 +31,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from orchestrator.workers.agent import Agent
+    from orchestrator.workers.runtime.attempt import Attempt
     from orchestrator.workers.runtime.parts import WorkerParts
     from orchestrator.workers.runtime.throughput import Throughput
     from orchestrator.workers.runtime.watchdog import LoopWatchdog
 
 END_TIMEOUT_S: Final = 1.0
 """Time for the last heartbeat of a stopping worker. Without an answer the thread ends later, or with the process."""
+UNSEEN_SHARE: Final = 0.55
+"""Share of a lease after which entries that the event loop has not seen are returned. It is far enough from
+`FRESH_SHARE` of the fetcher, within which the loop starts them, and from the end of the lease, at which a peer would
+count a death: heartbeats are at most a third of a lease apart."""
+RETURN_LIMIT: Final = 500
 
 _log = get_logger(__name__)
 
@@ -221,7 +227,9 @@ class Heartbeat:
     def _renew(self, store: SyncStore, agent: str, lease_s: float) -> None:
         in_flight = self._parts.in_flight
         attempts = in_flight.of(agent)
-        if not attempts and not self._surplus.get(agent):
+        # `_run` has asked the loop at every heartbeat.
+        blocked = self._probe.unanswered_s() > self._every_s / 2
+        if not attempts and not self._surplus.get(agent) and not blocked:
             # There is no lease to renew. The fetcher itself asks for entries that were lost on the way.
             return
         rows = [(one.delivery.entry, one.delivery.task_id, one.delivery.generation) for one in attempts]
@@ -232,14 +240,37 @@ class Heartbeat:
             if status is not LeaseStatus.LOST:
                 attempt.leased_until_s = sent_s + lease_s
             if status is LeaseStatus.LOST and in_flight.get(agent, attempt.delivery.entry) is attempt:
-                attempt.mark_lease_lost()
-                self._loop.call_soon_threadsafe(attempt.stop, StopCause.LEASE_LOST)
+                self._lose(attempt)
             elif status is LeaseStatus.CANCELLED:
                 self._loop.call_soon_threadsafe(attempt.stop, StopCause.CANCELLED)
         # More pending than held: a read is under way, or, the second time in a row, a reply was lost (protocol rule 9).
         self._surplus[agent] = self._surplus.get(agent, 0) + 1 if pending > len(attempts) else 0
         if self._surplus[agent] >= 2:
             self._loop.call_soon_threadsafe(self._callbacks.entries_lost, agent)
+        if self._surplus[agent] >= (1 if blocked else 2):
+            self._return_unseen(store, agent, lease_s)
+
+    def _return_unseen(self, store: SyncStore, agent: str, lease_s: float) -> None:
+        """Requeue entries that the event loop, blocked or too busy, has not seen, so that no peer counts a death."""
+        in_flight = self._parts.in_flight
+        call = scripts.return_unseen(
+            self._parts.services.keys,
+            worker=self._parts.worker,
+            agent=agent,
+            held=[one.delivery.entry for one in in_flight.of(agent)],
+            idle_ms=int(lease_s * UNSEEN_SHARE * 1000),
+            limit=RETURN_LIMIT,
+        )
+        returned = store.call(call)
+        if returned:
+            _log.warning("unseen_entries_returned", agent=agent, count=len(returned))
+        for entry in returned:
+            if (attempt := in_flight.get(agent, entry)) is not None:
+                self._lose(attempt)
+
+    def _lose(self, attempt: Attempt) -> None:
+        attempt.mark_lease_lost()
+        self._loop.call_soon_threadsafe(attempt.stop, StopCause.LEASE_LOST)
 
     # --------------------------------------------------------------------------------------------------------- locks
 
