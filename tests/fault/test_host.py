@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
@@ -24,12 +26,11 @@ from tests.helpers.subprocesses import alive
 from tests.helpers.team import make_settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import redis
 
     from orchestrator.core.settings import Settings
     from orchestrator.store.keys import PoolKeys
+    from tests.faultkit.processes import ActorProcess
     from tests.helpers.attempt_log import AttemptLog
 
 AGENTS = "tests.fault.parent_agents:parent"
@@ -51,6 +52,36 @@ async def test_what_a_worker_started_ends_with_it(
             other, child = await (await orc.submit("spawn")).result(timeout=15)
             assert other != worker
             os.kill(child, signal.SIGKILL)
+
+
+async def test_a_replacement_inherits_no_connection_of_its_host(
+    redis_server: RedisServer, prefix: str, attempt_log: AttemptLog
+) -> None:
+    """The entries of a dead worker go back over a connection that no later worker of the host keeps open."""
+    settings = make_settings(redis_server.url, prefix, leader_lease_s=1.0)
+    with ExitStack() as stack:
+        stack.enter_context(subprocesses.supervisor(settings))
+        host = stack.enter_context(subprocesses.host(settings, attempt_log, processes=1, agents=AGENTS))
+        async with Orchestrator(settings=settings) as orc:
+            worker, child = await (await orc.submit("spawn")).result(timeout=15)
+            for deaths in (1, 2):  # the second replacement is forked after the first death was settled
+                os.kill(worker, signal.SIGKILL)
+                await wait_for(partial(_settled, host, deaths), "the host to settle a death", 15)
+                worker, child = await (await orc.submit("spawn")).result(timeout=15)
+            assert not _sockets(host.pid) & _sockets(worker)
+            os.kill(child, signal.SIGKILL)
+
+
+def _settled(host: ActorProcess, deaths: int) -> bool:
+    return host.output.count("entries_abandoned") >= deaths
+
+
+def _sockets(pid: int) -> set[str]:
+    opened = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            opened.add(str(file.readlink()))
+    return {target for target in opened if target.startswith("socket:")}
 
 
 @pytest.mark.parametrize("death", ["killed", pytest.param("frozen", marks=pytest.mark.slow)])
