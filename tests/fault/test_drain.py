@@ -71,10 +71,10 @@ async def working(team: LocalTeam, agent: Agent, *, url: str | None = None, **ch
 class Begun:
     """An agent whose tasks note that they began, and hold until they are let go."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self) -> None:
         self.agent, self.began, self.let_go = Agent("holder", concurrency=4), list[str](), anyio.Event()
 
-        @self.agent.skill(**options)
+        @self.agent.skill
         async def hold(ctx: TaskContext) -> None:
             self.began.append(ctx.task_id)
             await self.let_go.wait()
@@ -86,27 +86,17 @@ async def given_back(handle: TaskHandle[Any]) -> bool:
     return info.state is TaskState.READY and info.attempts == len(info.deaths)
 
 
-async def test_what_waits_for_a_lock_goes_back(team: LocalTeam) -> None:
-    """A session's second task waits in its slot for the lock of the first, which goes on to its end."""
-    held = Begun(lock="session")
-    async with working(team, held.agent) as worker:
-        first = await team.orc.submit("hold", session="s")
-        await wait_for(lambda: held.began, "the first")
-        second = await team.orc.submit("hold", session="s")
-        await wait_for(lambda: len(worker._in_flight) == 2, "the second to wait in the worker")
-        worker.stop()
-        await wait_for(lambda: given_back(second), "the second to be given back", 0.8)
-        held.let_go.set()
-        await first.result(TIMEOUT_S)
-    assert held.began == [first.id]
+async def submit_dead(team: LocalTeam) -> TaskHandle[Any]:
+    """Submit a task that has died once, so that its worker records its start before it begins."""
+    handle = await team.orc.submit("hold")
+    await team.services.store.execute("HSET", team.services.keys.task(handle.id), "deaths", 1, "death:1", "1 w how")
+    return handle
 
 
 @pytest.mark.parametrize("end", ["stop", "cancel"])
 async def test_what_asks_whether_it_may_begin_goes_back(team: LocalTeam, proxy: FaultProxy, end: str) -> None:
     """The start of a task with a death is recorded first; while that is not answered, a stop or a cancel ends it."""
-    held = Begun()
-    handle = await team.orc.submit("hold")
-    await team.services.store.execute("HSET", team.services.keys.task(handle.id), "deaths", 1, "death:1", "1 w how")
+    held, handle = Begun(), await submit_dead(team)
     refused = proxy.fail_command(BEGIN, nth="every")
     async with working(team, held.agent, url=proxy.url, redis__command_timeout_s=60.0) as worker:
         await wait_for(lambda: refused.fired >= 2, "repeated calls", TIMEOUT_S)
@@ -160,18 +150,17 @@ async def test_a_blocked_loop_begins_nothing_after_the_signal(team: LocalTeam) -
     assert sorted(began) == sorted(handle.id for handle in handles), "each once"
 
 
-async def test_a_drained_worker_begins_nothing_until_it_is_resumed(team: LocalTeam) -> None:
+async def test_a_drained_worker_begins_nothing_until_it_is_resumed(team: LocalTeam, proxy: FaultProxy) -> None:
     """A drain by an operator gives back what waits; after the resume the worker takes it again."""
-    held = Begun(lock="session")
-    async with working(team, held.agent) as worker:
-        first = await team.orc.submit("hold", session="s")
-        await wait_for(lambda: held.began, "the first")
-        second = await team.orc.submit("hold", session="s")
-        await wait_for(lambda: len(worker._in_flight) == 2, "the second to wait in the worker")
+    held, handle = Begun(), await submit_dead(team)
+    refused = proxy.fail_command(BEGIN, nth="every")
+    async with working(team, held.agent, url=proxy.url, redis__command_timeout_s=60.0) as worker:
+        await wait_for(lambda: refused.fired >= 2, "repeated calls", TIMEOUT_S)
         await team.orc.admin.drain_worker(worker.id)
-        await wait_for(lambda: given_back(second), "the second to be given back", AT_ONCE_S)
-        held.let_go.set()
-        await first.result(TIMEOUT_S)
-        assert held.began == [first.id]
+        await wait_for(lambda: given_back(handle), "the task to be given back", AT_ONCE_S)
+        refused.stop()
+        assert not held.began
         await team.orc.admin.resume_worker(worker.id)
-        await second.result(TIMEOUT_S)
+        held.let_go.set()
+        await handle.result(TIMEOUT_S)
+    assert held.began == [handle.id]
