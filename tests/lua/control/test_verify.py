@@ -108,6 +108,18 @@ def test_sessions(pool: Pool) -> None:
     assert pool.desired()["seq"] == seq(2)
 
 
+def test_sessions_that_are_stopped_again(pool: Pool) -> None:
+    """A stop that was taken away and comes back counts once; one that stood all the time does not count again."""
+    slot = "stop:session:a"
+    pool.append(make_command("stop", {"session": "a"}), secret=SECRET)
+    value = pool.desired()[slot]
+    judge(pool, value, Verification.TRUE, slot)
+    for forged, counted in ((b"1-forged", b"1"), (b"0-forged", b"0")):
+        pool.execute("HSET", pool.keys.desired, slot, forged, "sessions", counted)
+        assert judge(pool, forged, Verification.FALSE, slot) == 1
+        assert pool.desired()["sessions"] == b"1"
+
+
 def test_limit(pool: Pool) -> None:
     """The rate of a verified order comes back with it; without one the defined rate does."""
     pool.execute("HSET", pool.keys.limits, "model", "10 60000000")

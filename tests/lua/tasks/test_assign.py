@@ -29,6 +29,16 @@ def test_unknown_agent(pool: Pool) -> None:
         assert pool.assign() == NOTHING
 
 
+def test_no_more_than_there_is_room(pool: Pool) -> None:
+    """Of several queues together an agent gets as many tasks as it has room for."""
+    pool.register(slots=3)
+    rows = [row(), row(queue="agent:ed", skill="sum"), row(), row(queue="agent:ed", skill="sum"), row()]
+    pool.put(*rows)
+    pool.assign()
+    assert pool.inbox_length() == 3
+    assert {each.task_id for each in pool.read()} == {each.id for each in rows[:3]}
+
+
 def test_assigns(pool: Pool) -> None:
     """A granted task is in the inbox with all that a worker needs, and nowhere else; its hash says where."""
     pool.register()

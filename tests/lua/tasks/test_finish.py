@@ -71,6 +71,16 @@ def test_dead_letters_are_forgotten_with_their_tasks(pool: Pool) -> None:
     assert pool.members(pool.keys.dead) == [second.task_id]
 
 
+def test_dead_letters_are_listed_until_then(pool: Pool) -> None:
+    """A new dead letter takes none off the list that is still kept."""
+    first = start(pool)
+    pool.end(first, VerdictKind.DEAD)
+    pool.sleep(DEAD_TTL_S * 1000 - 10)
+    second = start(pool)
+    pool.end(second, VerdictKind.DEAD)
+    assert pool.members(pool.keys.dead) == [first.task_id, second.task_id]
+
+
 def test_cancelled(pool: Pool) -> None:
     """A worker that obeyed a cancel ends the task as cancelled, for the reason that the canceller gave."""
     delivery = start(pool, reply="c1")
