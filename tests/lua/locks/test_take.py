@@ -175,3 +175,24 @@ def test_everything_goes_away(scope: Scope) -> None:
     assert {name.partition("}:")[2] for name in scope.names()} == {
         "fence", "lock:n", "lock:n:waiters", "lock:n:wake", "locks"
     }  # fmt: skip
+
+
+def test_a_short_wait_leaves_a_long_one(scope: Scope) -> None:
+    """A waiter with little patience does not shorten the registration of one with more."""
+    scope.take()
+    for wait_ms in (90_000, 1_000):
+        scope.take(wait_ms=wait_ms)
+    assert 149_000 < scope.left_ms("lock:n:waiters") <= 150_000
+    scope.take(wait_ms=120_000)
+    assert 179_000 < scope.left_ms("lock:n:waiters") <= 180_000
+
+
+def test_lifetimes_beside_the_lock(scope: Scope) -> None:
+    """The counter of fences lives for 30 days, the list of locks for a day, the token of a waiter for 5 s."""
+    holder = new_nonce()
+    scope.take(nonce=holder)
+    scope.take(wait_ms=1_000)
+    scope.drop("lock:n", holder)
+    day_ms = 86_400_000
+    for suffix, lifetime_ms in (("fence", 30 * day_ms), ("locks", day_ms), ("lock:n:wake", 5_000)):
+        assert lifetime_ms - 2_000 < scope.left_ms(suffix) <= lifetime_ms, suffix

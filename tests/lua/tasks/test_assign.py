@@ -29,6 +29,16 @@ def test_unknown_agent(pool: Pool) -> None:
         assert pool.assign() == NOTHING
 
 
+def test_a_field_beside_a_lane(pool: Pool) -> None:
+    """A task with a lane and a start time, and nothing else, starts like any other: it no longer waits to expire."""
+    pool.register()
+    (task,) = pool.put(row(lane="x", start_by_ms=pool.now_ms + 10, ttl_s=86_400))
+    assert len(pool.task(task)) == 5
+    assert pool.members(pool.keys.expiring) == [task]
+    pool.assign()
+    assert pool.members(pool.keys.expiring) == []
+
+
 def test_no_more_than_there_is_room(pool: Pool) -> None:
     """Of several queues together an agent gets as many tasks as it has room for."""
     pool.register(slots=3)

@@ -123,3 +123,18 @@ def test_cost_does_not_grow(pool: Pool) -> None:
         costs.append(pool.commands() - before)
         pool.deliver("w2", limit=300)
     assert costs[1] <= costs[0]
+
+
+def test_no_lifetime_is_shortened(pool: Pool) -> None:
+    """A renewal gives record, key and output a day at least, and leaves them a longer time that they have."""
+    pool.register()
+    pool.put(row(idem="k", digest="d"))
+    delivery = pool.one()
+    pool.watch(delivery.task_id)
+    keys = pool.keys
+    names = [keys.task(delivery.task_id), f"{keys.root}:idem:k", keys.out(delivery.task_id)]
+    for before_s, after_s in ((10, 86_400), (500_000, 500_000)):
+        for name in names:
+            pool.execute("EXPIRE", name, before_s)
+        pool.renew([delivery])
+        assert [pool.ttl_s(name) for name in names] == [after_s] * 3
