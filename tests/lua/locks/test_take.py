@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from orchestrator.locks.model import new_nonce
 from tests.lua.keyspace import without_lifetime
-from tests.lua.scope import HELD, TAKEN, TTL_MS, Scope
+from tests.lua.scope import HELD, TAKEN, TTL_MS, Scope, task_id
+
+if TYPE_CHECKING:
+    from orchestrator.locks.model import TakeReply
 
 pytestmark = pytest.mark.both_servers
 
@@ -196,3 +201,29 @@ def test_lifetimes_beside_the_lock(scope: Scope) -> None:
     day_ms = 86_400_000
     for suffix, lifetime_ms in (("fence", 30 * day_ms), ("locks", day_ms), ("lock:n:wake", 5_000)):
         assert lifetime_ms - 2_000 < scope.left_ms(suffix) <= lifetime_ms, suffix
+
+
+@pytest.mark.parametrize("lock", ["lock:n", "exec"])
+def test_a_waiter_that_takes_its_turn_waits_no_more(scope: Scope, lock: str) -> None:
+    """It leaves neither its registration nor a token, so that its own release frees the lock at once."""
+    holder, waiter, tasks = new_nonce(), new_nonce(), (task_id(), task_id())
+
+    def ask(nonce: str, task: str, **options: Any) -> TakeReply:
+        return (
+            scope.take(lock, nonce, **options) if lock == "lock:n" else scope.claim(lock, task, nonce=nonce, **options)
+        )
+
+    ask(holder, tasks[0])
+    assert ask(waiter, tasks[1], wait_ms=5_000).status == HELD
+    scope.drop(lock, holder)
+    assert ask(waiter, tasks[1], wait_ms=5_000, woken=True).status == TAKEN
+    left = {name.rpartition("}:")[2] for name in scope.names()}
+    assert left.isdisjoint({f"{lock}:waiters", f"{lock}:wake"})
+    # The same request again renews the lock and lists it.
+    scope.store.execute("PEXPIRE", scope.keys.key(lock), 1_000)
+    scope.store.execute("DEL", scope.keys.key("locks"))
+    assert ask(waiter, tasks[1]).status == TAKEN
+    assert scope.left_ms(lock) > 50_000
+    assert scope.store.execute("ZRANGE", scope.keys.key("locks"), 0, -1) == [lock.encode()]
+    scope.drop(lock, waiter)
+    assert scope.store.execute("EXISTS", scope.keys.key(lock)) == 0
