@@ -89,7 +89,6 @@ CALLED: Final = (
     "ZRANK KEY m",
     "ZREM KEY m",
     "ZREMRANGEBYSCORE KEY 0 1",
-    "ZUNIONSTORE KEY 1 KEY",
 )
 """Commands that only scripts call."""
 HINTS: Final = ("SPUBLISH KEY m", "SSUBSCRIBE KEY", "SUNSUBSCRIBE KEY")

@@ -151,8 +151,9 @@ def test_show(terminal: Terminal) -> None:
         {"name": "ü"},
     )
     assert "starts no earlier than" in terminal.orc("tasks", "show", task).out
-    dead = terminal.orc("tasks", "submit", "greet", "-a", "nme=x", "--wait", "-o", "id").out.strip()
-    assert "nme" in terminal.orc("tasks", "show", dead).out
+    dead = terminal.orc("tasks", "submit", "greet", "-a", "name=[]", "--wait", "-o", "id").out.strip()
+    assert "name: Input should be a valid string" in terminal.orc("tasks", "show", dead).out
+    assert "nme: not an argument" in terminal.orc("tasks", "submit", "greet", "-a", "nme=x").err
     assert terminal.orc("tasks", "show", UNKNOWN_ID).code == 3
 
 

@@ -19,7 +19,7 @@ from orchestrator.client.batcher import CHUNK_ROWS
 from orchestrator.client.client import Orchestrator
 from orchestrator.client.handle import TaskHandle
 from orchestrator.core.errors import OrchestratorError, ServerUnavailable, SubmitRefused, TaskCancelled
-from orchestrator.tasks.submission import Submission
+from orchestrator.tasks.submission import NamedArguments, Submission
 from orchestrator.testing.waiting import wait_for
 from tests.faultkit.commands import any_work, named
 from tests.faultkit.proxy import FaultProxy
@@ -156,6 +156,7 @@ class OutageScenario:
         """Open the client of one call."""
         proxy = await stack.enter_async_context(FaultProxy(self.server.url))
         orc = await stack.enter_async_context(Orchestrator(settings=self.settings(proxy.url)))
+        await know_versions(orc)
         handle = await orc.submit("old")
         self.actors[call] = Actor(call, proxy, orc, handle, accepted=set())
 
@@ -401,7 +402,13 @@ async def one_client(server: RedisServer, prefix: str) -> AsyncIterator[tuple[Or
     async with FaultProxy(server.url) as proxy:
         settings = local_settings(proxy.url, prefix, redis__command_timeout_s=TIMEOUT_S)
         async with Orchestrator(settings=settings) as orc:
+            await know_versions(orc)
             yield orc, proxy
+
+
+async def know_versions(orc: Orchestrator) -> None:
+    """Let a client read that no worker has registered the skill, so that a fault meets the submit itself."""
+    await orc._versions.check(NamedArguments("new", (), None, None))
 
 
 async def test_of_many_each_task_is_told(redis_server: RedisServer, prefix: str, redis_client: redis.Redis) -> None:
