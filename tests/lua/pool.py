@@ -515,10 +515,14 @@ class Pool:
         return found
 
     def deliver(self, worker: str = "w1", *, agent: str = "ed", limit: int = 100, begin: bool = True) -> list[Delivery]:
-        """Assign what there is and read it."""
+        """Assign what there is and read it; then take the suspects that have room beside each other."""
         while self.assign(agent, limit).left:
             pass
-        return self.read(worker, agent=agent, limit=limit, begin=begin)
+        found = self.read(worker, agent=agent, limit=limit, begin=begin)
+        if not self.execute("EXISTS", self.keys.suspected_queues):
+            return found
+        idle = worker not in {consumer for _, consumer in self.pending(agent)}
+        return found + self.take_suspects(worker, agent=agent, limit=limit - len(found), idle=idle, begin=begin)
 
     def one(self, worker: str = "w1", *, agent: str = "ed") -> Delivery:
         """The one task there is, delivered."""

@@ -8,7 +8,8 @@ import pytest
 
 from orchestrator.core.rates import Rate
 from orchestrator.store.calls import opaque
-from orchestrator.tasks.model import FinishStatus, LeaseStatus, VerdictKind
+from orchestrator.tasks import scripts as task_scripts
+from orchestrator.tasks.model import Envelope, FinishStatus, LeaseStatus, VerdictKind, encode_envelope
 from tests.lua.pool import DEAD_TTL_S, LEASE_MS, Team, row
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ class TestDeaths:
     """What has died before is handled with care (protocol rule 8)."""
 
     def test_second_death_waits(self, pool: Pool) -> None:
-        """From the second death on the task goes back through `scheduled`, after at most the back-off."""
+        """From the second death alone on the task goes back through `scheduled`, after at most the back-off."""
         (lost,) = lose(pool)
         pool.adopt("w2")
         pool.age(LEASE_MS + 1)
@@ -234,11 +235,16 @@ class TestDeaths:
         assert (pool.pending(), pool.inbox_length()) == ([], 0)
 
     def test_jitter_parts_tasks_that_died_together(self, pool: Pool) -> None:
-        """Tasks that died in the same crash do not come back in the same millisecond."""
-        lost = lose(pool, count=20)
+        """Tasks that a host was lost with, each alone in its process, do not come back in the same millisecond."""
+        pool.register(slots=20)
+        pool.put(*[row() for _ in range(20)])
+        pool.assign()
+        lost = [one for i in range(20) for one in pool.read(f"d{i}", limit=1)]
         for delivery in lost:
-            pool.execute("HSET", pool.keys.task(delivery.task_id), "deaths", 2)
+            pool.execute("HSET", pool.keys.task(delivery.task_id), "deaths", 2, "blamed", 2)
         pool.begin(*lost)
+        pool.look()
+        pool.age(LEASE_MS + 1)
         pool.adopt("w2", max_deaths={"sum": 9})
         dues = {pool.score(pool.keys.scheduled, delivery.task_id) for delivery in lost}
         assert len(dues) == 20
@@ -265,10 +271,64 @@ class TestDeaths:
     def test_three_by_default(self, pool: Pool) -> None:
         """A skill that says nothing has three lives."""
         (lost,) = lose(pool)
-        pool.execute("HSET", pool.keys.task(lost.task_id), "deaths", 2)
+        pool.execute("HSET", pool.keys.task(lost.task_id), "deaths", 2, "blamed", 2)
         pool.begin(lost)
         pool.adopt("w2")
         assert pool.state(lost.task_id) == "dead"
+
+    def test_two_lost_hosts_limit_no_task(self, pool: Pool) -> None:
+        """Tasks that died together with two hosts are handed on at once; from the third host on they are suspects."""
+        ids = [one.task_id for one in lose(pool, count=9)]
+        for number, worker in enumerate(("w2", "w3"), 1):
+            taken = pool.adopt(worker)
+            assert [(one.task_id, one.deaths, one.group) for one in taken] == [(id_, number, None) for id_ in ids]
+            pool.look()
+            pool.age(LEASE_MS + 1)
+        assert pool.adopt("w4") == []
+        for id_ in ids:
+            task = pool.task(id_)
+            assert (task["state"], task["deaths"], task["group"]) == ("ready", "3", "2")
+            assert "blamed" not in task
+
+    def test_own_lost_suspect(self, pool: Pool) -> None:
+        """A suspect whose reply was lost comes with its group and its depth, without another death."""
+        pool.register()
+        pool.put(*[row(envelope=opaque(encode_envelope(Envelope("sum", b"{}", depth=3)))) for _ in range(2)])
+        pool.deliver("dies")
+        pool.abandon("dies")
+        (lost,) = pool.deliver("w1", begin=False)
+        (taken,) = pool.adopt("w1", own=True)
+        assert (taken.task_id, taken.deaths, taken.group, taken.depth) == (lost.task_id, 1, 1, 3)
+        assert (lost.group, lost.depth) == (1, 3)
+
+
+def test_tells_whether_suspects_wait(pool: Pool) -> None:
+    """The reply says it in either case, so that a worker that missed the note takes them."""
+    pool.register()
+    pool.put(row(), row())
+
+    def waits() -> bool:
+        call = task_scripts.adopt(
+            pool.keys,
+            worker="w1",
+            agent="ed",
+            lease_ms=LEASE_MS,
+            held=[],
+            limit=9,
+            own=True,
+            max_deaths={},
+            dead_ttl_s=9,
+        )
+        return pool.call(call).suspects
+
+    pool.deliver("dies")
+    pool.abandon("dies")
+    assert not waits()
+    pool.assign()
+    assert waits()
+    pool.take_suspects("w2")
+    pool.take_suspects("w3")
+    assert not waits()
 
 
 def test_unread_task_expires(pool: Pool) -> None:

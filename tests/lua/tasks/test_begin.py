@@ -44,26 +44,29 @@ def test_kept_and_lost(pool: Pool) -> None:
 
 @pytest.mark.parametrize("how", ["abandon", "adopt", "recover"])
 def test_what_only_waited_has_not_died(pool: Pool, how: str) -> None:
-    """Of two that were in the hands of the dead, the one that had begun dies; the other goes on as it was."""
+    """Of three that the dead worker held, the one that had begun dies; the others go on as they were."""
     pool.register()
-    ids = pool.put(row(), row())
-    begun, waited = died_once(pool, *ids)
+    ids = pool.put(row(), row(), row())
+    begun, *waited = died_once(pool, *ids)
     pool.begin(begun)
     if how == "abandon":
-        assert pool.abandon("w2")[0] == 2
+        assert pool.abandon("w2")[0] == 3
     elif how == "adopt":
         pool.look()
         pool.age(LEASE_MS + 1)
-        assert [one.task_id for one in pool.adopt("w3", begin=False)] == [waited.task_id]
+        assert [one.task_id for one in pool.adopt("w3", begin=False)] == [one.task_id for one in waited]
     else:
         for _ in range(6):
             pool.recover()
             pool.sleep(5000)
         pool.age(3 * LEASE_MS)
-        assert pool.recover() == (2, False)
-    dead, alive = pool.task(begun.task_id), pool.task(waited.task_id)
-    assert (dead["deaths"], dead["state"]) == ("2", "scheduled")
-    assert alive["deaths"] == "1"
-    assert alive["state"] == ("assigned" if how == "adopt" else "ready")
-    assert int(alive["gen"]) > int(waited.generation)
-    assert pool.end(waited) == FinishStatus.STALE
+        assert pool.recover() == (3, False)
+    dead = pool.task(begun.task_id)
+    assert (dead["deaths"], dead["state"], dead["blamed"], dead["group"]) == ("2", "ready", "1", "1")
+    for one in waited:
+        alive = pool.task(one.task_id)
+        assert alive["deaths"] == "1"
+        assert alive["state"] == ("assigned" if how == "adopt" else "ready")
+        assert not {"blamed", "group"} & set(alive)
+        assert int(alive["gen"]) > int(one.generation)
+        assert pool.end(one) == FinishStatus.STALE

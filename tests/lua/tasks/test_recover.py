@@ -61,8 +61,7 @@ def test_an_idle_time_starts_no_grace(pool: Pool) -> None:
     assert {pool.task(one.task_id)["deaths"] for one in delivered} == {"1"}
     pool.deliver("w2")
     pool.age(LEASE_MS + 1)
-    assert len(pool.adopt("w3")) == 0, "both are on their way back by their second deaths"
-    assert pool.pending() == []
+    assert {one.deaths for one in pool.adopt("w3")} == {2}
 
 
 def test_entries_of_live_workers_stay(pool: Pool) -> None:
@@ -108,24 +107,31 @@ def test_no_grace_is_forgotten(pool: Pool) -> None:
     assert pool.inbox_length() == 0
 
 
-def test_deaths_end_and_name_each_other(pool: Pool) -> None:
-    """The agent's own terms say how many deaths are too many; those that died together are named."""
+def test_the_terms_of_the_agent_end_a_task(pool: Pool) -> None:
+    """The agent's own terms say how many deaths are too many."""
+    pool.register(slots=2, team=Team(terms=(("sum", SkillTerms(3, 1)),)))
+    pool.put(row())
+    one = pool.one()
+    look(pool)
+    pool.age(OVERDUE_MS + 1)
+    assert pool.recover()[0] == 0
+    assert pool.queue() == []
+    death = f"{pool.now_ms} w1 lease ran out"
+    assert pool.task(one.task_id).items() >= {"state": "dead", "reason": "deaths", "death:1": death}.items()
+
+
+def test_deaths_name_each_other(pool: Pool) -> None:
+    """Those that died together are named, and none of them is blamed or limited for a host that was lost."""
     pool.register(slots=2, team=Team(terms=(("sum", SkillTerms(3, 1)),)))
     pool.put(row(), row())
     one, other = pool.deliver()
     look(pool)
     pool.age(OVERDUE_MS + 1)
-    assert pool.recover()[0] == 0
-    assert pool.queue() == []
+    assert pool.recover() == (2, False)
     for mine, theirs in ((one, other), (other, one)):
-        assert (
-            pool.task(mine.task_id).items()
-            >= {
-                "state": "dead",
-                "reason": "deaths",
-                "death:1": f"{pool.now_ms} w1 lease ran out, with {theirs.task_id}",
-            }.items()
-        )
+        task, death = pool.task(mine.task_id), f"{pool.now_ms} w1 lease ran out, with {theirs.task_id}"
+        assert task.items() >= {"state": "ready", "deaths": "1", "death:1": death}.items()
+        assert not {"blamed", "group"} & set(task)
 
 
 def test_unread_entries_that_others_could_take(pool: Pool) -> None:

@@ -38,17 +38,29 @@ def every_place(pool: Pool) -> list[str | tuple[str, str]]:
             rows.append((rest, "out"))
         elif kind == "idem":
             rows.append(("", f"idem:{rest}"))
-        elif kind in {"queue", "scheduled", "expiring", "parked", "dead"}:
+        elif kind in {"queue", "scheduled", "expiring", "parked", "dead"} or (kind == "suspects" and rest):
             place = name.removeprefix(root)
             rows += [(id_, place) for id_ in pool.members(name)]
-            if kind == "queue":
+            if kind in {"queue", "suspects"}:
                 rows.append(("", place))
     return rows
+
+
+def suspects(pool: Pool) -> list[str]:
+    """Two tasks that died together with a worker whose host saw it, among the suspects of their queue."""
+    ids = pool.put(row(priority=0), row(priority=0))
+    pool.assign(limit=2)
+    pool.read("dies")
+    pool.abandon("dies")
+    pool.assign(limit=2)
+    assert pool.members(pool.keys.suspects("skill:sum")) == ids
+    return ids
 
 
 def test_sound_tasks_are_left_alone(pool: Pool) -> None:
     """Tasks in each state and each place: nothing is found, nothing changes, however often one looks."""
     pool.register(slots=9)
+    suspects(pool)
     pool.put(row(idem="k", digest="d"), row(start_by_ms=pool.now_ms + 10**6), row(delay_ms=100), row(priority=0))
     pool.put(row(queue="agent:ed", skill="unknown"))
     for delivery, kind in zip(pool.deliver(limit=3), (VerdictKind.RETRY, VerdictKind.DEAD), strict=False):
@@ -110,15 +122,15 @@ def test_a_promoted_task_keeps_its_place(pool: Pool) -> None:
 
 
 def test_a_scheduled_task(pool: Pool) -> None:
-    """It is due when it was to be due, after a submit, a retry and a second death; and the promoter is rung."""
+    """It is due when it was to be due, after a submit, a retry and a second death alone; and the promoter is rung."""
     pool.register(slots=9)
     (delayed,) = pool.put(row(delay_ms=5000))
     pool.put(row(), row())
     retried, dies = pool.deliver()
     pool.end(retried, VerdictKind.RETRY, delay_ms=700)
-    for _ in range(2):
-        pool.abandon("w1")
-        pool.deliver()
+    pool.abandon("w1")
+    pool.deliver("w2")
+    pool.abandon("w2")
     ids = [delayed, retried.task_id, dies.task_id]
     assert {pool.state(id_) for id_ in ids} == {"scheduled"}
     scores = [pool.score(pool.keys.scheduled, id_) for id_ in ids]
@@ -249,20 +261,20 @@ def test_second_places(pool: Pool) -> None:
     pool.put()
     held = pool.one().task_id
     ready, delayed = pool.put(row(), row(delay_ms=9000))
-    places = ("queue:skill:sum", "queue:agent:ed", "scheduled", "expiring", "parked:ed", "dead")
+    places = ("queue:skill:sum", "queue:agent:ed", "suspects:skill:sum", "scheduled", "expiring", "parked:ed", "dead")
     for place in places:
         for id_ in (done.task_id, held, ready, delayed):
             pool.execute("ZADD", f"{pool.keys.root}:{place}", "NX", 1, id_)
     pool.execute("SADD", pool.keys.queues, "agent:ed")
+    pool.execute("SADD", pool.keys.suspected_queues, "skill:sum")
     right = {(ready, "queue:skill:sum"), (delayed, "scheduled")}
     asked = [(id_, place) for place in places for id_ in (done.task_id, held, ready, delayed)]
     found = pool.repair(*asked)
     assert found == [(id_, "misplaced") for id_, place in asked if (id_, place) not in right]
     assert pool.queue() == [ready]
     assert pool.members(pool.keys.scheduled) == [delayed]
-    assert [name for name in pool.names() if name.endswith((":expiring", ":parked:ed", ":dead", ":agent:ed"))] == [
-        pool.keys.agent("ed")
-    ]
+    emptied = (":expiring", ":parked:ed", ":dead", ":agent:ed", ":suspects", ":suspects:skill:sum")
+    assert [name for name in pool.names() if name.endswith(emptied)] == [pool.keys.agent("ed")]
     assert [name.decode() for name in pool.execute("SMEMBERS", pool.keys.queues)] == ["skill:sum"]
     assert pool.repair(*asked) == []
 
@@ -289,6 +301,49 @@ def test_the_list_of_queues(pool: Pool) -> None:
     pool.execute("SADD", pool.keys.queues, "skill:other")
     assert pool.repair(("", "queue:skill:sum"), ("", "queue:skill:other")) == [("queue:skill:other", "listed-empty")]
     assert pool.repair(("", "queue:skill:sum"), ("", "queue:skill:other")) == []
+
+
+def test_a_suspect_without_a_place(pool: Pool) -> None:
+    """It returns to its queue, whence `assign` moves it to the suspects again."""
+    pool.register(slots=9)
+    first, second = suspects(pool)
+    scores = [pool.score(pool.keys.suspects("skill:sum"), id_) for id_ in (first, second)]
+    pool.execute("DEL", pool.keys.suspects("skill:sum"), pool.keys.suspected_queues)
+    with pool.unchanged():
+        assert pool.repair(first, repair=False) == [(first, "lost-ready")]
+    assert pool.repair(first, second) == [(first, "lost-ready"), (second, "lost-ready")]
+    assert pool.queue() == [first, second]
+    assert pool.repair(*every_place(pool)) == []
+    pool.assign()
+    assert [pool.score(pool.keys.suspects("skill:sum"), id_) for id_ in (first, second)] == scores
+    assert pool.repair(*every_place(pool)) == []
+
+
+def test_a_suspect_in_two_places(pool: Pool) -> None:
+    """A task that stands in its queue and among the suspects stays in the queue; another queue's suspect leaves it."""
+    pool.register(slots=9)
+    first, second = suspects(pool)
+    pool.execute("ZADD", pool.keys.queue("skill:sum"), 1, first)
+    pool.execute("SADD", pool.keys.queues, "skill:sum")
+    pool.execute("ZADD", pool.keys.suspects("skill:other"), 1, second)
+    pool.execute("SADD", pool.keys.suspected_queues, "skill:other")
+    found = pool.repair((first, "suspects:skill:sum"), (second, "suspects:skill:sum"), (second, "suspects:skill:other"))
+    assert found == [(first, "misplaced"), (second, "misplaced")]
+    assert (pool.queue(), pool.members(pool.keys.suspects("skill:sum"))) == ([first], [second])
+    assert [name.decode() for name in pool.execute("SMEMBERS", pool.keys.suspected_queues)] == ["skill:sum"]
+
+
+def test_the_list_of_queues_with_suspects(pool: Pool) -> None:
+    """A queue is listed exactly when it has suspects, so that workers find them."""
+    pool.register(slots=9)
+    suspects(pool)
+    pool.execute("DEL", pool.keys.suspected_queues)
+    rows = [("", "suspects:skill:sum"), ("", "suspects:skill:other")]
+    assert pool.repair(*rows) == [("suspects:skill:sum", "unlisted-queue")]
+    assert len(pool.take_suspects()) == 1
+    pool.execute("SADD", pool.keys.suspected_queues, "skill:other")
+    assert pool.repair(*rows) == [("suspects:skill:other", "listed-empty")]
+    assert pool.repair(*rows) == []
 
 
 def test_lifetimes(pool: Pool) -> None:

@@ -79,12 +79,12 @@ def test_deaths_count_anew(pool: Pool) -> None:
     pool.register(team=Team())
     (id_,) = pool.put()
 
-    def die() -> None:
-        pool.deliver()
-        pool.abandon("w1", max_deaths={"sum": 2})
+    def die(worker: str) -> None:
+        pool.deliver(worker)
+        pool.abandon(worker, max_deaths={"sum": 2})
 
     for number in range(1, 7):
-        die()
+        die(f"d{number}")
         task = pool.task(id_)
         assert task["deaths"] == str(number)
         assert f"death:{number}" in task
@@ -92,25 +92,44 @@ def test_deaths_count_anew(pool: Pool) -> None:
         assert task["state"] == ("dead" if number % 2 == 0 else "ready")
         if task["state"] == "dead":
             assert pool.retry(id_, token=f"t{number}") == [(REQUEUED, TaskState.DEAD)]
+            assert not {"blamed", "group", "alone"} & set(pool.task(id_))
     assert pool.one().deaths == 6
+
+
+def test_a_retried_task_is_no_suspect(pool: Pool) -> None:
+    """Deaths from before the retry count no more: beside a task that never died, both are judged alike."""
+    pool.register()
+    (id_,) = pool.put()
+    for worker in ("d1", "d2", "d3"):
+        pool.deliver(worker)
+        pool.abandon(worker)
+        pool.sleep(5000)
+        pool.promote()
+    pool.retry(id_)
+    (other,) = pool.put()
+    assert len(pool.deliver("d4")) == 2
+    pool.abandon("d4")
+    for each in (id_, other):
+        task = pool.task(each)
+        assert (task["group"], task.get("blamed")) == ("1", None)
 
 
 def test_backoff_of_deaths_begins_anew(pool: Pool) -> None:
     """How long a task waits after a death follows the deaths since it was requeued."""
     pool.register()
     (id_,) = pool.put()
-    for _ in range(3):
-        pool.deliver()
-        pool.abandon("w1")
+    for worker in ("d1", "d2", "d3"):
+        pool.deliver(worker)
+        pool.abandon(worker)
         pool.sleep(5000)
         pool.promote()
     assert pool.state(id_) == "dead"
     pool.retry(id_)
-    pool.deliver()
-    pool.abandon("w1")
+    pool.deliver("d4")
+    pool.abandon("d4")
     assert pool.state(id_) == "ready"
-    pool.deliver()
-    pool.abandon("w1")
+    pool.deliver("d5")
+    pool.abandon("d5")
     assert pool.state(id_) == "scheduled"
     assert int(pool.task(id_)["due"]) - pool.now_ms <= 1000
 

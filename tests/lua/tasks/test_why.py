@@ -116,20 +116,33 @@ def test_scheduled(pool: Pool) -> None:
 
 
 def test_deaths(pool: Pool) -> None:
-    """From the second death on a task is scheduled, and it is told from a retry."""
+    """From the second death alone on a task is scheduled, and it is told from a retry."""
     pool.register()
     (task_id,) = pool.put()
-    for _ in range(2):
-        pool.one()
-        pool.abandon("w1", max_deaths={"sum": 5})
+    for worker in ("w1", "w2"):
+        pool.one(worker)
+        pool.abandon(worker, max_deaths={"sum": 5})
         pool.sleep(1)
     found = look(pool, task_id)
     assert (found.state, found.left, found.deaths, found.death.split(" ", 1)[1]) == (
         TaskState.SCHEDULED,
         "death",
         2,
-        "w1 killed",
+        "w2 killed",
     )
+
+
+def test_suspects(pool: Pool) -> None:
+    """Of a suspect is found with how many it may share a process; before `assign` moved it, its place in the queue."""
+    pool.register()
+    first, second = pool.put(row(), row())
+    pool.deliver("w2")
+    pool.abandon("w2")
+    assert [(found.rank, found.group) for found in (look(pool, first), look(pool, second))] == [(0, None), (1, None)]
+    pool.assign()
+    assert [(found.rank, found.group) for found in (look(pool, first), look(pool, second))] == [(None, 1), (None, 1)]
+    assert len(pool.deliver("w3")) == 1
+    assert (look(pool, first).group, look(pool, first).state) == (None, TaskState.RUNNING)
 
 
 def test_assigned_and_running(pool: Pool) -> None:
