@@ -22,11 +22,11 @@ local function co_running(ids, from, index)
   return text
 end
 
--- Counts the attempts that may have crashed a worker, in the inboxes of all its agents: `fresh` ones of tasks that never
--- died, `prior` ones of tasks that died before, and among these the `limited` ones, which share a process with few
--- suspects. Of limited ones also the greatest depth, and how many have it: a task waits for deeper ones, so the deepest
--- ones are the first suspects. The worker's record keeps the counts, because the caller removes the entries one inbox
--- at a time.
+-- Counts the attempts that may have crashed a worker, in the inboxes of all its agents: `fresh` ones of tasks without a
+-- death since their last operator retry, `prior` ones of tasks that died before, and `limited` ones, which died too and
+-- share a process with few suspects. Of limited ones also the greatest depth, and how many have it: a task waits for
+-- deeper ones, so the deepest ones are the first suspects. The worker's record keeps the counts, because the caller
+-- removes the entries one inbox at a time.
 local function count_crew(pool, agent, worker, now_ms)
   local worker_key = pool .. ':worker:' .. worker
   local stored = redis.call('HGET', worker_key, 'crew')
@@ -51,14 +51,15 @@ local function count_crew(pool, agent, worker, now_ms)
     local pending = grouped and redis.call('XPENDING', inbox_key, 'workers', '-', '+', 1000, worker) or {}
     for j = 1, #pending do
       local id = task_of_entry(inbox_key, pending[j].entry)
-      local task = read_task(pool .. ':task:' .. id, 'state', 'gen', 'deaths', 'begun', 'group', 'env')
-      if task.state ~= 'assigned' then
-        -- An entry of no attempt.
-      elseif not task.deaths then
+      local task = read_task(pool .. ':task:' .. id, 'state', 'gen', 'deaths', 'begun', 'group', 'env', 'requeued')
+      local _, deaths_forgiven = forgiven_failures(task.requeued)
+      if task.state ~= 'assigned' or (task.deaths and task.begun ~= task.gen) then
+        -- An entry of no attempt, or of one that has not begun.
+      elseif tonumber(task.deaths or 0) == deaths_forgiven then
         crew.fresh = crew.fresh + 1
-      elseif task.begun == task.gen and not task.group then
+      elseif not task.group then
         crew.prior = crew.prior + 1
-      elseif task.begun == task.gen then
+      else
         crew.limited = crew.limited + 1
         local depth = depth_of(task.env)
         if depth == crew.deepest then
