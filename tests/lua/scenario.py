@@ -91,6 +91,7 @@ def _play(pool: Pool, client: str, key: str) -> None:
     play_questions(pool)
     play_locks(pool)
     play_lanes(pool)
+    play_suspects(pool)
     play_orders(pool)
     play_repair(pool)
     play_schedules(pool)
@@ -129,6 +130,20 @@ def play_lanes(pool: Pool) -> None:
     ((status, _),) = pool.retry(failing.id)
     assert status is RequeueStatus.REQUEUED
     (held,) = pool.deliver("w2")
+    pool.end(held)
+
+
+def play_suspects(pool: Pool) -> None:
+    """A task dies twice alone, so that it waits for a process that runs nothing else."""
+    (id_,) = pool.put()
+    for worker in ("d1", "d2"):
+        pool.deliver(worker)
+        pool.abandon(worker)
+        pool.sleep(1000)
+        pool.promote()
+    pool.assign()
+    assert pool.members(pool.keys.suspects("skill:sum")) == [id_]
+    (held,) = pool.take_suspects("w2", idle=True)
     pool.end(held)
 
 

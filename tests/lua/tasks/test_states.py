@@ -27,6 +27,8 @@ _WRITES: Final = re.compile(
 NEVER_REACHED: Final = {
     # It takes nothing from a worker that died, so the deaths of a task are never counted there.
     "repair": {TaskState.SCHEDULED},
+    # A task that a worker read has started in time, so it does not expire when the worker dies.
+    "abandon": {TaskState.EXPIRED},
 }
 OVERDUE_MS: Final = LEASE_MS + 10_000
 HOUR_US: Final = 3_600_000_000
@@ -147,23 +149,20 @@ def retry_after(end: Callable[[Pool], None]) -> Callable[[WatchedPool], None]:
 
 
 def taken(
-    how: str, *, deaths: int = 0, allowed: int = 5, cancelled: bool = False, late: bool = False, lane: str = ""
+    how: str, *, deaths: int = 0, allowed: int = 5, cancelled: bool = False, lane: str = ""
 ) -> Callable[[Pool], None]:
     """A worker that holds a task dies, after `deaths` others did."""
 
     def take(pool: Pool) -> None:
         pool.register(team=Team(terms=(("sum", SkillTerms(3, allowed)),)))
-        first = row(start_by_ms=pool.now_ms + 1000 if late else 0, lane=lane)
-        id_, *_ = pool.put(first, *[row(lane=lane)] * bool(lane))
-        for _ in range(deaths):
-            pool.deliver()
-            pool.abandon("w1", max_deaths={"sum": allowed})
+        id_, *_ = pool.put(row(lane=lane), *[row(lane=lane)] * bool(lane))
+        for number in range(deaths):
+            pool.deliver(f"d{number}")
+            pool.abandon(f"d{number}", max_deaths={"sum": allowed})
             pool.promote()
         pool.deliver()
         if cancelled:
             pool.cancel(id_)
-        if late:
-            pool.sleep(2000)
         if how == "abandon":
             pool.abandon("w1", max_deaths={"sum": allowed})
             return
@@ -177,6 +176,24 @@ def taken(
             pool.sleep(5000)
         pool.age(OVERDUE_MS + 1)
         pool.recover()
+
+    return take
+
+
+def late_before_it_began(how: str) -> Callable[[Pool], None]:
+    """The reply of a read is lost, or all workers leave before one reads; then it is too late to start."""
+
+    def take(pool: Pool) -> None:
+        pool.register()
+        pool.put(row(start_by_ms=pool.now_ms + 1000))
+        pool.assign()
+        pool.sleep(2000)
+        if how == "adopt":
+            pool.read()
+            pool.adopt(own=True)
+        else:
+            pool.deregister()
+            pool.recover()
 
     return take
 
@@ -343,6 +360,7 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (S.SCHEDULED, "promote", S.EXPIRED): promote_late,
     (S.SCHEDULED, "cancel", S.CANCELLED): lambda pool: pool.cancel(scheduled(pool)),
     (S.READY, "assign", S.ASSIGNED): deliver,
+    (S.READY, "take_suspects", S.ASSIGNED): taken("abandon", deaths=1, allowed=2),
     (S.READY, "assign", S.EXPIRED): assign_late,
     (S.READY, "promote", S.EXPIRED): promote_late_ready,
     (S.READY, "cancel", S.CANCELLED): lambda pool: pool.cancel(*pool.put()),
@@ -377,7 +395,8 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     **{(S.ASSIGNED, how, S.SCHEDULED): taken(how, deaths=1) for how in ("adopt", "abandon", "recover")},
     **{(S.ASSIGNED, how, S.DEAD): taken(how, allowed=1) for how in ("adopt", "abandon", "recover")},
     **{(S.ASSIGNED, how, S.CANCELLED): taken(how, cancelled=True) for how in ("adopt", "abandon", "recover")},
-    **{(S.ASSIGNED, how, S.EXPIRED): taken(how, late=True) for how in ("adopt", "abandon", "recover")},
+    (S.ASSIGNED, "adopt", S.EXPIRED): late_before_it_began("adopt"),
+    (S.ASSIGNED, "recover", S.EXPIRED): late_before_it_began("recover"),
 }
 
 
