@@ -28,7 +28,7 @@ class Suspects:
 
     def __init__(self, in_flight: InFlight) -> None:
         self._in_flight = in_flight
-        self._running: dict[tuple[str, str], tuple[int, int]] = {}
+        self._running: dict[Attempt, tuple[int, int]] = {}
         self._closed_until_s = 0.0
         self._left = anyio.Event()
 
@@ -57,7 +57,7 @@ class Suspects:
         if not self._has_room(delivery):
             yield False
             return
-        leave = self._enter(delivery)
+        leave = self._enter(attempt)
         attempt.leave_group = leave
         try:
             yield True
@@ -75,15 +75,15 @@ class Suspects:
         beside = [group for depth, group in self._running.values() if depth >= delivery.depth]
         return len(beside) < min([delivery.group, *beside])
 
-    def _enter(self, delivery: Delivery) -> Callable[[], None]:
-        key = (delivery.agent, delivery.entry)
+    def _enter(self, attempt: Attempt) -> Callable[[], None]:
+        delivery = attempt.delivery
         if delivery.group is not None:
-            self._running[key] = (delivery.depth, delivery.group)
+            self._running[attempt] = (delivery.depth, delivery.group)
             if delivery.group == 0:
                 self._closed_until_s = time.monotonic() + ALONE_S
 
         def leave() -> None:
-            if self._running.pop(key, None) is not None:
+            if self._running.pop(attempt, None) is not None:
                 if delivery.group == 0:
                     self._closed_until_s = 0.0
                 self._left.set()
