@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from orchestrator.tasks.model import (
     AnswerStatus,
@@ -49,6 +49,10 @@ _UNSTARTED = {VerdictKind.RELEASED, VerdictKind.AWAIT_LOCK, VerdictKind.INVALID}
 ASKED: Final = StoredQuestion("Which?", ('"a"', '"b"'))
 """What every task asks, whenever it asks."""
 MAX_DEATHS = 3
+PATIENCE_MS: Final = 60_000
+"""How long a task waits for a process that runs nothing else before it shares one with tasks that are no suspects."""
+CREW_MS: Final = 60_000
+"""How long the counts of a dead worker are kept."""
 
 
 @dataclass
@@ -58,6 +62,12 @@ class Task:
     Attributes:
         score: where it stands in its queue.
         forgiven: failures and deaths from before it was requeued.
+        begun: the generation that a worker has begun; noted of tasks with a death only.
+        blamed: deaths as the only suspect, since it was requeued.
+        group: with how many suspects it may share a process; None: with any number.
+        witnessed: whether its host saw the worker die with which it died last.
+        alone: when it began to wait for a process that runs nothing else; None: it has not.
+        suspect: whether it stands among the suspects of its queue.
         token: of the call that requeued it last.
         original_score: the score that it had when it was assigned last.
         left: how its last attempt ended, if it is scheduled again.
@@ -89,15 +99,37 @@ class Task:
     asks: int = 0
     answers: dict[int, str | None] = field(default_factory=dict)
     forgiven: tuple[int, int] = (0, 0)
+    begun: int = 0
+    blamed: int = 0
+    group: int | None = None
+    witnessed: bool = False
+    alone: int | None = None
+    suspect: bool = False
     token: str = ""
     out: list[tuple[str, int, int]] | None = None
     emitted: tuple[int, int] = (0, 0)
     progress: str = ""
 
 
+class Crew(NamedTuple):
+    """What a worker ran when it died: tasks without a death, tasks with one, suspects, and the deepest suspects."""
+
+    fresh: int
+    prior: int
+    limited: int
+    deepest: int
+    at_deepest: int
+
+
 @dataclass
 class Entry:
-    """One inbox entry; `consumer` None: nobody has read it; `aged`: nobody has renewed it for a lease."""
+    """One inbox entry.
+
+    Attributes:
+        consumer: who has read it; None: nobody has.
+        aged: nobody has renewed it for a lease.
+        group: group and depth of its task, as its worker learned them.
+    """
 
     task: str
     gen: int
@@ -107,6 +139,7 @@ class Entry:
     id: str = ""
     consumer: str | None = None
     aged: bool = False
+    group: tuple[int | None, int] = (None, 0)
 
 
 @dataclass
@@ -141,6 +174,7 @@ class Agent:
     backlog: int
     skills: frozenset[str]
     limits: tuple[str, ...] = ()
+    workers: int = 1
     inbox: list[Entry] = field(default_factory=list)
     looked: int = 0
     grace: int = 0
@@ -179,6 +213,8 @@ class Model:
         self.history: dict[str, list[int]] = {}
         self.lanes: dict[str, list[str]] = {}
         self.turns: set[str] = set()
+        self.buried = 0
+        self.crews: dict[str, tuple[int, Crew]] = {}
 
     @property
     def now_ms(self) -> int:
@@ -189,13 +225,23 @@ class Model:
 
     def queue(self, name: str) -> list[Task]:
         """Ready tasks of a queue, best first."""
-        found = [t for t in self.tasks.values() if t.state == "ready" and t.row.queue == name and not t.parked]
+        found = [t for t in self._ready(name) if not (t.parked or t.suspect)]
         return sorted(found, key=lambda task: (task.score, task.id))
+
+    def suspects(self, name: str) -> list[Task]:
+        """Tasks of a queue that wait for a worker process with room, best first."""
+        return sorted([t for t in self._ready(name) if t.suspect], key=lambda task: (task.score, task.id))
+
+    def any_suspects(self) -> bool:
+        """Whether any task waits for a worker process with room."""
+        return any(task.suspect and task.state == "ready" for task in self.tasks.values())
+
+    def _ready(self, queue: str) -> list[Task]:
+        return [task for task in self.tasks.values() if task.state == "ready" and task.row.queue == queue]
 
     def parked(self, agent: str) -> list[Task]:
         """Tasks addressed to an agent that lacks their skill."""
-        found = [t for t in self.tasks.values() if t.state == "ready" and t.row.queue == f"agent:{agent}" and t.parked]
-        return sorted(found, key=lambda task: (task.score, task.id))
+        return sorted([t for t in self._ready(f"agent:{agent}") if t.parked], key=lambda task: (task.score, task.id))
 
     def scheduled(self) -> list[Task]:
         """Scheduled tasks, the next due first."""
@@ -254,8 +300,7 @@ class Model:
     def _length(self, place: str) -> int:
         if place == "scheduled":
             return len(self.scheduled())
-        agent = place.removeprefix("agent:")
-        return len(self.queue(place)) + (len(self.parked(agent)) if place.startswith("agent:") else 0)
+        return len(self._ready(place))
 
     def _due(self, row: Row) -> int:
         return max(self.now_ms + row.delay_ms if row.delay_ms else 0, row.at_ms)
@@ -336,7 +381,8 @@ class Model:
         filled = [queue for queue in agent.queues if self.queue(queue)]
         if not agent.slots or not filled:
             return Assigned(0, left=False, wait_us=0)
-        want, next_free = min(agent.room, limit), 0
+        room = self._room(agent)
+        want, next_free = min(room, limit), 0
         if want > 0:
             half = math.ceil(agent.slots / 2)
             want, next_free = self._limit_room(agent, min(want, half) if agent.limits else want)
@@ -344,7 +390,7 @@ class Model:
             return Assigned(0, left=False, wait_us=max(1, next_free - self.now_us) if next_free else 0)
         each = want if len(filled) == 1 else max(1, min(want, 1000 // len(filled)))
         best = sorted((t for queue in filled for t in self.queue(queue)[:each]), key=lambda task: (task.score, task.id))
-        room, count = agent.room, 0
+        count = 0
         for task in best[:each]:
             if count >= want:
                 break
@@ -353,6 +399,10 @@ class Model:
                 self.expiring.discard(task.id)
             elif task.row.skill and task.row.skill not in agent.skills:
                 task.parked = True
+            elif task.group is not None:
+                task.suspect = True
+                if task.group == 0 and task.alone is None:
+                    task.alone = self.now_ms
             else:
                 self._deliver(agent, task)
                 count += 1
@@ -361,8 +411,51 @@ class Model:
         remain = any(task.id not in self.turns for queue in filled for task in self.queue(queue))
         return Assigned(count, left=remain and count < room, wait_us=0)
 
+    def _room(self, agent: Agent) -> int:
+        """While suspects wait, an agent has no backlog, and a slot stays free for each worker that may take one."""
+        suspects = sum(len(self.suspects(queue)) for queue in agent.queues)
+        return agent.room - (agent.slots * agent.backlog + min(suspects, agent.workers) if suspects else 0)
+
+    def take_suspects(
+        self, name: str, worker: str, limit: int, running: Iterable[tuple[int, int]], *, idle: bool
+    ) -> tuple[bool, list[Entry]]:
+        """lua/tasks/take_suspects.lua."""
+        agent, running, taken = self.agents[name], list(running), list[Entry]()
+        found = [task for queue in agent.queues for task in self.suspects(queue)]
+        if not found or any(entry.consumer is None for entry in agent.inbox):
+            return bool(found), []
+        want = self._limit_room(agent, limit)[0]
+        for task in sorted(found, key=lambda task: (-(task.group or 0), task.blamed, task.score, task.id)):
+            if len(taken) >= want:
+                break
+            if task.row.skill and task.row.skill not in agent.skills:
+                task.suspect = False
+                continue
+            most, depth = task.group or 0, task.row.depth
+            alone = most == 0 and idle and not running
+            if most == 0 and task.alone is not None and self.now_ms - task.alone >= PATIENCE_MS:
+                most = 1
+            beside = [group for other, group in running if other >= depth]
+            if alone or len(beside) < min([most, *beside]):
+                most = 0 if alone else most
+                self._deliver(agent, task)
+                entry = agent.inbox[-1]
+                entry.consumer, entry.group = worker, (most, depth)
+                running.append((depth, most))
+                taken.append(entry)
+            if alone:
+                break
+        self.counts["assigned"] += len(taken)
+        return True, taken
+
+    def begin(self, entries: Iterable[Entry]) -> None:
+        """lua/tasks/begin.lua, for the attempts with a death before them."""
+        for entry in entries:
+            if entry.deaths:
+                self.tasks[entry.task].begun = entry.gen
+
     def _deliver(self, agent: Agent, task: Task) -> None:
-        task.state, task.original_score = "assigned", task.score
+        task.state, task.original_score, task.suspect = "assigned", task.score, False
         self._raise(task)
         self._tell(task, "assigned")
         self.expiring.discard(task.id)
@@ -376,11 +469,12 @@ class Model:
             assert entry.id in {"", entry_id}
             entry.id = entry_id
 
-    def read(self, name: str, worker: str, limit: int) -> list[Entry]:
-        """XREADGROUP."""
+    def read(self, name: str, worker: str, limit: int, *, begin: bool = True) -> list[Entry]:
+        """XREADGROUP; then the worker begins, unless the reply is lost."""
         unread = [entry for entry in self.agents[name].inbox if entry.consumer is None][:limit]
         for entry in unread:
             entry.consumer = worker
+        self.begin(unread if begin else [])
         return unread
 
     def finish(self, rows: Sequence[tuple[Delivery, Verdict]]) -> list[FinishStatus]:
@@ -529,6 +623,7 @@ class Model:
         task.state, task.score = "ready", task.row.rank + self.now_ms
         self._join(task)
         task.cancel, task.by, task.due, task.original_score, task.left = False, 0, 0, None, ""
+        task.blamed, task.group, task.alone = 0, None, None
         if not task.answers.get(task.asks):
             task.answers.pop(task.asks, None)
         self.expiring.discard(task.id)
@@ -561,29 +656,32 @@ class Model:
         for entry in mine:
             entry.aged = entry.aged and entry.id not in held
         lost = [entry for entry in mine if entry.id not in held]
-        chosen = [(entry, False) for entry in lost[:limit]] if own else []
+        chosen: list[tuple[Entry, str | None]] = [(entry, None) for entry in lost[:limit]] if own else []
         if search and self.now_ms >= agent.grace:
             expired = [entry for entry in agent.inbox if entry.aged and entry.consumer != worker]
             room = limit - len(chosen)
-            chosen += [(entry, True) for entry in expired[:room]]
+            chosen += [(entry, entry.consumer) for entry in expired[:room]]
             agent.rest = len(expired) > room or (not own and any(entry.aged for entry in lost))
-        taken = [entry for entry, died in chosen if self._adopt(agent, entry, worker, died=died)]
+        # A call counts once what a dead worker ran; entries that it removes are counted until its end.
+        crews = {dead: self.crew(agent, dead) for _, dead in chosen if dead}
+        taken = [entry for entry, dead in chosen if self._adopt(agent, entry, worker, crews[dead] if dead else None)]
+        self.begin(taken)
         self.counts["adopted"] += len(taken)
         return taken
 
-    def _adopt(self, agent: Agent, entry: Entry, worker: str, *, died: bool) -> bool:
+    def _adopt(self, agent: Agent, entry: Entry, worker: str, crew: Crew | None) -> bool:
         task = self.tasks[entry.task]
-        if not self._take_back(task, died=died):
+        goes_on, died = self._take_back(task, crew)
+        if not goes_on:
             agent.inbox.remove(entry)
             return False
         if not died:
             self._return_slots(agent, task)
         gen = task.gen
         self._raise(task)
-        again = died and self._recent(task) >= 2
-        if again or self._limit_room(agent, 1)[0] < 1:
+        if (died and task.group is not None) or self._limit_room(agent, 1)[0] < 1:
             agent.inbox.remove(entry)
-            self._go_back(task, scheduled=again)
+            self._go_back(task, died=died)
             if not died:
                 self._tell(task, "given_back", gen=gen)
             return False
@@ -592,7 +690,7 @@ class Model:
         self._take_slots(agent, task)
         entry.consumer, entry.aged, entry.gen = worker, False, task.gen
         entry.attempt, entry.deaths = task.fails + task.deaths + 1, task.deaths
-        entry.forgiven = task.forgiven[0]
+        entry.forgiven, entry.group = task.forgiven[0], (task.group, task.row.depth)
         return True
 
     def abandon(self, name: str, worker: str, limit: int) -> tuple[int, list[tuple[str, str]]]:
@@ -600,13 +698,19 @@ class Model:
         agent = self.agents[name]
         mine = [entry for entry in agent.inbox if entry.consumer == worker][:limit]
         going_on = []
+        crew = self.crew(agent, worker)
         for entry in mine:
-            task = self.tasks[entry.task]
+            task, gen = self.tasks[entry.task], self.tasks[entry.task].gen
             agent.inbox.remove(entry)
-            if self._take_back(task, died=True):
-                going_on.append((task.id, str(task.gen)))
+            goes_on, died = self._take_back(task, crew, witnessed=True)
+            if goes_on:
+                going_on.append((task.id, str(gen)))
+                if not died:
+                    self._return_slots(agent, task)
                 self._raise(task)
-                self._go_back(task, scheduled=self._recent(task) >= 2)
+                self._go_back(task, died=died)
+                if not died:
+                    self._tell(task, "given_back", gen=gen)
         self.counts["abandoned"] += len(mine)
         return len(mine), going_on
 
@@ -625,12 +729,13 @@ class Model:
             agent.grace = max(agent.grace, self.now_ms + LEASE_MS)
         agent.swept = self.now_ms
         overdue = [entry for entry in agent.inbox if entry.aged][:limit] if self.now_ms >= agent.grace else []
-        chosen = [(entry, True) for entry in overdue]
+        chosen: list[tuple[Entry, str | None]] = [(entry, entry.consumer) for entry in overdue]
         unread = []
         if sum(entry.consumer is not None for entry in agent.inbox) >= agent.slots:
             unread = [entry for entry in agent.inbox if entry.consumer is None][:limit]
-            chosen += [(entry, False) for entry in unread if self._others_could(entry)]
-        given_back = sum([self._recover(agent, entry, died=died) for entry, died in chosen])
+            chosen += [(entry, None) for entry in unread if self._others_could(entry)]
+        crews = {dead: self.crew(agent, dead) for _, dead in chosen if dead}
+        given_back = sum([self._recover(agent, entry, crews[dead] if dead else None) for entry, dead in chosen])
         self.counts["recovered"] += given_back
         return given_back, limit in {len(overdue), len(unread)}
 
@@ -641,16 +746,17 @@ class Model:
         waited_ms = self.now_ms - int(entry.id.partition("-")[0])
         return (0 < task.by <= self.now_ms) or (waited_ms > 1000 and elsewhere)
 
-    def _recover(self, agent: Agent, entry: Entry, *, died: bool) -> bool:
+    def _recover(self, agent: Agent, entry: Entry, crew: Crew | None) -> bool:
         task = self.tasks[entry.task]
         agent.inbox.remove(entry)
-        if not self._take_back(task, died=died):
+        goes_on, died = self._take_back(task, crew)
+        if not goes_on:
             return False
         if not died:
             self._return_slots(agent, task)
         gen = task.gen
         self._raise(task)
-        self._go_back(task, scheduled=died and self._recent(task) >= 2)
+        self._go_back(task, died=died)
         if not died:
             self._tell(task, "given_back", gen=gen)
         return True
@@ -661,15 +767,16 @@ class Model:
         codes = ["lost-" + {"assigned": "entry", "awaiting_input": "asking"}.get(task.state, task.state)]
         if task.state == "ready":
             ranked = task.row.rank + max(task.gen, task.due)
-            task.parked, task.score = False, ranked if task.original_score is None else task.original_score
+            task.parked = task.suspect = False
+            task.score = ranked if task.original_score is None else task.original_score
         elif task.state == "assigned":
             held = self.entry_of(task_id)
             assert held is not None
             held[0].inbox.remove(held[1])
-            if self._take_back(task, died=False):
+            if self._take_back(task, None)[0]:
                 gen = task.gen
                 self._raise(task)
-                self._go_back(task, scheduled=False)
+                self._go_back(task, died=False)
                 self._tell(task, "given_back", gen=gen)
         self.counts["repaired"] += 1
         return codes
@@ -708,15 +815,17 @@ class Model:
         return EmitStatus.OK
 
     def learn_due(self, task_id: str, due: int) -> None:
-        """Tell when a task comes back that died more than once."""
+        """Tell when a task comes back that died alone more than once."""
         task = self.tasks[task_id]
-        assert 0 <= due - self.now_ms <= 1000 * 2 ** (self._recent(task) - 2)
+        assert 0 <= due - self.now_ms <= 1000 * 2 ** (task.blamed - 2)
         task.due = due
 
-    def change_skills(self, name: str, skills: frozenset[str]) -> None:
+    def change_skills(self, name: str, skills: frozenset[str], workers: Iterable[str]) -> None:
         """All workers of an agent leave and come back with other skills: `assign` examines what was parked."""
         self.agents[name].skills = skills
         self.agents[name].unparking = True
+        for worker in workers:
+            self.crews.pop(worker, None)
 
     # Shared steps -----------------------------------------------------------------------------------------------------
 
@@ -736,7 +845,7 @@ class Model:
     def _end(self, task: Task, state: str, *, counted: bool = False) -> None:
         assert task.state not in FINAL
         self._tell(task, state, counted=counted)
-        task.state, task.parked = state, False
+        task.state, task.parked, task.suspect = state, False, False
         self.counts[state] += 1
         self.ends.append((task.id, state[0]))
         if task.id in self.lanes.get(task.row.lane, []):
@@ -753,23 +862,69 @@ class Model:
             heir.state, heir.score = "ready", heir.row.rank + self.now_ms
             self.turns.add(heir.id)
 
-    def _take_back(self, task: Task, *, died: bool) -> bool:
-        task.deaths += died
-        if died:
+    def crew(self, agent: Agent, worker: str) -> Crew:
+        """Count what a dead worker ran, unless its death was counted less than a minute ago."""
+        since_ms, crew = self.crews.get(worker, (-math.inf, None))
+        if crew is not None and self.now_ms - since_ms < CREW_MS:
+            return crew
+        ran = [self.tasks[entry.task] for entry in agent.inbox if entry.consumer == worker]
+        ran = [task for task in ran if not task.deaths or task.begun == task.gen]
+        fresh = [task for task in ran if not self._recent(task)]
+        limited = [task.row.depth for task in ran if self._recent(task) and task.group is not None]
+        deepest = max(limited, default=0)
+        prior = len(ran) - len(fresh) - len(limited)
+        crew = Crew(len(fresh), prior, len(limited), deepest, limited.count(deepest))
+        self.crews[worker] = (self.now_ms, crew)
+        return crew
+
+    def _judge_death(self, task: Task, crew: Crew) -> None:
+        """Blame a task that is the only suspect; else limit it to a quarter of the suspects of its worker."""
+        recent, allowed = self._recent(task), MAX_DEATHS
+        if task.group is not None:
+            only = crew.at_deepest == 1 and task.row.depth == crew.deepest
+            suspects = 1 if only else crew.limited
+        elif recent > 1:
+            suspects = crew.limited + crew.prior
+        else:
+            suspects = 0 if crew.limited + crew.prior else crew.fresh
+        if suspects == 1:
+            alone = task.group == 0 or crew.fresh + crew.prior + crew.limited == 1
+            if alone or task.blamed < allowed - 1:
+                task.blamed += 1
+            if task.blamed >= allowed - 1:
+                task.group = 0
+            elif recent > 1:
+                task.group = 1
+        elif suspects and (recent > 1 or suspects == 2):
+            quarter = max(1, suspects // 4)
+            task.group = quarter if task.group is None else min(task.group, quarter)
+
+    def _take_back(self, task: Task, crew: Crew | None, *, witnessed: bool = False) -> tuple[bool, bool]:
+        """Take a task from its worker; whether it goes on, and whether this was a death of it."""
+        died = crew is not None and (not task.deaths or task.begun == task.gen)
+        if crew is not None:
             task.by = 0
+        if crew is not None and died:
+            task.deaths += 1
+            # One lost host tells nothing, two in a row do.
+            if witnessed or (self._recent(task) > 1 and not task.witnessed):
+                self._judge_death(task, crew)
+            task.witnessed, task.alone = witnessed, None
         if task.cancel:
             self._end(task, "cancelled", counted=died)
-        elif died and self._recent(task) >= MAX_DEATHS:
+        elif died and task.blamed >= MAX_DEATHS:
+            self.buried += 1
             self._end(task, "dead", counted=True)
         elif task.by and task.by <= self.now_ms:
             self._end(task, "expired", counted=died)
         else:
             if died:
                 self._tell(task, "taken_back", counted=True)
-            return True
-        return False
+            return True, died
+        return False, died
 
-    def _go_back(self, task: Task, *, scheduled: bool) -> None:
+    def _go_back(self, task: Task, *, died: bool) -> None:
+        scheduled = died and task.blamed >= 2
         task.state = "scheduled" if scheduled else "ready"
         if scheduled:
             task.due, task.left = -1, "death"

@@ -96,6 +96,7 @@ class Row:
     skill: str = ""
     lane: str = ""
     on_busy: str = ""
+    depth: int = 0
 
     def sent(self) -> task_scripts.SubmitRow:
         """The row as a client sends it: without what is usual."""
@@ -123,6 +124,8 @@ class Row:
 def row(task_id: str | None = None, *, priority: int = 2, reply: str = "", **fields: Any) -> Row:
     """A plain task for skill `sum`, changed by keyword; `reply` is the client that listens for its end."""
     id_ = task_id or new_task_id()
+    if depth := fields.get("depth"):
+        fields["envelope"] = opaque(encode_envelope(Envelope("sum", b"{}", depth=depth)))
     return Row(id_[:24] + node(reply) if reply else id_, **{"rank": rank(priority), **fields})
 
 

@@ -47,7 +47,10 @@ WORKERS = (("ed", "e1"), ("ed", "e2"), ("ann", "n1"), ("bob", "b1"), ("bob", "b2
 # Windows are long, so that the lifetime of a limit's key, which follows the server's clock, never decides.
 RATES = {"@ann": Rate(2, 60_000_000), "shared": Rate(3, 100_000_000)}
 
-TROUBLES = ["crash", "lease_expires", "adopt", "own", "abandon", "recover", "finish_old", "cancel", "repeat", "promote"]
+TROUBLES = [
+    *["crash", "lease_expires", "adopt", "own", "abandon", "recover"],
+    *["take", "die_together", "finish_old", "cancel", "repeat", "promote"],
+]
 
 EVERY_MS = 5000
 OVERDUE_MS = LEASE_MS + 2 * min(5000, LEASE_MS // 3)
@@ -68,6 +71,11 @@ MUST_FIRE = [
         "supervise",
         "read",
         "read, reply lost",
+        "suspects taken",
+        "suspects taken, several",
+        "suspects taken, alone",
+        "suspects taken, reply lost",
+        "suspects, no room",
         "crash",
     ],
     *[f"finish {kind.value}" for kind in VerdictKind],
@@ -84,6 +92,7 @@ MUST_FIRE = [
         "watch",
         "emit",
         "emit, stale generation",
+        "dead by deaths",
     ],
 ]
 
@@ -110,9 +119,9 @@ class Machine(RuleBasedStateMachine):
         self.pool = Pool(self.url, next(self.prefixes))
         self.model = Model(
             [
-                Agent("ed", 5, 1, frozenset("ab")),
+                Agent("ed", 5, 1, frozenset("ab"), workers=2),
                 Agent("ann", 3, 0, frozenset("bc"), ("@ann", "shared")),
-                Agent("bob", 4, 0, frozenset("c"), ("shared",)),
+                Agent("bob", 4, 0, frozenset("c"), ("shared",), workers=2),
             ],
             {name: Limit(rate.count, rate.window_us) for name, rate in RATES.items()},
             START_US,
@@ -127,6 +136,7 @@ class Machine(RuleBasedStateMachine):
         self.heard = "-"
         self.emitted: Counter[tuple[str, str]] = Counter()
         self.told: set[str] = set()
+        self.reserved: set[str] = set()
         self.looks = self.requeues = 0
 
     @initialize()
@@ -174,6 +184,7 @@ class Machine(RuleBasedStateMachine):
         digest=st.sampled_from(["d", "d", "e"]),
         lane=st.sampled_from(["", "", "x", "y"]),
         on_busy=st.sampled_from(["", "", "reject", "interrupt", "replace"]),
+        depth=st.sampled_from([0, 0, 1, 2]),
     )
     def submit(  # noqa: PLR0917 - rules are called by keyword
         self,
@@ -187,6 +198,7 @@ class Machine(RuleBasedStateMachine):
         digest: str,
         lane: str,
         on_busy: str,
+        depth: int,
     ) -> None:
         """A client submits a few tasks alike."""
         now = self.model.now_ms
@@ -203,6 +215,7 @@ class Machine(RuleBasedStateMachine):
                 digest=digest if key else "",
                 lane=lane,
                 on_busy=on_busy if lane and not (delay_ms or at_ms) else "",
+                depth=depth,
             )
             for queue, skill in places
         ]
@@ -349,6 +362,11 @@ class Machine(RuleBasedStateMachine):
         self.model.learn_entries(agent, [entry_id for entry_id, _ in entries])
         if found.left or found.wait_us:
             self.todo[agent] = self.model.now_us + found.wait_us
+        (
+            self.reserved.add
+            if any(self.model.suspects(queue) for queue in self.model.agents[agent].queues)
+            else self.reserved.discard
+        )(agent)
         return found
 
     @rule()
@@ -372,6 +390,8 @@ class Machine(RuleBasedStateMachine):
     def supervise_once(self) -> None:
         """Serve all rings and timers that are due."""
         agents = self.model.agents.values()
+        # Room that suspects left is found by the next full pass.
+        self.todo |= dict.fromkeys(self.reserved, 0)
         while due := self.rung() | {name for name, us in self.todo.items() if us <= self.model.now_us}:
             for name in sorted(due):
                 self.todo.pop(name, None)
@@ -382,7 +402,7 @@ class Machine(RuleBasedStateMachine):
         for agent in agents:
             waiting = [task.id for queue in agent.queues for task in self.model.queue(queue)]
             full = len(agent.inbox) >= agent.ring_below and "mark" in self.pool.agent(agent.name)
-            assert full or agent.name in self.todo or not waiting, (
+            assert full or agent.name in self.todo or agent.name in self.reserved or not waiting, (
                 f"{agent.name} could take {waiting}, but nobody was told"
             )
 
@@ -392,7 +412,7 @@ class Machine(RuleBasedStateMachine):
         """All workers of an agent register anew with other skills."""
 
         def step() -> None:
-            self.model.change_skills(agent, frozenset(skills))
+            self.model.change_skills(agent, frozenset(skills), [one.name for one in self.workers if one.agent == agent])
             for worker in self.workers:
                 if worker.agent == agent:
                     self.pool.deregister(worker.name)
@@ -415,6 +435,7 @@ class Machine(RuleBasedStateMachine):
         self.supervise_once()
         for i in range(len(self.workers)):
             self.read(i, 4, reply_lost=reply_lost)
+            self.take_suspects(i, 4, reply_lost=reply_lost)
         for i, kind in enumerate(kinds):
             if any(worker.holds for worker in self.workers):
                 self.finish(i, [kind], delay_ms=size % 2 * 10, at_ms=0, twice=False)
@@ -425,8 +446,9 @@ class Machine(RuleBasedStateMachine):
         worker = self.workers[i]
 
         def step() -> None:
-            found = self.pool.read(worker.name, agent=worker.agent, limit=limit)
-            expected = self.model.read(worker.agent, worker.name, limit)
+            # A worker that never gets its entries does not begin.
+            found = self.pool.read(worker.name, agent=worker.agent, limit=limit, begin=not reply_lost)
+            expected = self.model.read(worker.agent, worker.name, limit, begin=not reply_lost)
             self.compare(found, expected)
             if not reply_lost:
                 worker.holds |= {delivery.entry: delivery for delivery in found}
@@ -434,6 +456,49 @@ class Machine(RuleBasedStateMachine):
                 fired["read, reply lost"] += 1
 
         self.act("read", step)
+
+    @precondition(lambda self: self.model.any_suspects())
+    @rule(i=st.integers(0, 4), limit=st.integers(0, 4), reply_lost=st.booleans())
+    def take_suspects(self, i: int, limit: int, *, reply_lost: bool) -> None:
+        """A worker takes suspects beside those that it runs; the answer may be lost on the way."""
+        worker = self.workers[i]
+
+        def step() -> None:
+            running = [(one.depth, one.group) for one in worker.holds.values() if one.group is not None]
+            idle = not worker.holds
+            found = self.pool.take_suspects(
+                worker.name, *running, agent=worker.agent, limit=limit, idle=idle, begin=not reply_lost
+            )
+            left, expected = self.model.take_suspects(worker.agent, worker.name, limit, running, idle=idle)
+            entries = self.pool.entries(self.pool.keys.inbox(worker.agent))
+            self.model.learn_entries(worker.agent, [entry_id for entry_id, _ in entries])
+            self.compare(found, expected)
+            fired["suspects taken"] += len(found)
+            fired["suspects taken, several"] += len(found) > 1
+            fired["suspects taken, alone"] += any(one.group == 0 for one in found)
+            fired["suspects, no room"] += bool(left and limit and not found)
+            if not reply_lost:
+                self.model.begin(expected)
+                worker.holds |= {delivery.entry: delivery for delivery in found}
+            elif found:
+                fired["suspects taken, reply lost"] += 1
+
+        self.act("take_suspects", step)
+
+    @rule(i=st.integers(0, 4), times=st.integers(1, 4))
+    def die_together(self, i: int, times: int) -> None:
+        """A worker takes as much as it can and dies, as its host sees; then the next one in its place."""
+        worker = self.workers[i]
+        for _ in range(times):
+            fired["die_together"] += 1
+            self.promote(500)
+            self.supervise_once()
+            self.read(i, 10, reply_lost=False)
+            self.take_suspects(i, 10, reply_lost=False)
+            self.abandon(i, limit=500)
+            self.pool.execute("HDEL", self.pool.keys.worker(worker.name), "crew")
+            self.model.crews.pop(worker.name, None)
+            self.tick(1000)
 
     @precondition(lambda self: any(worker.holds for worker in self.workers))
     @rule(i=st.integers(0, 4))
@@ -635,6 +700,9 @@ class Machine(RuleBasedStateMachine):
         if task.state == "ready":
             pool.execute("ZREM", pool.keys.queue(queue), task.id)
             pool.execute("ZREM", pool.keys.parked(queue.removeprefix("agent:")), task.id)
+            pool.execute("ZREM", pool.keys.suspects(queue), task.id)
+            if not pool.execute("EXISTS", pool.keys.suspects(queue)):
+                pool.execute("SREM", pool.keys.suspected_queues, queue)
             if not pool.execute("EXISTS", pool.keys.queue(queue)):
                 pool.execute("SREM", pool.keys.queues, queue)
         elif task.state in {"scheduled", "awaiting_input"}:
@@ -656,6 +724,8 @@ class Machine(RuleBasedStateMachine):
             "adopt": lambda i: self.adopt(i, limit=4, own=False, looks=True),
             "own": lambda i: self.adopt(i, limit=i, own=True, looks=False),
             "abandon": lambda i: self.abandon(i, limit=500),
+            "take": lambda i: self.take_suspects(i, limit=4, reply_lost=False),
+            "die_together": lambda i: self.die_together(i, 1 + i % 3),
             "recover": lambda i: self.recover(WORKERS[i][0], limit=500, looks=True),
             "finish_old": lambda i: self.finish_old(-1 - i, list(VerdictKind)[i]) if self.past else None,
             "cancel": lambda i: self.cancel([-1 - i]),
@@ -700,10 +770,12 @@ class Machine(RuleBasedStateMachine):
         """What was delivered is what the model delivers."""
         got = [(d.entry, d.task_id, int(d.generation), d.attempt, d.deaths, d.forgiven_failures) for d in found]
         assert got == [(e.id, e.task, e.gen, e.attempt, e.deaths, e.forgiven) for e in expected]
+        assert [(d.group, d.depth) for d in found] == [e.group for e in expected]
         self.past += found
 
     def learn_dues(self) -> None:
         """Let the model know of jittered due times."""
+        fired["dead by deaths"] = max(self.model.buried, fired["dead by deaths"])
         for task in self.model.tasks.values():
             if task.state == "scheduled" and task.due == -1:
                 due = self.pool.score(self.pool.keys.scheduled, task.id)
@@ -729,8 +801,13 @@ class Machine(RuleBasedStateMachine):
             found = pool.execute("ZRANGE", pool.keys.queue(queue), 0, -1, "WITHSCORES")
             expected = [part for task in model.queue(queue) for part in (task.id.encode(), b"%d" % task.score)]
             assert found == expected, queue
+            found = pool.execute("ZRANGE", pool.keys.suspects(queue), 0, -1, "WITHSCORES")
+            expected = [part for task in model.suspects(queue) for part in (task.id.encode(), b"%d" % task.score)]
+            assert found == expected, queue
         index = {name.decode() for name in pool.execute("SMEMBERS", pool.keys.queues)}
         assert index == {queue for queue in queues if model.queue(queue)}
+        index = {name.decode() for name in pool.execute("SMEMBERS", pool.keys.suspected_queues)}
+        assert index == {queue for queue in queues if model.suspects(queue)}
         assert pool.members(pool.keys.scheduled) == [task.id for task in model.scheduled()]
         assert pool.members(pool.keys.asking) == [task.id for task in model.asking()]
         assert set(pool.members(f"{pool.keys.root}:expiring")) == model.expiring
@@ -743,7 +820,7 @@ class Machine(RuleBasedStateMachine):
         for lane in ("x", "y"):
             assert pool.members(pool.keys.lane(lane)) == model.lanes.get(lane, [])
         places = Counter(
-            [task.id for queue in queues for task in model.queue(queue)]
+            [task.id for queue in queues for task in [*model.queue(queue), *model.suspects(queue)]]
             + [task.id for task in [*model.scheduled(), *model.asking()]]
             + [task.id for agent in model.agents for task in model.parked(agent)]
             + [entry.task for agent in model.agents.values() for entry in agent.inbox]
@@ -760,10 +837,11 @@ class Machine(RuleBasedStateMachine):
             if task.deleted:
                 assert set(self.pool.task(task.id)) == {"deleted"}
                 continue
-            fields = ("state", "gen", "out", "progress")
-            state, gen, out, progress = self.pool.execute("HMGET", self.pool.keys.task(task.id), *fields)
+            fields = ("state", "gen", "out", "progress", "blamed", "group", "alone")
+            state, gen, out, progress, *blame = self.pool.execute("HMGET", self.pool.keys.task(task.id), *fields)
             assert (state.decode(), int(gen)) == (task.state, task.gen)
             assert (out is not None, (progress or b"").decode()) == (task.out is not None, task.progress)
+            assert [None if one is None else int(one) for one in blame] == [task.blamed or None, task.group, task.alone]
             assert task.gen >= self.generations.get(task.id, 0)
             self.generations[task.id] = task.gen
             if task.state in FINAL:
@@ -786,7 +864,8 @@ class Machine(RuleBasedStateMachine):
         runs = TaskState.CANCELLING if task.cancel else TaskState.RUNNING
         assert found.state == (runs if worker else TaskState(task.state))
         assert (found.worker.id if found.worker else None) == worker
-        if task.state == "ready" and not task.parked:
+        assert found.group == (task.group if task.suspect else None)
+        if task.state == "ready" and not (task.parked or task.suspect):
             assert found.rank == [one.id for one in self.model.queue(task.row.queue)].index(task.id)
         if task.state == "waiting":
             members = self.model.lanes[task.row.lane]
@@ -825,8 +904,9 @@ class Machine(RuleBasedStateMachine):
             if task.state in {"scheduled", "awaiting_input", "dead"}:
                 rows.append((task.id, "asking" if task.state == "awaiting_input" else task.state))
             elif task.state == "ready":
-                place = "parked:" + task.row.queue.removeprefix("agent:") if task.parked else f"queue:{task.row.queue}"
-                rows += [(task.id, place), ("", f"queue:{task.row.queue}")]
+                place = f"{'suspects' if task.suspect else 'queue'}:{task.row.queue}"
+                place = "parked:" + task.row.queue.removeprefix("agent:") if task.parked else place
+                rows += [(task.id, place), ("", f"queue:{task.row.queue}"), ("", f"suspects:{task.row.queue}")]
         assert self.pool.repair(*rows) == []
         if self.looks % 4 == 0:
             agent = sorted(model.agents)[self.looks % 3]
@@ -878,6 +958,7 @@ class Machine(RuleBasedStateMachine):
                 self.compare(
                     self.pool.read(worker.name, agent=worker.agent), self.model.read(worker.agent, worker.name, 100)
                 )
+                self.take_suspects(self.workers.index(worker), 500, reply_lost=True)
                 deliveries = self.adopt_once(worker, [], 500, own=True)
                 rows = [(delivery, Verdict(VerdictKind.SUCCEEDED, b"1")) for delivery in deliveries]
                 assert self.pool.finish(*rows) == self.model.finish(rows)
@@ -887,7 +968,8 @@ class Machine(RuleBasedStateMachine):
         streams = {name.rpartition(":")[2] for name in self.pool.names() if ":out:" in name}
         assert streams == {task.id for task in self.model.tasks.values() if task.out is not None}
         assert without_lifetime(self.pool.link, f"{self.pool.keys.prefix}:") == []
-        assert [name for name in self.pool.names() if ":queue" in name or ":parked" in name or ":lane" in name] == []
+        places = (":queue", ":suspects", ":parked", ":lane")
+        assert [name for name in self.pool.names() if any(place in name for place in places)] == []
 
 
 def machine_on(server: RedisServer, prefix: str) -> type[Machine]:
@@ -954,6 +1036,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
             digest=dice.choice("dde"),
             lane=dice.choice(["", "", "", "x", "y"]),
             on_busy=dice.choice(["", "", "", "reject", "reject", "interrupt", "replace"]),
+            depth=dice.choice([0, 0, 1, 2]),
         ),
         lambda: machine.get_to_work(1 + i, kinds[: dice.randrange(3)], reply_lost=dice.random() < 0.2),
         lambda: machine.assign(dice.choice(["ed", "ann", "bob"]), dice.choice([1, 2, 500])),
@@ -968,6 +1051,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
         lambda: machine.time_steps_back(dice.choice([1, 200, 30_000])),
         machine.supervise,
         machine.supervise,
+        lambda: machine.die_together(i, dice.randrange(1, 4)),
         lambda: machine.promote(dice.choice([1, 500])),
         machine.repeat if machine.again else machine.supervise,
     ]
@@ -981,6 +1065,9 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
         ]
         steps += [lambda: machine.watch([-1, -1 - i]), lambda: machine.delete([-1, -5 - i])]
         steps += [lambda: machine.retry([-1, -2 - i, dice.randrange(100)], again=dice.random() < 0.2)]
+    if machine.model.any_suspects():
+        steps += [lambda: machine.take_suspects(i, 1 + kinds.count(kinds[0]), reply_lost=dice.random() < 0.2)] * 3
+        steps += [lambda: machine.die_together(i, dice.randrange(1, 4))]
     if dice.random() < 0.3 and any(task.state not in FINAL for task in machine.model.tasks.values()):
         steps += [lambda: machine.lose([i, dice.randrange(100)], deadlines=yes)]
     if machine.past:

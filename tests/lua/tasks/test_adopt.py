@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.rates import Rate
 from orchestrator.store.calls import opaque
 from orchestrator.tasks import scripts as task_scripts
-from orchestrator.tasks.model import Envelope, FinishStatus, LeaseStatus, VerdictKind, encode_envelope
+from orchestrator.tasks.model import FinishStatus, LeaseStatus, VerdictKind
 from tests.lua.pool import DEAD_TTL_S, LEASE_MS, Team, row
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ class TestDeaths:
     def test_own_lost_suspect(self, pool: Pool) -> None:
         """A suspect whose reply was lost comes with its group and its depth, without another death."""
         pool.register()
-        pool.put(*[row(envelope=opaque(encode_envelope(Envelope("sum", b"{}", depth=3)))) for _ in range(2)])
+        pool.put(row(depth=3), row(depth=3))
         pool.deliver("dies")
         pool.abandon("dies")
         (lost,) = pool.deliver("w1", begin=False)
