@@ -32,7 +32,8 @@ def clear(link: SyncLink, prefix: str) -> None:
 
 def snapshot(link: SyncLink, prefix: str) -> dict[str, Any]:
     """Contents of every key; of a stream also who has what pending, of each key whether it has a time to live."""
-    return {name: (_contents(link, name), link.execute("PTTL", name) >= 0) for name in names(link, prefix)}
+    found = {name: (_contents(link, name), link.execute("PTTL", name) >= 0) for name in names(link, prefix)}
+    return {name: contents for name, contents in found.items() if contents[0] is not None}
 
 
 def without_lifetime(link: SyncLink, prefix: str) -> list[str]:
@@ -56,6 +57,8 @@ def _contents(link: SyncLink, name: str) -> Any:
             return set(link.execute("SMEMBERS", name))
         case b"stream":
             return _entries(link, name), _pending(link, name)
+        case b"none":  # its time was over meanwhile
+            return None
         case other:
             raise AssertionError(f"{name} has the unexpected type {other!r}")
 

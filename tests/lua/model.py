@@ -374,10 +374,7 @@ class Model:
         """lua/tasks/assign.lua."""
         agent = self.agents[name]
         self.turns.clear()
-        if agent.unparking:
-            agent.unparking = False
-            for task in self.parked(name):
-                task.parked = task.row.skill not in agent.skills
+        self._unpark(agent)
         filled = [queue for queue in agent.queues if self.queue(queue)]
         if not agent.slots or not filled:
             return Assigned(0, left=False, wait_us=0)
@@ -410,6 +407,12 @@ class Model:
         # Whose turn comes in this call is put into its queue at the end of it.
         remain = any(task.id not in self.turns for queue in filled for task in self.queue(queue))
         return Assigned(count, left=remain and count < room, wait_us=0)
+
+    def _unpark(self, agent: Agent) -> None:
+        if agent.unparking:
+            agent.unparking = False
+            for task in self.parked(agent.name):
+                task.parked = task.row.skill not in agent.skills
 
     def _room(self, agent: Agent) -> int:
         """While suspects wait, an agent has no backlog, and a slot stays free for each worker that may take one."""
