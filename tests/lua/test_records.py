@@ -49,6 +49,12 @@ def test_fields_and_counters(pool: Pool) -> None:
                 schedule_fields.update(fields)
 
     pool.register(slots=1)
+    (parked,) = pool.put(row(queue="agent:ed", skill="other"))
+    pool.assign()
+    pool.register(team=Team(skills=frozenset({"sum", "other"})), slots=1)
+    look()
+    pool.cancel(parked)
+    pool.register(slots=1)
     pool.put(row(start_by_ms=pool.now_ms + 500), row(priority=3))
     delivery = pool.one()
     pool.cancel(delivery.task_id)

@@ -29,6 +29,14 @@ def lose(pool: Pool, worker: str = "w1", count: int = 1) -> list[Delivery]:
     return deliveries
 
 
+def lost_before(pool: Pool, delivery: Delivery, *, blamed: int) -> None:
+    """Let the task of an attempt, which has begun, have died before: with two hosts, so often as the only suspect."""
+    evidence = {"death:1": "1 d1 lease ran out", "death:2": "2 d2 lease ran out", "deaths": "2", "blamed": str(blamed)}
+    fields = [part for field, value in evidence.items() if value != "0" for part in (field, value)]
+    pool.execute("HSET", pool.keys.task(delivery.task_id), *fields)
+    pool.begin(delivery)
+
+
 def test_no_inbox(pool: Pool) -> None:
     """Without an inbox there is nothing to adopt and nothing changes."""
     with pool.unchanged():
@@ -220,15 +228,13 @@ class TestGrace:
 class TestDeaths:
     """What has died before is handled with care (protocol rule 8)."""
 
-    def test_second_death_waits(self, pool: Pool) -> None:
+    def test_second_blamed_death_waits(self, pool: Pool) -> None:
         """From the second death alone on the task goes back through `scheduled`, after at most the back-off."""
         (lost,) = lose(pool)
-        pool.adopt("w2")
-        pool.age(LEASE_MS + 1)
-        pool.sleep(LEASE_MS / 5)
+        lost_before(pool, lost, blamed=1)
         pool.now_us = (pool.now_us or 0) + 123
-        assert pool.adopt("w3") == []
-        assert pool.task(lost.task_id).items() >= {"state": "scheduled", "deaths": "2"}.items()
+        assert pool.adopt("w2") == []
+        assert pool.task(lost.task_id).items() >= {"state": "scheduled", "deaths": "3", "blamed": "2"}.items()
         due = pool.score(pool.keys.scheduled, lost.task_id)
         assert due is not None
         assert 0 <= due - pool.now_ms < 1000
@@ -241,8 +247,7 @@ class TestDeaths:
         pool.assign()
         lost = [one for i in range(20) for one in pool.read(f"d{i}", limit=1)]
         for delivery in lost:
-            pool.execute("HSET", pool.keys.task(delivery.task_id), "deaths", 2, "blamed", 2)
-        pool.begin(*lost)
+            lost_before(pool, delivery, blamed=2)
         pool.look()
         pool.age(LEASE_MS + 1)
         pool.adopt("w2", max_deaths={"sum": 9})
@@ -257,12 +262,13 @@ class TestDeaths:
         where: dict[str, Any] = {"queue": "agent:ed", "skill": "sum"} if addressed else {}
         pool.put(row(reply="c1", **where))
         delivery = pool.one()
+        lost_before(pool, delivery, blamed=0)
         pool.look()
         pool.age(LEASE_MS + 1)
         assert pool.adopt("w2", max_deaths={"sum": 1, "other": 9}) == []
         found = pool.task(delivery.task_id)
-        assert found.items() >= {"state": "dead", "reason": "deaths", "deaths": "1"}.items()
-        assert found["death:1"].endswith("w1 lease ran out")
+        assert found.items() >= {"state": "dead", "reason": "deaths", "deaths": "3"}.items()
+        assert found["death:3"].endswith("w1 lease ran out")
         assert pool.members(pool.keys.dead) == [delivery.task_id]
         assert pool.ttl_s(pool.keys.task(delivery.task_id)) == DEAD_TTL_S
         assert pool.replies() == pool.events() == [(delivery.task_id, "d")]
@@ -271,24 +277,35 @@ class TestDeaths:
     def test_three_by_default(self, pool: Pool) -> None:
         """A skill that says nothing has three lives."""
         (lost,) = lose(pool)
-        pool.execute("HSET", pool.keys.task(lost.task_id), "deaths", 2, "blamed", 2)
-        pool.begin(lost)
+        lost_before(pool, lost, blamed=2)
         pool.adopt("w2")
         assert pool.state(lost.task_id) == "dead"
 
-    def test_two_lost_hosts_limit_no_task(self, pool: Pool) -> None:
-        """Tasks that died together with two hosts are handed on at once; from the third host on they are suspects."""
+    def test_a_lost_host_limits_no_task(self, pool: Pool) -> None:
+        """Tasks of a lost host are handed on at once; those that lose another one just after it are suspects."""
         ids = [one.task_id for one in lose(pool, count=9)]
-        for number, worker in enumerate(("w2", "w3"), 1):
-            taken = pool.adopt(worker)
-            assert [(one.task_id, one.deaths, one.group) for one in taken] == [(id_, number, None) for id_ in ids]
-            pool.look()
-            pool.age(LEASE_MS + 1)
-        assert pool.adopt("w4") == []
+        taken = pool.adopt("w2")
+        assert [(one.task_id, one.deaths, one.group) for one in taken] == [(id_, 1, None) for id_ in ids]
+        pool.look()
+        pool.age(LEASE_MS + 1)
+        assert pool.adopt("w3") == []
         for id_ in ids:
             task = pool.task(id_)
-            assert (task["state"], task["deaths"], task["group"]) == ("ready", "3", "2")
+            assert (task["state"], task["deaths"], task["group"]) == ("ready", "2", "2")
             assert "blamed" not in task
+
+    def test_a_lost_host_after_a_crash_blames_no_task(self, pool: Pool) -> None:
+        """A task that ran alone when its host was lost is not blamed, whatever crashes it saw; a further crash is."""
+        (lost,) = lose(pool)
+        pool.abandon("w1")
+        assert pool.task(lost.task_id)["blamed"] == "1"
+        pool.deliver("w2")
+        pool.look()
+        pool.age(LEASE_MS + 1)
+        (taken,) = pool.adopt("w3")
+        assert (taken.deaths, taken.group, pool.task(lost.task_id)["blamed"]) == (2, None, "1")
+        pool.abandon("w3")
+        assert pool.task(lost.task_id).items() >= {"blamed": "2", "group": "0"}.items()
 
     def test_own_lost_suspect(self, pool: Pool) -> None:
         """A suspect whose reply was lost comes with its group and its depth, without another death."""

@@ -151,15 +151,14 @@ def retry_after(end: Callable[[Pool], None]) -> Callable[[WatchedPool], None]:
 def taken(
     how: str, *, deaths: int = 0, allowed: int = 5, cancelled: bool = False, lane: str = ""
 ) -> Callable[[Pool], None]:
-    """A worker that holds a task dies, after `deaths` others did."""
+    """A worker that holds a task dies, after `deaths` others did, the first of them with its host."""
 
     def take(pool: Pool) -> None:
         pool.register(team=Team(terms=(("sum", SkillTerms(3, allowed)),)))
         id_, *_ = pool.put(row(lane=lane), *[row(lane=lane)] * bool(lane))
-        for number in range(deaths):
-            pool.deliver(f"d{number}")
-            pool.abandon(f"d{number}", max_deaths={"sum": allowed})
-            pool.promote()
+        if deaths:
+            fields = {"deaths": deaths, "blamed": deaths - 1, f"death:{deaths}": "1 d1 lease ran out"}
+            pool.execute("HSET", pool.keys.task(id_), *[part for field in fields.items() for part in field])
         pool.deliver()
         if cancelled:
             pool.cancel(id_)
@@ -178,6 +177,15 @@ def taken(
         pool.recover()
 
     return take
+
+
+def take_suspect(pool: Pool) -> None:
+    """Two tasks die together, and another worker takes one of them."""
+    pool.register()
+    pool.put(row(), row())
+    pool.deliver("d1")
+    pool.abandon("d1")
+    pool.deliver()
 
 
 def late_before_it_began(how: str) -> Callable[[Pool], None]:
@@ -258,7 +266,7 @@ def taken_in_lane(how: str) -> Callable[[Pool], None]:
     """A worker dies with a task that may not die, and another one is behind it."""
 
     def take(pool: Pool) -> None:
-        taken(how, allowed=1, lane="x")(pool)
+        taken(how, deaths=1, allowed=1, lane="x")(pool)
 
     return take
 
@@ -360,7 +368,7 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (S.SCHEDULED, "promote", S.EXPIRED): promote_late,
     (S.SCHEDULED, "cancel", S.CANCELLED): lambda pool: pool.cancel(scheduled(pool)),
     (S.READY, "assign", S.ASSIGNED): deliver,
-    (S.READY, "take_suspects", S.ASSIGNED): taken("abandon", deaths=1, allowed=2),
+    (S.READY, "take_suspects", S.ASSIGNED): take_suspect,
     (S.READY, "assign", S.EXPIRED): assign_late,
     (S.READY, "promote", S.EXPIRED): promote_late_ready,
     (S.READY, "cancel", S.CANCELLED): lambda pool: pool.cancel(*pool.put()),
@@ -392,8 +400,8 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     (S.CANCELLED, "delete", None): delete_after(finish_cancelled),
     (S.EXPIRED, "delete", None): delete_after(assign_late),
     **{(S.ASSIGNED, how, S.READY): taken(how) for how in ("abandon", "recover")},
-    **{(S.ASSIGNED, how, S.SCHEDULED): taken(how, deaths=1) for how in ("adopt", "abandon", "recover")},
-    **{(S.ASSIGNED, how, S.DEAD): taken(how, allowed=1) for how in ("adopt", "abandon", "recover")},
+    **{(S.ASSIGNED, how, S.SCHEDULED): taken(how, deaths=2) for how in ("adopt", "abandon", "recover")},
+    **{(S.ASSIGNED, how, S.DEAD): taken(how, deaths=1, allowed=1) for how in ("adopt", "abandon", "recover")},
     **{(S.ASSIGNED, how, S.CANCELLED): taken(how, cancelled=True) for how in ("adopt", "abandon", "recover")},
     (S.ASSIGNED, "adopt", S.EXPIRED): late_before_it_began("adopt"),
     (S.ASSIGNED, "recover", S.EXPIRED): late_before_it_began("recover"),
