@@ -341,7 +341,7 @@ def test_left(pool: Pool) -> None:
 def test_room_of_the_caller(pool: Pool) -> None:
     """A call takes at most `limit`; for an agent without slots, or without an inbox, none."""
     pool.register()
-    ids = suspects(pool, 9, 9, 9)
+    ids = suspect(pool, row(), row(), row(queue="agent:ed", skill="sum", priority=3), groups=(9, 9, 9))
     with pool.unchanged():
         assert pool.take_suspects(limit=0) == []
     assert [one.task_id for one in pool.take_suspects(limit=2)] == ids[:2]
