@@ -41,11 +41,18 @@ for skill in string.gmatch(spec.skills, '%S+') do
 end
 local unparking = spec.unpark and unpark(pool, agent, skilled, spec.unpark, 500) and 1 or 0
 
+-- Returns whether a stop or a pause holds a queue.
+local function is_closed(queue)
+  return any_active and (is_active(pool, 'stop:' .. queue) or is_active(pool, 'pause:queue:' .. queue))
+end
+
 local room = slots * (1 + backlog) - redis.call('XLEN', inbox_key)
 if redis.call('EXISTS', pool .. ':suspects') == 1 then
   -- Keeps a slot free for each worker that may take a suspect, and no entry unread that would be read before it.
   local suspects = 0
-  for i = 1, #queues do suspects = suspects + redis.call('ZCARD', pool .. ':suspects:' .. queues[i]) end
+  for i = 1, #queues do
+    if not is_closed(queues[i]) then suspects = suspects + redis.call('ZCARD', pool .. ':suspects:' .. queues[i]) end
+  end
   if suspects > 0 then
     room = room - slots * backlog - math.min(suspects, redis.call('HLEN', agent_key .. ':workers'))
   end
@@ -63,7 +70,7 @@ end
 local filled, serves, digests = {}, {}, nil
 for i = 1, #queues do
   local queue = queues[i]
-  if not (any_active and (is_active(pool, 'stop:' .. queue) or is_active(pool, 'pause:queue:' .. queue))) then
+  if not is_closed(queue) then
     serves[queue] = true
     if redis.call('EXISTS', pool .. ':queue:' .. queue) == 1 then filled[#filled + 1] = 'queue:' .. queue end
   end

@@ -157,8 +157,8 @@ def taken(
         pool.register(team=Team(terms=(("sum", SkillTerms(3, allowed)),)))
         id_, *_ = pool.put(row(lane=lane), *[row(lane=lane)] * bool(lane))
         if deaths:
-            fields = {"deaths": deaths, "blamed": deaths - 1, f"death:{deaths}": "1 d1 lease ran out"}
-            pool.execute("HSET", pool.keys.task(id_), *[part for field in fields.items() for part in field])
+            evidence = (f"death:{deaths}", "1 d1 lease ran out")
+            pool.execute("HSET", pool.keys.task(id_), "deaths", deaths, "blamed", deaths - 1, *evidence)
         pool.deliver()
         if cancelled:
             pool.cancel(id_)

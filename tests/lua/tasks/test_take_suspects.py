@@ -163,6 +163,13 @@ class TestAlone:
         assert (taken.task_id, taken.group) == (first, 0)
         assert pool.members(pool.keys.suspects(SUM)) == [second]
 
+    def test_no_child_beside_it(self, pool: Pool) -> None:
+        """A deeper task that has waited for a minute is not taken in the same call."""
+        pool.register()
+        ids = suspect(pool, row(priority=1), row(depth=1), groups=(0, 0))
+        pool.sleep(PATIENCE_MS)
+        assert [one.task_id for one in pool.take_suspects(idle=True)] == ids[:1]
+
     def test_in_no_other(self, pool: Pool) -> None:
         """A process that runs something, suspects or not, takes none."""
         pool.register()
@@ -416,6 +423,17 @@ class TestAssign:
         pool.put(*[row() for _ in range(20)])
         pool.assign()
         assert pool.inbox_length() == 6 - 1
+
+    @pytest.mark.parametrize("held", [PauseQueue(queue=SUM), Stop(skill="sum")], ids=["paused", "stopped"])
+    def test_suspects_that_no_worker_may_take_keep_no_slot(self, pool: Pool, held: Command) -> None:
+        """While their queue is stopped or paused, the agent's other queues have all its room."""
+        pool.register(team=Team(skills=frozenset({"sum", "other"})), slots=1, backlog=1)
+        suspects(pool, 1)
+        pool.append(held)
+        pool.put(*[row(queue="agent:ed", skill="other") for _ in range(3)])
+        while pool.assign().left:
+            pass
+        assert pool.inbox_length() == 2
 
     def test_suspects_of_others_take_no_room(self, pool: Pool) -> None:
         """Suspects of queues that the agent does not serve change nothing for it."""
