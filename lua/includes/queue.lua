@@ -42,18 +42,22 @@ local function put_suspects(pool, queue, scored)
   redis.call('SADD', pool .. ':suspects', queue)
 end
 
--- Removes tasks from the suspects of one queue and updates the index of queues with suspects.
+-- Removes tasks from the suspects of one queue and updates the index of queues with suspects. Returns how many were there.
 local function remove_suspects(pool, queue, ids)
   local suspects_key = pool .. ':suspects:' .. queue
-  redis.call('ZREM', suspects_key, unpack(ids))
+  local removed = redis.call('ZREM', suspects_key, unpack(ids))
   if redis.call('EXISTS', suspects_key) == 0 then redis.call('SREM', pool .. ':suspects', queue) end
+  return removed
 end
 
 -- Removes one ready task from its queue, from the suspects of the queue, from the parked tasks of its agent, or from the
 -- tasks that are held back.
 local function leave_queue(pool, queue, id)
   remove_from_queue(pool, queue, {id})
-  if redis.call('EXISTS', pool .. ':suspects') == 1 then remove_suspects(pool, queue, {id}) end
+  if redis.call('EXISTS', pool .. ':suspects') == 1 and remove_suspects(pool, queue, {id}) > 0 then
+    -- `assign` kept a slot free for it.
+    notify_supervisor(pool, 'queue:' .. queue)
+  end
   local agent = string.match(queue, '^agent:(.*)$')
   if agent then redis.call('ZREM', pool .. ':parked:' .. agent, id) end
   if redis.call('EXISTS', pool .. ':held') == 0 then return end

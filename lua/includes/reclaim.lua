@@ -25,11 +25,11 @@ end
 -- Counts the attempts that may have crashed a worker, in the inboxes of all its agents: `fresh` ones of tasks without a
 -- death since their last operator retry, `prior` ones of tasks that died before, and `limited` ones, which died too and
 -- share a process with few suspects. Of limited ones also the greatest depth, and how many have it: a task waits for
--- deeper ones, so the deepest ones are the first suspects. The worker's record keeps the counts, because the caller
--- removes the entries one inbox at a time.
+-- deeper ones, so the deepest ones are the first suspects. A key keeps the counts for a minute, because the caller
+-- removes the entries one inbox, and at most one batch, at a time.
 local function count_crew(pool, agent, worker, now_ms)
-  local worker_key = pool .. ':worker:' .. worker
-  local stored = redis.call('HGET', worker_key, 'crew')
+  local crew_key = pool .. ':crew:' .. worker
+  local stored = redis.call('GET', crew_key)
   if stored then
     local ms, fresh, prior, limited, deepest, at_deepest = string.match(stored, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
     -- A worker that was only silent may live on and die again with other tasks.
@@ -39,7 +39,7 @@ local function count_crew(pool, agent, worker, now_ms)
   end
   --@row crew: fresh prior limited deepest at_deepest
   local crew = {0, 0, 0, 0, 0}
-  local agents, facts = {agent}, redis.call('HKEYS', worker_key)
+  local agents, facts = {agent}, redis.call('HKEYS', pool .. ':worker:' .. worker)
   for i = 1, #facts do
     local other = string.match(facts[i], '^agent:(.*)$')
     if other and other ~= agent then agents[#agents + 1] = other end
@@ -70,9 +70,9 @@ local function count_crew(pool, agent, worker, now_ms)
       end
     end
   end
-  if #facts > 0 then
-    redis.call('HSET', worker_key, 'crew', integer(now_ms) .. ' ' .. crew.fresh .. ' ' .. crew.prior .. ' ' ..
-      crew.limited .. ' ' .. crew.deepest .. ' ' .. crew.at_deepest)
+  if crew.fresh + crew.prior + crew.limited > 0 then
+    redis.call('SET', crew_key, integer(now_ms) .. ' ' .. crew.fresh .. ' ' .. crew.prior .. ' ' .. crew.limited .. ' ' ..
+      crew.deepest .. ' ' .. crew.at_deepest, 'EX', 60)
   end
   return crew
 end
@@ -92,7 +92,8 @@ local function judge_death(task, depth, crew, allowed)
     suspects = crew.fresh
   end
   if suspects == 1 then
-    -- The death that ends the task is one that it died alone: a task that never died may have run beside it.
+    -- The death that ends the task is one that it died alone, or after it waited in vain for an idle process: a task that
+    -- never died may have run beside it and be the cause.
     local alone = group == 0 or crew.fresh + crew.prior + crew.limited == 1
     blamed = alone and blamed + 1 or math.min(blamed + 1, allowed - 1)
     if blamed >= allowed - 1 then return blamed, 0 end

@@ -61,7 +61,7 @@ end
 local function corrupt_field(task)
   if not task.state or not string.match(task.state, '^[%l_]+$') then return 'state' end
   if not string.match(task.gen or '', '^%d+$') then return 'gen' end
-  for _, name in ipairs({'by', 'fails', 'deaths', 'due'}) do
+  for _, name in ipairs({'by', 'fails', 'deaths', 'due', 'blamed', 'group', 'alone'}) do
     if task[name] and not string.match(task[name], '^%d+$') then return name end
   end
   if task.queue and not string.match(task.queue, '^agent:.') and not string.match(task.queue, '^skill:.') then return 'queue' end

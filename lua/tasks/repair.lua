@@ -32,7 +32,7 @@ local now_arg    = ARGV[5]                   -- time: test override, microsecond
 
 local call_bytes, orphan_s = 1048576, 300
 local record_fields = {'state', 'gen', 'at', 'queue', 'rank', 'by', 'ttl', 'idem', 'out', 'fails', 'deaths', 'due', 'ended',
-  'deleted', 'lane', 'left'}
+  'deleted', 'lane', 'left', 'blamed', 'group', 'alone'}
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local ending, waiting = start_endings(now), start_waiting()

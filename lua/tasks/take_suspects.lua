@@ -60,7 +60,7 @@ for i = 1, #found do
   local task = read_task(pool .. ':task:' .. one.id, 'state', 'gen', 'env', 'fails', 'deaths', 'skill', 'out', 'requeued',
     'group', 'alone', 'blamed')
   one.task, one.order = task, tonumber(one.score)
-  one.group, one.blamed = tonumber(task.group or 0), tonumber(task.blamed or 0)
+  one.group, one.blamed = tonumber(task.group) or 0, tonumber(task.blamed) or 0
 end
 -- Large groups first, because they free the most tasks in a given time. Tasks that died as the only suspect come last.
 table.sort(found, function(a, b)
@@ -108,12 +108,12 @@ for i = 1, #found do
     collect(ready, queue, score, id)
     collect(removed, queue, id)
   else
-    local depth, most, alone = depth_of(record.env), tonumber(record.group), false
+    local depth, most, alone = depth_of(record.env), tonumber(record.group) or 1, false
     if most == 0 and idle == '1' and #running == 0 then
       alone = true
     elseif most == 0 then
       -- A process that is never idle runs it too, in the end.
-      most = now_ms - tonumber(record.alone or now_ms) >= patience_ms and 1 or 0
+      most = now_ms - (tonumber(record.alone) or now_ms) >= patience_ms and 1 or 0
     end
     if alone or fits(depth, most) then
       local task = {fails = record.fails, deaths = record.deaths, requeued = record.requeued, out = record.out}

@@ -130,6 +130,12 @@ POOL_KEYS: Final = (
         "heartbeat x 4 after the last heartbeat; an hour more when no supervisor runs",
     ),
     KeyKind(
+        "crew:W",
+        "string",
+        "ms, and counts of what a dead worker ran: fresh prior limited deepest at_deepest",
+        "a minute",
+    ),
+    KeyKind(
         "worker:W:notes",
         "stream",
         "urgent messages for a worker: k kind, t task, g generation",

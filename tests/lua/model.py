@@ -823,12 +823,10 @@ class Model:
         assert 0 <= due - self.now_ms <= 1000 * 2 ** (task.blamed - 2)
         task.due = due
 
-    def change_skills(self, name: str, skills: frozenset[str], workers: Iterable[str]) -> None:
+    def change_skills(self, name: str, skills: frozenset[str]) -> None:
         """All workers of an agent leave and come back with other skills: `assign` examines what was parked."""
         self.agents[name].skills = skills
         self.agents[name].unparking = True
-        for worker in workers:
-            self.crews.pop(worker, None)
 
     # Shared steps -----------------------------------------------------------------------------------------------------
 
@@ -877,7 +875,8 @@ class Model:
         deepest = max(limited, default=0)
         prior = len(ran) - len(fresh) - len(limited)
         crew = Crew(len(fresh), prior, len(limited), deepest, limited.count(deepest))
-        self.crews[worker] = (self.now_ms, crew)
+        if ran:
+            self.crews[worker] = (self.now_ms, crew)
         return crew
 
     def _judge_death(self, task: Task, crew: Crew) -> None:

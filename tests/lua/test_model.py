@@ -416,7 +416,7 @@ class Machine(RuleBasedStateMachine):
         """All workers of an agent register anew with other skills."""
 
         def step() -> None:
-            self.model.change_skills(agent, frozenset(skills), [one.name for one in self.workers if one.agent == agent])
+            self.model.change_skills(agent, frozenset(skills))
             for worker in self.workers:
                 if worker.agent == agent:
                     self.pool.deregister(worker.name)
@@ -500,7 +500,7 @@ class Machine(RuleBasedStateMachine):
             self.read(i, 10, reply_lost=False)
             self.take_suspects(i, 10, reply_lost=False)
             self.abandon(i, limit=500)
-            self.pool.execute("HDEL", self.pool.keys.worker(worker.name), "crew")
+            self.pool.execute("DEL", f"{self.pool.keys.root}:crew:{worker.name}")
             self.model.crews.pop(worker.name, None)
             self.tick(1000)
 

@@ -387,7 +387,7 @@ def test_what_belongs_to_no_task(pool: Pool) -> None:
     assert pool.repair(*rows) == []
 
 
-@each_case("field", ["gen", "env", "state", "by", "fails", "deaths", "due", "queue"], fresh="pool")
+@each_case("field", ["gen", "env", "state", "by", "fails", "deaths", "due", "queue", "group"], fresh="pool")
 @each_case("value", [b"\xff\xfe{garbage", b""], fresh="pool")
 def test_a_damaged_record(pool: Pool, field: str, value: bytes) -> None:
     """It becomes a dead letter that says why, and stops nobody any more."""

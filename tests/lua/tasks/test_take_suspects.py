@@ -487,3 +487,24 @@ def test_cost_is_bounded(pool: Pool) -> None:
     for i in range(30):
         pool.register(f"w{i}", Team(agent=f"a{i}"))
     assert cost() == first
+
+
+def test_a_cancelled_suspect_frees_its_slot_at_once(pool: Pool) -> None:
+    """`assign` keeps a slot free for each worker that may take a suspect; the cancel of the last suspect rings."""
+    pool.register(slots=1)
+    (suspected,) = suspects(pool, 1)
+    (waits,) = pool.put()
+    assert pool.assign().count == 0
+    pool.notifications()
+    pool.cancel(suspected)
+    assert pool.notifications() == [f"queue:{SUM}"]
+    assert pool.assign().count == 1
+    assert pool.one().task_id == waits
+
+
+def test_a_damaged_group_stops_no_other_suspect(pool: Pool) -> None:
+    """A group that is no number counts as the smallest one, until the repair finds it."""
+    pool.register()
+    damaged, sound = suspects(pool, 2, 2)
+    pool.execute("HSET", pool.keys.task(damaged), "group", "x")
+    assert [one.task_id for one in pool.take_suspects("w1", limit=1)] == [sound]
