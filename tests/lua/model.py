@@ -504,7 +504,8 @@ class Model:
             self._leave(task, verdict)
         elif verdict.kind == VerdictKind.SUCCEEDED:
             self._end(task, "succeeded")
-        elif verdict.kind in {VerdictKind.DEAD, VerdictKind.INVALID}:  # no version of a skill is registered
+        elif verdict.kind == VerdictKind.DEAD or (verdict.kind == VerdictKind.INVALID and not task.cancel):
+            # No version of a skill is registered here, so arguments that do not fit end the task.
             task.fails += 1
             self._end(task, "dead", counted=True)
         else:
@@ -721,7 +722,7 @@ class Model:
         """lua/tasks/return_unseen.lua, with entries of any age."""
         agent, held = self.agents[name], set(held)
         unseen = [entry for entry in agent.inbox if entry.consumer == worker and entry.id not in held][:limit]
-        self.counts["given_back"] += sum([self._recover(agent, entry, died=False) for entry in unseen])
+        self.counts["given_back"] += sum([self._recover(agent, entry, None) for entry in unseen])
         return [entry.id for entry in unseen]
 
     def recover(self, name: str, limit: int, *, every_ms: int) -> tuple[int, bool]:
