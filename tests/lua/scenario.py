@@ -144,6 +144,9 @@ def play_suspects(pool: Pool) -> None:
     pool.assign()
     assert pool.members(pool.keys.suspects("skill:sum")) == [id_]
     (held,) = pool.take_suspects("w2", idle=True)
+    pool.return_unseen("w2")
+    pool.assign()
+    (held,) = pool.take_suspects("w2", idle=True)
     pool.end(held)
 
 

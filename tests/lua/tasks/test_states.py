@@ -27,6 +27,7 @@ _WRITES: Final = re.compile(
 NEVER_REACHED: Final = {
     # It takes nothing from a worker that died, so the deaths of a task are never counted there.
     "repair": {TaskState.SCHEDULED},
+    "return_unseen": {TaskState.SCHEDULED, TaskState.DEAD},
     # A task that a worker read has started in time, so it does not expire when the worker dies.
     "abandon": {TaskState.EXPIRED},
 }
@@ -202,6 +203,21 @@ def late_before_it_began(how: str) -> Callable[[Pool], None]:
         else:
             pool.deregister()
             pool.recover()
+
+    return take
+
+
+def unseen(*, cancelled: bool = False, late: bool = False) -> Callable[[Pool], None]:
+    """A worker does not see what Redis delivered to it."""
+
+    def take(pool: Pool) -> None:
+        pool.register()
+        (id_,) = pool.put(row(start_by_ms=pool.now_ms + 1000 if late else 0))
+        pool.deliver()
+        if cancelled:
+            pool.cancel(id_)
+        pool.sleep(2000)
+        pool.return_unseen("w1")
 
     return take
 
@@ -403,6 +419,9 @@ SCENARIOS: dict[tuple[StoredState | None, str, StoredState | None], Callable[[Wa
     **{(S.ASSIGNED, how, S.SCHEDULED): taken(how, deaths=2) for how in ("adopt", "abandon", "recover")},
     **{(S.ASSIGNED, how, S.DEAD): taken(how, deaths=1, allowed=1) for how in ("adopt", "abandon", "recover")},
     **{(S.ASSIGNED, how, S.CANCELLED): taken(how, cancelled=True) for how in ("adopt", "abandon", "recover")},
+    (S.ASSIGNED, "return_unseen", S.READY): unseen(),
+    (S.ASSIGNED, "return_unseen", S.CANCELLED): unseen(cancelled=True),
+    (S.ASSIGNED, "return_unseen", S.EXPIRED): unseen(late=True),
     (S.ASSIGNED, "adopt", S.EXPIRED): late_before_it_began("adopt"),
     (S.ASSIGNED, "recover", S.EXPIRED): late_before_it_began("recover"),
 }
