@@ -21,7 +21,7 @@ from orchestrator.core.rates import parse_rate
 from orchestrator.core.slots import VERIFIED, job_slot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from orchestrator.control.desired import ActiveCommand
     from orchestrator.control.entries import ControlEntry
@@ -39,10 +39,16 @@ _COUNTERS: Final = frozenset({"seq", "epoch", "sessions"})
 _log = get_logger(__name__)
 
 
-async def verify_desired_state(store: Store, signer: Signer) -> Desired:
-    """Verify the desired state, restore forged slots, and return the result."""
+async def verify_desired_state(store: Store, signer: Signer, stored: Sequence[bytes] | None = None) -> Desired:
+    """Verify the desired state, restore forged slots, and return the result.
+
+    Args:
+        store: of the pool.
+        signer: checks signatures.
+        stored: the state, if the caller has just read it.
+    """
     desired_key = store.keys.desired
-    reply = await store.execute("HGETALL", desired_key)
+    reply = await store.execute("HGETALL", desired_key) if stored is None else stored
     fields = dict(zip((name.decode(errors="replace") for name in reply[::2]), reply[1::2], strict=True))
     rows = await _judge(store, signer, fields)
     untrue = [row.slot for row in rows if row.verification is not Verification.TRUE]
@@ -144,7 +150,7 @@ async def _latest_commands(
         start = f"({page[-1][0].decode()}"
 
 
-async def _gone_workers(store: Store, signer: Signer, reply: list[bytes]) -> list[str]:
+async def _gone_workers(store: Store, signer: Signer, reply: Sequence[bytes]) -> list[str]:
     """Return the slots of commands for workers that have exited; worker ids are not reused.
 
     A worker that only sends no heartbeats may be frozen or cut off, and must find its command when it returns.

@@ -24,6 +24,8 @@ from orchestrator.core.errors import ServerRefused, StoreError
 from orchestrator.core.log import get_logger, set_level
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from orchestrator.control.desired import Desired
     from orchestrator.core.log import Level
     from orchestrator.services import Services
@@ -103,23 +105,30 @@ class Controller:
 
     async def _apply_desired_state(self) -> None:
         async with self._applying:
-            await self._restore_lost()
-            await self._apply(await verify_desired_state(self._services.store, self._signer))
+            stored = await self._restore_lost()
+            await self._apply(await verify_desired_state(self._services.store, self._signer, stored))
 
-    async def _restore_lost(self) -> None:
-        """Write back what Redis has lost since this supervisor last read the desired state."""
+    async def _restore_lost(self) -> Sequence[bytes] | None:
+        """Write back what Redis has lost since this supervisor last read the desired state.
+
+        Returns:
+            The stored state, or None if this call changed it.
+        """
         store, keys = self._services.store, self._services.keys
         # The revisions first, so that they are never newer than the state.
         revisions = await store.execute("HGETALL", keys.desired_revisions)
-        stored = read_desired(await store.execute("HGETALL", keys.desired), self._signer, revisions)
+        reply: Sequence[bytes] = await store.execute("HGETALL", keys.desired)
+        stored = read_desired(reply, self._signer, revisions)
         merged = merge(self._known, stored)
         if merged.lost:
             _log.error("desired_state_lost", slots=merged.lost)
         self._known = merged.desired
-        for call in merged.calls(keys, self._signer):
+        calls = merged.calls(keys, self._signer)
+        for call in calls:
             await store.call(call)
         if merged.complete:
             await prune_revisions(store, stored)
+        return None if calls else reply
 
     async def _apply(self, desired: Desired) -> None:
         if desired.log_level != self._level:

@@ -25,7 +25,7 @@ class RemainingWork:
 
     Attributes:
         ready: tasks in queues, also those without an agent.
-        held: tasks in inboxes, assigned or running.
+        held: tasks in inboxes, assigned or running, and suspects, which a worker takes soon.
         scheduled: tasks that wait for a time, or for a person with a time limit.
         asking: tasks that wait for a person without a limit.
         due_ms: time until the next task is due, or None if none is scheduled.

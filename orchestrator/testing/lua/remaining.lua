@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- Counts the remaining work in one step, so that no task moves from one place to another meanwhile.
--- returns: ready, in inboxes (assigned or running) or due by a schedule, scheduled, asking with a deadline, asking without
+-- returns: ready, in inboxes (assigned or running), suspects or due by a schedule, scheduled, asking with a deadline, asking without
 --          one, ms until the next is due (-1: none), starts so far
 -- repeat: counts again
 local pool = KEYS[1]  -- key: root of the pool's slot
@@ -9,7 +9,7 @@ local ready, held = 0, 0
 local queues = redis.call('SMEMBERS', pool .. ':queues')
 for i = 1, #queues do ready = ready + redis.call('ZCARD', pool .. ':queue:' .. queues[i]) end
 local suspected = redis.call('SMEMBERS', pool .. ':suspects')
-for i = 1, #suspected do ready = ready + redis.call('ZCARD', pool .. ':suspects:' .. suspected[i]) end
+for i = 1, #suspected do held = held + redis.call('ZCARD', pool .. ':suspects:' .. suspected[i]) end
 local scopes = redis.call('SMEMBERS', pool .. ':held')
 for i = 1, #scopes do ready = ready + redis.call('ZCARD', pool .. ':held:' .. scopes[i]) end
 local agents = redis.call('ZRANGE', pool .. ':agents', 0, -1)
