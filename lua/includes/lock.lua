@@ -108,6 +108,8 @@ local function pass_lock(scope, lock, now_ms, after_waiter)
   local first = lock == 'exec' and redis.call('ZRANGE', line_key, 0, 0)[1]
   if first and (waiting == 0 or after_waiter) then
     redis.call('SET', lock_key, 'next:' .. first, 'PX', 5000)
+    redis.call('HSET', scope .. ':exec:fence', 'kept', integer(now_ms))
+    redis.call('PEXPIRE', scope .. ':exec:fence', 1000 * day_s)
     redis.call('ZREM', line_key, first)
     redis.call('DEL', wake_key)
     return first

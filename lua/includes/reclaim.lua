@@ -22,6 +22,17 @@ local function co_running(ids, from, index)
   return text
 end
 
+-- Counts the entries of one inbox that a worker has read.
+local function count_pending(pool, agent, worker)
+  local inbox_key = pool .. ':inbox:' .. agent
+  if redis.call('EXISTS', inbox_key) == 0 or #redis.call('XINFO', 'GROUPS', inbox_key) == 0 then return 0 end
+  local consumers = redis.call('XPENDING', inbox_key, 'workers')[4] or {}
+  for i = 1, #consumers do
+    if consumers[i][1] == worker then return tonumber(consumers[i][2]) end
+  end
+  return 0
+end
+
 -- Counts the attempts that may have crashed a worker, in the inboxes of all its agents: `fresh` ones of tasks without a
 -- death since their last operator retry, `prior` ones of tasks that died before, and `limited` ones, which died too and
 -- share a process with few suspects. Of limited ones also the greatest depth, and how many have it: a task waits for
@@ -31,14 +42,15 @@ local function count_crew(pool, agent, worker, now_ms)
   local crew_key = pool .. ':crew:' .. worker
   local stored = redis.call('GET', crew_key)
   if stored then
-    local ms, fresh, prior, limited, deepest, at_deepest = string.match(stored, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
-    -- A worker that was only silent may live on and die again with other tasks.
-    if ms and now_ms - tonumber(ms) < 60000 then
+    local ms, entries, fresh, prior, limited, deepest, at_deepest =
+      string.match(stored, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    -- Fewer entries are left of the same death. More belong to a new one: the worker was only silent, and has lived on.
+    if ms and now_ms - tonumber(ms) < 60000 and count_pending(pool, agent, worker) <= tonumber(entries) then
       return {tonumber(fresh), tonumber(prior), tonumber(limited), tonumber(deepest), tonumber(at_deepest)}
     end
   end
   --@row crew: fresh prior limited deepest at_deepest
-  local crew = {0, 0, 0, 0, 0}
+  local crew, total = {0, 0, 0, 0, 0}, 0
   local agents, facts = {agent}, redis.call('HKEYS', pool .. ':worker:' .. worker)
   for i = 1, #facts do
     local other = string.match(facts[i], '^agent:(.*)$')
@@ -49,6 +61,7 @@ local function count_crew(pool, agent, worker, now_ms)
     local grouped = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0
     --@rows pending: entry
     local pending = grouped and redis.call('XPENDING', inbox_key, 'workers', '-', '+', 1000, worker) or {}
+    total = total + #pending
     for j = 1, #pending do
       local id = task_of_entry(inbox_key, pending[j].entry)
       local task = read_task(pool .. ':task:' .. id, 'state', 'gen', 'deaths', 'begun', 'group', 'env', 'requeued')
@@ -70,9 +83,9 @@ local function count_crew(pool, agent, worker, now_ms)
       end
     end
   end
-  if crew.fresh + crew.prior + crew.limited > 0 then
-    redis.call('SET', crew_key, integer(now_ms) .. ' ' .. crew.fresh .. ' ' .. crew.prior .. ' ' .. crew.limited .. ' ' ..
-      crew.deepest .. ' ' .. crew.at_deepest, 'EX', 60)
+  if total > 0 then
+    redis.call('SET', crew_key, integer(now_ms) .. ' ' .. total .. ' ' .. crew.fresh .. ' ' .. crew.prior .. ' ' ..
+      crew.limited .. ' ' .. crew.deepest .. ' ' .. crew.at_deepest, 'EX', 60)
   end
   return crew
 end

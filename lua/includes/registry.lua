@@ -15,6 +15,15 @@ local function note_versions(pool, agent, before, after, now_ms)
   end
 end
 
+-- Counts the workers of an agent that take tasks; a worker that drains has 0 slots.
+local function live_workers(agent_key)
+  local workers, live = redis.call('HVALS', agent_key .. ':workers'), 0
+  for i = 1, #workers do
+    if string.sub(workers[i], 1, 2) ~= '0 ' then live = live + 1 end
+  end
+  return live
+end
+
 -- Derives what an agent offers from its live workers: the sum of slots, the skills that all of them have, so that a
 -- rolling upgrade assigns no task to a worker without its skill, the smallest backlog, and the versions of skills that
 -- any of them has.

@@ -38,8 +38,11 @@ end
 if highest and tonumber(string.match(highest, '^%d+')) > tonumber(generation) then return {'fenced', holder or ''} end
 local exclusive = lock == 'exec'
 local member, wake = task .. ':' .. pool_name, ''
-if exclusive and not holder and redis.call('EXISTS', lock_key .. ':line') == 1 then
-  -- The lock lapsed, so that no release woke the first task of the line; the caller may be that task.
+if exclusive and not holder and redis.call('EXISTS', lock_key .. ':line') == 1
+  and redis.call('HEXISTS', fence_key, 'kept') == 0 then
+  -- The lock lapsed, so that no release woke the first task of the line; the caller may be that task. If the lock was
+  -- kept for a task that did not come in time, the caller takes it: else tasks of busy agents could miss their turns in
+  -- turn, and none would run.
   redis.call('DEL', awaited_key)
   if pool_name ~= '' then join_line(lock_key, member, now) end
   wake = pass_lock(scope, lock, now_ms, true)
@@ -66,6 +69,7 @@ local value = fence .. ':' .. task .. ':' .. generation .. ':' .. nonce
 put_value(lock_key, holder, value, ttl_ms)
 if lock == 'exec' then
   redis.call('HSET', fence_key, 'live', fence, task, generation)
+  redis.call('HDEL', fence_key, 'kept')
 else
   redis.call('HSET', fence_key, task, generation .. ' ' .. fence)
 end
@@ -81,7 +85,7 @@ if redis.call('HLEN', fence_key) > 100 then
   local some = redis.call('HRANDFIELD', fence_key, 4, 'WITHVALUES')
   for i = 1, #some, 2 do
     local name, highest_of, live = some[i], string.match(some[i + 1], '^(%d+)( ?)')
-    if name ~= task and name ~= 'live' and (live == '' or tonumber(highest_of) < now_ms - 1000 * day_s) then
+    if name ~= task and name ~= 'live' and name ~= 'kept' and (live == '' or tonumber(highest_of) < now_ms - 1000 * day_s) then
       redis.call('HDEL', fence_key, name)
     end
   end

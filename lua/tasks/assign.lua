@@ -14,6 +14,7 @@ local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include envelope: skill_queue
 --@include version: version_scope, parse_version_scope, list_version_scope, unlist_scope, any_refuses, live_versions, awaits_version
 --@include notify: notify_supervisor, notify_of_suspects
+--@include registry: live_workers
 --@include queue: remove_from_queue, put_suspects
 --@include inbox: put_entry
 --@include parked: unpark
@@ -54,7 +55,7 @@ if redis.call('EXISTS', pool .. ':suspects') == 1 then
     if not is_closed(queues[i]) then suspects = suspects + redis.call('ZCARD', pool .. ':suspects:' .. queues[i]) end
   end
   if suspects > 0 then
-    room = room - slots * backlog - math.min(suspects, redis.call('HLEN', agent_key .. ':workers'))
+    room = room - slots * backlog - math.min(suspects, live_workers(agent_key))
   end
 end
 -- A marked agent notifies supervisors when its entries fall below its slots plus half the backlog (protocol rule 6).

@@ -8,7 +8,7 @@ local limit   = tonumber(ARGV[1])   -- int: at most this many of each kind (500)
 local now_arg = ARGV[2]             -- time: test override, microseconds
 --@include time: now_us, integer
 --@include envelope: skill_queue
---@include record: read_task, lifetime, rank_of, attempt_number
+--@include record: read_task, lifetime, rank_of, original_score, attempt_number
 --@include output: append_event
 --@include queue: put_ready, enqueue
 --@include lane: join_lane, leave_ready
@@ -43,13 +43,16 @@ local ids, ready, promoted = {}, {}, 0
 for i = 1, #due, 2 do
   local id, due_ms = due[i], tonumber(due[i + 1])
   ids[#ids + 1] = id
-  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env', 'lane')
+  local task = read_task(pool .. ':task:' .. id, 'state', 'queue', 'rank', 'env', 'lane', 'left')
   if task.state == 'scheduled' then
     if task.lane and not join_lane(pool, task.lane, id, now) then
       redis.call('HSET', pool .. ':task:' .. id, 'state', 'waiting')
     else
       redis.call('HSET', pool .. ':task:' .. id, 'state', 'ready')
-      enqueue(ready, task.queue or skill_queue(task.env), integer(rank_of(task.rank) + due_ms), id)
+      local score = integer(rank_of(task.rank) + due_ms)
+      -- A task that asks again for its lock keeps its place.
+      if task.left == 'await_lock' then score = original_score(pool .. ':task:' .. id) end
+      enqueue(ready, task.queue or skill_queue(task.env), score, id)
     end
     promoted = promoted + 1
   end

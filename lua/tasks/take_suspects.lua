@@ -18,6 +18,8 @@ local now_arg = ARGV[6]                   -- time: test override, microseconds
 --@include queue: put_ready, remove_suspects
 --@include limit: limit_room, take_slots
 --@include inbox: put_entry
+--@include notify: notify_supervisor
+--@include version: any_refuses, live_versions
 --@include ending: start_endings, flush_endings
 
 local look_at, patience_ms, call_bytes = 200, 60000, 1048576
@@ -58,7 +60,7 @@ local want = limits == '' and limit or limit_room(pool, limits, now, limit)
 for i = 1, #found do
   local one = found[i]
   local task = read_task(pool .. ':task:' .. one.id, 'state', 'gen', 'env', 'fails', 'deaths', 'skill', 'out', 'requeued',
-    'group', 'alone', 'blamed')
+    'group', 'alone', 'blamed', 'refused')
   one.task, one.order = task, tonumber(one.score)
   one.group, one.blamed = tonumber(task.group) or 0, tonumber(task.blamed) or 0
 end
@@ -97,7 +99,7 @@ end
 for i = 1, #found do
   if #taken >= want or bytes >= call_bytes then break end
   local id, score, queue = found[i].id, found[i].score, found[i].queue
-  --@row record: state gen env fails deaths skill out requeued group alone blamed
+  --@row record: state gen env fails deaths skill out requeued group alone blamed refused
   local record = found[i].task
   local scope = record.state == 'ready' and any_active and stopped_scope(pool, sessions, record.skill, record.env)
   if record.state ~= 'ready' then
@@ -107,6 +109,8 @@ for i = 1, #found do
     -- `assign` finds the right place.
     collect(ready, queue, score, id)
     collect(removed, queue, id)
+  elseif record.refused and any_refuses(record.refused, live_versions(pool, agent)) then
+    -- Another agent with the skill takes it (protocol rule 28).
   else
     local depth, most, alone = depth_of(record.env), tonumber(record.group) or 1, false
     if most == 0 and idle == '1' and #running == 0 then
@@ -129,7 +133,11 @@ for i = 1, #found do
 end
 if #grants > 0 then take_slots(pool, limits, now, grants) end
 for queue, scored in pairs(ready) do put_ready(pool, queue, scored) end
-for queue, ids in pairs(removed) do remove_suspects(pool, queue, ids) end
+for queue, ids in pairs(removed) do
+  remove_suspects(pool, queue, ids)
+  -- Another agent may have kept a slot free for them.
+  if not ready[queue] then notify_supervisor(pool, 'queue:' .. queue) end
+end
 local answer = {left, {}}
 if #taken > 0 then
   -- All entries before these are read, so the worker gets exactly these.

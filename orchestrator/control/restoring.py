@@ -48,15 +48,17 @@ class Merged(NamedTuple):
         """Return the script calls that write it back."""
         if self.complete:
             return []
+        starts = range(0, max(1, len(self.rows)), BATCH)
         return [
             scripts.restore(
                 keys,
                 rows=self.rows[at : at + BATCH],
                 verified=signer.wanted,
                 epoch=self.desired.epoch,
-                pruned=self.desired.pruned,
+                # With the last batch: the script takes older revisions for ended ones from then on.
+                pruned=self.desired.pruned if at == starts[-1] else 0,
             )
-            for at in range(0, max(1, len(self.rows)), BATCH)
+            for at in starts
         ]
 
 

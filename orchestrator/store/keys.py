@@ -132,7 +132,7 @@ POOL_KEYS: Final = (
     KeyKind(
         "crew:W",
         "string",
-        "ms, and counts of what a dead worker ran: fresh prior limited deepest at_deepest",
+        "ms, entries, and counts of what a dead worker ran: fresh prior limited deepest at_deepest",
         "a minute",
     ),
     KeyKind(
@@ -236,7 +236,8 @@ SCOPE_KEYS: Final = (
     KeyKind(
         "exec:fence",
         "hash",
-        "per task highest generation, and the fence while it holds `exec:ID`; `live`: fence of the owner of `exec`",
+        "per task highest generation, and the fence while it holds `exec:ID`; `live`: fence of the owner of `exec`; "
+        "`kept`: ms since which no task has taken `exec`, which was kept for one",
         _DAY + "; about 100 tasks that hold no lock",
     ),
     KeyKind("exec:awaited", "set", "tasks that the holder waits for", "as long as the lock is held; at most a day"),

@@ -214,7 +214,7 @@ class Model:
         self.lanes: dict[str, list[str]] = {}
         self.turns: set[str] = set()
         self.buried = 0
-        self.crews: dict[str, tuple[int, Crew]] = {}
+        self.crews: dict[str, tuple[int, int, Crew]] = {}
 
     @property
     def now_ms(self) -> int:
@@ -355,7 +355,10 @@ class Model:
             self.expiring.discard(task_id)
         due = [task for task in self.scheduled() if task.due <= self.now_ms][:limit]
         for task in due:
+            asks_again = task.left == VerdictKind.AWAIT_LOCK
             task.state, task.score = "ready", task.row.rank + task.due
+            if asks_again and task.original_score is not None:
+                task.score = task.original_score
             self._join(task)
         overdue = [task for task in self.asking() if 0 < task.due <= self.now_ms][:limit]
         for task in overdue:
@@ -866,18 +869,18 @@ class Model:
 
     def crew(self, agent: Agent, worker: str) -> Crew:
         """Count what a dead worker ran, unless its death was counted less than a minute ago."""
-        since_ms, crew = self.crews.get(worker, (-math.inf, None))
-        if crew is not None and self.now_ms - since_ms < CREW_MS:
-            return crew
-        ran = [self.tasks[entry.task] for entry in agent.inbox if entry.consumer == worker]
-        ran = [task for task in ran if not task.deaths or task.begun == task.gen]
+        mine = [self.tasks[entry.task] for entry in agent.inbox if entry.consumer == worker]
+        since_ms, entries, stored = self.crews.get(worker, (-math.inf, 0, None))
+        if stored is not None and self.now_ms - since_ms < CREW_MS and len(mine) <= entries:
+            return stored
+        ran = [task for task in mine if not task.deaths or task.begun == task.gen]
         fresh = [task for task in ran if not self._recent(task)]
         limited = [task.row.depth for task in ran if self._recent(task) and task.group is not None]
         deepest = max(limited, default=0)
         prior = len(ran) - len(fresh) - len(limited)
         crew = Crew(len(fresh), prior, len(limited), deepest, limited.count(deepest))
-        if ran:
-            self.crews[worker] = (self.now_ms, crew)
+        if mine:
+            self.crews[worker] = (self.now_ms, len(mine), crew)
         return crew
 
     def _judge_death(self, task: Task, crew: Crew) -> None:

@@ -138,10 +138,9 @@ class Fetcher:
             block_ms=max(1, int(block_s * 1000)),
         )
         if deliveries:
-            deliveries, leased_s = await self._still_ours(deliveries, asked_s)
-            if deliveries and self._agent.limited:
+            if self._agent.limited:
                 deliveries = await self._fresh(deliveries)
-            self._start(deliveries, leased_s)
+            await self.start(deliveries, asked_s=asked_s)
         self._reply_lost = False
 
     async def _adopt(self, free: int) -> None:
@@ -202,14 +201,15 @@ class Fetcher:
         Returns:
             The entries of this worker, and the time from which their leases count.
         """
-        now_s = time.monotonic()
-        if not deliveries or now_s - asked_s <= self._lease_s * FRESH_SHARE:
-            return deliveries, asked_s
-        rows = [(one.entry, one.task_id, one.generation) for one in deliveries]
-        call = scripts.renew(self._services.keys, worker=self._parts.worker, agent=self._agent.name, rows=rows)
-        _, statuses = await self._services.store.call(call)
-        kept = [one for one, status in zip(deliveries, statuses, strict=True) if status is not LeaseStatus.LOST]
-        return kept, now_s
+        # The answer to `renew` may come late too.
+        while deliveries and time.monotonic() - asked_s > self._lease_s * FRESH_SHARE:
+            asked_s = time.monotonic()
+            rows = [(one.entry, one.task_id, one.generation) for one in deliveries]
+            call = scripts.renew(self._services.keys, worker=self._parts.worker, agent=self._agent.name, rows=rows)
+            _, statuses = await self._services.store.call(call)
+            kept = zip(deliveries, statuses, strict=True)
+            deliveries = [one for one, status in kept if status is not LeaseStatus.LOST]
+        return deliveries, asked_s
 
     async def _fresh(self, deliveries: list[Delivery]) -> list[Delivery]:
         """Return limited entries whose rate-limit grant is too old (protocol rule 14)."""

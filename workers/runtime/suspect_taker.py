@@ -42,16 +42,19 @@ class SuspectTaker:
         """Take suspects until cancelled."""
         while True:
             await self._told.wait()
-            self._told = anyio.Event()
             self._pauses.reset()
-            while await self._take():
+            while True:
+                # Before the call, which finds all that was told until now; a later note ends the pause.
+                self._told = anyio.Event()
+                if not await self._take():
+                    break
                 await self._pause()
 
     async def _take(self) -> bool:
         """Take what has room; return whether suspects are left."""
         await self._slots.wait_free()
         suspects = self._parts.suspects
-        if suspects.closed_s > 0:
+        if suspects.closed_s > 0 or self._parts.commands.stop_of(self._agent.name) is not None:
             return True
         call = scripts.take_suspects(
             self._parts.services.keys,

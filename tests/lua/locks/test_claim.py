@@ -267,3 +267,17 @@ def test_everything_goes_away(scope: Scope) -> None:
     assert without_lifetime(scope.link, scope.keys.prefix) == []
     assert scope.left_ms("exec:fence") > 86_000_000
     assert scope.left_ms("fence") > 29 * 86_400_000
+
+
+def test_a_lock_that_was_kept_in_vain_goes_to_the_next_caller(scope: Scope) -> None:
+    """The lock was kept for a task that did not come in time: late, it takes the free lock, although a line waits."""
+    holder, late, behind = new_nonce(), task_id(), task_id()
+    scope.claim("exec", task_id(), nonce=holder)
+    for waits in (late, behind):
+        assert scope.claim("exec", waits, pool="p").status == HELD
+    scope.drop("exec", holder)
+    assert scope.claim("exec", behind, pool="p").status == HELD
+    scope.lapse("exec")
+    assert scope.claim("exec", late, "11", pool="p").status == TAKEN
+    scope.lapse("exec")
+    assert scope.claim("exec", task_id(), pool="p").status == HELD, "a holder that lapsed wakes the line"
