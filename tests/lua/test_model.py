@@ -1051,8 +1051,8 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
             start_in_ms=dice.choice([0, 0, 20, 5000]),
             key=dice.choice(["", "", "k1", "k2", f"k{dice.random()}"]),
             digest=dice.choice("dde"),
-            lane=dice.choice(["", "", "x", "y"]),
-            on_busy=dice.choice(["", "", "", "reject", "reject", "interrupt", "replace"]),
+            lane=dice.choice(["", "x", "x", "y"]),
+            on_busy=dice.choice(["", "", "reject", "reject", "reject", "interrupt", "replace"]),
             depth=dice.choice([0, 0, 1, 2]),
         ),
         lambda: machine.get_to_work(1 + i, kinds[: dice.randrange(3)], reply_lost=dice.random() < 0.2),
@@ -1069,6 +1069,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
         machine.supervise,
         machine.supervise,
         lambda: machine.die_together(i, dice.randrange(1, 3)),
+        lambda: machine.return_unseen(i, dice.choice([1, 500])),
         lambda: machine.promote(dice.choice([1, 500])),
         machine.repeat if machine.again else machine.supervise,
     ]
@@ -1076,6 +1077,7 @@ def walk_one_step(machine: Machine, dice: random.Random) -> None:
         steps += [lambda: machine.finish(i, kinds, delay_ms=10 * i, at_ms=0, twice=yes)] * 3
         steps += [lambda: machine.crash(i), lambda: machine.lease_expires(i)]
     if machine.model.tasks:
+        steps += [lambda: machine.wake(dice.randrange(1000))]
         steps += [lambda: machine.submit_known([-1, -2]), lambda: machine.cancel([-1 - i])]
         steps += [
             lambda: machine.answer(dice.randrange(1000), dice.choice([0, 0, -1, 1]), dice.choice(['"a"', '"b"', "1"]))
