@@ -83,7 +83,7 @@ MUTATIONS: Final = {
     ),
     "no-room": Mutation(
         "tasks/assign.lua",
-        "room = room - slots * backlog - math.min(suspects, redis.call('HLEN', agent_key .. ':workers'))",
+        "room = room - slots * backlog - math.min(suspects, live_workers(agent_key))",
         "room = 0",
         "while suspects wait, no other task is assigned",
     ),
