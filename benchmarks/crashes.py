@@ -137,7 +137,7 @@ class Crash:
         return max(self.ends[number].at_s for number in numbers)
 
     async def until_running(self, count: int) -> None:
-        """Wait until so many attempts run at once."""
+        """Wait until `count` attempts run at the same time."""
         await self.until(
             lambda: sum(not one.ended_ns for one in self.attempts) == count, f"{count} running tasks", timeout_s=30
         )

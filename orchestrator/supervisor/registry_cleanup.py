@@ -1,6 +1,6 @@
 """Removes workers without heartbeats, agents without workers and old versions of skills from the registry.
 
-Afterwards it returns tasks to their queues that wait for a version of their skill which no worker has any more.
+It also returns a task to its queue when no worker has the version of the skill that the task waits for.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RegistryCleanup:
                 _log.warning("expire_failed", error=str(failure))
 
     async def _release(self) -> None:
-        """Return tasks to their queues that wait for no known version any more; a worker makes them dead letters."""
+        """Return tasks to their queues if no known version takes their arguments; a worker makes them dead letters."""
         store, keys = self._services.store, self._services.keys
         for name in await store.execute("ZRANGE", keys.version_scopes, 0, LIMIT - 1):
             scope, left = name.decode(), True
