@@ -61,3 +61,30 @@ async def test_a_stop_reaches_a_worker_that_returns(make_team: Callable[..., Tea
             receipt: Any = team.direct.hget(team.keys.receipts(stop.id), silent.worker.id)
             assert receipt.split(b" ")[1] == b"done"
             assert not team.direct.hexists(team.keys.desired, f"drain:worker:{silent.worker.id}")
+
+
+async def test_a_late_answer_starts_nothing_after_a_stop_that_was_confirmed_without_its_worker(
+    make_team: Callable[..., Team],
+) -> None:
+    """A stop is confirmed while a worker is out of the registry; then it receives a task that it had asked for."""
+    async with make_team(sweep_s=0.1, heartbeat_s=0.1, lease_s=30.0) as team:
+        await team.start_supervisor()
+        silent = await team.start_worker()
+        async with team.open_client() as orc:
+            assert await (await orc.submit("echo", {"n": 1})).result(timeout=4) == 1
+            silent.proxy.blackhole(up=False)
+            handle = await orc.submit("echo", {"n": 2})
+            await wait_for(
+                lambda: team.direct.xpending_range(team.keys.inbox("scribe"), "workers", "-", "+", 10),
+                "Redis to deliver the entry",
+            )
+            silent.proxy.blackhole()
+            await wait_for(lambda: team.slots_of(silent) == 0, "the worker to leave the registry")
+            stop = await orc.admin.stop()
+            assert (await stop.receipts(until_done=True)).done
+            silent.proxy.heal()
+            await wait_for(lambda: team.slots_of(silent) == 2, "the worker to register again")
+            assert team.attempt_log.notes("begun", task=handle.id) == []
+            await wait_for(lambda: team.state(handle.id) == "ready", "the worker to return the task")
+            await orc.admin.start()
+            assert await handle.result(timeout=5) == 2

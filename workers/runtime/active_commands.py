@@ -5,6 +5,7 @@ The heartbeat thread replaces it, even while the event loop is blocked. The even
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import anyio
@@ -30,15 +31,24 @@ class WorkerCommands:
 
     Attributes:
         desired: immutable; the heartbeat thread replaces it.
+        known_until_s: by the monotonic clock; until then this worker is in the registry, so that no stop counts as
+            acknowledged without its receipt. Later it may have missed one, and starts nothing. The heartbeat thread
+            sets it.
         refresh: reads the desired state again; called when Redis hands out an entry that a stop command covers.
         draining: the worker takes no more tasks. Only the event loop writes it.
     """
 
     def __init__(self) -> None:
         self.desired: Desired = NOTHING
+        self.known_until_s = 0.0
         self.refresh: Callable[[], None] = lambda: None
         self.draining = False
         self._changed = anyio.Event()
+
+    @property
+    def outdated(self) -> bool:
+        """True if this worker may not know of a stop."""
+        return time.monotonic() >= self.known_until_s
 
     def stop_of(self, agent: str, *, skill: str | None = None, session: str | None = None) -> ActiveCommand | None:
         """Return the stop command that forbids this start, or None if it may start."""

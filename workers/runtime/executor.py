@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 _RELEASED = Verdict(VerdictKind.RELEASED, reason="the worker stopped it before it started")
 _REQUEUED = Verdict(VerdictKind.REQUEUE, reason="the worker shut down")
 _NO_ROOM = Verdict(VerdictKind.RELEASED, reason="its worker process has no room for it beside other suspects")
+_OUT_OF_CONTACT = "its worker had no contact with Redis, and may not know of a stop"
 _CANCELLED = Verdict(VerdictKind.CANCELLED, reason="cancelled while it ran")
 BLOCKED_PAUSE_S: Final = 0.05
 """Pause before the worker returns an entry that a stop command covers, because Redis may deliver it again at once."""
@@ -62,7 +63,7 @@ class Next(Enum):
 
     RUN = "run"
     BLOCKED = "blocked"
-    """A stop command covers it: Redis handed it out before Redis or this worker knew the command."""
+    """A stop command covers it, or may: Redis handed it out before Redis or this worker knew the command."""
     DROP = "drop"
     """The task is gone, or is no longer this worker's: there is nothing to store."""
 
@@ -104,8 +105,8 @@ class Executor:
             if not admitted:
                 await anyio.sleep(BLOCKED_PAUSE_S)
                 self._completer.put(attempt.delivery, _NO_ROOM)
-            elif attempt.stop_requested or attempt.delivery.deaths == 0 or await self._announce(attempt):
-                await self._attempt(attempt)
+            else:
+                await self._attempt(attempt, announce=attempt.delivery.deaths > 0)
 
     def _give_back(self, attempt: Attempt) -> None:
         attempt.release_handler()
@@ -114,25 +115,14 @@ class Executor:
         else:
             self._completer.put(attempt.delivery, _RELEASED)
 
-    async def _announce(self, attempt: Attempt) -> bool:
-        """Record that the task starts now, so that a crash counts as a death of this task, not of those that wait."""
-        delivery, services = attempt.delivery, self._parts.services
-        call = scripts.begin(services.keys, rows=[(delivery.task_id, delivery.generation)])
-        try:
-            (status,) = await services.store.call(call, retry_for_s=services.settings.redis.command_timeout_s)
-        except StoreError as failure:
-            reason = f"Redis did not record its start: {failure}"
-            self._completer.put(delivery, Verdict(VerdictKind.RELEASED, reason=reason))
-            return False
-        if status is LeaseStatus.LOST:
-            self._in_flight.drop(delivery)
-            return False
-        return True
-
-    async def _attempt(self, attempt: Attempt) -> None:
+    async def _attempt(self, attempt: Attempt, *, announce: bool = False) -> None:
         packed = attempt.delivery.envelope
         try:
-            step = self._prepare(attempt, packed) if packed else await self._fetch(attempt)
+            step = self._decode(attempt, packed) if packed else await self._fetch(attempt)
+            if step is Next.RUN and announce:
+                step = await self._announce(attempt)
+            if step is Next.RUN:
+                step = self._prepare(attempt)
             if step is Next.RUN and needs_lock(attempt):
                 step = await self._lock(attempt)
             if step is Next.RUN:
@@ -166,19 +156,35 @@ class Executor:
             packed = await envelope_bytes(self._parts.services.store, attempt.delivery.task_id)
         except StoreError as failure:
             return Verdict(VerdictKind.REQUEUE, reason=f"Redis did not return its record: {failure}")
-        return Next.DROP if packed is None else self._prepare(attempt, packed)
+        return Next.DROP if packed is None else self._decode(attempt, packed)
 
-    def _prepare(self, attempt: Attempt, packed: bytes) -> Next | Verdict:
-        """Set what the attempt runs: envelope, skill, arguments and context."""
-        if attempt.stop_requested or self._in_flight.closed:
-            return _RELEASED
+    def _decode(self, attempt: Attempt, packed: bytes) -> Next | Verdict:
+        """Set the envelope, and check whether the attempt may start."""
         try:
-            envelope = decode_envelope(packed)
+            attempt.envelope = decode_envelope(packed)
         except msgspec.DecodeError as unreadable:
             return rejected(f"its envelope cannot be decoded: {unreadable}")
-        attempt.envelope = envelope
-        if self._is_blocked(attempt):
-            return Next.BLOCKED
+        return self._check_start(attempt)
+
+    def _check_start(self, attempt: Attempt) -> Next | Verdict:
+        """Check whether the worker or a command forbids the start."""
+        if attempt.stop_requested or self._in_flight.closed:
+            return _RELEASED
+        return Next.BLOCKED if self._is_blocked(attempt) else Next.RUN
+
+    async def _announce(self, attempt: Attempt) -> Next | Verdict:
+        """Record that the task starts now, so that a crash counts as a death of this task, not of those that wait."""
+        delivery, services = attempt.delivery, self._parts.services
+        call = scripts.begin(services.keys, rows=[(delivery.task_id, delivery.generation)])
+        try:
+            (status,) = await services.store.call(call, retry_for_s=services.settings.redis.command_timeout_s)
+        except StoreError as failure:
+            return Verdict(VerdictKind.RELEASED, reason=f"Redis did not record its start: {failure}")
+        return Next.DROP if status is LeaseStatus.LOST else self._check_start(attempt)
+
+    def _prepare(self, attempt: Attempt) -> Next | Verdict:
+        """Set what the attempt runs: skill, arguments and context. The types of the arguments may run user code."""
+        envelope = attempt.envelope
         skill = self._agent.skills.get(envelope.skill)
         if skill is None:
             return Verdict(VerdictKind.RELEASED, reason=f"no-skill {envelope.skill}")
@@ -196,7 +202,10 @@ class Executor:
         return Next.RUN
 
     def _is_blocked(self, attempt: Attempt) -> bool:
-        """Return whether a stop command forbids the start, and set `stop_reason`."""
+        """Return whether the start is forbidden, and set `stop_reason`: by a command, or because one may be unknown."""
+        if self._commands.outdated:
+            attempt.stop_reason = _OUT_OF_CONTACT
+            return True
         if not self._commands.desired.active:
             return False
         envelope = attempt.envelope
@@ -243,12 +252,9 @@ class Executor:
             await locks.drop()
             raise
         else:
-            if attempt.stop_requested or self._in_flight.closed:
-                step = _RELEASED
-            elif self._is_blocked(attempt):
-                step = Next.BLOCKED
-            else:
-                return Next.RUN
+            step = self._check_start(attempt)
+            if step is Next.RUN:
+                return step
         await locks.drop()
         return step
 

@@ -86,6 +86,8 @@ class Fetcher:
         free = self._slots.free
         if free == 0:
             await self._wait_while_full()
+        elif self._parts.commands.outdated:
+            await self._wait_for_commands()
         elif self._stopped():
             await self._wait_while_stopped(free)
         elif self._parts.suspects.closed_s > 0:
@@ -115,6 +117,14 @@ class Fetcher:
             await self._parts.commands.until(lambda: not self._stopped())
             return
         await self._adopt(free)
+
+    async def _wait_for_commands(self) -> None:
+        # Redis may deliver tasks that a stop covers which this worker has not read.
+        with anyio.move_on_after(max(0.0, self._checked_s + self.poll_every_s - time.monotonic())):
+            await self._parts.commands.until(lambda: not self._parts.commands.outdated)
+            return
+        await self._lost_and_expired(0)
+        self._checked_s = time.monotonic()
 
     async def _wait_while_closed(self) -> None:
         # A task runs alone in this process: others wait for other processes.

@@ -217,10 +217,11 @@ class Heartbeat:
         call = registry.heartbeat(
             self._parts.services.keys, worker=self._parts.worker, backlogs=backlogs, alive_s=self._alive_s
         )
+        sent_s = time.monotonic()
         answer = store.call(call)
         if not answer.known:
             self._loop.call_soon_threadsafe(self._callbacks.forgotten)
-        self.listener.check_sequence(answer.seq)
+        self.listener.check_sequence(answer.seq, known_until_s=sent_s + self._alive_s if answer.known else 0.0)
         self._reachable = True
         self._pauses.reset()
 

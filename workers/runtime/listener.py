@@ -66,6 +66,7 @@ class CommandListener:
         self._reader: ControlReader | None = None
         self._unchecked: list[tuple[str, Sequence[bytes]]] = []
         self._state_outdated = True
+        self._known_until_s = 0.0
         self._notifying = False
 
     def refresh(self) -> None:
@@ -73,10 +74,16 @@ class CommandListener:
         self._state_outdated = True
         self._wake()
 
-    def check_sequence(self, sequence: str) -> None:
-        """Read the desired state again soon, unless it has this sequence number."""
+    def check_sequence(self, sequence: str, *, known_until_s: float) -> None:
+        """Read the desired state again soon, unless it has this sequence number.
+
+        Args:
+            sequence: number of the stored state.
+            known_until_s: how long the registry has this worker (see `WorkerCommands`).
+        """
         if sequence != str(self._parts.commands.desired.seq):
             self._state_outdated = True
+        self._known_until_s = known_until_s
 
     @property
     def connected(self) -> bool:
@@ -136,6 +143,12 @@ class CommandListener:
                 store.call(call)
             self._state_outdated = not merged.complete
             self._receipts.acknowledge_active()
+        if not self._state_outdated:
+            # Only now: a stop that was given while the registry did not have this worker is in the state just read.
+            commands = self._parts.commands
+            was_outdated, commands.known_until_s = commands.outdated, max(self._known_until_s, commands.known_until_s)
+            if was_outdated:
+                self._notify_loop()
         entries, self._unchecked = self._unchecked, []
         if entries:
             try:

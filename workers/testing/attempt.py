@@ -24,7 +24,7 @@ from orchestrator.workers.agent import Agent
 from orchestrator.workers.context import TaskContext
 from orchestrator.workers.runtime.calling import HandlerCaller
 from orchestrator.workers.runtime.completer import Completer
-from orchestrator.workers.runtime.executor import Executor
+from orchestrator.workers.runtime.executor import Executor, Next
 from orchestrator.workers.runtime.in_flight import InFlight
 from orchestrator.workers.runtime.resources import Resources
 from orchestrator.workers.runtime.throughput import Throughput
@@ -272,8 +272,8 @@ class _OfflineExecutor(Executor):
         resources.record = self._scripted
         return resources
 
-    async def _announce(self, attempt: Attempt) -> bool:  # noqa: ARG002 - there is no server
-        return True
+    async def _announce(self, attempt: Attempt) -> Next:  # noqa: ARG002 - there is no server
+        return Next.RUN
 
 
 class _WatchedCaller(HandlerCaller):

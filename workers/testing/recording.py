@@ -63,6 +63,8 @@ class Recording:
 
     def parts(self, in_flight: InFlight, completer: Completer) -> WorkerParts:
         """Make the parts of a worker without a server."""
+        commands = WorkerCommands()
+        commands.known_until_s = math.inf
         return WorkerParts(
             worker=WORKER,
             services=self.services,
@@ -70,7 +72,7 @@ class Recording:
             completer=completer,
             emitter=self.emitter,
             locking=OfflineLocking(self.services.settings),
-            commands=WorkerCommands(),
+            commands=commands,
             suspects=Suspects(in_flight),
             client=_ScriptedChildClient(self.services, self.children),
             groups=ProcessGroups(),
