@@ -14,7 +14,7 @@ local now_arg = ARGV[3]             -- time: test override, microseconds
 --@include envelope: skill_queue
 --@include version: version_scope, parse_version_scope, list_version_scope, unlist_scope, any_refuses, live_versions, awaits_version
 --@include notify: notify_supervisor, notify_of_suspects
---@include registry: live_workers
+--@include room: inbox_room, mark_full
 --@include queue: remove_from_queue, put_suspects
 --@include inbox: put_entry
 --@include parked: unpark
@@ -26,7 +26,7 @@ local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 -- The generation of almost every task. Formatting it once per task would cost about a microsecond.
 local now_text = integer(now_ms)
-local agent_key, inbox_key = pool .. ':agent:' .. agent, pool .. ':inbox:' .. agent
+local agent_key = pool .. ':agent:' .. agent
 local spec = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'limits', 'unpark')
 local slots = tonumber(spec.slots or 0)
 if slots == 0 then return {0, 0, 0, now} end
@@ -47,19 +47,13 @@ local function is_closed(queue)
   return any_active and (is_active(pool, 'stop:' .. queue) or is_active(pool, 'pause:queue:' .. queue))
 end
 
-local room = slots * (1 + backlog) - redis.call('XLEN', inbox_key)
+local suspected = 0
 if redis.call('EXISTS', pool .. ':suspects') == 1 then
-  -- Keeps a slot free for each worker that may take a suspect, and no entry unread that would be read before it.
-  local suspects = 0
   for i = 1, #queues do
-    if not is_closed(queues[i]) then suspects = suspects + redis.call('ZCARD', pool .. ':suspects:' .. queues[i]) end
-  end
-  if suspects > 0 then
-    room = room - slots * backlog - math.min(suspects, live_workers(agent_key))
+    if not is_closed(queues[i]) then suspected = suspected + redis.call('ZCARD', pool .. ':suspects:' .. queues[i]) end
   end
 end
--- A marked agent notifies supervisors when its entries fall below its slots plus half the backlog (protocol rule 6).
-local ring_below = integer(math.ceil(slots * (1 + backlog / 2)))
+local room = inbox_room(pool, agent, slots, backlog, suspected)
 local want, next_free = math.min(room, limit), 0
 if want > 0 and limits ~= '' then
   -- A limited agent has no backlog. Assigns half of its slots, so that its workers run one half and fetch the other.
@@ -88,7 +82,7 @@ end
 if #filled == 0 then return {0, unparking, 0, now} end
 if want <= 0 then
   -- Only a full inbox is marked, because a limit reopens by time.
-  if room <= 0 then redis.call('HSET', agent_key, 'mark', ring_below) end
+  if room <= 0 then mark_full(pool, agent, slots, backlog) end
   return {0, unparking, next_free, now}
 end
 -- Reads the heads of these places, best first, and no more of each than may be assigned.
@@ -254,7 +248,7 @@ flush_endings(pool, ending)
 
 if not remain then return {assigned, unparking, 0, now} end
 if assigned >= room then
-  redis.call('HSET', agent_key, 'mark', ring_below)
+  mark_full(pool, agent, slots, backlog)
   return {assigned, unparking, 0, now}
 end
 return {assigned, 1, 0, now}

@@ -82,7 +82,7 @@ MUTATIONS: Final = {
         "every task that died runs alone, so that those that died together run one after another",
     ),
     "no-room": Mutation(
-        "tasks/assign.lua",
+        "includes/room.lua",
         "room = room - slots * backlog - math.min(suspects, live_workers(agent_key))",
         "room = 0",
         "while suspects wait, no other task is assigned",
