@@ -95,6 +95,7 @@ class Limits:
             most=limit,
             window_us=window_ms * 1000,
             cost=cost,
+            sums=False,
         )
         found = await self._store.call(call, retry_for_s=self._retry_for_s)
         allowed, used = found.status != "refused", found.used

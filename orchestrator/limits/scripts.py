@@ -18,8 +18,10 @@ class Checked(NamedTuple):
     retry_us: int
 
 
-def check(keys: ScopeKeys, *, op: str, most: int, window_us: int, cost: int, now_us: str = "") -> Call[Checked]:
-    """Take room in a window, up to 500 at a time."""
+def check(
+    keys: ScopeKeys, *, op: str, most: int, window_us: int, cost: int, sums: bool, now_us: str = ""
+) -> Call[Checked]:
+    """Take room in a window. `sums` says that no program of the pool counts one member per unit any more."""
 
     def parse(reply: list[Any]) -> Checked:
         return Checked(reply[0].decode(), reply[1], reply[2])
@@ -30,6 +32,7 @@ def check(keys: ScopeKeys, *, op: str, most: int, window_us: int, cost: int, now
         "most": most,
         "window_us": window_us,
         "cost": cost,
+        "sums": int(sums),
         "now_arg": now_us,
     }
     return Call("limits/check", args, parse)

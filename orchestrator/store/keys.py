@@ -274,7 +274,20 @@ SCOPE_KEYS: Final = (
         _WORKSPACE,
     ),
     KeyKind("agent:A:kv", "hash", "scratch of one agent: as `ws:doc`", _WORKSPACE),
-    KeyKind("window:MS", "zset", "starts that a limit counts in a window of MS ms, by us; `op:number`", "window + 1 s"),
+    KeyKind(
+        "usage:MS",
+        "string",
+        "cost that a limit counts in a window of MS ms: the sum, then first us, last us, sum of up to 65 sub-windows",
+        "window + 1 s",
+    ),
+    KeyKind("usage:MS:ops", "hash", "up to 1000 op ids of the window -> MessagePack", "twice the window"),
+    KeyKind("usage:MS:ops:before", "hash", "older op ids", "the window"),
+    KeyKind(
+        "window:MS",
+        "zset",
+        "the same below the version floor: one member `op:number` per unit, by us",
+        "window + 1 s",
+    ),
     KeyKind("day:DATE", "zset", "scores of the members of a board on this day (UTC)", "8 days after the last change"),
     KeyKind("state", "hash", "published state of an agent: field -> JSON", "7 days after the last change"),
     KeyKind(

@@ -47,7 +47,7 @@ def test_names_of_the_sources() -> None:
         assert keys or ours == "not built", name
         for scope, suffix in keys:
             assert scope in {"pool", *SCOPES}, name
-            windows = re.sub(r"^window:\d+$", "window:MS", suffix)
+            windows = re.sub(r"^usage:\d+$", "usage:MS", suffix)
             assert windows in (pool if scope == "pool" else scopes), name
 
 

@@ -259,7 +259,7 @@ def test_lock_suffixes() -> None:
 
 def test_workspace_suffixes() -> None:
     """The same for workspaces, whose keys lie in the slot of their session."""
-    others = ("exec", "lock", "fence", "window", "day", "state")
+    others = ("exec", "lock", "fence", "usage", "window", "day", "state")
     known = {f":{_stem(kind.suffix)}" for kind in SCOPE_KEYS if not kind.suffix.startswith(others)}
     text = "\n".join(script.text for script in all_scripts().values() if script.name.startswith("workspace/"))
     # What excludes changes is a lock.

@@ -112,7 +112,7 @@ def use_limits(scope: OneScope) -> None:
     """Fill two windows of one name."""
     for window_us in (1_000_000, 60_000_000):
         for op, status in (("a", "allowed"), ("a", "duplicate"), ("b", "refused")):
-            call = limit_scripts.check(scope.keys, op=op, most=1, window_us=window_us, cost=1)
+            call = limit_scripts.check(scope.keys, op=op, most=1, window_us=window_us, cost=1, sums=True)
             assert scope.call(call).status == status
 
 
