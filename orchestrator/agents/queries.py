@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from orchestrator.agents.model import AgentInfo, KnownVersion, WorkerInfo
 from orchestrator.core.durations import from_instant_ms
@@ -11,9 +11,14 @@ from orchestrator.core.queue_name import QueueName
 from orchestrator.core.rates import Rate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Mapping, Sequence
 
     from orchestrator.store.store import Store
+
+CHUNK: Final = 500
+"""Agents or workers that one round trip reads."""
+NAMED: Final = 20
+"""Agents that a message names."""
 
 
 async def skills_by_agent(store: Store) -> dict[str, set[str]]:
@@ -33,37 +38,31 @@ async def inbox_lengths(store: Store) -> dict[str, int]:
     return {agent: reply if isinstance(reply, int) else 0 for agent, reply in zip(agents, replies, strict=True)}
 
 
-async def agents(store: Store) -> list[AgentInfo]:
-    """Read all agents by name, including those without a live worker."""
-    heartbeats = await store.execute("ZRANGE", store.keys.agents, 0, -1, "WITHSCORES")
-    last_ms = {
-        name.decode(): int(float(heartbeat)) for name, heartbeat in zip(heartbeats[::2], heartbeats[1::2], strict=True)
-    }
-    names = sorted(last_ms)
-    if not names:
-        return []
-    definitions = _definitions(await store.execute("HGETALL", store.keys.limits))
-    replies = await store.pipeline(
-        [("HMGET", store.keys.agent(name), "slots", "backlog", "skills", "limits") for name in names]
-        + [("HKEYS", store.keys.agent_workers(name)) for name in names]
-        + [("XLEN", store.keys.inbox(name)) for name in names]
-    )
-    for reply in replies:
-        if isinstance(reply, StoreError):
-            raise reply
-    count = len(names)
-    rows = zip(names, replies[:count], replies[count : 2 * count], replies[2 * count :], strict=True)
-    return [
-        _agent(
-            name,
-            record,
-            last_ms=last_ms[name],
-            workers=sorted(id_.decode() for id_ in ids),
-            inbox=inbox,
-            definitions=definitions,
-        )
-        for name, record, ids, inbox in rows
-    ]
+async def agents(store: Store, limit: int | None = None, *, since_ms: int = 0) -> list[AgentInfo]:
+    """Read agents by name, including those without a live worker.
+
+    Args:
+        store: of the pool.
+        limit: only those with the latest heartbeats; None for all.
+        since_ms: only those with a heartbeat from this time on.
+    """
+    key, count = store.keys.agents, -1 if limit is None else limit
+    flat = await store.execute("ZRANGE", key, "+inf", since_ms, "BYSCORE", "REV", "LIMIT", 0, count, "WITHSCORES")
+    pairs = zip(flat[::2], flat[1::2], strict=True)
+    return await _agents(store, {name.decode(): int(float(heartbeat)) for name, heartbeat in pairs})
+
+
+async def agents_named(store: Store, names: Collection[str]) -> list[AgentInfo]:
+    """Read those of these agents that are registered, by name."""
+    heartbeats = await store.execute("ZMSCORE", store.keys.agents, *names) if names else []
+    pairs = zip(names, heartbeats, strict=True)
+    return await _agents(store, {name: int(float(heartbeat)) for name, heartbeat in pairs if heartbeat is not None})
+
+
+async def count_agents(store: Store, *, since_ms: int = 0) -> int:
+    """Count the registered agents, or those with a heartbeat from this time on."""
+    count: int = await store.execute("ZCOUNT", store.keys.agents, since_ms, "+inf")
+    return count
 
 
 async def agent(store: Store, name: str) -> AgentInfo:
@@ -72,21 +71,90 @@ async def agent(store: Store, name: str) -> AgentInfo:
     Raises:
         NotFound: the pool has no agent of this name.
     """
-    known = {found.name: found for found in await agents(store)}
-    if name not in known:
-        names = ", ".join(sorted(known)) or "none"
+    found = await agents_named(store, [name])
+    if not found:
+        names = ", ".join(await some_names(store)) or "none"
         raise NotFound(f"agent {name!r} is not known in pool {store.keys.pool!r}; known are: {names}")
-    return known[name]
+    return found[0]
 
 
-def takers(queue: str, agents: Iterable[AgentInfo]) -> list[str]:
-    """Return the live agents that take tasks from a queue, by name."""
-    kind, name = QueueName.parse(queue)
-    return sorted(
-        agent.name
-        for agent in agents
-        if agent.slots and (name in agent.skills if kind == "skill" else name == agent.name)
-    )
+async def some_names(store: Store) -> list[str]:
+    """Read the names of the agents with the latest heartbeats, at most `NAMED` and `...`, for a message."""
+    names = [name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, NAMED, "REV")]
+    return [*sorted(names[:NAMED]), *(["..."] if len(names) > NAMED else [])]
+
+
+async def _agents(store: Store, last_ms: Mapping[str, int]) -> list[AgentInfo]:
+    if not last_ms:
+        return []
+    names = sorted(last_ms)
+    definitions = _definitions(await store.execute("HGETALL", store.keys.limits))
+    found: list[AgentInfo] = []
+    for at in range(0, len(names), CHUNK):
+        chunk = names[at : at + CHUNK]
+        replies = await store.pipeline(
+            [("HMGET", store.keys.agent(name), "slots", "backlog", "skills", "limits") for name in chunk]
+            + [("HKEYS", store.keys.agent_workers(name)) for name in chunk]
+            + [("XLEN", store.keys.inbox(name)) for name in chunk]
+        )
+        for reply in replies:
+            if isinstance(reply, StoreError):
+                raise reply
+        count = len(chunk)
+        rows = zip(chunk, replies[:count], replies[count : 2 * count], replies[2 * count :], strict=True)
+        found += [
+            _agent(
+                name,
+                record,
+                last_ms=last_ms[name],
+                workers=sorted(id_.decode() for id_ in ids),
+                inbox=inbox,
+                definitions=definitions,
+            )
+            for name, record, ids, inbox in rows
+        ]
+    return found
+
+
+async def serving(store: Store) -> dict[str, list[str]]:
+    """Read the live agents by the queue that they serve, each list by name."""
+    found: dict[str, list[str]] = {}
+    for name, (slots, skills) in (await _of_each_agent(store, "slots", "skills")).items():
+        if int(slots or 0):
+            for queue in (QueueName.of_agent(name), *map(QueueName.of_skill, skills.split())):
+                found.setdefault(str(queue), []).append(name)
+    return found
+
+
+async def served(store: Store) -> set[str]:
+    """Read the queues of the known agents, live or not, and of their skills."""
+    found: set[str] = set()
+    for name, (skills,) in (await _of_each_agent(store, "skills")).items():
+        found.update(str(queue) for queue in (QueueName.of_agent(name), *map(QueueName.of_skill, skills.split())))
+    return found
+
+
+async def limited(store: Store) -> dict[str, list[str]]:
+    """Read the agents by the limit that they have, each list by name; `@AGENT` is an agent's own limit."""
+    found: dict[str, list[str]] = {}
+    for name, (limits,) in (await _of_each_agent(store, "limits")).items():
+        for limit in limits.split():
+            found.setdefault(limit, []).append(name)
+    return found
+
+
+async def _of_each_agent(store: Store, *fields: str) -> dict[str, list[str]]:
+    """Read these fields of all agents, by name; a missing field is empty."""
+    names = sorted(name.decode() for name in await store.execute("ZRANGE", store.keys.agents, 0, -1))
+    found: dict[str, list[str]] = {}
+    for at in range(0, len(names), CHUNK):
+        chunk = names[at : at + CHUNK]
+        replies = await store.pipeline([("HMGET", store.keys.agent(name), *fields) for name in chunk])
+        for name, reply in zip(chunk, replies, strict=True):
+            if isinstance(reply, StoreError):
+                raise reply
+            found[name] = [(value or b"").decode() for value in reply]
+    return found
 
 
 async def limits(store: Store) -> dict[str, str]:
@@ -94,20 +162,43 @@ async def limits(store: Store) -> dict[str, str]:
     return _definitions(await store.execute("HGETALL", store.keys.limits))
 
 
-async def workers(store: Store) -> list[WorkerInfo]:
-    """Read the live workers, longest silent first."""
-    heartbeats = await store.execute("ZRANGE", store.keys.workers, 0, -1, "WITHSCORES")
-    ids = [id_.decode() for id_ in heartbeats[::2]]
-    records = await store.pipeline([("HGETALL", store.keys.worker(id_)) for id_ in ids])
-    found = []
-    for id_, heartbeat, record in zip(ids, heartbeats[1::2], records, strict=True):
-        if isinstance(record, StoreError):
-            raise record
-        fields = {
-            name.decode(): value.decode(errors="replace") for name, value in zip(record[::2], record[1::2], strict=True)
-        }
-        if fields:  # otherwise it was forgotten in between
-            found.append(_worker(id_, int(float(heartbeat)), fields))
+async def workers(store: Store, limit: int | None = None) -> list[WorkerInfo]:
+    """Read the live workers, longest silent first; with a limit, those with the latest heartbeats."""
+    last = -1 if limit is None else limit - 1
+    heartbeats = await store.execute("ZRANGE", store.keys.workers, 0, last, "REV", "WITHSCORES")
+    return await _workers(store, list(zip(heartbeats[-2::-2], heartbeats[::-2], strict=True)))
+
+
+async def workers_named(store: Store, ids: Sequence[str]) -> list[WorkerInfo]:
+    """Read those of these workers that live, in this order."""
+    heartbeats = await store.execute("ZMSCORE", store.keys.workers, *ids) if ids else []
+    pairs = zip(ids, heartbeats, strict=True)
+    return await _workers(store, [(id_.encode(), heartbeat) for id_, heartbeat in pairs if heartbeat is not None])
+
+
+async def worker_ids(store: Store) -> list[str]:
+    """Read the ids of the live workers."""
+    return [id_.decode() for id_ in await store.execute("ZRANGE", store.keys.workers, 0, -1)]
+
+
+async def count_workers(store: Store) -> int:
+    """Count the live workers."""
+    count: int = await store.execute("ZCARD", store.keys.workers)
+    return count
+
+
+async def _workers(store: Store, heartbeats: Sequence[tuple[bytes, bytes]]) -> list[WorkerInfo]:
+    found: list[WorkerInfo] = []
+    for at in range(0, len(heartbeats), CHUNK):
+        chunk = heartbeats[at : at + CHUNK]
+        records = await store.pipeline([("HGETALL", store.keys.worker(id_.decode())) for id_, _ in chunk])
+        for (id_, heartbeat), record in zip(chunk, records, strict=True):
+            if isinstance(record, StoreError):
+                raise record
+            names = zip(record[::2], record[1::2], strict=True)
+            fields = {name.decode(): value.decode(errors="replace") for name, value in names}
+            if fields:  # otherwise it was forgotten in between
+                found.append(_worker(id_.decode(), int(float(heartbeat)), fields))
     return found
 
 

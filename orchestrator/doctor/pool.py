@@ -21,11 +21,11 @@ NEAR_CAP = 0.8
 async def check_skills(context: CheckContext) -> list[DoctorFinding]:
     """Report waiting tasks that no live agent can take."""
     lengths = await _ready(context.store)
-    agents = await registry.agents(context.store)
+    serving = await registry.serving(context.store)
     findings = []
     for queue, count in lengths.items():
         kind, name = QueueName.parse(queue)
-        if not registry.takers(queue, agents):
+        if queue not in serving:
             whom = f"the skill {name!r}" if kind == "skill" else f"agent {name!r}"
             whose = "an agent that has it" if kind == "skill" else "it"
             fix = f"start a worker of {whose}: `orc worker run MODULE:AGENT`"

@@ -6,25 +6,19 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.active_commands import (
-    active_commands,
-    read_desired_state,
-    show_affected,
-    show_affected_record,
-)
+from orchestrator.cli.terminal.active_commands import active_commands, show_affected, show_affected_record
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions, send_and_show
 from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.failures import CommandAborted
-from orchestrator.cli.terminal.inputs import day, duration_s
+from orchestrator.cli.terminal.inputs import check_limit, day, duration_s
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
+from orchestrator.cli.terminal.output import say_rest
 from orchestrator.cli.terminal.parsing import option, positional
-from orchestrator.cli.terminal.targets import known_agent
+from orchestrator.cli.terminal.targets import say_unknown
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.slots import STOP_ALL, pause_slot, stop_slot
 
 if TYPE_CHECKING:
-    from orchestrator.agents.model import AgentInfo
-    from orchestrator.control.desired import Desired
+    from orchestrator.views.agents import AgentView
 
 commands = noun(
     "agents",
@@ -39,32 +33,31 @@ COLUMNS = ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skill
 
 @commands.command("list", "orc agents list", "orc agents list --within 30s", "orc agents list -o json")
 async def list_(
-    *, within: Annotated[str | None, option("--within", metavar="DURATION")] = None, common: Globals = DEFAULTS
+    *,
+    within: Annotated[str | None, option("--within", metavar="DURATION")] = None,
+    limit: Annotated[int, option("--limit", metavar="N")] = 1000,
+    common: Globals = DEFAULTS,
 ) -> None:
     """List the agents of the pool, with their workers, slots, limits and skills.
 
     Args:
         within: Only agents with a heartbeat in this time, as 30s.
+        limit: How many, those with the latest heartbeats first [1000].
     """
-    from orchestrator.agent_state.states import Agents
-    from orchestrator.agents import queries
-    from orchestrator.locks.waiter import LockWaiter
-    from orchestrator.tasks.scripts import wake
+    from orchestrator.views.agents import list_agents
 
     within_s = duration_s("--within", within)
+    check_limit(limit)
     async with common.services() as services:
-        found = await queries.agents(services.store)
-        if within_s is not None:
-            living = await Agents(services.store, services.settings, LockWaiter(services.store, wake)).active(within_s)
-            found = [agent for agent in found if agent.name in living]
-        now = await read_desired_state(services)
-    rows = [_row(agent, now) for agent in found]
+        found = await list_agents(services, within_s=within_s, limit=limit)
+    rows = [_row(view) for view in found.agents]
     if common.output == "table":
         rows = [{**row, "workers": len(row["workers"])} for row in rows]
     empty = "no agents; start one with `orc up MODULE:AGENT`"
     if within_s is not None:
         empty = f"no agent with a heartbeat in the last {within_s:g} s"
     show_affected(common.output, rows, COLUMNS, key="name", empty=empty)
+    say_rest(len(rows), found.total)
 
 
 @commands.command("show", "orc agents show editor", "orc agents show editor -o json")
@@ -72,16 +65,15 @@ async def show(
     name: Annotated[str, positional("AGENT", help="Name of the agent.")], /, *, common: Globals = DEFAULTS
 ) -> None:
     """Show one agent."""
-    from orchestrator.agents import queries
+    from orchestrator.views.agents import read_agent
 
     async with common.services() as services:
-        record = _row(await queries.agent(services.store, name), await read_desired_state(services))
+        record = _row(await read_agent(services, name))
     show_affected_record(common.output, record, key="name")
 
 
-def _row(agent: AgentInfo, now: Desired) -> dict[str, Any]:
-    slots = (STOP_ALL, stop_slot("agent", agent.name), pause_slot("agent", agent.name))
-    return {**asdict(agent), "active_commands": active_commands(now, *slots)}
+def _row(view: AgentView) -> dict[str, Any]:
+    return {**asdict(view.agent), "active_commands": active_commands(view.active_commands)}
 
 
 @commands.command("top", "orc agents top", "orc agents top --date 2026-11-20 -n 3 -o json")
@@ -125,13 +117,15 @@ async def limit(
         reset: Reset the limit to the rate that the agent defines.
     """
     from orchestrator.control.commands import make_command
+    from orchestrator.views.targets import find_agent
 
     if reset == (rate is not None):
         raise InvalidInput("give RATE, as 10/min, or --reset")
     named = {"limit": f"@{agent}"}
     command = make_command("reset-limit", named) if reset else make_command("set-limit", {**named, "rate": rate})
     async with common.services() as services:
-        known = await known_agent(services, agent)
+        known, unknown = await find_agent(services, agent)
+        say_unknown(unknown)
         if known is not None and "rate" not in known.limits and not reset:
             named_limits = ", ".join(known.limits)
             others = f", or change its limits ({named_limits}) with `orc limits set`" if named_limits else ""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
 
-from orchestrator.cli.terminal.active_commands import active_commands, read_desired_state, show_affected
+from orchestrator.cli.terminal.active_commands import active_commands, show_affected
 from orchestrator.cli.terminal.declared import noun
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
-from orchestrator.core.slots import limit_slot
-
-if TYPE_CHECKING:
-    from orchestrator.services import Services
 
 commands = noun(
     "limits",
@@ -27,29 +23,10 @@ async def list_(*, common: Globals = DEFAULTS) -> None:
 
     @AGENT is an agent's own limit.
     """
+    from orchestrator.views.limits import list_limits
+
     async with common.services() as services:
-        rows = await _rows(services)
+        found = await list_limits(services)
+    rows = [{**asdict(view), "active_commands": active_commands(view.active_commands)} for view in found]
     columns = ("limit", "rate", "defined", "agents")
     show_affected(common.output, rows, columns, key="limit", empty="no limits")
-
-
-async def _rows(services: Services) -> list[dict[str, Any]]:
-    from orchestrator.agents import queries
-
-    now = await read_desired_state(services)
-    rates = await queries.limits(services.store)
-    bound = {agent.name: agent.limits for agent in await queries.agents(services.store)}
-
-    def row(name: str) -> dict[str, Any]:
-        own = name.removeprefix("@") if name.startswith("@") else None
-        agents = [agent for agent, its in bound.items() if (agent == own and "rate" in its) or name in its]
-        found = active_commands(now, limit_slot(name))
-        return {
-            "limit": name,
-            "rate": rates[name],
-            "defined": rates.get(f"={name}") if found else rates[name],
-            "agents": sorted(agents),
-            "active_commands": found,
-        }
-
-    return [row(name) for name in sorted(rates) if not name.startswith("=")]

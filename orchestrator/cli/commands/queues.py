@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from orchestrator.cli.terminal.active_commands import active_commands, read_desired_state, show_affected
+from orchestrator.cli.terminal.active_commands import active_commands, show_affected
 from orchestrator.cli.terminal.command_options import USUAL, CommandOptions
 from orchestrator.cli.terminal.confirm import ask, ask_for_name
 from orchestrator.cli.terminal.declared import noun
+from orchestrator.cli.terminal.inputs import check_limit
 from orchestrator.cli.terminal.options import DEFAULTS, DryRun, Globals, Yes
-from orchestrator.cli.terminal.parsing import positional
+from orchestrator.cli.terminal.output import say_rest
+from orchestrator.cli.terminal.parsing import option, positional
 from orchestrator.cli.terminal.selections import Selecting, carry_out, find, show_dry_run
 from orchestrator.core.errors import InvalidInput
-from orchestrator.core.queue_name import QueueName
-from orchestrator.core.slots import STOP_ALL, drain_slot, parse_slot, pause_slot, stop_slot
 
 if TYPE_CHECKING:
-    from orchestrator.services import Services
+    from orchestrator.views.queues import QueueView
 
 commands = noun(
     "queues",
@@ -27,52 +27,41 @@ commands = noun(
 app = commands.app
 
 COLUMNS: Final = ("queue", "tasks", "agents", "why")
-HEADS: Final = 100
-"""Of how many queues `why` of the first task is read."""
 NAME_ABOVE: Final = 20
 """Above this number of tasks, the confirmation of a purge is the name of the queue."""
 
 
 @commands.command("list", "orc queues list", "orc queues list -o json")
-async def list_(*, common: Globals = DEFAULTS) -> None:
+async def list_(*, limit: Annotated[int, option("--limit", metavar="N")] = 1000, common: Globals = DEFAULTS) -> None:
     """List the queues that hold tasks, are paused or drained, with the agents that serve them.
 
     For the first task of each queue, `why` tells what it waits for.
+
+    Args:
+        limit: How many [1000].
     """
+    from orchestrator.views.queues import list_queues
+
+    check_limit(limit)
     async with common.services() as services:
-        rows = await queue_rows(services)
+        found = await list_queues(services, limit=limit)
+    rows = [queue_row(view) for view in found.queues]
     show_affected(common.output, rows, COLUMNS, key="queue", empty="no tasks wait")
+    say_rest(len(rows), found.total)
 
 
-async def queue_rows(services: Services) -> list[dict[str, Any]]:
-    """Return a row for each queue: its length, the live agents that serve it, and what its first task waits for."""
-    from orchestrator.agents import queries as agents
-    from orchestrator.tasks import queries as tasks
-    from orchestrator.why import lookup
-
-    now = await read_desired_state(services)
-    lengths = {queue: count for queue, count in (await tasks.queue_lengths(services.store)).items() if count}
-    ordered = [slot.name for slot in map(parse_slot, now.active) if slot.kind == "queue"]
-    lengths |= {queue: 0 for queue in ordered if queue not in lengths}
-    known = await agents.agents(services.store)
-    heads = await lookup.heads(services.store, [queue for queue, count in lengths.items() if count][:HEADS])
-
-    def row(queue: str, count: int) -> dict[str, Any]:
-        head, status = heads.get(queue, (None, None))
-        cause, why = (status.detail.cause, status.why) if status else (None, None)
-        takers = agents.takers(queue, known)
-        facts = {"queue": queue, "tasks": count, "agents": takers, "head": head, "cause": cause, "why": why}
-        owner = QueueName.parse(queue)
-        slots = (
-            STOP_ALL,
-            stop_slot(*owner),
-            pause_slot(*owner),
-            pause_slot("queue", queue),
-            drain_slot("queue", queue),
-        )
-        return {**facts, "active_commands": active_commands(now, *slots)}
-
-    return [row(queue, count) for queue, count in lengths.items()]
+def queue_row(view: QueueView) -> dict[str, Any]:
+    """Return the row of a queue for a list."""
+    return {
+        "queue": view.queue,
+        "tasks": view.tasks,
+        "agents": view.agents,
+        "serving": view.serving,
+        "head": view.head,
+        "cause": view.status and view.status.detail.cause,
+        "why": view.status and view.status.why,
+        "active_commands": active_commands(view.active_commands),
+    }
 
 
 @commands.command(

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.active_commands import active_commands, print_active_commands, read_desired_state
+from orchestrator.cli.terminal.active_commands import active_commands, print_active_commands
 from orchestrator.cli.terminal.failures import NOBODY_ANSWERED, error_line
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands
 
 if TYPE_CHECKING:
-    from orchestrator.services import Services
+    from collections.abc import Mapping, Sequence
+
+    from orchestrator.views.status import PoolStatus
+
+SHOWN: Final = 50
+"""How many agents, workers and queues the screen shows of each."""
 
 commands = Commands(
     "status",
@@ -22,30 +27,21 @@ commands = Commands(
 app = commands.app
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
-    """State of the pool for the screen."""
-
-    pool: str
-    prefix: str
-    supervisor: str | None
-    server: dict[str, Any]
-    agents: list[dict[str, Any]]
-    workers: list[dict[str, Any]]
-    queues: list[dict[str, Any]]
-    active_commands: list[dict[str, Any]]
-    tasks: dict[str, int]
-
-
 @commands.itself
 async def status(*, common: Globals = DEFAULTS) -> int:
     """Show server, supervisor, agents, workers and queues on one screen."""
+    from orchestrator.cli.commands.queues import queue_row
+    from orchestrator.views.status import read_status
+
     async with common.services() as services:
-        found = await _ask(services)
+        found = await read_status(services)
+    commands = active_commands(found.active_commands)
+    queues = [queue_row(view) for view in found.queues]
     if common.output == "table":
-        _print_screen(found)
+        _print_screen(found, commands, queues)
     else:
-        output.show_record(common.output, asdict(found), key="pool")
+        record = {**asdict(found), "queues": queues, "active_commands": commands}
+        output.show_record(common.output, record, key="pool")
     if found.supervisor is None:
         output.say(
             error_line("no supervisor leads, so no task is assigned; start one with `orc up` or `orc supervisor run`")
@@ -54,61 +50,46 @@ async def status(*, common: Globals = DEFAULTS) -> int:
     return 0
 
 
-async def _ask(services: Services) -> Status:
-    from orchestrator.agents import queries as registry
-    from orchestrator.cli.commands.queues import queue_rows
-    from orchestrator.tasks import queries as tasks
-
-    store = services.store
-    return Status(
-        pool=services.settings.pool,
-        prefix=services.settings.prefix,
-        supervisor=await registry.leader(store),
-        server=asdict(await store.server_info()),
-        agents=[asdict(agent) for agent in await registry.agents(store)],
-        workers=[asdict(worker) for worker in await registry.workers(store)],
-        queues=await queue_rows(services),
-        active_commands=active_commands(await read_desired_state(services)),
-        tasks=await tasks.counters(store),
-    )
-
-
-def _print_screen(found: Status) -> None:
+def _print_screen(found: PoolStatus, commands: list[dict[str, Any]], queues: list[dict[str, Any]]) -> None:
     from orchestrator.cli.commands.queues import COLUMNS
 
     server = found.server
-    kept = "append-only file" if server["append_only"] else "not persisted"
+    kept = "append-only file" if server.append_only else "not persisted"
     facts = [
         (
             "redis",
-            f"{server['version']}, up {output.span(server['uptime_s'])}, {_megabytes(server['memory_bytes'])}, {kept}",
+            f"{server.version}, up {output.span(server.uptime_s)}, {_megabytes(server.memory_bytes)}, {kept}",
         ),
         ("pool", f"{found.pool} ({found.prefix})"),
         ("supervisor", found.supervisor or "none"),
         ("tasks", ", ".join(f"{found.tasks[name]} {name}" for name in _in_order(found.tasks)) or "none"),
     ]
     output.write("".join(f"{output.paint(name.ljust(10), '1')}  {output.clean(text)}\n" for name, text in facts))
-    if found.active_commands:
+    if commands:
         output.write("\n")
-        print_active_commands(found.active_commands)
-    agents = [{**agent, "workers": len(agent["workers"])} for agent in found.agents]
-    _print_table(agents, ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills"), title="agent")
-    _print_table(found.workers, ("id", "pid", "last_seen_at", "agents"), title="worker")
-    _print_table(found.queues, COLUMNS, title="queue")
+        print_active_commands(commands, found.totals.active_commands)
+    agents = [{**asdict(agent), "workers": len(agent.workers)} for agent in found.agents[:SHOWN]]
+    workers = [asdict(worker) for worker in found.workers[:SHOWN]]
+    columns = ("name", "workers", "slots", "inbox", "limits", "last_seen_at", "skills")
+    _print_table(agents, columns, "agent", found.totals.agents)
+    _print_table(workers, ("id", "pid", "last_seen_at", "agents"), "worker", found.totals.workers)
+    _print_table(queues[:SHOWN], COLUMNS, "queue", found.totals.queues)
 
 
-def _in_order(counters: dict[str, int]) -> list[str]:
+def _in_order(counters: Mapping[str, int]) -> list[str]:
     """Return the counters in the order of a task's life, unknown ones last."""
     order = ("submitted", "assigned", "succeeded", "retried", "snoozed", "dead", "cancelled", "expired")
     return sorted(counters, key=lambda name: (order.index(name) if name in order else len(order), name))
 
 
-def _print_table(rows: list[dict[str, Any]], columns: tuple[str, ...], *, title: str) -> None:
+def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], title: str, total: int) -> None:
     if rows:
         first, *others = columns
         renamed = [{title: row[first], **{name: row[name] for name in others}} for row in rows]
         output.write("\n")
         output.show_list("table", renamed, (title, *others), key=title)
+    if len(rows) < total:
+        output.write(f"and {total - len(rows)} more; see `orc {title}s list`\n")
 
 
 def _megabytes(size_bytes: int) -> str:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from orchestrator.cli.terminal import output
-from orchestrator.cli.terminal.active_commands import SHOWN, read_desired_state
+from orchestrator.cli.terminal.active_commands import SHOWN
 from orchestrator.cli.terminal.declared import declared, examples_of
 from orchestrator.cli.terminal.parsing import Commands
 from orchestrator.control.commands import Start, Stop
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 @asynccontextmanager
 async def report_other_stops(services: Services, command: Command) -> AsyncIterator[None]:
     """Say when `orc start` changes nothing, and which other stops stay active."""
-    before = (await read_desired_state(services)).active
+    from orchestrator.views.active_commands import read_stops
+
+    before = await read_stops(services)
     slot = command.changes[0].slot
-    if slot not in before:
+    if all(one.slot != slot for one in before):
         output.say(f"nothing changes: {parse_slot(slot).scope.replace(':', ' ', 1)} was not stopped")
     yield
-    others = sorted(one.scope for one in map(parse_slot, before) if one.verb == "stop" and one != parse_slot(slot))
+    others = [parse_slot(one.slot).scope for one in before if one.slot != slot]
     if others:
         more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
         named = output.clean(", ".join(others[:SHOWN])) + more

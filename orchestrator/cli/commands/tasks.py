@@ -93,8 +93,7 @@ async def list_(
         state: Only tasks in this state; may be repeated.
         limit: How many [50].
     """
-    if not 1 <= limit <= 10_000:
-        raise InvalidInput(f"--limit {limit} is not between 1 and 10000")
+    inputs.check_limit(limit, 10_000)
     from orchestrator.tasks import queries
     from orchestrator.tasks.model import TaskState
 

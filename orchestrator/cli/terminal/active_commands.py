@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.terminal import output
-from orchestrator.core.slots import parse_slot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from orchestrator.cli.terminal.options import Form
-    from orchestrator.control.desired import ActiveCommand, Desired
-    from orchestrator.services import Services
+    from orchestrator.views.active_commands import ActiveCommandView
 
 SHOWN = 20
 """How many active commands `orc status` shows, so that it stays one screen."""
@@ -20,18 +18,19 @@ COLUMN = "active_commands"
 _WORDS = {"stop": "stopped", "pause": "paused", "limit": "limited", "log": "log level set"}
 
 
-async def read_desired_state(services: Services) -> Desired:
-    """Read the desired state."""
-    from orchestrator.control.records import desired
-    from orchestrator.control.signing import signer_of
-
-    return await desired(services.store, signer_of(services.settings, place=services.keys.root))
-
-
-def active_commands(found: Desired, *slots: str) -> list[dict[str, Any]]:
-    """Return a row for each active command, of these slots or of all."""
-    names = [slot for slot in slots if slot in found.active] if slots else sorted(found.active)
-    return [_row(found.active[name]) for name in names]
+def active_commands(found: Iterable[ActiveCommandView]) -> list[dict[str, Any]]:
+    """Return a row for each active command."""
+    return [
+        {
+            "slot": one.slot,
+            "state": _state(one),
+            "actor": one.actor,
+            "reason": one.reason,
+            "since": one.since,
+            "command": one.command,
+        }
+        for one in found
+    ]
 
 
 def show_affected(
@@ -50,16 +49,16 @@ def show_affected_record(form: Form, record: Mapping[str, Any], *, key: str) -> 
     output.show_record(form, shown, key=key, skip=(COLUMN,))
 
 
-def print_active_commands(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print the active commands as a table of at most `SHOWN` rows."""
+def print_active_commands(rows: Sequence[Mapping[str, Any]], total: int) -> None:
+    """Print the first active commands as a table of at most `SHOWN` rows."""
     shown = [
         [output.clean(str(row[name])) for name in ("slot", "state")]
         + [output.ago(row["since"]), output.clean(row["actor"]), output.clean(row["reason"]) or "-"]
         for row in rows[:SHOWN]
     ]
     output.write(output.table(shown, ("slot", "state", "since", "by", "reason")))
-    if len(rows) > SHOWN:
-        output.write(f"and {len(rows) - SHOWN} more; -o json shows all\n")
+    if total > SHOWN:
+        output.write(f"and {total - SHOWN} more; -o json shows {'all' if len(rows) == total else len(rows)}\n")
 
 
 def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -69,26 +68,10 @@ def _in_words(rows: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _row(one: ActiveCommand) -> dict[str, Any]:
-    from orchestrator.core.durations import from_instant_ms
-
-    return {
-        "slot": one.slot,
-        "state": _state(one),
-        "actor": one.issued.actor,
-        "reason": one.issued.reason,
-        "since": from_instant_ms(one.issued.issued_ms),
-        "command": one.issued.id,
-    }
-
-
-def _state(one: ActiveCommand) -> str:
-    kind = parse_slot(one.slot).verb
-    word = _WORDS.get(kind, kind)
-    if parse_slot(one.slot)[:2] == ("drain", "worker"):
-        return "to end" if one.ends_process else "draining"
-    if kind == "drain":
-        return "drained"
-    if kind in {"limit", "log"}:
-        return f"{word} to {getattr(one.command, 'rate' if kind == 'limit' else 'level', '?')}"
-    return f"{word}, refuses new tasks" if one.mark in {"r", "b"} else word
+def _state(one: ActiveCommandView) -> str:
+    word = _WORDS.get(one.verb, one.verb)
+    if one.verb == "drain":
+        return "to end" if one.ends_process else "draining" if one.kind == "worker" else "drained"
+    if one.verb in {"limit", "log"}:
+        return f"{word} to {one.value or '?'}"
+    return f"{word}, refuses new tasks" if one.refuses else word

@@ -11,7 +11,7 @@ from orchestrator.cli.terminal.confirm import ask
 from orchestrator.cli.terminal.inputs import value as read_value
 from orchestrator.cli.terminal.options import DEFAULTS, Globals
 from orchestrator.cli.terminal.parsing import Commands, option, positional
-from orchestrator.cli.terminal.targets import resolve
+from orchestrator.cli.terminal.targets import say_unknown
 from orchestrator.control.commands import JSON, KINDS, Command, make_command
 from orchestrator.core.errors import InvalidInput
 
@@ -133,8 +133,10 @@ async def _give(
     wait: bool,  # noqa: FBT001
     around: Around | None,
 ) -> int:
+    from orchestrator.views.targets import resolve
 
     async with common.services() as services:
-        command = await resolve(services, command)
+        command, unknown = await resolve(services, command)
+        say_unknown(unknown)
         async with around(services, command) if around else nullcontext():
             return await send_and_show(services, command, options, common, until_done=wait)

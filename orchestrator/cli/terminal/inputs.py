@@ -41,6 +41,12 @@ def value(text: str) -> Any:
     return json_or_text(_body_text(text)[1]) if text.startswith("@") else json_or_text(text)
 
 
+def check_limit(limit: int, most: int = 1_000_000) -> None:
+    """Refuse a --limit that is not between 1 and `most`."""
+    if not 1 <= limit <= most:
+        raise InvalidInput(f"--limit {limit} is not between 1 and {most}")
+
+
 def duration_s(name: str, text: str | None) -> float | None:
     """Parse `90s`, `5m`, `2h`, `1h30m`, `500ms` or a plain number of seconds."""
     if text is None:

@@ -89,6 +89,12 @@ def hint(text: str) -> None:
         say(text)
 
 
+def say_rest(shown: int, total: int) -> None:
+    """Print a message on standard error if a list is shorter than what there is."""
+    if shown < total:
+        say(f"these are {shown} of {total}; raise --limit for more")
+
+
 # ---------------------------------------------------------------------------------------------------------------- forms
 
 

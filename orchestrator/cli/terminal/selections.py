@@ -99,8 +99,7 @@ class Filtering:
         """
         from orchestrator.tasks.selecting import TaskFilter
 
-        if not 1 <= self.limit <= 1_000_000:
-            raise InvalidInput(f"--limit {self.limit} is not between 1 and 1000000")
+        inputs.check_limit(self.limit)
         return TaskFilter(
             skill=self.skill,
             agent=self.agent,

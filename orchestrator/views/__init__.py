@@ -1,0 +1,1 @@
+"""Reads what operators see as typed values: no formatting, no printing. The command line formats them."""

@@ -1,0 +1,86 @@
+"""Reads the active control commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.control.commands import SetLimit, SetLogLevel
+from orchestrator.control.records import desired
+from orchestrator.control.signing import signer_of
+from orchestrator.core.durations import from_instant_ms
+from orchestrator.core.slots import parse_slot
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from orchestrator.control.desired import ActiveCommand, Desired
+    from orchestrator.services import Services
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveCommandView:
+    """An active control command.
+
+    Attributes:
+        slot: its slot, as `stop:agent:editor`.
+        verb: `stop`, `pause`, `drain`, `limit` or `log`.
+        kind: of a stop, pause or drain: `all`, `agent`, `session`, `skill`, `queue` or `worker`.
+        name: of the agent, session, skill, queue, worker or limit.
+        refuses: of a stop: new tasks are refused.
+        ends_process: of the drain of a worker: it exits when it has drained.
+        value: the rate of a limit, or the log level.
+        actor: who gave it.
+        reason: of the command.
+        since: time of issue.
+        command: id of the command.
+    """
+
+    slot: str
+    verb: str
+    kind: str
+    name: str
+    refuses: bool
+    ends_process: bool
+    value: str | None
+    actor: str
+    reason: str
+    since: datetime
+    command: str
+
+
+async def read_desired(services: Services) -> Desired:
+    """Read the desired state with its signatures checked."""
+    return await desired(services.store, signer_of(services.settings, place=services.keys.root))
+
+
+async def read_stops(services: Services) -> list[ActiveCommandView]:
+    """Read the active stops by slot."""
+    found = await read_desired(services)
+    return [view(one) for slot, one in sorted(found.active.items()) if parse_slot(slot).verb == "stop"]
+
+
+def of_slots(found: Desired, *slots: str) -> tuple[ActiveCommandView, ...]:
+    """Return the active commands of these slots."""
+    return tuple(view(found.active[slot]) for slot in slots if slot in found.active)
+
+
+def view(one: ActiveCommand) -> ActiveCommandView:
+    """Return the view of an active command."""
+    slot = parse_slot(one.slot)
+    command = one.command if slot.verb in {"limit", "log"} else None
+    rate = command.rate if isinstance(command, SetLimit) else None
+    level = command.level if isinstance(command, SetLogLevel) else None
+    return ActiveCommandView(
+        slot=one.slot,
+        verb=slot.verb,
+        kind=slot.kind,
+        name=slot.name,
+        refuses=one.mark in {"r", "b"},
+        ends_process=one.ends_process,
+        value=rate or level,
+        actor=one.issued.actor,
+        reason=one.issued.reason,
+        since=from_instant_ms(one.issued.issued_ms),
+        command=one.issued.id,
+    )

@@ -1,0 +1,46 @@
+"""Reads the rate limits of a pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.agents import queries
+from orchestrator.core.slots import limit_slot
+from orchestrator.views.active_commands import of_slots, read_desired
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+    from orchestrator.views.active_commands import ActiveCommandView
+
+
+@dataclass(frozen=True, slots=True)
+class LimitView:
+    """A rate limit.
+
+    Attributes:
+        limit: its name; @AGENT is an agent's own limit.
+        rate: the rate that applies, as `10/min`.
+        defined: the rate that a reset restores, or None if none is defined.
+        agents: the agents that have the limit.
+    """
+
+    limit: str
+    rate: str
+    defined: str | None
+    agents: tuple[str, ...]
+    active_commands: tuple[ActiveCommandView, ...]
+
+
+async def list_limits(services: Services) -> list[LimitView]:
+    """Read the limits by name."""
+    now = await read_desired(services)
+    rates = await queries.limits(services.store)
+    bound = await queries.limited(services.store)
+
+    def view(name: str) -> LimitView:
+        found = of_slots(now, limit_slot(name))
+        defined = rates.get(f"={name}") if found else rates[name]
+        return LimitView(name, rates[name], defined, tuple(bound.get(name, ())), found)
+
+    return [view(name) for name in sorted(rates) if not name.startswith("=")]

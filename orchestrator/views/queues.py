@@ -1,0 +1,83 @@
+"""Reads the queues of a pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.agents import queries as agents
+from orchestrator.core.queue_name import QueueName
+from orchestrator.core.slots import STOP_ALL, drain_slot, parse_slot, pause_slot, stop_slot
+from orchestrator.tasks import queries as tasks
+from orchestrator.views.active_commands import of_slots, read_desired
+from orchestrator.views.agents import LIMIT
+from orchestrator.why import lookup
+
+if TYPE_CHECKING:
+    from orchestrator.services import Services
+    from orchestrator.views.active_commands import ActiveCommandView
+    from orchestrator.why.model import TaskStatus
+
+HEADS: Final = 100
+"""Of how many queues the status of the first task is read."""
+SERVING: Final = 100
+"""Agents that a view of a queue names."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """A queue that holds tasks, is paused or drained.
+
+    Attributes:
+        queue: `skill:NAME`, `agent:NAME`, `scheduled` or `awaiting_input`.
+        tasks: number of its tasks.
+        agents: the first `SERVING` live agents that serve it, by name.
+        serving: number of live agents that serve it.
+        head: id of its first task, of the first `HEADS` queues.
+        status: state of that task and what it waits for.
+    """
+
+    queue: str
+    tasks: int
+    agents: tuple[str, ...]
+    serving: int
+    head: str | None
+    status: TaskStatus | None
+    active_commands: tuple[ActiveCommandView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueList:
+    """Queues by name, then those that are only paused or drained.
+
+    Attributes:
+        total: how many there are, including those beyond the limit.
+    """
+
+    queues: tuple[QueueView, ...]
+    total: int
+
+
+async def list_queues(services: Services, *, limit: int = LIMIT) -> QueueList:
+    """Read the queues that hold tasks, are paused or drained; at most `limit`."""
+    now = await read_desired(services)
+    lengths = {queue: count for queue, count in (await tasks.queue_lengths(services.store)).items() if count}
+    ordered = [slot.name for slot in map(parse_slot, now.active) if slot.kind == "queue"]
+    lengths |= {queue: 0 for queue in ordered if queue not in lengths}
+    serving = await agents.serving(services.store) if lengths else {}
+    heads = await lookup.heads(services.store, [queue for queue, count in lengths.items() if count][:HEADS])
+
+    def view(queue: str, count: int) -> QueueView:
+        head, status = heads.get(queue, (None, None))
+        owner, names = QueueName.parse(queue), serving.get(queue, [])
+        slots = (
+            STOP_ALL,
+            stop_slot(*owner),
+            pause_slot(*owner),
+            pause_slot("queue", queue),
+            drain_slot("queue", queue),
+        )
+        commands = of_slots(now, *slots)
+        return QueueView(queue, count, tuple(names[:SERVING]), len(names), head, status, commands)
+
+    return QueueList(tuple(view(queue, count) for queue, count in list(lengths.items())[:limit]), len(lengths))

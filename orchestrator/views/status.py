@@ -1,0 +1,80 @@
+"""Reads the state of a pool for one screen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.agents import queries as registry
+from orchestrator.tasks import queries as tasks
+from orchestrator.views.active_commands import read_desired, view
+from orchestrator.views.queues import list_queues
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from orchestrator.agents.model import AgentInfo, WorkerInfo
+    from orchestrator.services import Services
+    from orchestrator.store.server_info import ServerInfo
+    from orchestrator.views.active_commands import ActiveCommandView
+    from orchestrator.views.queues import QueueView
+
+LIMIT: Final = 500
+"""Agents, workers, queues and active commands that a status has unless the caller asks for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolTotals:
+    """Numbers of members of a pool; a status has some of each."""
+
+    agents: int
+    workers: int
+    queues: int
+    active_commands: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatus:
+    """State of a pool.
+
+    Attributes:
+        supervisor: id of the leading supervisor, or None.
+        agents: those with the latest heartbeats, by name.
+        workers: those with the latest heartbeats, longest silent first.
+        tasks: counters since the beginning: submitted, assigned, succeeded, dead, retried, ...
+        totals: how many agents, workers, queues and active commands there are.
+    """
+
+    pool: str
+    prefix: str
+    supervisor: str | None
+    server: ServerInfo
+    agents: tuple[AgentInfo, ...]
+    workers: tuple[WorkerInfo, ...]
+    queues: tuple[QueueView, ...]
+    active_commands: tuple[ActiveCommandView, ...]
+    tasks: Mapping[str, int]
+    totals: PoolTotals
+
+
+async def read_status(services: Services, *, limit: int = LIMIT) -> PoolStatus:
+    """Read the state of a pool; `limit`: most agents, workers, queues and active commands."""
+    store = services.store
+    queues, now = await list_queues(services, limit=limit), await read_desired(services)
+    return PoolStatus(
+        pool=services.settings.pool,
+        prefix=services.settings.prefix,
+        supervisor=await registry.leader(store),
+        server=await store.server_info(),
+        agents=tuple(await registry.agents(store, limit)),
+        workers=tuple(await registry.workers(store, limit)),
+        queues=queues.queues,
+        active_commands=tuple(view(one) for _, one in sorted(now.active.items())[:limit]),
+        tasks=await tasks.counters(store),
+        totals=PoolTotals(
+            agents=await registry.count_agents(store),
+            workers=await registry.count_workers(store),
+            queues=queues.total,
+            active_commands=len(now.active),
+        ),
+    )

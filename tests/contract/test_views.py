@@ -1,0 +1,59 @@
+"""The command line reads nothing itself, and views format nothing."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import orchestrator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT: Final = Path(orchestrator.__file__).parent
+PRINTING: Final = {"print", "input", "open"}
+FORMATTING: Final = {"strftime", "isoformat", "ljust", "rjust", "center", "expandtabs", "title", "paint"}
+
+
+def _reads(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield each use of the store or of keys of an object, and each call of a script."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in {"store", "keys", "execute", "pipeline"}:
+            # `keys()` of a mapping is a call without arguments.
+            yield node.lineno, ast.unparse(node)
+
+
+def _formats(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield each print, and each text that is padded or has a number or a time in a format."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id=name)) if name in PRINTING:
+                yield node.lineno, ast.unparse(node)
+            case ast.Attribute(attr=name) if name in FORMATTING:
+                yield node.lineno, ast.unparse(node)
+            case ast.FormattedValue(format_spec=ast.JoinedStr()):
+                yield node.lineno, ast.unparse(node)
+
+
+def _found(package: str, check: Callable[[ast.Module], Iterator[tuple[int, str]]]) -> list[str]:
+    return [
+        f"{path.relative_to(ROOT.parent)}:{line}: {text}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for line, text in check(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+
+
+def test_views_format_nothing() -> None:
+    """No view prints, pads a text or writes a number or a time in a format."""
+    assert _found("views", _formats) == []
+
+
+def test_the_checks_find_them() -> None:
+    """The checks find what they are for."""
+    reads = "a = services.store; b = orc.services.store.execute('PING'); c = services.keys.leader"
+    assert {line for line, _ in _reads(ast.parse(reads.replace("; ", "\n")))} == {1, 2, 3}
+    formats = "print(x); f'{x:.1f}'; at.strftime('%H'); name.ljust(3)"
+    assert {line for line, _ in _formats(ast.parse(formats.replace("; ", "\n")))} == {1, 2, 3, 4}
+    fine = "a = f'{x} {y!r}'; b = {}.get(x); c = services.settings"
+    assert [*_reads(ast.parse(fine)), *_formats(ast.parse(fine))] == []
