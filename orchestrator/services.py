@@ -16,6 +16,7 @@ from orchestrator.store.store import Endpoint, Store, SyncStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
+    from orchestrator.core.formats import Feature
     from orchestrator.core.settings import Settings
 
 
@@ -48,6 +49,16 @@ class Services:
     endpoint: Endpoint
     keys: PoolKeys
     store: Store
+
+    async def require(self, feature: Feature) -> None:
+        """Refuse a feature that some programs of the pool may not understand. Reads Redis only before a refusal.
+
+        Raises:
+            UpgradeUnfinished: the pool admits programs that are too old for it.
+        """
+        if not self.store.floor.admits(feature):
+            await self.store.check_format()
+            self.store.floor.check(feature)
 
 
 def pool_keys(settings: Settings) -> PoolKeys:
@@ -85,7 +96,7 @@ async def open_services(settings: Settings, *, name: str) -> AsyncIterator[Servi
         name: shown in CLIENT LIST.
 
     Raises:
-        StoreError: Redis does not answer, or another version of this program wrote its data.
+        StoreError: Redis does not answer, or the pool does not admit this version of the program.
     """
     keys = pool_keys(settings)
     with reach_server(settings) as where:

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
 -- Records the heartbeat of a worker and the backlog that it accepts per agent.
--- status: ok seq | unknown seq (not registered: register again); each change of the desired state raises seq
+-- status: ok seq floor | unknown seq floor (not registered: register again); each change of the desired state raises
+-- seq; floor: the lowest format that the pool admits, or empty
 -- repeat: records another heartbeat
 local pool    = KEYS[1]                   -- key: root of the pool's slot
 local worker  = ARGV[1]                   -- str: worker
@@ -9,21 +10,23 @@ local alive_s = tonumber(ARGV[3])         -- int: a worker is alive for this lon
 local now_arg = ARGV[4]                   -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include key: has_type
+--@include format: read_floor
 --@include registry: recount_agent
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local worker_key = pool .. ':worker:' .. worker
 -- A desired state of another type blocks every start; running tasks continue.
 local seq = has_type({}, pool .. ':desired', 'hash') and (redis.call('HGET', pool .. ':desired', 'seq') or '0') or ''
-if redis.call('EXISTS', worker_key) == 0 then return {'unknown', seq} end
+local floor = read_floor(pool)
+if redis.call('EXISTS', worker_key) == 0 then return {'unknown', seq, floor} end
 for i = 1, #rows do
   local agent_key = pool .. ':agent:' .. rows[i].agent
   local known = redis.call('HGET', agent_key .. ':workers', worker)
   local spec = redis.call('HMGET', agent_key, 'slots', 'limits')
   -- Only a registration restores lost fields of the agent or lost limits.
-  if not known or not spec.slots or not spec.limits then return {'unknown', seq} end
+  if not known or not spec.slots or not spec.limits then return {'unknown', seq, floor} end
   for name in string.gmatch(spec.limits, '%S+') do
-    if redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown', seq} end
+    if redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown', seq, floor} end
   end
 end
 redis.call('EXPIRE', worker_key, alive_s + 3600)
@@ -41,4 +44,4 @@ for i = 1, #rows do
     recount_agent(pool, agent, now_ms)
   end
 end
-return {'ok', seq}
+return {'ok', seq, floor}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from orchestrator.core.errors import ConfigError
+from orchestrator.core.formats import FORMAT, program_version, read_floor
 from orchestrator.store.calls import Arguments, Call, pack_rows
 
 if TYPE_CHECKING:
@@ -60,10 +61,17 @@ def register(
 
 
 class HeartbeatReply(NamedTuple):
-    """Reply of `heartbeat`: whether the worker is registered, and the sequence number of the desired state."""
+    """Reply of `heartbeat`.
+
+    Attributes:
+        known: whether the worker is registered.
+        seq: sequence number of the desired state.
+        floor: the lowest format that the pool admits, or None if Redis has lost it.
+    """
 
     known: bool
     seq: str
+    floor: int | None
 
 
 def heartbeat(
@@ -72,9 +80,11 @@ def heartbeat(
     """Send a heartbeat with the requested backlog per agent; an unknown worker must register again."""
     rows = pack_rows([(agent, str(backlog)) for agent, backlog in backlogs])
     args: Arguments = {"pool": keys.root, "worker": worker, "rows": rows, "alive_s": alive_s, "now_arg": now_us}
-    return Call(
-        "agents/heartbeat", args, lambda reply: HeartbeatReply(reply[0] == b"ok", reply[1].decode(errors="replace"))
-    )
+
+    def parse(reply: list[bytes]) -> HeartbeatReply:
+        return HeartbeatReply(reply[0] == b"ok", reply[1].decode(errors="replace"), read_floor(reply[2]))
+
+    return Call("agents/heartbeat", args, parse)
 
 
 def deregister(keys: PoolKeys, *, worker: str, now_us: str = "") -> Call[None]:
@@ -110,12 +120,32 @@ def repair(
     return Call("agents/repair", args, parse)
 
 
-def lead(keys: PoolKeys, *, supervisor: str, lease_ms: int) -> Call[bool]:
-    """Acquire or renew the leader lease; False if another supervisor holds it."""
-    args: Arguments = {"pool": keys.root, "id": supervisor, "lease_ms": str(lease_ms)}
-    return Call("agents/lead", args, bool)
+class LeadReply(NamedTuple):
+    """Reply of `lead`.
+
+    Attributes:
+        leads: False if another supervisor holds the lease.
+        floor: the lowest format that the pool admits, or None if Redis has lost it.
+    """
+
+    leads: bool
+    floor: int | None
+
+
+def lead(keys: PoolKeys, *, supervisor: str, lease_ms: int, now_us: str = "") -> Call[LeadReply]:
+    """Acquire or renew the leader lease, and list the supervisor among those that run."""
+    args: Arguments = {
+        "pool": keys.root,
+        "id": supervisor,
+        "lease_ms": lease_ms,
+        "format": FORMAT,
+        "version": program_version(),
+        "now_arg": now_us,
+    }
+    return Call("agents/lead", args, lambda reply: LeadReply(bool(reply[0]), read_floor(reply[1])))
 
 
 def resign(keys: PoolKeys, *, supervisor: str) -> Call[bool]:
     """Release the leader lease if it is held."""
-    return Call("agents/resign", {"pool": keys.root, "id": supervisor}, bool)
+    args: Arguments = {"pool": keys.root, "id": supervisor, "format": FORMAT, "version": program_version()}
+    return Call("agents/resign", args, bool)

@@ -13,6 +13,7 @@ from orchestrator.agent_state.states import Agents
 from orchestrator.boards.boards import Board, BoardView
 from orchestrator.client.batcher import CHUNK_ROWS, Batcher, unanswered
 from orchestrator.client.completion import as_completed
+from orchestrator.client.floor_watch import FloorWatch
 from orchestrator.client.following import Following
 from orchestrator.client.handle import TaskHandle
 from orchestrator.client.replies import Replies
@@ -129,12 +130,14 @@ class Orchestrator:
         self._validator = SubmissionValidator(services.settings, ids=ids)
         self._versions = SkillVersions(services)
         self._validator.accepts = self._versions.accepts
+        self._floor = FloorWatch(services.store)
         self._batcher = Batcher(services)
         self._replies = Replies(services, client=ids.node)
         self._following = Following(services)
         self._renewer = LockRenewer()
         self._waiter = LockWaiter(services.store, wake)
         async with anyio.create_task_group() as group:
+            group.start_soon(self._floor.run)
             group.start_soon(self._batcher.run)
             group.start_soon(self._replies.run)
             group.start_soon(self._following.run)
@@ -216,6 +219,7 @@ class Orchestrator:
         Raises:
             InvalidInput: an argument is invalid; nothing was sent.
             KeyConflict, QueueFull, LaneBusy, Stopped: the server refused the task; nothing was stored.
+            FormatMismatch: the pool does not admit this version of the program any more.
             ServerUnavailable: Redis did not answer, even after retries. If `outcome_unknown` is true, the task may have
                 been stored; `task_ids` has its id.
             ServerRefused: Redis refused a command of the submit. If `outcome_unknown` is true, as above.
@@ -225,6 +229,7 @@ class Orchestrator:
     async def submit_one(self, task: Submission, parent: Parent | None = None) -> TaskHandle[Any]:
         """Submit what a `Submission` says, as a child of `parent` if given."""
         services = self._here()
+        self._floor.check()
         doubts: list[NamedArguments] = []
         draft = self._validator.check(task, parent, doubts)
         for doubt in doubts:
@@ -245,12 +250,14 @@ class Orchestrator:
 
         Raises:
             InvalidInput: one is malformed; nothing was sent.
+            FormatMismatch: the pool does not admit this version of the program any more.
             SubmitRefused: some were not accepted; `outcomes` has a handle or an exception for each, in order. That of a
                 task that may have arrived is a `ServerUnavailable` or a `ServerRefused` whose `outcome_unknown` is
                 true.
             ServerUnavailable: none was, because Redis did not answer; `task_ids` are those that may have arrived.
         """
         services = self._here()
+        self._floor.check()
         listed = list(tasks)
         doubts: list[NamedArguments] = []
         drafts = [self._validator.check(task, parent, doubts) for task in listed]

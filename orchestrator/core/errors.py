@@ -8,7 +8,7 @@ OrchestratorError
 │   ├── ServerUnavailable          no reply, or "try again later" (exit 69)
 │   ├── ServerFull                 memory or disk is full; nothing was stored (exit 75)
 │   ├── ServerRefused              refused for good: permissions, a wrong type, a bug (exit 1)
-│   └── FormatMismatch             another version wrote the data (exit 78)
+│   └── FormatMismatch             this version is too old or too new for the pool (exit 78)
 ├── Fenced                         this attempt no longer owns its task (exit 1)
 ├── LeaseLapsed                    this attempt's lease has lapsed by the clock of its worker (exit 1)
 ├── LockError                      a lock was not acquired, or not kept
@@ -29,6 +29,7 @@ OrchestratorError
 │   ├── LaneBusy                   the lane has a task, and on_busy="reject"
 │   └── Stopped                    a stop or drain refuses new tasks
 ├── CommandRefused                 a control command was not accepted (exit 4)
+├── UpgradeUnfinished              a feature needs `orc upgrade finish` (exit 4)
 ├── ScheduleExists                 the schedule exists with another definition (exit 4)
 └── TaskError                      the task ended without a result
     ├── TaskFailed                 dead letter: failures, reject, deaths (exit 1)
@@ -105,7 +106,7 @@ class ServerRefused(StoreError):
 
 
 class FormatMismatch(StoreError):
-    """Another version of this program wrote the data, in a format that this one does not read."""
+    """The pool does not admit this version of the program, or has data of a format that this one does not read."""
 
     exit_code = 78
 
@@ -325,6 +326,24 @@ class CommandRefused(OrchestratorError):
         super().__init__(message)
         self.id = id_
         self.status = status
+
+
+class UpgradeUnfinished(OrchestratorError):
+    """A feature was refused because the pool still admits programs that would misread it; nothing was changed.
+
+    Attributes:
+        needed: the lowest format that understands the feature.
+        floor: the lowest format that the pool admits.
+    """
+
+    exit_code = 4
+
+    def __init__(self, feature: str, pool: str, *, needed: int, floor: int) -> None:
+        super().__init__(
+            f"{feature} needs programs of format {needed}, and pool {pool!r} still admits format {floor}; "
+            "upgrade the programs that `orc upgrade status` lists, then type `orc upgrade finish`"
+        )
+        self.needed, self.floor = needed, floor
 
 
 class ScheduleExists(OrchestratorError):

@@ -173,7 +173,9 @@ _TABLE: Final = (
         "Use Redis 7.0 or newer itself, or reinstall this program if its files are damaged.",
     ),
     Topic(
-        "format", "The data was written by a newer version of this program.", "Install the newer version everywhere."
+        "format",
+        "The pool does not admit this version of the program, or its data is too old for it.",
+        "Install the newer version everywhere.",
     ),
     # The pool
     Topic(

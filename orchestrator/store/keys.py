@@ -218,7 +218,15 @@ POOL_KEYS: Final = (
     KeyKind("schedule:NAME", "hash", "definition and history of one schedule", "until it is deleted", permanent=True),
     KeyKind("board:DATE", "zset", "tasks that succeeded on this day (UTC), per agent", "8 days after the day"),
     KeyKind("leader", "string", "id of the leading supervisor", "`supervisor.leader_lease_s`"),
-    KeyKind("format", "string", "version of the data format", "permanent", permanent=True),
+    KeyKind(
+        "supervisors",
+        "zset",
+        "supervisors that run: id, format and version, by the ms of their last request for the lease",
+        "a day after its last use",
+    ),
+    KeyKind(
+        "format", "string", "floor: the lowest format of a program that the pool admits", "permanent", permanent=True
+    ),
 )
 
 _DAY: Final = "a day after its last use"
@@ -540,8 +548,13 @@ class PoolKeys:
         return f"{self.root}:leader"
 
     @property
+    def supervisors(self) -> str:
+        """Key of the supervisors that run."""
+        return f"{self.root}:supervisors"
+
+    @property
     def format(self) -> str:
-        """Key of the version of the data format."""
+        """Key of the floor: the lowest format of a program that the pool admits."""
         return f"{self.root}:format"
 
     def scope(self, kind: str, id_: str) -> ScopeKeys:

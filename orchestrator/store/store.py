@@ -15,6 +15,7 @@ from weakref import WeakSet
 import anyio
 
 from orchestrator.core.errors import ConfigError, FormatMismatch, ServerFull, ServerUnavailable
+from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Floor, outdated, read_floor
 from orchestrator.store.failures import ScriptMissing
 from orchestrator.store.links import Hints, Link, SyncLink
 from orchestrator.store.long_read import LongRead
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from orchestrator.store.server_info import ServerInfo
 
 T = TypeVar("T")
-
-DATA_FORMAT = 2
-"""Version of the stored data. Raise it when another version could misread what this one writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,8 @@ class Store:
     def __init__(self, endpoint: Endpoint, keys: PoolKeys, *, name: str = "orc") -> None:
         self.keys = keys
         self._endpoint, self._name = endpoint, name
+        self.floor = Floor(keys.pool)
+        """The lowest format that the pool admits. `check_format`, heartbeats and the leader's lease renew it."""
         self._closed = anyio.Event()
         self.last_outage_s = -math.inf
         """Monotonic time of the last call that Redis did not answer or refused because it was full."""
@@ -186,21 +186,25 @@ class Store:
         await self._retry_if_interrupted(load)
 
     async def check_format(self) -> None:
-        """Refuse data of another format; claim an empty pool for this format.
+        """Read the floor of the pool; set it to the format of this program if the pool is empty.
 
         Raises:
-            FormatMismatch: another version of this program wrote the data.
+            FormatMismatch: the pool does not admit this program, or its data is too old.
         """
 
-        async def claim() -> bytes | None:
+        async def read() -> bytes | None:
             stored: bytes | None = await self.execute("GET", self.keys.format)
             if stored is None:
+                # Programs that are there have an unknown format, when Redis has lost the floor.
+                is_used = await self.execute("EXISTS", self.keys.workers, self.keys.leader)
                 # Write only if missing: a full server refuses every SET, but workers must start to drain it.
-                await self.execute("SET", self.keys.format, DATA_FORMAT, "NX")
+                await self.execute("SET", self.keys.format, OLDEST_FORMAT if is_used else FORMAT, "NX")
                 stored = await self.execute("GET", self.keys.format)
             return stored
 
-        if mismatch := format_mismatch(await self._retry_if_interrupted(claim), self.keys):
+        stored = await self._retry_if_interrupted(read)
+        self.floor.note(read_floor(stored))
+        if mismatch := format_mismatch(stored, self.keys):
             raise FormatMismatch("; ".join(mismatch))
 
     async def _retry_if_interrupted(self, send: Callable[[], Awaitable[T]]) -> T:
@@ -329,14 +333,17 @@ class SyncStore:
 
 
 def format_mismatch(stored: bytes | None, keys: PoolKeys) -> tuple[str, str] | None:
-    """Compare the stored format with `DATA_FORMAT`; return the difference and the fix, or None if they are equal."""
-    text = (stored or b"").decode(errors="replace")
-    if stored is None or text == str(DATA_FORMAT):
+    """Compare the stored floor with the formats of this program; return the difference and the fix, or None."""
+    floor = read_floor(stored)
+    if stored is None or (floor is not None and OLDEST_FORMAT <= floor <= FORMAT):
         return None
-    found = f"the data in pool {keys.pool!r} has format {text}, and this version reads format {DATA_FORMAT} only"
-    if text.isdecimal() and int(text) < DATA_FORMAT:
-        return found, (
-            "run the version that wrote it until the pool has no open tasks, stop it, then delete the key "
-            f"{keys.format}; or use another prefix"
-        )
-    return found, "install the version that wrote it: `pip install -U redis-orchestrator`"
+    if floor is not None and floor > FORMAT:
+        return outdated(keys.pool, floor)
+    found = (
+        f"the data in pool {keys.pool!r} has format {stored.decode(errors='replace')}, and this version reads formats "
+        f"{OLDEST_FORMAT} to {FORMAT}"
+    )
+    return found, (
+        "run the version that wrote it until the pool has no open tasks, stop it, then delete the key "
+        f"{keys.format}; or use another prefix"
+    )

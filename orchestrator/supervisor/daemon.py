@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from orchestrator.core.errors import FormatMismatch
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import get_logger
 from orchestrator.core.wakeups import Wakeup
@@ -35,18 +36,31 @@ async def run_supervisor(settings: Settings) -> None:
 
     Raises:
         ConfigError: the server is too old, or may evict keys.
+        FormatMismatch: the pool does not admit this version, or no longer.
         StoreError: Redis does not answer.
     """
     async with open_services(settings, name="supervisor") as services:
         for warning in await services.store.check_server(allow_eviction=settings.redis.allow_eviction):
             _log.warning("server_setting_risky", warning=warning)
+        refused: FormatMismatch | None = None
         async with anyio.create_task_group() as group:
             group.start_soon(_stop_on_signal, group.cancel_scope)
-            await supervise(services)
+            try:
+                await supervise(services)
+            except FormatMismatch as failure:
+                refused = failure  # the group would wrap it
+            group.cancel_scope.cancel()
+        if refused is not None:
+            _log.error("program_shut_out", floor=services.store.floor.value, error=str(refused))
+            raise refused
 
 
 async def supervise(services: Services) -> None:
-    """Run the loops while this supervisor leads, until cancelled."""
+    """Run the loops while this supervisor leads, until cancelled.
+
+    Raises:
+        FormatMismatch: the pool does not admit this version any more.
+    """
     supervisor = new_worker_id()
     leader = Leader(services, supervisor=supervisor)
 

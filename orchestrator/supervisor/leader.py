@@ -34,9 +34,14 @@ class Leader:
         self._trusted_until_s = 0.0
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Acquire and renew the lease until cancelled; `work` runs while the lease is held."""
+        """Acquire and renew the lease until cancelled; `work` runs while the lease is held.
+
+        Raises:
+            FormatMismatch: the pool does not admit this version any more.
+        """
+        floor = self._services.store.floor
         try:
-            while True:
+            while not floor.shuts_out:
                 if await self._acquire():
                     _log.info("leadership_acquired", supervisor=self._supervisor)
                     async with anyio.create_task_group() as group:
@@ -44,7 +49,9 @@ class Leader:
                         await self._renew()
                         group.cancel_scope.cancel()
                     _log.warning("leadership_lost", supervisor=self._supervisor)
-                await anyio.sleep(self._renew_s)
+                if not floor.shuts_out:
+                    await anyio.sleep(self._renew_s)
+            raise floor.refusal()
         finally:
             with anyio.CancelScope(shield=True), anyio.move_on_after(1.0, shield=True):
                 await self._resign()
@@ -53,20 +60,21 @@ class Leader:
         asked_s = time.monotonic()
         call = registry.lead(self._services.keys, supervisor=self._supervisor, lease_ms=round(self._lease_s * 1000))
         try:
-            leads = await self._services.store.call(call)
+            answer = await self._services.store.call(call)
         except StoreError as failure:
             _log.warning("leadership_request_failed", error=str(failure))
             return False
-        if leads:
+        self._services.store.floor.note(answer.floor)
+        if answer.leads:
             self._trusted_until_s = asked_s + self._lease_s * TRUST
-        return leads
+        return answer.leads
 
     async def _renew(self) -> None:
         while True:
             await anyio.sleep(self._renew_s)
             with anyio.move_on_after(max(0.0, self._trusted_until_s - time.monotonic())):
                 await self._acquire()
-            if time.monotonic() >= self._trusted_until_s:
+            if time.monotonic() >= self._trusted_until_s or self._services.store.floor.shuts_out:
                 return
 
     async def _resign(self) -> None:

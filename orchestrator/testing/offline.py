@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from orchestrator.core.errors import OrchestratorError
+from orchestrator.core.formats import FORMAT
 from orchestrator.services import Endpoint, Services, pool_keys
 from orchestrator.store.calls import opaque
 from orchestrator.store.store import Store
@@ -51,4 +52,6 @@ def packed_envelope(row: SubmitRow) -> bytes:
 def offline_services(settings: Settings) -> Services:
     """Return services for parts of a worker that need no server."""
     where, keys = Endpoint("unix:///no/server"), pool_keys(settings)
-    return Services(settings, where, keys, NoStore(where, keys, name="offline"))
+    store = NoStore(where, keys, name="offline")
+    store.floor.note(FORMAT)  # no older program shares the tests
+    return Services(settings, where, keys, store)

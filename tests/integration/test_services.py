@@ -11,9 +11,11 @@ import pytest
 
 import orchestrator
 from orchestrator import Agent, ConfigError, FormatMismatch, InvalidInput, Orchestrator, ServerUnavailable
+from orchestrator.core.errors import UpgradeUnfinished
+from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, Feature
 from orchestrator.services import open_services, resolve_settings
 from orchestrator.store.keys import PoolKeys
-from orchestrator.store.store import DATA_FORMAT, Endpoint, Store
+from orchestrator.store.store import Endpoint, Store
 from orchestrator.supervisor.daemon import run_supervisor
 from tests.faultkit.servers import RedisServer
 from tests.helpers.cases import each_case
@@ -67,13 +69,36 @@ async def test_a_client_that_could_not_open_opens_later() -> None:
 async def test_data_of_another_format_is_left_alone(team: LocalTeam) -> None:
     """A program refuses data of a newer or an older format, names both formats, and says what to do."""
     store, keys = team.services.store, team.services.keys
-    for stored, advice in ((99, "install the version that wrote it"), (1, "until the pool has no open tasks")):
+    for stored, message in (
+        (99, rf"format 99 or newer, and this one \(version .*\) has format {FORMAT}; install the newer version"),
+        (1, rf"has format 1, .*formats {OLDEST_FORMAT} to {FORMAT}; run the version that wrote it"),
+        ("x", rf"has format x, .*formats {OLDEST_FORMAT} to {FORMAT}; "),
+    ):
         await store.execute("SET", keys.format, stored)
-        with pytest.raises(FormatMismatch, match=rf"has format {stored}, .*format {DATA_FORMAT} only; .*{advice}"):
+        with pytest.raises(FormatMismatch, match=message):
             await team.client()
         assert await store.execute("GET", keys.format) == str(stored).encode()
+
+
+async def test_the_floor_of_a_pool(team: LocalTeam) -> None:
+    """An empty pool admits no older program; a floor that Redis has lost becomes the oldest one, which harms none."""
+    store, keys = team.services.store, team.services.keys
+    assert await store.execute("GET", keys.format) == str(FORMAT).encode()
     await store.execute("DEL", keys.format)
     await team.client()
+    assert await store.execute("GET", keys.format) == str(OLDEST_FORMAT).encode()
+
+
+async def test_a_feature_waits_for_the_floor(team: LocalTeam) -> None:
+    """A feature that older programs would misread is refused until the floor is raised; no restart is needed then."""
+    store, keys = team.services.store, team.services.keys
+    await store.execute("SET", keys.format, OLDEST_FORMAT)
+    orc = await team.client()
+    message = f"needs programs of format {FORMAT}, and pool .* admits format {OLDEST_FORMAT}; .*orc upgrade finish"
+    with pytest.raises(UpgradeUnfinished, match=message):
+        await orc.services.require(Feature.LARGE_LIMIT_COSTS)
+    await store.execute("SET", keys.format, FORMAT)
+    await orc.services.require(Feature.LARGE_LIMIT_COSTS)
 
 
 @pytest.mark.parametrize("pool", ["default", "mail"])

@@ -12,6 +12,7 @@ import pytest
 from orchestrator import Agent, TaskContext
 from orchestrator.agents import scripts as registry
 from orchestrator.core.errors import TaskExpired
+from orchestrator.core.formats import FORMAT
 from orchestrator.core.wakeups import Wakeup
 from orchestrator.supervisor.assigner import Assigner
 from orchestrator.supervisor.doorbell import Doorbell
@@ -264,11 +265,12 @@ async def test_a_supervisor_gives_way_when_its_lease_is_lost(leaderless: LocalTe
     await team.start_supervisor()
 
     async def leads() -> bool:
-        return await store.execute("GET", keys.leader) not in {None, b"somebody else"}
+        return await store.execute("GET", keys.leader) not in {None, b"other"}
 
     await wait_for(leads, "the lease")
     await wait_for(_assigners, "the loops of the leader")
-    await store.execute("SET", keys.leader, "somebody else", "PX", 60_000)
+    await store.execute("ZADD", keys.supervisors, 10**13, f"other {FORMAT} 1.0")
+    await store.execute("SET", keys.leader, "other", "PX", 60_000)
     await wait_for(lambda: not _assigners(), "the loops of the leader to end", 2.0)
     agent, notes = make_agent("steady", "work")
     await team.work(agent)

@@ -55,12 +55,14 @@ class HeartbeatCallbacks:
         forgotten: the registry has no record of this worker.
         entries_lost: Redis delivered entries of this agent that never arrived.
         commands_changed: the desired state has changed.
+        shut_out: the pool does not admit this version of the program any more.
         suspects_wait: suspects of an agent wait for a worker process with room.
     """
 
     forgotten: Callable[[], None]
     entries_lost: Callable[[str], None]
     commands_changed: Callable[[], None]
+    shut_out: Callable[[], None]
     suspects_wait: Callable[[], None]
 
 
@@ -221,6 +223,10 @@ class Heartbeat:
         answer = store.call(call)
         if not answer.known:
             self._loop.call_soon_threadsafe(self._callbacks.forgotten)
+        floor = self._parts.services.store.floor
+        floor.note(answer.floor)
+        if floor.shuts_out:
+            self._loop.call_soon_threadsafe(self._callbacks.shut_out)
         self.listener.check_sequence(answer.seq, known_until_s=sent_s + self._alive_s if answer.known else 0.0)
         self._reachable = True
         self._pauses.reset()

@@ -215,6 +215,10 @@ class Host:
                 "worker_stopped_by_operator", worker=child.worker, pid=child.pid, workers_left=len(self._children)
             )
             return
+        if code in MUST_NOT_RESTART and retired:
+            # The pool does not admit this version. The other workers find that out and drain by themselves.
+            self._status = self._status or code
+            return
         cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         if silent_s > self._stuck_after_s:
             cause = f"stuck: its event loop had not turned for {silent_s:.0f} s"

@@ -14,14 +14,14 @@ import socket
 import time
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import partial
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 
 from orchestrator.agents import scripts as registry
 from orchestrator.core.backoff import Pauses
-from orchestrator.core.errors import ConfigError, ServerUnavailable, StoreError
+from orchestrator.core.errors import ConfigError, FormatMismatch, ServerUnavailable, StoreError
+from orchestrator.core.formats import FORMAT, program_version
 from orchestrator.core.ids import new_worker_id
 from orchestrator.core.log import bind_context, get_logger, set_level
 from orchestrator.core.rates import parse_rate
@@ -84,13 +84,19 @@ async def run_worker(
         groups: records the process groups of handlers for the host.
 
     Raises:
-        ConfigError: the registry refused an agent, or another version of this program wrote the data.
+        ConfigError: the registry refused an agent.
+        FormatMismatch: the pool does not admit this version, or no longer.
         StoreError: Redis refused the connection.
     """
-    async with _wait_for_services(settings) as services:
-        id_ = worker or new_worker_id()
-        parts = make_parts(services, worker=id_, groups=groups)
-        await Worker(services, agents, worker=id_, watchdog=watchdog, parts=parts).run()
+    try:
+        async with _wait_for_services(settings) as services:
+            id_ = worker or new_worker_id()
+            parts = make_parts(services, worker=id_, groups=groups)
+            await Worker(services, agents, worker=id_, watchdog=watchdog, parts=parts).run()
+    except FormatMismatch:
+        if watchdog is not None:
+            watchdog.retire()  # the host's next worker would have the same version
+        raise
 
 
 class _Outage:
@@ -150,6 +156,7 @@ class Worker:
         self._starting = anyio.CancelScope()
         self._stop, self._stop_now = anyio.Event(), anyio.Event()
         self._forgotten, self._announced = anyio.Event(), anyio.Event()
+        self._refusal: FormatMismatch | None = None
         self._refused: set[str] = set()
         """Agents that the registry has refused since the start."""
         self._throughputs = {
@@ -175,6 +182,7 @@ class Worker:
                 forgotten=self._register_soon,
                 entries_lost=lambda agent: self._fetchers[agent].check_for_lost(),
                 commands_changed=self._apply_commands,
+                shut_out=self._leave_pool,
                 suspects_wait=self._take_suspects,
             ),
             watchdog=watchdog,
@@ -186,6 +194,9 @@ class Worker:
 
         Args:
             listen: handle SIGTERM and SIGINT; False in a process that handles its signals itself, such as a test.
+
+        Raises:
+            FormatMismatch: the pool does not admit this version any more.
         """
         bind_context(worker=self.id)
         failure: Exception | None = None
@@ -217,6 +228,8 @@ class Worker:
                 _log.info("worker_stopped", unfinished=0)
             else:
                 await self._run()
+        if self._refusal is not None:
+            raise self._refusal
 
     async def _enter_registry(self) -> None:
         """Read the desired state and register, when Redis answers."""
@@ -328,6 +341,14 @@ class Worker:
                 self._watchdog.retire()
             self.stop()
 
+    def _leave_pool(self) -> None:
+        """Drain because the pool does not admit this version any more."""
+        if not self._stop.is_set():
+            floor = self._services.store.floor
+            self._refusal = floor.refusal()
+            _log.error("program_shut_out", floor=floor.value, error=str(self._refusal))
+            self.stop()
+
     def _is_drained(self) -> bool:
         return self._commands.desired.drain_of(self.id) is not None
 
@@ -357,7 +378,8 @@ class Worker:
         about: dict[str, str | int] = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
-            "version": version("redis-orchestrator"),
+            "version": program_version(),
+            "format": FORMAT,
         }
         call = registry.register(
             self._services.keys,

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orchestrator import Agent, TaskContext
+from orchestrator.core.formats import FORMAT
 from orchestrator.doctor import compatibility
 from orchestrator.doctor.commands import CALLED, acl_name, used_commands
 from orchestrator.doctor.context import CheckContext
 from orchestrator.doctor.findings import Severity
 from orchestrator.services import pool_keys
 from orchestrator.store.script_files import ScriptFile, all_scripts
-from orchestrator.store.store import DATA_FORMAT, Endpoint, Store
+from orchestrator.store.store import Endpoint, Store
 from orchestrator.tasks import queries
 from tests.helpers.local_team import local_settings, run_local_team
 from tests.integration.doctor.doctor_runs import find_problems, run_doctor, run_fix
@@ -203,7 +204,9 @@ async def test_scripts_are_switched_off(
     assert "script|load" in found["rights"].found
 
 
-@pytest.mark.parametrize(("stored", "fix"), [("99", "install the version"), ("1", "until the pool has no open tasks")])
+@pytest.mark.parametrize(
+    ("stored", "fix"), [("99", "install the newer version"), ("1", "until the pool has no open tasks")]
+)
 async def test_data_of_another_format(redis_client: redis.Redis, settings: Settings, stored: str, fix: str) -> None:
     """Data of a newer or an older version is a problem, and the pool is left unread."""
     keys = pool_keys(settings)
@@ -213,5 +216,5 @@ async def test_data_of_another_format(redis_client: redis.Redis, settings: Setti
     assert found["format"].severity is Severity.PROBLEM
     assert fix in found["format"].fix
     assert "supervisor" not in found
-    redis_client.set(keys.format, DATA_FORMAT)
+    redis_client.set(keys.format, FORMAT)
     assert await find_problems(settings) == {}

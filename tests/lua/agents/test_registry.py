@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orchestrator.agents import scripts
 from orchestrator.agents.scripts import HeartbeatReply
 from orchestrator.agents.scripts import heartbeat as heartbeat_call
 from orchestrator.core.errors import ConfigError
+from orchestrator.core.formats import FORMAT, OLDEST_FORMAT, program_version
 from orchestrator.core.rates import Rate
 from orchestrator.tasks.model import LeaseStatus
 from tests.lua.pool import START_US, Team, row
@@ -138,11 +140,25 @@ class TestBeat:
         def heartbeat() -> HeartbeatReply:
             return pool.call(heartbeat_call(pool.keys, worker="w1", backlogs=[("ed", 0)], alive_s=60))
 
-        assert heartbeat() == (False, "0")
+        assert heartbeat() == (False, "0", None)
         pool.register()
-        assert heartbeat() == (True, "0")
+        assert heartbeat() == (True, "0", None)
         pool.execute("HSET", pool.keys.desired, "seq", 7)
-        assert heartbeat() == (True, "7")
+        assert heartbeat() == (True, "7", None)
+
+    def test_tells_of_the_floor(self, pool: Pool) -> None:
+        """The answer names the lowest format that the pool admits, and none if the key has another type."""
+
+        def floor() -> int | None:
+            return pool.call(heartbeat_call(pool.keys, worker="w1", backlogs=[("ed", 0)], alive_s=60)).floor
+
+        pool.execute("SET", pool.keys.format, 7)
+        assert floor() == 7
+        pool.register()
+        assert floor() == 7
+        pool.execute("DEL", pool.keys.format)
+        pool.execute("HSET", pool.keys.format, "x", "y")
+        assert floor() is None
 
     def test_goes_on_without_orders(self, pool: Pool) -> None:
         """Where the desired state should be is something else: workers go on, and can leave."""
@@ -311,20 +327,53 @@ class TestExpire:
         assert pool.assign().count == 1
 
 
-def test_lead_and_resign(pool: Pool) -> None:
-    """One supervisor leads until it resigns or its lease runs out; keeping it is repeating it."""
-    from orchestrator.agents import scripts
+class TestLead:
+    """One supervisor leads; all are listed."""
 
-    def lead(who: str) -> bool:
-        return pool.call(scripts.lead(pool.keys, supervisor=who, lease_ms=5000))
+    @staticmethod
+    def lead(pool: Pool, who: str) -> bool:
+        """Ask for the lease."""
+        return pool.call(scripts.lead(pool.keys, supervisor=who, lease_ms=5000)).leads
 
-    def resign(who: str) -> bool:
+    @staticmethod
+    def resign(pool: Pool, who: str) -> bool:
+        """Give the lease back."""
         return pool.call(scripts.resign(pool.keys, supervisor=who))
 
-    assert [lead("a"), lead("b"), lead("a")] == [True, False, True]
-    assert 0 < pool.execute("PTTL", pool.keys.leader) <= 5000
-    assert [resign("b"), resign("a"), resign("a")] == [False, True, False]
-    assert lead("b")
+    def test_lead_and_resign(self, pool: Pool) -> None:
+        """One supervisor leads until it resigns or its lease runs out; keeping it is repeating it."""
+        assert [self.lead(pool, who) for who in "aba"] == [True, False, True]
+        assert 0 < pool.execute("PTTL", pool.keys.leader) <= 5000
+        assert [self.resign(pool, who) for who in "baa"] == [False, True, False]
+        assert self.lead(pool, "b")
+
+    def test_lists_those_that_run(self, pool: Pool) -> None:
+        """Each caller is listed with its format and version until it resigns or is silent for a minute."""
+        for who in "abc":
+            self.lead(pool, who)
+        rest = f" {FORMAT} {program_version()}"
+        assert pool.score(pool.keys.supervisors, f"b{rest}") == pool.now_ms
+        self.resign(pool, "c")
+        assert pool.members(pool.keys.supervisors) == [f"a{rest}", f"b{rest}"]
+        pool.sleep(60_000)
+        self.lead(pool, "b")
+        assert pool.members(pool.keys.supervisors) == [f"b{rest}"]
+
+    def test_the_floor_displaces_a_leader_that_is_too_old(self, pool: Pool) -> None:
+        """A leader of an older program, which lists itself nowhere, keeps the lease until the floor is raised."""
+        pool.execute("SET", pool.keys.format, OLDEST_FORMAT)
+        pool.execute("SET", pool.keys.leader, "old", "PX", 5000)
+        assert not self.lead(pool, "new")
+        pool.execute("SET", pool.keys.format, FORMAT)
+        assert self.lead(pool, "new")
+        assert pool.execute("GET", pool.keys.leader) == b"new"
+        assert not self.lead(pool, "second")
+
+    def test_a_caller_below_the_floor(self, pool: Pool) -> None:
+        """A program that is too old gets no lease, and learns the floor."""
+        pool.execute("SET", pool.keys.format, FORMAT + 1)
+        assert pool.call(scripts.lead(pool.keys, supervisor="a", lease_ms=5000)) == (False, FORMAT + 1)
+        assert pool.execute("EXISTS", pool.keys.leader) == 0
 
 
 def test_clock(pool: Pool) -> None:

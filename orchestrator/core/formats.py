@@ -1,0 +1,93 @@
+"""Declares the format of this program, and the features that need every program of a pool to have a newer one.
+
+A program with a higher format may store what older programs would misread. During an upgrade both share a pool, so the
+pool stores the lowest format that it admits, its floor, and `orc upgrade finish` raises it (protocol rule 30).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from importlib.metadata import version
+from typing import Final
+
+from orchestrator.core.errors import FormatMismatch, UpgradeUnfinished
+
+FORMAT: Final = 3
+"""Format of this program. Raise it for a feature that older programs would misread, and add the feature below."""
+
+OLDEST_FORMAT: Final = 2
+"""Oldest format that this program shares a pool with."""
+
+
+class Feature(Enum):
+    """A feature that a pool refuses while it admits programs older than `floor`.
+
+    Attributes:
+        title: name of the feature in the error.
+        floor: the lowest format that understands it.
+    """
+
+    LARGE_LIMIT_COSTS = ("a limit with a cost or a rate that needs sums", 3)
+
+    def __init__(self, title: str, floor: int) -> None:
+        self.title, self.floor = title, floor
+
+
+@dataclass(slots=True)
+class Floor:
+    """The lowest format that a pool admits, as this process last read it.
+
+    Attributes:
+        pool: name of the pool.
+        value: the format.
+    """
+
+    pool: str
+    value: int = OLDEST_FORMAT
+
+    def note(self, value: int | None) -> None:
+        """Record the floor that Redis answered; None if Redis has lost it."""
+        if value is not None:
+            self.value = value
+
+    def admits(self, feature: Feature) -> bool:
+        """Return whether every program of the pool understands a feature."""
+        return self.value >= feature.floor
+
+    def check(self, feature: Feature) -> None:
+        """Refuse a feature that some programs of the pool may not understand.
+
+        Raises:
+            UpgradeUnfinished: the floor is below the one that the feature needs.
+        """
+        if not self.admits(feature):
+            raise UpgradeUnfinished(feature.title, self.pool, needed=feature.floor, floor=self.value)
+
+    @property
+    def shuts_out(self) -> bool:
+        """True when this program is older than the pool admits."""
+        return self.value > FORMAT
+
+    def refusal(self) -> FormatMismatch:
+        """Return the error that ends this program."""
+        return FormatMismatch("; ".join(outdated(self.pool, self.value)))
+
+
+def read_floor(stored: bytes | None) -> int | None:
+    """Decode the floor of a pool; None if Redis has lost it or it is unreadable."""
+    return int(stored) if stored is not None and stored.isdigit() else None
+
+
+def program_version() -> str:
+    """Return the version of this installation."""
+    return version("redis-orchestrator")
+
+
+def outdated(pool: str, floor: int) -> tuple[str, str]:
+    """Return why a pool shuts this program out, and what to do."""
+    found = (
+        f"pool {pool!r} admits only programs of format {floor} or newer, and this one "
+        f"(version {program_version()}) has format {FORMAT}"
+    )
+    return found, "install the newer version with `pip install -U redis-orchestrator`, then start it again"
