@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from orchestrator.locks.named import Locks as Locks
     from orchestrator.schedules.api import Schedules as Schedules
     from orchestrator.schedules.model import Schedule as Schedule
+    from orchestrator.tasks.history import AttemptOutcome as AttemptOutcome
+    from orchestrator.tasks.history import TaskAttempt as TaskAttempt
     from orchestrator.tasks.model import AnswerStatus as AnswerStatus
     from orchestrator.tasks.model import CancelStatus as CancelStatus
     from orchestrator.tasks.model import OutputChunk as OutputChunk

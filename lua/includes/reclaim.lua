@@ -3,6 +3,7 @@
 --@include envelope: skill_queue, depth_of
 --@include inbox: task_of_entry
 --@include record: read_task, lifetime, keep_alive, forgiven_failures
+--@include history: add_attempt
 --@include output: append_event
 --@include queue: enqueue
 --@include ending: end_task, index_dead
@@ -124,7 +125,7 @@ end
 local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max_deaths, dead_ttl_s, evidence)
   local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'at', 'queue', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'env', 'skill', 'out', 'begun', 'requeued', 'lane', 'blamed', 'group')
+    'cancel', 'env', 'skill', 'out', 'begun', 'requeued', 'lane', 'blamed', 'group', 'ran')
   local held_agent, held_entry, score
   if found.at then held_agent, held_entry, score = string.match(found.at, '^(%S+) (%S+) (%S+)$') end
   if found.state ~= 'assigned' or held_agent ~= agent or held_entry ~= entry then return nil end
@@ -151,7 +152,10 @@ local function reclaim_task(pool, ending, agent, entry, id, crew, witnessed, max
     if witnessed or string.find(last or '', ' lease ran out', 1, true) then
       task.blamed, task.group = judge_death(task, depth_of(found.env), crew, allowed)
     end
-    redis.call('HSET', task_key, 'deaths', task.deaths, 'death:' .. task.deaths, evidence)
+    local fields = {'deaths', task.deaths, 'death:' .. task.deaths, evidence}
+    local worker, cause = string.match(evidence, '^%d+ (%S+) (.*)$')
+    add_attempt(task_key, fields, found.ran, 'died', task.fails + task.deaths, found.gen, 0, now_ms, agent, worker or '-', cause or '')
+    redis.call('HSET', task_key, unpack(fields))
     if task.blamed > 0 then redis.call('HSET', task_key, 'blamed', task.blamed) end
     if task.group then redis.call('HSET', task_key, 'group', task.group) end
     redis.call('HDEL', task_key, 'alone')

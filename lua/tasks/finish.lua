@@ -15,14 +15,16 @@
 -- returns: for each row that is not ok its number and status
 -- repeat: returns already
 local pool       = KEYS[1]                   -- key: root of the pool's slot
-local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason number version names
-local dead_ttl_s = tonumber(ARGV[2])         -- int: minimum lifetime of dead letters
-local max_wait_s = tonumber(ARGV[3])         -- int: a task that goes back is kept this long
-local now_arg    = ARGV[4]                   -- time: test override, microseconds
+local rows       = cmsgpack.unpack(ARGV[1])  -- rows: id generation agent entry verdict payload delay_ms at_ms reason number version names began_ago_ms timed_out
+local worker     = ARGV[2]                   -- str: worker that ran them
+local dead_ttl_s = tonumber(ARGV[3])         -- int: minimum lifetime of dead letters
+local max_wait_s = tonumber(ARGV[4])         -- int: a task that goes back is kept this long
+local now_arg    = ARGV[5]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include counter: count_done
 --@include envelope: skill_queue
 --@include record: read_task, lifetime, rank_of, original_score, next_generation, attempt_number
+--@include history: add_attempt
 --@include output: append_event
 --@include queue: enqueue, start_waiting, flush_waiting
 --@include version: add_version, awaits_version
@@ -40,6 +42,9 @@ local terminal = {succeeded = true, dead = true, cancelled = true, expired = tru
 local again = {retry = 'retried', snooze = 'snoozed', requeue = 'given_back', released = 'given_back', ask = 'asked',
   invalid = 'given_back', await_lock = 'given_back'}
 local unstarted = {released = true, invalid = true, await_lock = true}
+-- How an attempt ended, by its verdict; `released` and `await_lock` began nothing.
+local outcomes = {succeeded = 'succeeded', retry = 'failed', dead = 'failed', snooze = 'snoozed', requeue = 'interrupted', ask = 'asked',
+  invalid = 'refused', cancelled = 'cancelled'}
 
 -- Returns state and generation of a task, and a table of its other fields.
 local function read(task_key)
@@ -51,10 +56,10 @@ local function read(task_key)
     if found.lane then return found, {lane = found.lane} end
   end
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'ttl', 'idem', 'fails', 'deaths', 'by',
-    'cancel', 'out', 'lane', 'refused', 'skill', 'woken')
+    'cancel', 'out', 'lane', 'refused', 'skill', 'woken', 'ran')
   return found, {refused = found.refused, skill = found.skill, queue = found.queue, rank = found.rank, ttl = found.ttl,
     idem = found.idem, fails = found.fails, deaths = found.deaths, by = found.by, cancel = found.cancel,
-    out = found.out, lane = found.lane, woken = found.woken}
+    out = found.out, lane = found.lane, woken = found.woken, ran = found.ran}
 end
 
 -- Adds the version of a skill that refused the arguments of a task to its others. Returns whether the task waits for
@@ -64,6 +69,16 @@ local function note_refusal(task_key, row, task)
   local skill = task.skill or string.match(queue, '^skill:(.*)$')
   task.refused = add_version(task.refused, row.version)
   return awaits_version(pool, skill, string.match(queue, '^agent:(.*)$'), task.refused, row.names)
+end
+
+-- Adds the attempt of a row to the fields that its task gets. `outcome` is nil if the attempt did not begin; `reason`
+-- replaces that of the row.
+local function note_attempt(task_key, row, task, fields, outcome, reason)
+  if not outcome then return end
+  if row.timed_out then outcome = 'timed_out' end
+  local began_ms = row.began_ago_ms and now_ms - row.began_ago_ms or 0
+  add_attempt(task_key, fields, task.ran, outcome, attempt_number(task.fails, task.deaths), row.generation, began_ms, now_ms,
+    row.agent, worker, reason or row.reason or '')
 end
 
 local function leave_attempt(task_key, row, task)
@@ -93,6 +108,7 @@ local function leave_attempt(task_key, row, task)
   end
   if reason ~= '' or verdict == 'snooze' then fields[#fields + 1], fields[#fields + 2] = 'reason', reason end
   if verdict == 'invalid' then fields[#fields + 1], fields[#fields + 2] = 'refused', task.refused end
+  note_attempt(task_key, row, task, fields, outcomes[verdict])
   redis.call('HSET', task_key, unpack(fields))
   local keep_s = max_wait_s + math.ceil(math.max(0, due - now_ms) / 1000)
   redis.call('EXPIRE', task_key, keep_s)
@@ -150,15 +166,25 @@ local function judge(row)
   task.gen = row.generation
   if verdict == 'succeeded' then
     done[row.agent] = (done[row.agent] or 0) + 1
+    if task.ran then
+      -- The record of a task that succeeds at once tells as much, except for the worker.
+      local fields = {}
+      note_attempt(task_key, row, task, fields, 'succeeded')
+      redis.call('HSET', task_key, unpack(fields))
+    end
     end_task(pool, ending, id, task, 'succeeded', lifetime(task.ttl), nil, row.payload)
   elseif verdict == 'dead' then
     local fails = tonumber(task.fails or 0) + 1
     local attempt = fails + tonumber(task.deaths or 0)
     local fields = {'fails', fails, 'reason', row.reason or '', 'error:' .. attempt, row.payload}
+    note_attempt(task_key, row, task, fields, outcomes[row.verdict])
     end_task(pool, ending, id, task, 'dead', lifetime(task.ttl, dead_ttl_s), fields)
     index_dead(pool, id, now_ms, dead_ttl_s)
   else
-    end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl), {'reason', task.cancel or row.reason or ''})
+    local reason = task.cancel or row.reason or ''
+    local fields = {'reason', reason}
+    note_attempt(task_key, row, task, fields, outcomes[verdict] and 'cancelled', reason)
+    end_task(pool, ending, id, task, 'cancelled', lifetime(task.ttl), fields)
   end
   return 'ok'
 end

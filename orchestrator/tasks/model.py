@@ -154,6 +154,10 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
     """Of invalid arguments: digest of the version of the skill that refused them."""
     names: tuple[str, ...] = ()
     """Of invalid arguments: their names."""
+    began_ago_ms: int | None = None
+    """Of an attempt that did not succeed: ms since it began, when the verdict is sent; None if it did not begin."""
+    timed_out: bool = False
+    """Whether the worker stopped the attempt at a time limit."""
 
 
 class FinishStatus(StrEnum):

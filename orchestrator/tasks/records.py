@@ -12,6 +12,7 @@ from orchestrator.core.errors import InvalidInput, ServerUnavailable, StoreError
 from orchestrator.core.ids import decode_foreign
 from orchestrator.core.payload import decode_json
 from orchestrator.core.queue_name import QueueName
+from orchestrator.tasks.history import TaskAttempt, parse_attempt, present_attempt
 from orchestrator.tasks.model import Envelope, Progress, TaskState, decode_envelope
 from orchestrator.tasks.questions import StoredQuestion, read_question, unpack_stored
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from orchestrator.store.store import Store
     from orchestrator.tasks.model import Question
 
-Numbered = Literal["error", "death", "requeue", "ask", "answer", "answered"]
-"""Fields that a record has once for each failed attempt, death, retry by an operator, or question."""
+Numbered = Literal["error", "death", "requeue", "ask", "answer", "answered", "ran"]
+"""Fields that a record has once for each failed attempt, death, retry by an operator, question, or kept attempt."""
 LISTED: Final = ("state", "env", "queue", "at", "reason", "ended", "fails", "deaths", "lane", "cancel")
 """The fields that lists and filters need."""
 
@@ -209,6 +210,30 @@ class TaskRecord:
     def errors(self) -> tuple[str, ...]:
         """Tracebacks of the failed attempts, oldest first."""
         return tuple(self.numbered("error").values())
+
+    def history(self, state: TaskState, worker: str | None = None) -> tuple[TaskAttempt, ...]:
+        """Return the attempts that the record keeps, oldest first, with the one that runs or that ended the task.
+
+        Args:
+            state: of the task; the record alone does not tell whether it runs.
+            worker: that has the task now.
+        """
+        found = [parse_attempt(number, text) for number, text in self.numbered("ran").items()]
+        kept = [one for one in found if one is not None]
+        if state in {TaskState.RUNNING, TaskState.CANCELLING, TaskState.SUCCEEDED, TaskState.DEAD}:
+            last = present_attempt(
+                state,
+                number=self._count("ran") + 1,
+                attempt=self.attempts + (state is not TaskState.DEAD),
+                generation=self.generation,
+                agent=self.holder,
+                worker=worker,
+                ended_ms=self.ended_ms,
+                reason=self.reason,
+            )
+            if last is not None and not any(one.assigned_at == last.assigned_at for one in kept):
+                kept.append(last)
+        return tuple(kept)
 
     @property
     def progress(self) -> Progress | None:

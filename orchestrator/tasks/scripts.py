@@ -132,6 +132,7 @@ def finish(
     keys: PoolKeys,
     *,
     rows: Sequence[tuple[Delivery, Verdict]],
+    worker: str,
     dead_ttl_s: int,
     max_wait_s: int,
     now_us: str = "",
@@ -141,9 +142,10 @@ def finish(
         (
             *(d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload)),
             *(v.delay_ms, v.at_ms, v.reason, v.number),
-            *((v.version, v.names) if v.version else ()),
+            *((v.version, v.names) if v.version or v.began_ago_ms is not None else ()),
+            *((v.began_ago_ms, v.timed_out or None) if v.began_ago_ms is not None else ()),
         )
-        if v.delay_ms or v.at_ms or v.reason or v.number or v.version
+        if v.delay_ms or v.at_ms or v.reason or v.number or v.version or v.began_ago_ms is not None
         else (d.task_id, d.generation, d.agent, d.entry, v.kind.value, opaque(v.payload))
         for d, v in rows
     ]
@@ -157,6 +159,7 @@ def finish(
     args: Arguments = {
         "pool": keys.root,
         "rows": pack_rows(packed),
+        "worker": worker,
         "dead_ttl_s": dead_ttl_s,
         "max_wait_s": max_wait_s,
         "now_arg": now_us,

@@ -77,6 +77,7 @@ async def info(store: Store, id_: str) -> TaskInfo:
         progress=record.progress,
         questions=record.questions,
         once=record.once,
+        history=record.history(state, found.worker.id if found.worker else None),
     )
 
 

@@ -7,6 +7,8 @@ from datetime import datetime  # noqa: TC003 - public dataclasses keep their typ
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.tasks.history import TaskAttempt  # noqa: TC001 - public dataclasses keep their types resolvable
+
 if TYPE_CHECKING:
     from orchestrator.tasks.model import Progress, Question, TaskState
 
@@ -146,6 +148,7 @@ class TaskInfo:
         questions: its questions and their answers, in order.
         once: names of the results that `ctx.once` keeps.
         requeues: each retry after its end: time (ms), final state before, actor and reason.
+        history: its latest attempts, oldest first: the last 20 that ended, and the one that runs.
     """
 
     id: str
@@ -173,3 +176,4 @@ class TaskInfo:
     lane: str | None = None
     questions: tuple[Question, ...] = ()
     once: tuple[str, ...] = ()
+    history: tuple[TaskAttempt, ...] = ()

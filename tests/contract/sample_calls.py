@@ -42,7 +42,9 @@ _VALUES: Final[dict[Any, Any]] = {
         "ed", frozenset({"s"}), rate=Rate(1, 2), terms={"s": SkillTerms(3, 2)}, versions={"s": SkillVersion("d")}
     ),
     ChangeCall: ChangeCall(SCOPE, CallerRow("o", "exec:t", "1:t:1:0", "ed"), pack_limits(WorkspaceSettings())),
-    Verdict: Verdict(VerdictKind.INVALID, b"\xff", reason="r", version="d", names=("n",)),
+    Verdict: Verdict(
+        VerdictKind.INVALID, b"\xff", reason="r", version="d", names=("n",), began_ago_ms=7, timed_out=True
+    ),
 }
 _SUBCLASSES: Final[dict[Any, Any]] = {SubmitRow: UnusualRow}
 """Rows that fill every column."""

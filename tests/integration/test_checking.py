@@ -214,7 +214,7 @@ async def test_an_end_that_counts_twice_is_found(
         delivery = Delivery("scribe", begun.entry, handle.id, begun.generation, 1, 0, b"")
         verdict = Verdict(VerdictKind.SUCCEEDED, handle.outcome.result)
         await team.services.store.call(
-            scripts.finish(team.services.keys, rows=[(delivery, verdict)], dead_ttl_s=1000, max_wait_s=1000)
+            scripts.finish(team.services.keys, rows=[(delivery, verdict)], worker="w", dead_ttl_s=1000, max_wait_s=1000)
         )
         found = recorded_run.violations(team, redis_client)
     assert any("ended 2 times" in one for one in found) != sound

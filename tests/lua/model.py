@@ -45,6 +45,15 @@ _AGAIN = {
     VerdictKind.AWAIT_LOCK: "given_back",
     VerdictKind.ASK: "asked",
 }
+_OUTCOMES = {
+    VerdictKind.RETRY: "failed",
+    VerdictKind.DEAD: "failed",
+    VerdictKind.SNOOZE: "snoozed",
+    VerdictKind.REQUEUE: "interrupted",
+    VerdictKind.ASK: "asked",
+    VerdictKind.INVALID: "refused",
+    VerdictKind.CANCELLED: "cancelled",
+}
 _UNSTARTED = {VerdictKind.RELEASED, VerdictKind.AWAIT_LOCK, VerdictKind.INVALID}
 ASKED: Final = StoredQuestion("Which?", ('"a"', '"b"'))
 """What every task asks, whenever it asks."""
@@ -78,6 +87,7 @@ class Task:
         out: its output stream as (kind, generation, attempt); None: it does not emit and nobody follows it.
         emitted: generation and number of the last row that was emitted.
         progress: the latest, as it is stored.
+        ran: how its attempts ended, if any did not succeed.
     """
 
     id: str
@@ -109,6 +119,7 @@ class Task:
     out: list[tuple[str, int, int]] | None = None
     emitted: tuple[int, int] = (0, 0)
     progress: str = ""
+    ran: list[str] = field(default_factory=list)
 
 
 class Crew(NamedTuple):
@@ -503,6 +514,7 @@ class Model:
         agent.inbox.remove(entry)
         if verdict.kind in _UNSTARTED:
             self._return_slots(agent, task)
+        self._note_attempt(task, verdict.kind)
         if verdict.kind in _AGAIN and not task.cancel:
             self._leave(task, verdict)
         elif verdict.kind == VerdictKind.SUCCEEDED:
@@ -514,6 +526,13 @@ class Model:
         else:
             self._end(task, "cancelled")
         return FinishStatus.OK
+
+    def _note_attempt(self, task: Task, kind: VerdictKind) -> None:
+        if kind in _OUTCOMES:
+            stays = kind not in _AGAIN and kind != VerdictKind.INVALID
+            task.ran.append(_OUTCOMES[kind] if stays or not task.cancel else "cancelled")
+        elif kind == VerdictKind.SUCCEEDED and task.ran:
+            task.ran.append("succeeded")
 
     def _leave(self, task: Task, verdict: Verdict) -> None:
         self._tell(task, _AGAIN[verdict.kind])
@@ -912,6 +931,7 @@ class Model:
             task.by = 0
         if crew is not None and died:
             task.deaths += 1
+            task.ran.append("died")
             # One lost host tells nothing, two in a row do.
             if witnessed or (self._recent(task) > 1 and not task.witnessed):
                 self._judge_death(task, crew)

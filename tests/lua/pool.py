@@ -227,9 +227,11 @@ class Pool:
         """Run assign once."""
         return self.call(task_scripts.assign(self.keys, agent=agent, limit=limit))
 
-    def finish(self, *rows: tuple[Delivery, Verdict]) -> list[FinishStatus]:
+    def finish(self, *rows: tuple[Delivery, Verdict], worker: str = "w1") -> list[FinishStatus]:
         """Run finish."""
-        return self.call(task_scripts.finish(self.keys, rows=rows, dead_ttl_s=DEAD_TTL_S, max_wait_s=MAX_WAIT_S))
+        return self.call(
+            task_scripts.finish(self.keys, rows=rows, worker=worker, dead_ttl_s=DEAD_TTL_S, max_wait_s=MAX_WAIT_S)
+        )
 
     def end(self, delivery: Delivery, kind: VerdictKind = VerdictKind.SUCCEEDED, **fields: Any) -> FinishStatus:
         """Finish one attempt."""

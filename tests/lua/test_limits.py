@@ -407,7 +407,7 @@ class Rush:
                 found = await read_inbox(link, inbox_key=inbox_key, agent=agent, worker="w", count=1, block_ms=50)
                 self.returned.update(f"{delivery.task_id}:{delivery.generation}".encode() for delivery in found)
                 rows = [(delivery, Verdict(VerdictKind.RELEASED)) for delivery in found]
-                await store.call(task_scripts.finish(keys, rows=rows, dead_ttl_s=60, max_wait_s=60))
+                await store.call(task_scripts.finish(keys, rows=rows, worker="w", dead_ttl_s=60, max_wait_s=60))
                 await anyio.sleep(0.03)
         finally:
             await link.close()

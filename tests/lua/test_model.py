@@ -854,11 +854,15 @@ class Machine(RuleBasedStateMachine):
             if task.deleted:
                 assert set(self.pool.task(task.id)) == {"deleted"}
                 continue
-            fields = ("state", "gen", "out", "progress", "blamed", "group", "alone")
-            state, gen, out, progress, *blame = self.pool.execute("HMGET", self.pool.keys.task(task.id), *fields)
+            fields = ("state", "gen", "out", "progress", "ran", f"ran:{len(task.ran)}", "blamed", "group", "alone")
+            state, gen, out, progress, ran, last, *blame = self.pool.execute(
+                "HMGET", self.pool.keys.task(task.id), *fields
+            )
             assert (state.decode(), int(gen)) == (task.state, task.gen)
             assert (out is not None, (progress or b"").decode()) == (task.out is not None, task.progress)
             assert [None if one is None else int(one) for one in blame] == [task.blamed or None, task.group, task.alone]
+            assert int(ran or 0) == len(task.ran)
+            assert not task.ran or last.split()[0].decode() == task.ran[-1]
             assert task.gen >= self.generations.get(task.id, 0)
             self.generations[task.id] = task.gen
             if task.state in FINAL:

@@ -6,15 +6,18 @@ generation until Redis answers.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Final
 
 import anyio
+from msgspec.structs import replace
 
 from orchestrator.core.errors import StoreError
 from orchestrator.core.group_commit import GroupCommit
 from orchestrator.core.log import get_logger
 from orchestrator.tasks import scripts
-from orchestrator.tasks.model import FinishStatus
+from orchestrator.tasks.model import FinishStatus, VerdictKind
+from orchestrator.workers.runtime.attempt import StopCause
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
     from orchestrator.workers.runtime.in_flight import InFlight
 
 PAUSE_S: Final = 1.0
+_WITHOUT_TIMES: Final = frozenset({VerdictKind.SUCCEEDED, VerdictKind.RELEASED, VerdictKind.AWAIT_LOCK})
+"""Verdicts of attempts whose begin is not stored: it did not happen, or would cost every task."""
+_TIME_LIMITS: Final = frozenset({StopCause.TIMEOUT, StopCause.SILENCE})
 
 _log = get_logger(__name__)
 
@@ -31,8 +37,8 @@ _log = get_logger(__name__)
 class Completer:
     """Collects verdicts and stores them in batches."""
 
-    def __init__(self, services: Services, in_flight: InFlight) -> None:
-        self._services, self._in_flight = services, in_flight
+    def __init__(self, services: Services, in_flight: InFlight, *, worker: str) -> None:
+        self._services, self._in_flight, self._worker = services, in_flight, worker
         results = services.settings.results
         self._dead_ttl_s, self._max_wait_s = round(results.dead_ttl_s), round(services.settings.queue.max_wait_s)
         self._commits: GroupCommit[tuple[Delivery, Verdict], FinishStatus | None] = GroupCommit(
@@ -45,7 +51,14 @@ class Completer:
         self._commits.put((delivery, verdict))
 
     async def _store(self, batch: Sequence[tuple[Delivery, Verdict]]) -> Sequence[FinishStatus | None]:
-        call = scripts.finish(self._services.keys, rows=batch, dead_ttl_s=self._dead_ttl_s, max_wait_s=self._max_wait_s)
+        rows = [(delivery, self._timed(delivery, verdict)) for delivery, verdict in batch]
+        call = scripts.finish(
+            self._services.keys,
+            rows=rows,
+            worker=self._worker,
+            dead_ttl_s=self._dead_ttl_s,
+            max_wait_s=self._max_wait_s,
+        )
         try:
             statuses = await self._services.store.call(call, retry_for_s=float("inf"))
         except StoreError as failure:
@@ -64,3 +77,13 @@ class Completer:
                     verdict=verdict.kind.value,
                 )  # fmt: skip
         return statuses
+
+    def _timed(self, delivery: Delivery, verdict: Verdict) -> Verdict:
+        """Add to the verdict when the attempt began, and whether a time limit stopped it."""
+        if verdict.kind in _WITHOUT_TIMES:
+            return verdict
+        attempt = self._in_flight.get(delivery.agent, delivery.entry)
+        if attempt is None or not attempt.started_s:
+            return verdict
+        ago_ms = round((time.monotonic() - attempt.started_s) * 1000)
+        return replace(verdict, began_ago_ms=ago_ms, timed_out=attempt.stop_cause in _TIME_LIMITS)

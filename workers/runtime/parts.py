@@ -80,7 +80,7 @@ def make_parts(services: Services, *, worker: str, groups: ProcessGroups | None 
         worker=worker,
         services=services,
         in_flight=in_flight,
-        completer=Completer(services, in_flight),
+        completer=Completer(services, in_flight, worker=worker),
         emitter=Emitter(services),
         locking=Locking(services, worker=worker),
         commands=WorkerCommands(),

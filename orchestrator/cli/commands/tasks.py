@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from orchestrator.cli.commands import task_answer, task_control
-from orchestrator.cli.terminal import inputs, output
+from orchestrator.cli.terminal import history, inputs, output
 from orchestrator.cli.terminal.options import DEFAULTS, Globals, TaskId
 from orchestrator.cli.terminal.parsing import Commands, option, positional
 from orchestrator.cli.terminal.task_options import Arguments, takes_options
@@ -112,9 +112,13 @@ async def show(task: TaskId, /, *, common: Globals = DEFAULTS) -> None:
     record = asdict(found) | {"args": output.raw_json(found.args)}
     record["result"] = None if found.result is None else output.raw_json(found.result)
     record["questions"] = task_answer.question_rows(found.questions, table=common.output == "table")
+    if common.output == "table":
+        record["history"] = history.attempt_lines(found.history)
     named = ("why", "worker", "session", "tags", "key", "lane", "parent")
     optional = (*named, "due_at", "ended_at", "reason", "errors", "deaths")
-    output.show_record(common.output, record, key="id", skip=(*optional, "result", "progress", "questions", "once"))
+    output.show_record(
+        common.output, record, key="id", skip=(*optional, "result", "progress", "questions", "once", "history")
+    )
 
 
 @commands.command("result", "orc tasks result 0192f0c1-…", "orc tasks result 0192f0c1-… | jq .text")
