@@ -69,13 +69,13 @@ class Drain:
                 return
             if time.monotonic() >= deadline_s:
                 raise TimeoutError(f"work is left after {timeout_s:g} s:{await self._describe()}")
-            if not await self._advance(seen):
+            if not await self._advance(seen, until):
                 await anyio.sleep(POLL_S)
 
     def _done(self, seen: RemainingWork) -> bool:
         return not (seen.ready or seen.held or (self._skip_time and seen.scheduled))
 
-    async def _advance(self, seen: RemainingWork) -> bool:
+    async def _advance(self, seen: RemainingWork, until: Callable[[], Awaitable[bool]] | None) -> bool:
         """Act on the remaining work; return True if another poll may see progress at once."""
         __tracebackhide__ = True
         if not self._all_registered() or (seen.held and not self._blocked(seen)):
@@ -94,6 +94,11 @@ class Drain:
         steps = [step for step in (opens_ms, seen.due_ms) if step is not None]
         if not steps:
             return False
+        # A task that asked after the last call of `until` gets its answer before time moves past its deadline.
+        if until is not None:
+            ended, again = await until(), await self._pool.remaining()
+            if ended or (again.ready, again.held, again.starts) != (seen.ready, seen.held, seen.starts):
+                return True
         await self._pool.advance(min(steps))
         return True
 
