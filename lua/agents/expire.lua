@@ -32,7 +32,8 @@ for i = 1, #unused do
     for skill in string.gmatch(redis.call('HGET', agent_key, 'skills') or '', '%S+') do
       redis.call('ZREM', pool .. ':skills:' .. skill, agent)
     end
-    redis.call('DEL', inbox_key, agent_key, agent_key .. ':workers', pool .. ':leases:' .. agent)
+    redis.call('DEL', inbox_key, agent_key, agent_key .. ':workers', pool .. ':leases:' .. agent,
+      pool .. ':offers:' .. agent)
     redis.call('ZREM', pool .. ':agents', agent)
   end
 end

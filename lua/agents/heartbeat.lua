@@ -11,7 +11,7 @@ local now_arg = ARGV[4]                   -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include key: has_type
 --@include format: read_floor
---@include registry: recount_agent
+--@include registry: read_offer, update_offer, notify_of_agent
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local worker_key = pool .. ':worker:' .. worker
@@ -37,11 +37,13 @@ for i = 1, #rows do
   redis.call('ZADD', pool .. ':agents', integer(now_ms), agent)
   redis.call('EXPIRE', agent_key, day_s)
   redis.call('EXPIRE', agent_key .. ':workers', day_s)
-  local slots, wish, skills = string.match(redis.call('HGET', agent_key .. ':workers', worker), '^(%d+) (%d+) ?(.*)$')
+  redis.call('EXPIRE', pool .. ':offers:' .. agent, day_s)
   if (redis.call('HGET', agent_key, 'limits') or '') ~= '' then backlog = '0' end
-  if wish ~= backlog then
-    redis.call('HSET', agent_key .. ':workers', worker, slots .. ' ' .. backlog .. ' ' .. skills)
-    recount_agent(pool, agent, now_ms)
+  local before = read_offer(pool, agent, worker)
+  if before and before.wish ~= backlog then
+    redis.call('HSET', agent_key .. ':workers', worker, before.slots .. ' ' .. backlog .. ' ' .. before.skills)
+    local changed = update_offer(pool, agent, worker, before, now_ms)
+    if changed then notify_of_agent(pool, agent, changed) end
   end
 end
 return {'ok', seq, floor}

@@ -18,7 +18,8 @@ local versions    = cmsgpack.unpack(ARGV[12]) -- rows: skill digest arguments
 local now_arg     = ARGV[13]                  -- time: test override, microseconds
 --@include time: day_s, now_us, integer
 --@include desired: is_active
---@include registry: recount_agent
+--@include notify: notify_supervisor
+--@include registry: read_offer, update_offer, notify_of_agent
 
 local now_ms = math.floor(now_us(now_arg) / 1000)
 local defined = {}
@@ -27,14 +28,18 @@ for name in string.gmatch(limits, '%S+') do
   if not defined[name] and redis.call('HEXISTS', pool .. ':limits', name) == 0 then return {'unknown_limit', name} end
 end
 
+local before = read_offer(pool, agent, worker)
 local inbox_key, agent_key, worker_key = pool .. ':inbox:' .. agent, pool .. ':agent:' .. agent, pool .. ':worker:' .. worker
 local has_group = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0
 if not has_group then redis.call('XGROUP', 'CREATE', inbox_key, 'workers', '0', 'MKSTREAM') end
+local shared_changed = false
 for i = 1, #definitions do
-  local name = definitions[i].name
+  local name, definition = definitions[i].name, integer(definitions[i].count) .. ' ' .. integer(definitions[i].window_us)
   -- An operator's rate overrides this one until it is reset.
   if is_active(pool, 'limit:' .. name) then name = '=' .. name end
-  redis.call('HSET', pool .. ':limits', name, integer(definitions[i].count) .. ' ' .. integer(definitions[i].window_us))
+  local known = redis.call('HGET', pool .. ':limits', name)
+  if known and known ~= definition and name ~= '@' .. agent then shared_changed = true end
+  redis.call('HSET', pool .. ':limits', name, definition)
 end
 redis.call('HSETNX', worker_key, 'started_ms', integer(now_ms))
 for i = 1, #about do redis.call('HSET', worker_key, about[i].field, about[i].value) end
@@ -58,5 +63,7 @@ for i = 1, #versions do
   end
 end
 redis.call('HSET', worker_key, 'versions:' .. agent, table.concat(offered, ' '))
-recount_agent(pool, agent, now_ms)
+notify_of_agent(pool, agent, update_offer(pool, agent, worker, before, now_ms))
+-- Other agents may have the limit.
+if shared_changed then notify_supervisor(pool, 'agents') end
 return {'ok', ''}

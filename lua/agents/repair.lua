@@ -3,7 +3,8 @@
 -- again at its next heartbeat.
 -- rows: `agent` or `skill`, and its name
 -- codes: unlisted-agent (an agent with workers is missing from the index of agents) | unknown-worker (an agent counts a
---        worker that is not registered) | skill-index (the index of a skill lists other agents than those that have it, or a
+--        worker that is not registered) | miscounted-agent (what the
+--        workers of an agent offer is counted wrongly) | skill-index (the index of a skill lists other agents than those that have it, or a
 --        version that no live worker has is not listed to be forgotten)
 -- returns: per finding: row code repaired (1 or 0)
 -- repeat: finds nothing that it has repaired
@@ -15,7 +16,7 @@ local now_arg = ARGV[4]                   -- time: test override, microseconds
 --@include time: now_us, integer
 --@include key: has_type
 --@include counter: increment_counters
---@include registry: recount_agent
+--@include registry: recount_agent, notify_of_agent, offer_is_exact
 
 local now = now_us(now_arg)
 local agents_key, workers_key = pool .. ':agents', pool .. ':workers'
@@ -37,6 +38,9 @@ local function check_agent(row, agent)
   local agent_key = pool .. ':agent:' .. agent
   local members_key = agent_key .. ':workers'
   if not has_type(types, agent_key, 'hash') or not has_type(types, members_key, 'hash') then return end
+  if not has_type(types, pool .. ':offers:' .. agent, 'hash') or not has_type(types, pool .. ':leases:' .. agent, 'hash') then
+    return
+  end
   if types[agent_key] == 'none' and types[members_key] == 'none' then return end
   local workers, rows_of = redis.call('HKEYS', members_key), redis.call('HVALS', members_key)
   local gone = {}
@@ -62,7 +66,11 @@ local function check_agent(row, agent)
     if may_repair then redis.call('HDEL', members_key, gone[i]) end
     note(row, 'unknown-worker')
   end
-  if may_repair and #gone > 0 then recount_agent(pool, agent, math.floor(now / 1000)) end
+  local miscounted = #gone == 0 and not offer_is_exact(pool, agent)
+  if miscounted then note(row, 'miscounted-agent') end
+  if may_repair and (#gone > 0 or miscounted) then
+    notify_of_agent(pool, agent, recount_agent(pool, agent, math.floor(now / 1000)))
+  end
 end
 
 local function check_skill(row, skill)

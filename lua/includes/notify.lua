@@ -1,8 +1,13 @@
 -- Wakes supervisors, workers and followers.
 
--- Adds an entry to the doorbell, the stream that wakes supervisors. A lost entry costs one sweep and no task.
-local function notify_supervisor(pool, what)
-  redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', what)
+-- Adds an entry to the doorbell, the stream that wakes supervisors. A lost entry costs one sweep and no task. With an agent,
+-- `what` tells programs that do not read the second field to check all agents.
+local function notify_supervisor(pool, what, agent)
+  if agent then
+    redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', what, 'a', agent)
+  else
+    redis.call('XADD', pool .. ':doorbell', 'MAXLEN', '~', 1000, '*', 'w', what)
+  end
 end
 
 -- Adds a note for one worker, which reads it at once. A lost note costs time only: its content is stored elsewhere, and

@@ -1,6 +1,5 @@
 -- The registry of workers and agents.
---@include time: integer
---@include lease: read_leases
+--@include time: day_s, integer
 --@include notify: notify_supervisor
 --@include parked: start_unparking
 
@@ -24,60 +23,170 @@ local function live_workers(agent_key)
   return live
 end
 
--- Derives what an agent offers from its live workers: the sum of slots, the skills that all of them have, so that a
--- rolling upgrade assigns no task to a worker without its skill, the smallest backlog, and the versions of skills that
--- any of them has.
-local function recount_agent(pool, agent, now_ms)
-  local agent_key = pool .. ':agent:' .. agent
-  local known = redis.call('HMGET', agent_key, 'skills', 'versions')
-  local before, versions_before = known.skills or '', known.versions or ''
-  local ids, workers = redis.call('HKEYS', agent_key .. ':workers'), redis.call('HVALS', agent_key .. ':workers')
-  local slots, backlog, shared, live = 0, 1, {}, 0
-  local had, has, versions = {}, {}, {}
+-- Returns what a worker offers to an agent, as its row and its record say; nil without a row. A registered worker has
+-- `versions` and `lease`, unless Redis lost them.
+local function read_offer(pool, agent, worker)
+  local row = redis.call('HGET', pool .. ':agent:' .. agent .. ':workers', worker)
+  local slots, wish, skills = string.match(row or '', '^(%d+) (%d+) ?(.*)$')
+  if not slots then return nil end
+  return {
+    slots = tonumber(slots), wish = wish, skills = skills,
+    versions = redis.call('HGET', pool .. ':worker:' .. worker, 'versions:' .. agent) or nil,
+    lease = redis.call('HGET', pool .. ':leases:' .. agent, worker) or nil,
+  }
+end
+
+-- Adds the offer of a worker to counts, or subtracts it (`by` is 1 or -1).
+local function count_offer(counts, offer, by)
+  local function add(name, amount) counts[name] = (counts[name] or 0) + amount end
+  add('workers', by)
+  if offer.lease then add('lease ' .. offer.lease, by) end
+  -- A worker that drains has 0 slots.
+  if offer.slots == 0 then return end
+  add('live', by)
+  add('slots', by * offer.slots)
+  if offer.wish == '0' then add('without backlog', by) end
+  if offer.lease then add('live lease ' .. offer.lease, by) end
+  for skill in string.gmatch(offer.skills, '%S+') do add('skill ' .. skill, by) end
+  for version in string.gmatch(offer.versions or '', '%S+') do add('version ' .. version, by) end
+end
+
+-- Counts the offers of all workers of an agent.
+local function count_offers(pool, agent)
+  local counts, workers = {}, redis.call('HKEYS', pool .. ':agent:' .. agent .. ':workers')
   for i = 1, #workers do
-    local own, wish, skills = string.match(workers[i], '^(%d+) (%d+) ?(.*)$')
-    if tonumber(own) > 0 then
-      for version in string.gmatch(redis.call('HGET', pool .. ':worker:' .. ids[i], 'versions:' .. agent) or '', '%S+') do
-        if not has[version] then versions[#versions + 1] = version end
-        has[version] = true
-      end
-      live = live + 1
-      slots = slots + tonumber(own)
-      backlog = math.min(backlog, tonumber(wish))
-      for skill in string.gmatch(skills, '%S+') do shared[skill] = (shared[skill] or 0) + 1 end
+    local offer = read_offer(pool, agent, workers[i])
+    if offer then count_offer(counts, offer, 1) end
+  end
+  return counts
+end
+
+-- Returns the stored counts of an agent, or nil. Programs that do not know of the counts derive the fields of the agent
+-- from all its workers; their `shortest_lease_ms` has no leading zero.
+local function read_counts(pool, agent)
+  local shortest = redis.call('HGET', pool .. ':agent:' .. agent, 'shortest_lease_ms')
+  local offers_key = pool .. ':offers:' .. agent
+  if string.sub(shortest or '', 1, 1) ~= '0' or redis.call('EXISTS', offers_key) == 0 then return nil end
+  local names, values = redis.call('HKEYS', offers_key), redis.call('HVALS', offers_key)
+  local counts = {}
+  for i = 1, #names do counts[names[i]] = tonumber(values[i]) end
+  return counts
+end
+
+-- Derives what an agent offers from the counts of its workers: the sum of slots, the skills that all live ones have, so that
+-- a rolling upgrade assigns no task to a worker without its skill, the smallest backlog, and the versions of skills that
+-- any of them has. Returns what changed: 'skills', 'rest' or nil.
+local function publish_offer(pool, agent, counts, now_ms)
+  local agent_key = pool .. ':agent:' .. agent
+  local known = redis.call('HMGET', agent_key, 'slots', 'backlog', 'skills', 'versions')
+  local skills_before, versions_before = known.skills or '', known.versions or ''
+  local live, slots = counts.live or 0, integer(counts.slots or 0)
+  local backlog = live > 0 and not counts['without backlog'] and '1' or '0'
+  local skills, versions, has, longest, shortest = {}, {}, {}, 0, nil
+  for name, count in pairs(counts) do
+    local kind, what = string.match(name, '^(%l+) (%S+)$')
+    local lease = tonumber(string.match(name, '^live lease (%d+)$'))
+    if lease then shortest = math.min(shortest or lease, lease) end
+    if kind == 'lease' then longest = math.max(longest, tonumber(what)) end
+    if kind == 'skill' and count == live then skills[#skills + 1] = what end
+    if kind == 'version' then
+      versions[#versions + 1] = what
+      has[what] = true
     end
   end
-  local names = {}
-  for skill, count in pairs(shared) do
-    if count == live then names[#names + 1] = skill end
-  end
-  table.sort(names)
-  local after = table.concat(names, ' ')
-  if live == 0 then backlog = 0 end
-  -- Workers of one agent may have different leases while it is upgraded: each is judged by its own (`leases:A`).
-  local leases, _, longest = read_leases(pool, agent, 0)
-  local shortest = longest
-  for i = 1, #ids do
-    if not string.match(workers[i], '^0 ') then shortest = math.min(shortest, leases[ids[i]] or longest) end
-  end
-  if longest > 0 then redis.call('HSET', agent_key, 'lease_ms', longest, 'shortest_lease_ms', shortest) end
+  table.sort(skills)
   table.sort(versions)
-  local versions_after = table.concat(versions, ' ')
-  redis.call('HSET', agent_key, 'slots', slots, 'backlog', backlog, 'skills', after, 'versions', versions_after)
+  local skills_after, versions_after = table.concat(skills, ' '), table.concat(versions, ' ')
+  redis.call('HSET', agent_key, 'slots', slots, 'backlog', backlog, 'skills', skills_after, 'versions', versions_after)
+  -- Workers of one agent may have different leases while it is upgraded: each is judged by its own (`leases:A`).
+  if longest > 0 then
+    redis.call('HSET', agent_key, 'lease_ms', integer(longest), 'shortest_lease_ms', '0' .. integer(shortest or longest))
+  end
   if versions_after ~= versions_before then
+    local had = {}
     for version in string.gmatch(versions_before, '%S+') do had[version] = true end
     note_versions(pool, agent, had, has, now_ms)
   end
-  if after ~= before then
+  if skills_after ~= skills_before then
     local now_has = {}
-    for i = 1, #names do now_has[names[i]] = true end
-    for skill in string.gmatch(before, '%S+') do
+    for i = 1, #skills do now_has[skills[i]] = true end
+    for skill in string.gmatch(skills_before, '%S+') do
       if not now_has[skill] then redis.call('ZREM', pool .. ':skills:' .. skill, agent) end
     end
-    for i = 1, #names do redis.call('ZADD', pool .. ':skills:' .. names[i], 0, agent) end
+    for i = 1, #skills do redis.call('ZADD', pool .. ':skills:' .. skills[i], 0, agent) end
     if live > 0 then start_unparking(pool, agent) end
+    return 'skills'
   end
-  notify_supervisor(pool, 'agents')
+  local same = slots == known.slots and backlog == known.backlog and versions_after == versions_before
+  return not same and 'rest' or nil
+end
+
+-- Tells supervisors that an agent has changed. Programs that know the skills of all agents read them again.
+local function notify_of_agent(pool, agent, changed)
+  if changed == 'skills' then
+    notify_supervisor(pool, 'agents', agent)
+  else
+    notify_supervisor(pool, 'agent:' .. agent)
+  end
+end
+
+-- Counts all workers of an agent anew and derives what the agent offers. Returns what changed, as `publish_offer`.
+local function recount_agent(pool, agent, now_ms)
+  local offers_key, counts = pool .. ':offers:' .. agent, count_offers(pool, agent)
+  local fields = {}
+  for name, count in pairs(counts) do
+    -- Sums of slots 0 are not stored: an absent count is 0.
+    fields[#fields + 1], fields[#fields + 2] = name, integer(count)
+  end
+  redis.call('DEL', offers_key)
+  for i = 1, #fields, 1000 do redis.call('HSET', offers_key, unpack(fields, i, math.min(i + 999, #fields))) end
+  if #fields > 0 then redis.call('EXPIRE', offers_key, day_s) end
+  return publish_offer(pool, agent, counts, now_ms)
+end
+
+-- Applies the change of one worker to the counts of its agent; `before` is its offer before the change, or nil. Costs the
+-- same for any number of workers, unless the counts do not fit. Returns what changed, as `publish_offer`.
+local function update_offer(pool, agent, worker, before, now_ms)
+  local after, change, counts = read_offer(pool, agent, worker), {}, read_counts(pool, agent)
+  local exact = counts and (not before or (before.versions and before.lease))
+  if not exact then return recount_agent(pool, agent, now_ms) end
+  if before then count_offer(change, before, -1) end
+  if after then count_offer(change, after, 1) end
+  local fields, gone = {}, {}
+  for name, by in pairs(change) do
+    local count = (counts[name] or 0) + by
+    if count < 0 then return recount_agent(pool, agent, now_ms) end
+    if by ~= 0 then
+      counts[name] = count > 0 and count or nil
+      if count > 0 then
+        fields[#fields + 1], fields[#fields + 2] = name, integer(count)
+      else
+        gone[#gone + 1] = name
+      end
+    end
+  end
+  local offers_key = pool .. ':offers:' .. agent
+  if (counts.workers or 0) ~= redis.call('HLEN', pool .. ':agent:' .. agent .. ':workers') or #fields + #gone > 1000 then
+    return recount_agent(pool, agent, now_ms)
+  end
+  if #fields > 0 then redis.call('HSET', offers_key, unpack(fields)) end
+  if #gone > 0 then redis.call('HDEL', offers_key, unpack(gone)) end
+  redis.call('EXPIRE', offers_key, day_s)
+  return publish_offer(pool, agent, counts, now_ms)
+end
+
+-- Returns whether the stored counts of an agent are those of its workers, or are not in use.
+local function offer_is_exact(pool, agent)
+  local counts = read_counts(pool, agent)
+  if not counts then return true end
+  local exact = count_offers(pool, agent)
+  for name, count in pairs(exact) do
+    if counts[name] ~= count then return false end
+  end
+  for name in pairs(counts) do
+    if not exact[name] then return false end
+  end
+  return true
 end
 
 -- Removes a worker from the registry, and its consumers without pending entries, with their leases: removing another one
@@ -92,6 +201,7 @@ local function forget_worker(pool, worker, now_ms)
   if #facts == 0 then agents = redis.call('ZRANGE', pool .. ':agents', 0, -1) end
   for i = 1, #agents do
     local agent = agents[i]
+    local before = read_offer(pool, agent, worker)
     if redis.call('HDEL', pool .. ':agent:' .. agent .. ':workers', worker) == 1 then
       local inbox_key = pool .. ':inbox:' .. agent
       local grouped = redis.call('EXISTS', inbox_key) == 1 and #redis.call('XINFO', 'GROUPS', inbox_key) > 0
@@ -99,7 +209,7 @@ local function forget_worker(pool, worker, now_ms)
         redis.call('XGROUP', 'DELCONSUMER', inbox_key, 'workers', worker)
         redis.call('HDEL', pool .. ':leases:' .. agent, worker)
       end
-      recount_agent(pool, agent, now_ms)
+      notify_of_agent(pool, agent, update_offer(pool, agent, worker, before, now_ms))
     end
   end
   redis.call('ZREM', workers_key, worker)

@@ -70,6 +70,11 @@ _TABLE: Final = (
         "A worker is counted for an agent and is not registered.",
         "It is no longer counted; if it lives, it registers again.",
     ),
+    DamageKind(
+        "miscounted-agent",
+        "What the workers of an agent offer is counted wrongly.",
+        "Its workers are counted again.",
+    ),
     DamageKind("skill-index", "The index of a skill lists the wrong agents.", "It is rebuilt."),
     DamageKind(
         "unlisted-queue",

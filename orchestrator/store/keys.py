@@ -117,6 +117,12 @@ POOL_KEYS: Final = (
     ),
     KeyKind("agent:A:workers", "hash", "per worker: slots, requested backlog, skills", "as `agent:A`"),
     KeyKind(
+        "offers:A",
+        "hash",
+        "counts of its workers: all, live, slots, those without backlog; per skill, version and lease",
+        "as `agent:A`",
+    ),
+    KeyKind(
         "workers",
         "zset",
         "live workers by last heartbeat in ms",
@@ -358,6 +364,10 @@ class PoolKeys:
     def leases(self, agent: str) -> str:
         """Key of the leases of an agent's workers."""
         return f"{self.root}:leases:{agent}"
+
+    def offers(self, agent: str) -> str:
+        """Key of the counts of what an agent's workers offer."""
+        return f"{self.root}:offers:{agent}"
 
     def task(self, task_id: str) -> str:
         """Key of a task's record."""

@@ -164,13 +164,24 @@ def test_lowered_rate(pool: Pool) -> None:
 
 
 def test_raised_rate(pool: Pool) -> None:
-    """A raised rate opens at once, and everybody is told."""
+    """A raised rate opens at once, and supervisors look at the agent."""
     limited(pool, 1, 60_000)
     pool.assign()
     pool.notifications()
     pool.register(team=Team(rate=Rate(3, 60_000_000)), slots=1000)
-    assert pool.notifications() == ["agents"]
+    assert pool.notifications() == ["agent:ed"]
     assert pool.assign().count == 2
+
+
+def test_raised_rate_of_several_agents(pool: Pool) -> None:
+    """One agent raises a limit that others have too: supervisors look at all agents."""
+
+    def register(agent: str, count: int) -> list[str]:
+        pool.register(agent, Team(agent=agent, limits=("x",), known_limits=(("x", Rate(count, 60_000_000)),)))
+        return pool.notifications()
+
+    assert [register(agent, 1) for agent in ("ed", "ann", "ed")] == [["agents"], ["agents"], ["agent:ed"]]
+    assert register("ed", 2) == ["agent:ed", "agents"]
 
 
 def test_clock_steps_back(pool: Pool) -> None:

@@ -382,7 +382,7 @@ class Machine(RuleBasedStateMachine):
         """Agents that the doorbell named since the last look, or that could serve a queue it named."""
         key, agents = self.pool.keys.doorbell, self.model.agents.values()
         due: set[str] = set()
-        for entry, (_, what) in self.pool.entries(key, after=self.heard):
+        for entry, (_, what, *_) in self.pool.entries(key, after=self.heard):
             self.heard = entry
             kind, _, name = what.partition(":")
             if kind == "agent":

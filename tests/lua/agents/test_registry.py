@@ -124,7 +124,7 @@ class TestBeat:
         pool.notifications()
         pool.heartbeat("w1", ("ed", 1))
         assert pool.agent()["backlog"] == "1"
-        assert pool.notifications() == ["agents"]
+        assert pool.notifications() == ["agent:ed"]
 
     def test_unknown(self, pool: Pool) -> None:
         """A worker that the registry forgot, wholly or for one agent, is told to register again; nothing changes."""

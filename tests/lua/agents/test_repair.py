@@ -62,6 +62,21 @@ def test_an_agent_without_a_place(pool: Pool) -> None:
     assert pool.members(pool.keys.agents) == ["ed"]
 
 
+def test_counts_of_offers(pool: Pool) -> None:
+    """Counts that are not those of the workers are made again, and supervisors look at the agent."""
+    pool.register("w1", slots=3)
+    pool.register("w2", slots=2)
+    pool.execute("HINCRBY", pool.keys.offers("ed"), "slots", 4)
+    with pool.unchanged():
+        assert pool.repair_registry(*BOTH, repair=False) == [("ed", "miscounted-agent")]
+    pool.notifications()
+    assert pool.repair_registry(*BOTH) == [("ed", "miscounted-agent")]
+    assert pool.notifications() == ["agent:ed"]
+    assert pool.repair_registry(*BOTH) == []
+    pool.heartbeat("w2", ("ed", 1))
+    assert pool.agent()["slots"] == "5"
+
+
 @pytest.mark.parametrize("lost", ["agent:ed", "agent:ed:workers", "limits", "worker:w1"])
 def test_a_heartbeat_notices_what_was_lost(pool: Pool, lost: str) -> None:
     """The worker registers again, with all that only it knows: slots, skills, limits and what they mean."""
@@ -77,7 +92,7 @@ def test_a_heartbeat_notices_what_was_lost(pool: Pool, lost: str) -> None:
     assert len(pool.deliver()) == 1, "its limit holds again"
 
 
-@each_case("key", ["agents", "workers", "doorbell", "agent:ed", "skills:sum"], fresh="pool")
+@each_case("key", ["agents", "workers", "doorbell", "agent:ed", "skills:sum", "offers:ed", "leases:ed"], fresh="pool")
 def test_another_type_in_the_registry(pool: Pool, key: str) -> None:
     """It is passed by, and nothing is torn."""
     pool.register()
