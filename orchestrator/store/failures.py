@@ -25,6 +25,7 @@ class ReplyTooLarge(StoreError):
 _TRY_LATER: Final = {
     "LOADING": "is loading its data",
     "BUSY": "is busy with a long script",
+    "ASK": "is moving this slot",
     "TRYAGAIN": "is moving this slot",
     "CLUSTERDOWN": "has no complete cluster",
     "MASTERDOWN": "has lost its master",
@@ -33,6 +34,14 @@ _TRY_LATER: Final = {
     "UNBLOCKED": "changed its role during a blocking read",
 }
 _REPLICA: Final = ("READONLY", "MASTERDOWN")
+_WITHOUT_CODE: Final = {
+    redis_errors.AskError: "ASK",
+    redis_errors.TryAgainError: "TRYAGAIN",
+    redis_errors.ClusterDownError: "CLUSTERDOWN",
+    redis_errors.MasterDownError: "MASTERDOWN",
+    redis_errors.ReadOnlyError: "READONLY",
+}
+"""Errors of redis-py that lack the code of the reply."""
 _IN_SCRIPT: Final = re.compile(r"script: [0-9a-f]{40}, on ")
 """What Redis adds to the error of a command in a script. Redis does not undo what the script changed before."""
 _FULL: Final = {
@@ -67,14 +76,12 @@ def translate(error: BaseException, *, what: str, sent: bool) -> StoreError:
 
 def _translate_reply(error: BaseException, what: str) -> StoreError:
     text = _line(error)
-    code = text.partition(" ")[0]
+    code = _WITHOUT_CODE.get(type(error)) or text.partition(" ")[0]
     # redis-py strips the code from errors that have a class of their own.
     if isinstance(error, redis_errors.NoScriptError) or code == "NOSCRIPT":
         return ScriptMissing(what)
     if isinstance(error, redis_errors.OutOfMemoryError) or code == "OOM":
         return ServerFull(f"{what} was refused: Redis {_FULL['OOM']}")
-    if isinstance(error, redis_errors.ReadOnlyError):
-        return ServerUnavailable(f"{what} was not run: Redis {_TRY_LATER['READONLY']}; try again")
     if code == "NOGROUP":
         return GroupMissing(f"{what}: {text}")
     if code in _FULL:
@@ -82,7 +89,9 @@ def _translate_reply(error: BaseException, what: str) -> StoreError:
     if code in _TRY_LATER:
         return ServerUnavailable(f"{what} was not run: Redis {_TRY_LATER[code]}; try again")
     if "non local key" in text:
-        return ServerUnavailable(f"{what} was interrupted: {_TRY_LATER['TRYAGAIN']}; try again", outcome_unknown=True)
+        return ServerUnavailable(
+            f"{what} was interrupted: Redis {_TRY_LATER['TRYAGAIN']}; try again", outcome_unknown=True
+        )
     return ServerRefused(f"Redis refused {what}: {text}", outcome_unknown=_IN_SCRIPT.search(text) is not None)
 
 

@@ -72,7 +72,7 @@ class RedisServer:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self.binary = binary or find_server_binary()
-        self.port = _free_port() if port == 0 else port
+        self.port = free_port() if port == 0 else port
         self._options = {**_OPTIONS, **(options or {})}
         self._env = env
         self._directory: tempfile.TemporaryDirectory[str] | None = None
@@ -175,7 +175,7 @@ class RedisServer:
 def cluster_server(binary: ServerBinary | None = None) -> Iterator[RedisServer]:
     """Run one server in cluster mode that has all slots: it refuses a command with keys of two slots."""
     # The bus of the cluster needs a port, although no other node connects to it.
-    options = {"cluster-enabled": "yes", "cluster-port": str(_free_port())}
+    options = {"cluster-enabled": "yes", "cluster-port": str(free_port())}
     with RedisServer(binary, options=options) as server, server.client() as client:
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
         wait_until(
@@ -185,7 +185,8 @@ def cluster_server(binary: ServerBinary | None = None) -> Iterator[RedisServer]:
         yield server
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of the loopback address that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
