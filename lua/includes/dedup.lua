@@ -7,8 +7,7 @@ local function earlier_reply(scope, op)
 end
 
 -- Stores the values that a change returns, for at least `window_ms`. Scripts call this last. Two hashes alternate: a
--- hash that is `window_ms` old, or holds `most` op ids, replaces the one before it. The op id is stored first: in a slot
--- that moves to another node, only a repeat meets an error from then on, and earlier_reply answers it.
+-- hash that is `window_ms` old, or holds `most` op ids, replaces the one before it.
 local function store_reply(scope, op, window_ms, most, values)
   local ops_key, before_key = scope .. ':ops', scope .. ':ops:before'
   redis.call('HSET', ops_key, op, cmsgpack.pack(values))

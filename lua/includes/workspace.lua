@@ -73,8 +73,8 @@ end
 
 -- Begins a change of a session's workspace. Returns its state, or nil and the reply: `duplicate` and the first call's
 -- result, or why the caller may not make it (`refuse_change`). Presence and directives are messages, which an exclusive
--- lock does not hold up. Reads all keys that will be written, `suffixes` and those whose lifetime is due, so that a key
--- of another type fails here (protocol rule 26).
+-- lock does not hold up. Lists in `ws.keys` all keys whose lifetime the change extends: `suffixes`, and when it is due
+-- those of the whole workspace.
 --@row caller: op lock token agent exclusive
 --@row limits: ttl_ms life_ms window_ms ops items bytes events event_bytes parts json
 local function open_workspace(scope, kind, caller, limits, suffixes, override)
@@ -125,8 +125,6 @@ local function open_workspace(scope, kind, caller, limits, suffixes, override)
     for i = 1, #parts do ws.keys[#ws.keys + 1] = scope .. ':' .. parts[i] end
   end
   for _, key in ipairs({scope .. ':ws:ev', parts_key}) do ws.keys[#ws.keys + 1] = key end
-  local touched_keys = ws.keys
-  redis.call('EXISTS', unpack(touched_keys))
   -- Every change adds an event after its writes, where nothing may fail; a key of another type fails here.
   redis.call('XLEN', scope .. ':ws:ev')
   return ws

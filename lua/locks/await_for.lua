@@ -13,9 +13,7 @@ local rows  = cmsgpack.unpack(ARGV[4])  -- rows: task
 
 local lock_key = scope .. ':' .. lock
 local awaited_key = lock_key .. ':awaited'
-redis.call('EXISTS', awaited_key)
 local line_key = lock_key .. ':line'
-redis.call('EXISTS', line_key)
 if fenced_by(scope, lock, value) then return {'lost'} end
 local answer = {'noted'}
 for i = 1, #rows do

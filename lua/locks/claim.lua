@@ -23,11 +23,10 @@ local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local lock_key = scope .. ':' .. lock
 local fence_key, awaited_key = scope .. ':exec:fence', lock_key .. ':awaited'
-local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
+local waiters_key, wake_key = lock_key .. ':waiters', lock_key .. ':wake'
 local holder = redis.call('GET', lock_key)
 local highest = redis.call('HGET', fence_key, task)
 local waited = redis.call('EXISTS', waiters_key, wake_key, awaited_key) > 0
-redis.call('EXISTS', locks_key)
 local of_task, of_generation, of_nonce
 if holder then of_task, of_generation, of_nonce = string.match(holder, '^%d+:([^:]+):(%d+):(%x+)$') end
 if of_task == task and of_generation == generation and of_nonce == nonce then

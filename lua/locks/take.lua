@@ -18,10 +18,9 @@ local now_arg = ARGV[7]            -- time: test override, microseconds
 local now = now_us(now_arg)
 local now_ms = math.floor(now / 1000)
 local lock_key = scope .. ':' .. lock
-local waiters_key, wake_key, locks_key = lock_key .. ':waiters', lock_key .. ':wake', scope .. ':locks'
+local waiters_key, wake_key = lock_key .. ':waiters', lock_key .. ':wake'
 local holder = redis.call('GET', lock_key)
 local waited = redis.call('EXISTS', waiters_key, wake_key) > 0
-redis.call('EXISTS', locks_key)
 if holder and nonce_of(holder) == nonce then
   redis.call('PEXPIRE', lock_key, ttl_ms)
   list_lock(scope, lock, now_ms, ttl_ms)

@@ -21,7 +21,6 @@ local function delete(id)
   if task.deleted then return 'deleted', '' end
   if not state then return 'unknown', '' end
   if not ended[state] then return 'refused', state end
-  redis.call('EXISTS', dead_key, out_key)  -- reading probes what will be written (protocol rule 26)
   local idem_key = idem and pool .. ':idem:' .. idem
   local holder = idem_key and redis.call('GET', idem_key)
   local fields = redis.call('HKEYS', task_key)

@@ -24,7 +24,7 @@ local waiting, requeued, answers = start_waiting(), {}, {}
 local may_go_on = {dead = true, cancelled = true, expired = true}
 
 local function retry(id)
-  local task_key, out_key = pool .. ':task:' .. id, pool .. ':out:' .. id
+  local task_key = pool .. ':task:' .. id
   local found = read_task(task_key, 'state', 'gen', 'queue', 'rank', 'env', 'idem', 'fails', 'deaths', 'out',
     'requeued', 'lane', 'asks')
   local state = found.state
@@ -38,7 +38,6 @@ local function retry(id)
   if corrupt_field(task) then return 'damaged', state end
   local idem_key = found.idem and pool .. ':idem:' .. found.idem
   local holder = idem_key and redis.call('GET', idem_key)
-  redis.call('EXISTS', dead_key, out_key)  -- reading probes what will be written (protocol rule 26)
   local generation = integer(next_generation(task.gen, now_ms))
   local number, fails, deaths = tonumber(count) + 1, tonumber(task.fails or 0), tonumber(task.deaths or 0)
   local state_now = 'ready'

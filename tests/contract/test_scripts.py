@@ -277,6 +277,21 @@ def test_keys_are_built_from_the_root() -> None:
             )
 
 
+def test_no_key_is_the_root() -> None:
+    """No key has the name of the declared one, so that a server refuses scripts of a moving slot (protocol rule 26)."""
+    for script in all_scripts().values():
+        bare = r"(?:redis\.call\('[A-Z.]+', (?:'[A-Z]+', )?|_keys?\b[^=\n]* = (?:.*, )?)(?:pool|scope)\b(?! \.\.)"
+        assert re.findall(bare, code(script.text)) == [], script.name
+    assert all(kind.suffix for kind in (*POOL_KEYS, *SCOPE_KEYS))
+
+
+def test_no_client_sends_asking() -> None:
+    """A script for a client that follows ASK would take the keys that have not moved as missing (protocol rule 26)."""
+    for folder in ("orchestrator", "workers"):
+        for path in sorted((LUA.parent / folder).rglob("*.py")):
+            assert not re.search(r"""["']ASKING\b""", path.read_text()), path
+
+
 def _stem(suffix: str) -> str:
     """The constant part of a suffix, with `*` for a name in the middle."""
     parts = suffix.split(":")
